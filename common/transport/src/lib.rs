@@ -1,0 +1,3 @@
+//! TLS, sockets, HTTP/2 and gRPC framing.
+
+pub mod wire;

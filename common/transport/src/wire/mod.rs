@@ -1,0 +1,74 @@
+//! The seam between the tunnel and HTTP/2: one bidirectional gRPC stream, as packets.
+//!
+//! Everything above sees [`Wire`] alone; everything below (HTTP/2, gRPC framing, protobuf) is this folder's.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tunnel::Packet;
+
+/// What arrived on a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Incoming {
+    /// A packet of a known type with its own payload.
+    Packet(Packet<Bytes>),
+    /// A packet of a type that this side does not know: to be ignored.
+    Unknown(i32),
+    /// A known type without its own payload or with another's, an empty DATA, or bytes that are no packet at
+    /// all: to be counted and dropped. The text names what is wrong.
+    Malformed(&'static str),
+}
+
+/// One gRPC stream of packets, both ways.
+///
+/// `poll_*` register the waker of the task that owns the stream: one task at a time.
+pub trait Wire {
+    /// How many bytes of payload may be sent now without piling up (at least 1). Pending while the peer
+    /// grants none. Control packets may be sent at any time, they are small.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>>;
+
+    /// Sends one packet. Never blocks; what exceeds the peer's window waits inside.
+    fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError>;
+
+    /// The next packet, `None` after an orderly end of the peer's direction.
+    ///
+    /// Not polling is how one withholds stream credit from the peer.
+    fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>>;
+
+    /// Ends our direction, behind everything sent: a server's status OK, a client's half-close.
+    fn finish(&mut self);
+}
+
+/// Why a stream ended against expectation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code:?}: {message}")]
+pub struct WireError {
+    /// The gRPC status code (Go's names go into metrics).
+    pub code: Code,
+    /// One line, without control characters.
+    pub message: String,
+}
+
+/// The gRPC status codes, with Go's names: <https://grpc.io/docs/guides/status-codes/>.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names are gRPC's own")]
+pub enum Code {
+    OK = 0,
+    Canceled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}

@@ -1,0 +1,3 @@
+//! The proxy-server: frontends, routes and agent links.
+
+pub mod link;
