@@ -1,8 +1,36 @@
 //! The core: the life of all connections of one agent stream, as data.
 //!
-//! Nothing here has a socket, a clock, a task or a payload. Time is an argument, packets go in and come out,
-//! and the shell around it (crate `relay`) reads, feeds, flushes and sets timers.
+//! Nothing here has a socket, a clock, a task or a payload. A [`Link`] is one end of an agent stream,
+//! `Link<Server>` or `Link<Agent>`. The shell around it (crate `relay`) goes in turns:
+//!
+//! 1. While [`Link::receiving`], hand each packet that has arrived to [`Link::handle_packet`] (DATA as its
+//!    length) and do what the [`Verdict`] says: write the payload to the local end, keep what that does not take,
+//!    and report how much is kept by [`Link::queued`].
+//! 2. Report what sockets say: [`Link::readable`], [`Link::queued`] as queues drain, [`Link::local_failed`].
+//! 3. While the stream takes bytes, do what [`Link::poll_transmit`] says: send a control packet, or read so many
+//!    bytes from that connection's source, send them, and answer with [`Link::read`].
+//! 4. Act on each [`Link::poll_event`]; set a timer for [`Link::poll_timeout`] and call
+//!    [`Link::handle_timeout`] when it is due.
+//!
+//! It is pulled, so nothing piles up towards the stream: a source is read when the link can send. Towards local
+//! ends queues are bounded by [`Limits`]; a connection that holds up the link is reset, and counted.
 
+mod agent;
+mod conn;
+mod event;
+mod limits;
+mod link;
 mod packet;
+mod rings;
+mod server;
+mod table;
+mod time;
 
+pub use agent::Agent;
+pub use event::{Cause, Control, DialError, Dropped, End, Event, ReadOutcome, Transmit, Verdict};
+pub use limits::{Limits, charge};
+pub use link::{Link, Side};
 pub use packet::{ConnectId, DialId, Packet, PacketKind};
+pub use server::{Full, Server};
+pub use table::ConnKey;
+pub use time::Time;

@@ -32,7 +32,7 @@ impl fmt::Display for DialId {
 }
 
 /// One packet. `P` is the payload of DATA: `Bytes` at the wire, `usize` (its length) in the core.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Packet<P> {
     /// Asks the agent to dial; answered by exactly one [`Packet::DialRsp`].
     DialReq {

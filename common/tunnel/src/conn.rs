@@ -1,0 +1,90 @@
+//! One connection's state.
+//!
+//! ```text
+//!            DIAL_RSP ok / dialled                the peer's close arrives
+//!  Dialing ------------------------> Open --------------------------------> Flushing --> (ended)
+//!     |                               |  agent: endpoint's end, CLOSE_RSP sent ^
+//!     | refused, cancelled, lost      |                                        |
+//!     v                               | server: frontend's end, CLOSE_REQ sent | CLOSE_RSP
+//!  (ended)                            +-----------------------------------> Closing
+//!                                     | server: frontend broke, CLOSE_REQ sent
+//!                                     +-----------------------------------> Forgetting --> (gone)
+//! ```
+//! The local end is told exactly once (invariant 2): on leaving towards *(ended)*, or on entering `Forgetting`,
+//! which only keeps the number on the wire from being taken for a stranger's.
+
+use crate::event::Cause;
+use crate::packet::{ConnectId, DialId};
+use crate::time::Time;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    /// Server: DIAL_REQ waits or was sent. Agent: the dialler is at work.
+    Dialing { sent: bool },
+    /// Both directions flow.
+    Open,
+    /// Server: the frontend ended and CLOSE_REQ is on its way; CLOSE_RSP is awaited. The frontend takes what
+    /// still arrives if it `listens`.
+    Closing { listens: bool },
+    /// No more arrives for the local end; what is queued goes out first, within bounds.
+    Flushing(Flush),
+    /// Server: the local end has been told; late packets are not a stranger's until CLOSE_RSP.
+    Forgetting,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Flush {
+    pub(crate) since: Time,
+    /// When the queue last shrank.
+    pub(crate) progress: Time,
+    /// Agent: the CLOSE_REQ that began this has no CLOSE_RSP yet.
+    pub(crate) answer_owed: bool,
+    /// What the local end is told after the flush, nothing for an orderly end.
+    pub(crate) cause: Option<Cause>,
+}
+
+/// The measure of a queue above the soft cap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Watch {
+    pub(crate) since: Time,
+    pub(crate) drained: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Conn {
+    pub(crate) state: State,
+    pub(crate) random: DialId,
+    /// Set from `Open` on; registered in the link's index as long as the peer may name it.
+    pub(crate) id: Option<ConnectId>,
+    /// Server: what to dial, until DIAL_REQ is sent.
+    pub(crate) target: Option<(String, String)>,
+    /// Charged bytes that wait for the local end.
+    pub(crate) queued: usize,
+    pub(crate) watch: Option<Watch>,
+    /// Stands in one of the rings.
+    pub(crate) in_ring: bool,
+    /// The local source has not ended.
+    pub(crate) source_open: bool,
+    pub(crate) timer: Option<Time>,
+}
+
+impl Conn {
+    pub(crate) fn dialing(random: DialId, target: Option<(String, String)>) -> Self {
+        Conn {
+            state: State::Dialing { sent: false },
+            random,
+            id: None,
+            target,
+            queued: 0,
+            watch: None,
+            in_ring: false,
+            source_open: true,
+            timer: None,
+        }
+    }
+
+    /// Whether the shell should read the local source, to send or to throw away.
+    pub(crate) fn reads(&self) -> bool {
+        self.source_open && matches!(self.state, State::Open | State::Flushing(_))
+    }
+}

@@ -1,0 +1,66 @@
+//! The bounds of one link, each with its reason.
+
+use std::time::Duration;
+
+/// The bounds of one link. [`Limits::default`] is what both halves run with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Dials without an answer. A frontend that floods is told so instead of growing the table.
+    pub pending_dials: usize,
+    /// Connections and dials together: a quarter of the descriptors that a big agent may have.
+    pub connections: usize,
+    /// From here on a connection's queue is watched for progress, in charged bytes.
+    pub soft_cap: usize,
+    /// Above it the link stops receiving until the queue drains or its connection is reset, in charged bytes.
+    pub hard_cap: usize,
+    /// The same for all queues of the link together, in charged bytes.
+    pub link_budget: usize,
+    /// Control packets that may wait to be sent before the link stops receiving: a peer that asks without
+    /// reading answers cannot grow us.
+    pub outbox: usize,
+    /// What a connection that holds up the link must drain at least, in bytes per [`Limits::drain_window`].
+    pub min_drain: usize,
+    /// The window in which [`Limits::min_drain`] is measured.
+    pub drain_window: Duration,
+    /// A CLOSE_REQ is answered within this time, flushed or not: the Go client gives up after 10 s.
+    pub answer_close: Duration,
+    /// A flush that moves no byte for this long is given up.
+    pub flush_stall: Duration,
+    /// No flush takes longer.
+    pub flush_max: Duration,
+    /// How long the server waits for a CLOSE_RSP before it forgets the connection.
+    pub await_close: Duration,
+    /// How much one connection is read at once while few are busy, in bytes.
+    pub chunk_alone: usize,
+    /// How much one connection is read at once under contention, in bytes: the latency of the others.
+    pub chunk_shared: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            pending_dials: 4_096,
+            connections: 16_000,
+            soft_cap: 1 << 20,
+            hard_cap: 8 << 20,
+            link_budget: 256 << 20,
+            outbox: 16_384,
+            min_drain: 128 << 10,
+            drain_window: Duration::from_secs(2),
+            answer_close: Duration::from_secs(5),
+            flush_stall: Duration::from_secs(10),
+            flush_max: Duration::from_secs(60),
+            await_close: Duration::from_secs(10),
+            chunk_alone: 256 << 10,
+            chunk_shared: 32 << 10,
+        }
+    }
+}
+
+/// What a queued slice of `len` bytes is charged: small slices pin much larger receive buffers, and each costs
+/// its own bookkeeping.
+pub const fn charge(len: usize) -> usize {
+    const SMALLEST: usize = 512;
+    const BOOKKEEPING: usize = 64;
+    (if len < SMALLEST { SMALLEST } else { len }) + BOOKKEEPING
+}

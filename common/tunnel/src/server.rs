@@ -1,0 +1,187 @@
+//! The server's end of an agent stream: it dials, the agent answers.
+
+use crate::conn::{Conn, State};
+use crate::event::{Cause, DialError, Dropped, End, Event, Verdict};
+use crate::link::{Link, Side};
+use crate::packet::{ConnectId, DialId, Packet};
+use crate::table::ConnKey;
+use crate::time::Time;
+
+/// The server's end. Invariant 3: dial ids are this link's own, counted up, so that a frontend's number never
+/// reaches an agent and nobody can answer a stranger's dial.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Server {
+    last_dial: i64,
+    pending: usize,
+    drain_told: bool,
+}
+
+/// The link carries as many dials or connections as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many dials or connections on this agent stream")]
+pub struct Full;
+
+impl Link<Server> {
+    /// Dials through the agent; ends in exactly one [`Event::Opened`] or [`Event::DialFailed`] unless
+    /// [`Link::abandon`]ed.
+    pub fn dial(&mut self, protocol: &str, address: &str) -> Result<ConnKey, Full> {
+        if self.table.len() >= self.limits.connections || self.side.pending >= self.limits.pending_dials {
+            return Err(Full);
+        }
+        self.side.last_dial += 1;
+        let random = DialId(self.side.last_dial);
+        let key = self.table.insert(Conn::dialing(random, Some((protocol.to_owned(), address.to_owned()))));
+        self.side.pending += 1;
+        self.dials.insert(random, key);
+        if self.is_lost() {
+            self.fail_dial(key, DialError::LinkLost);
+        } else {
+            self.send_dial(key);
+        }
+        Ok(key)
+    }
+
+    /// Nobody is interested any more, in the dial or in the connection. The key is dead; no event follows.
+    pub fn abandon(&mut self, now: Time, key: ConnKey) {
+        let Some(conn) = self.table.get(key) else { return };
+        match conn.state {
+            State::Dialing { sent } => {
+                let random = conn.random;
+                self.side.pending -= 1;
+                self.forget(key);
+                if sent {
+                    self.send(Packet::DialCls { random });
+                }
+            }
+            State::Open => {
+                self.request_close(now, key);
+                self.retire(key);
+            }
+            State::Closing { .. } => self.retire(key),
+            State::Flushing(_) => self.forget(key),
+            State::Forgetting => {}
+        }
+    }
+
+    fn request_close(&mut self, now: Time, key: ConnKey) {
+        if let Some(id) = self.table.get(key).and_then(|conn| conn.id) {
+            self.send(Packet::CloseReq { id });
+        }
+        let due = now.after(self.limits.await_close);
+        self.arm(key, Some(due));
+    }
+
+    fn fail_dial(&mut self, key: ConnKey, error: DialError) {
+        self.side.pending -= 1;
+        self.forget(key);
+        self.events.push_back(Event::DialFailed { key, error });
+    }
+
+    fn handle_dial_response(&mut self, random: DialId, outcome: Result<ConnectId, String>) -> Verdict {
+        let asked = self.dials.get(&random).copied().filter(|key| {
+            self.table.get(*key).is_some_and(|conn| conn.state == State::Dialing { sent: true })
+        });
+        match (asked, outcome) {
+            (Some(key), Err(text)) => {
+                self.fail_dial(key, DialError::Refused(text));
+                Verdict::Handled
+            }
+            (Some(key), Ok(id)) if id.0 <= 0 || self.by_id.contains_key(&id) => {
+                self.fail_dial(key, DialError::BadAnswer);
+                Verdict::Dropped(Dropped::BadConnectId)
+            }
+            (Some(key), Ok(id)) => {
+                self.open(key, id);
+                Verdict::Handled
+            }
+            (None, Ok(id)) if !self.by_id.contains_key(&id) => {
+                // A dial that was given up and succeeded all the same: Go agents ignore DIAL_CLS.
+                self.send(Packet::CloseReq { id });
+                Verdict::Dropped(Dropped::UnknownDial)
+            }
+            (None, _) => Verdict::Dropped(Dropped::UnknownDial),
+        }
+    }
+
+    fn open(&mut self, key: ConnKey, id: ConnectId) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        conn.state = State::Open;
+        conn.id = Some(id);
+        self.dials.remove(&conn.random);
+        self.by_id.insert(id, key);
+        self.side.pending -= 1;
+        self.events.push_back(Event::Opened { key, id });
+    }
+
+    fn handle_data(&mut self, id: ConnectId) -> Verdict {
+        if id.0 == 0 {
+            return Verdict::Dropped(Dropped::BadConnectId);
+        }
+        let Some(&key) = self.by_id.get(&id) else {
+            self.send(Packet::CloseReq { id });
+            return Verdict::Dropped(Dropped::UnknownConnection);
+        };
+        match self.table.get(key).map(|conn| &conn.state) {
+            Some(State::Open | State::Closing { listens: true }) => Verdict::Deliver(key),
+            _ => Verdict::Dropped(Dropped::NobodyListens),
+        }
+    }
+
+    fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Verdict {
+        let Some(&key) = self.by_id.get(&id) else {
+            return Verdict::Dropped(Dropped::UnknownConnection);
+        };
+        self.unregister(key);
+        self.arm(key, None);
+        let cause = (!error.is_empty()).then_some(Cause::Peer(error));
+        match self.table.get(key).map(|conn| &conn.state) {
+            Some(State::Closing { listens: false }) => self.finish(key, cause.map_or(End::Flushed, End::Broken)),
+            Some(State::Forgetting) => self.forget(key),
+            _ => self.flush(now, key, cause, false),
+        }
+        Verdict::Handled
+    }
+}
+
+impl Side for Server {
+    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Verdict {
+        match packet {
+            Packet::DialRsp { random, outcome } => link.handle_dial_response(random, outcome),
+            Packet::Data { id, .. } => link.handle_data(id),
+            Packet::CloseRsp { id, error } => link.handle_close_response(now, id, error),
+            Packet::Drain => {
+                if !std::mem::replace(&mut link.side.drain_told, true) {
+                    link.events.push_back(Event::Draining);
+                }
+                Verdict::Handled
+            }
+            Packet::DialReq { .. } | Packet::CloseReq { .. } | Packet::DialCls { .. } => {
+                Verdict::Dropped(Dropped::WrongDirection)
+            }
+        }
+    }
+
+    fn source_ended(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
+        link.request_close(now, key);
+        if let Some(conn) = link.table.get_mut(key) {
+            conn.state = State::Closing { listens };
+        }
+        if !listens {
+            // What is queued has lost its listener; the shell drops it when the end is told.
+            link.queued(now, key, 0);
+        }
+    }
+
+    fn broke(link: &mut Link<Self>, now: Time, key: ConnKey, cause: Cause) {
+        link.request_close(now, key);
+        link.tell(key, End::Broken(cause));
+    }
+
+    fn answer_close(_link: &mut Link<Self>, _key: ConnKey) {
+        // A server is never asked to close by CLOSE_REQ, so it never owes an answer.
+    }
+
+    fn dial_lost(link: &mut Link<Self>, key: ConnKey) {
+        link.fail_dial(key, DialError::LinkLost);
+    }
+}
