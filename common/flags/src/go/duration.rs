@@ -1,0 +1,275 @@
+//! Durations: `time.ParseDuration` and `Duration.String`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+/// The magnitude of the most negative duration; one more than the largest positive one.
+const LIMIT: u64 = 1 << 63;
+
+/// A duration as Go has it: signed nanoseconds in 64 bits, some 292 years each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GoDuration {
+    nanoseconds: i64,
+}
+
+/// Why a text is no duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    /// Not a sequence of numbers and units, or too long.
+    #[error("it must be a duration such as 300ms, 10s, 1m30s, 1h or 0 (at most some 292 years)")]
+    Invalid,
+    /// A number without its unit.
+    #[error("the unit is missing (ns, us, ms, s, m or h, as in 10s)")]
+    NoUnit,
+    /// A unit that Go does not know; days are among them.
+    #[error("unknown unit {0:?} (ns, us, ms, s, m and h are known)")]
+    UnknownUnit(String),
+}
+
+impl GoDuration {
+    /// No time at all.
+    pub const ZERO: Self = Self { nanoseconds: 0 };
+
+    /// That many nanoseconds.
+    pub const fn from_nanoseconds(nanoseconds: i64) -> Self {
+        Self { nanoseconds }
+    }
+
+    /// That many seconds, up to some 292 years.
+    pub const fn from_seconds(seconds: u32) -> Self {
+        Self { nanoseconds: seconds as i64 * 1_000_000_000 }
+    }
+
+    /// The nanoseconds, which may be negative.
+    pub const fn nanoseconds(self) -> i64 {
+        self.nanoseconds
+    }
+
+    /// The duration for clocks that only run forward: a negative one is zero.
+    pub fn or_zero(self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.nanoseconds).unwrap_or(0))
+    }
+}
+
+impl FromStr for GoDuration {
+    type Err = DurationError;
+
+    fn from_str(text: &str) -> Result<Self, DurationError> {
+        let negative = text.starts_with('-');
+        let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+        if rest == "0" {
+            return Ok(Self::ZERO);
+        }
+        if rest.is_empty() {
+            return Err(DurationError::Invalid);
+        }
+        let mut total = 0_u64;
+        while !rest.is_empty() {
+            let (part, behind) = part(rest)?;
+            total = total.checked_add(part).filter(|sum| *sum <= LIMIT).ok_or(DurationError::Invalid)?;
+            rest = behind;
+        }
+        let signed = if negative { 0_i64.checked_sub_unsigned(total) } else { i64::try_from(total).ok() };
+        signed.map(|nanoseconds| Self { nanoseconds }).ok_or(DurationError::Invalid)
+    }
+}
+
+/// One number with its unit in nanoseconds, at most [`LIMIT`]; and what stands behind it.
+fn part(text: &str) -> Result<(u64, &str), DurationError> {
+    let (whole, rest) = split_digits(text);
+    let (fraction, rest) = rest.strip_prefix('.').map_or(("", rest), split_digits);
+    if whole.is_empty() && fraction.is_empty() {
+        return Err(DurationError::Invalid);
+    }
+    let end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
+    let (name, behind) = rest.split_at(end);
+    let unit = unit(name)?;
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| DurationError::Invalid)? };
+    let whole = whole.checked_mul(unit).ok_or(DurationError::Invalid)?;
+    let sum = whole.checked_add(fraction_of(fraction, unit)).filter(|sum| *sum <= LIMIT);
+    sum.map(|sum| (sum, behind)).ok_or(DurationError::Invalid)
+}
+
+/// The nanoseconds of a fraction of a unit, by the arithmetic of Go: digits beyond 63 bits are dropped, and the
+/// product is taken in floating point and cut.
+fn fraction_of(digits: &str, unit: u64) -> u64 {
+    let (mut value, mut scale) = (0_u64, 1.0_f64);
+    for digit in digits.bytes() {
+        let Some(grown) = value.checked_mul(10).map(|v| v.saturating_add(u64::from(digit - b'0'))) else { break };
+        if value > (LIMIT - 1) / 10 || grown > LIMIT {
+            break;
+        }
+        value = grown;
+        scale *= 10.0;
+    }
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "Go's way")]
+    let nanoseconds = (value as f64 * (unit as f64 / scale)) as u64;
+    nanoseconds
+}
+
+fn split_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+fn unit(name: &str) -> Result<u64, DurationError> {
+    match name {
+        "ns" => Ok(1),
+        // The micro sign and the Greek letter.
+        "us" | "\u{b5}s" | "\u{3bc}s" => Ok(1_000),
+        "ms" => Ok(1_000_000),
+        "s" => Ok(SECOND),
+        "m" => Ok(60 * SECOND),
+        "h" => Ok(3_600 * SECOND),
+        "" => Err(DurationError::NoUnit),
+        other => Err(DurationError::UnknownUnit(other.to_owned())),
+    }
+}
+
+/// As Go prints it: `1h0m0s`, `1.5s`, `100ms`, `0s`.
+impl fmt::Display for GoDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nanoseconds < 0 {
+            f.write_str("-")?;
+        }
+        let total = self.nanoseconds.unsigned_abs();
+        match total {
+            0 => f.write_str("0s"),
+            1..1_000 => write!(f, "{total}ns"),
+            1_000..1_000_000 => write!(f, "{}\u{b5}s", Decimal(total, 3)),
+            1_000_000..SECOND => write!(f, "{}ms", Decimal(total, 6)),
+            _ => {
+                let (minutes, below) = (total / (60 * SECOND), total % (60 * SECOND));
+                if minutes >= 60 {
+                    write!(f, "{}h", minutes / 60)?;
+                }
+                if minutes > 0 {
+                    write!(f, "{}m", minutes % 60)?;
+                }
+                write!(f, "{}s", Decimal(below, 9))
+            }
+        }
+    }
+}
+
+/// A number with that many decimal places, without trailing zeros.
+struct Decimal(u64, u32);
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = 10_u64.pow(self.1);
+        let width = self.1 as usize;
+        let fraction = format!("{:0width$}", self.0 % one);
+        let fraction = fraction.trim_end_matches('0');
+        write!(f, "{}", self.0 / one)?;
+        if fraction.is_empty() { Ok(()) } else { write!(f, ".{fraction}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn spellings() {
+        let (s, m, h) = (1_000_000_000_i64, 60_000_000_000_i64, 3_600_000_000_000_i64);
+        let good = [
+            ("0", 0),
+            ("-0", 0),
+            ("+0", 0),
+            ("0s", 0),
+            ("5s", 5 * s),
+            ("1478s", 1478 * s),
+            ("-5s", -5 * s),
+            ("+5s", 5 * s),
+            ("5.0s", 5 * s),
+            ("5.6s", 5 * s + 600_000_000),
+            ("5.s", 5 * s),
+            (".5s", 500_000_000),
+            ("1.0040s", s + 4_000_000),
+            ("100.00100s", 100 * s + 1_000_000),
+            ("10ns", 10),
+            ("1ns", 1),
+            ("11us", 11_000),
+            ("12\u{b5}s", 12_000),
+            ("12\u{3bc}s", 12_000),
+            ("13ms", 13_000_000),
+            ("14s", 14 * s),
+            ("15m", 15 * m),
+            ("16h", 16 * h),
+            ("1h0m0s", h),
+            ("3h30m", 3 * h + 30 * m),
+            ("10.5s4m", 4 * m + 10 * s + 500_000_000),
+            ("-2m3.4s", -(2 * m + 3 * s + 400_000_000)),
+            ("1h2m3s4ms5us6ns", h + 2 * m + 3 * s + 4_005_006),
+            ("39h9m14.425s", 39 * h + 9 * m + 14 * s + 425_000_000),
+            ("52763797000ns", 52_763_797_000),
+            ("0.3333333333333333333h", 20 * m),
+            ("9007199254740993ns", 9_007_199_254_740_993),
+            ("9223372036854775807ns", i64::MAX),
+            ("9223372036854775.807us", i64::MAX),
+            ("9223372036s854ms775us807ns", i64::MAX),
+            ("-9223372036854775808ns", i64::MIN),
+            ("-9223372036854775.808us", i64::MIN),
+            ("-9223372036s854ms775us808ns", i64::MIN),
+            ("0.100000000000000000000h", 6 * m),
+            ("0.830103483285477580700h", 49 * m + 48 * s + 372_539_827),
+        ];
+        for (text, nanoseconds) in good {
+            assert_eq!(text.parse(), Ok(GoDuration { nanoseconds }), "{text}");
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let invalid = [
+            "", "-", "+", ".", "-.", ".s", "+.s", "s", " 1s", "1s ", "1 s", "--1s", "1s-2s", "-1", "1s2",
+            "9223372036854775810ns", "9223372036854775808ns", "-9223372036854775809ns", "9223372036854776us",
+            "3000000h", "9223372036854775.808us", "99999999999999999999s", "1.s.",
+            "9223372036854775808ns9223372036854775808ns",
+        ];
+        for text in invalid {
+            assert!(text.parse::<GoDuration>().is_err(), "{text}");
+        }
+        assert_eq!("3".parse::<GoDuration>(), Err(DurationError::NoUnit));
+        assert_eq!("1d".parse::<GoDuration>(), Err(DurationError::UnknownUnit("d".into())));
+        assert_eq!("1S".parse::<GoDuration>(), Err(DurationError::UnknownUnit("S".into())));
+    }
+
+    #[test]
+    fn printed_as_go_prints() {
+        let table = [
+            (0, "0s"),
+            (1, "1ns"),
+            (1_100, "1.1\u{b5}s"),
+            (2_200_000, "2.2ms"),
+            (3_300_000_000, "3.3s"),
+            (245_000_000_000, "4m5s"),
+            (245_001_000_000, "4m5.001s"),
+            (18_367_001_000_000, "5h6m7.001s"),
+            (480_000_000_001, "8m0.000000001s"),
+            (3_600_000_000_000, "1h0m0s"),
+            (-1_000_000_000, "-1s"),
+            (i64::MAX, "2562047h47m16.854775807s"),
+            (i64::MIN, "-2562047h47m16.854775808s"),
+        ];
+        for (nanoseconds, text) in table {
+            assert_eq!(GoDuration { nanoseconds }.to_string(), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(nanoseconds: i64) {
+            let duration = GoDuration { nanoseconds };
+            prop_assert_eq!(duration.to_string().parse(), Ok(duration));
+        }
+
+        #[test]
+        fn no_text_panics(text in "[-+.0-9nusmh\u{b5}]{0,40}|\\PC{0,20}") {
+            let _ = text.parse::<GoDuration>();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Values that both binaries check alike: files, key pairs, bind addresses, identities.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use crate::Refusal;
+
+/// Where a listener binds, without its port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BindHost {
+    /// Every interface, IPv6 and IPv4 (an empty flag).
+    All,
+    /// One address.
+    Address(IpAddr),
+    /// A name to resolve when binding, as Go does (`localhost`), or an address with a zone.
+    Name(String),
+}
+
+impl BindHost {
+    /// Reads a flag's value; brackets around an IPv6 address are optional.
+    pub fn parse(text: &str) -> Self {
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        match bare.parse() {
+            _ if bare.is_empty() => Self::All,
+            Ok(address) => Self::Address(address),
+            Err(_) => Self::Name(bare.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for BindHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all interfaces"),
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The path of a file that must exist; `None` for an empty flag.
+///
+/// Only absence refuses, as in Go: a file that exists and cannot be read is its reader's to report.
+pub fn existing_file(flag: &'static str, path: OsString) -> Result<Option<PathBuf>, Refusal> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let path = PathBuf::from(path);
+    match std::fs::metadata(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Refusal::NoFile { flag, path }),
+        _ => Ok(Some(path)),
+    }
+}
+
+/// A certificate and its key: both, or neither. Each argument is a flag's name and its value.
+pub fn pair(
+    cert: (&'static str, OsString),
+    key: (&'static str, OsString),
+) -> Result<Option<(PathBuf, PathBuf)>, Refusal> {
+    let fix = "give both, or neither";
+    let key_path = existing_file(key.0, key.1)?;
+    let cert_path = existing_file(cert.0, cert.1)?;
+    match (cert_path, key_path) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Refusal::Needs { flag: key.0, other: cert.0, fix }),
+        (Some(_), None) => Err(Refusal::Needs { flag: cert.0, other: key.0, fix }),
+    }
+}
+
+/// Text that travels in gRPC metadata must be printable ASCII: Go peers take other bytes at start and then fail
+/// every stream.
+pub fn header_text(flag: &'static str, text: &str) -> Result<(), Refusal> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Ok(());
+    }
+    let want = "it travels in a gRPC header: use printable ASCII only";
+    Err(Refusal::value(flag, format_args!("{text:?}"), want))
+}
+
+/// The id of this process among its peers: the flag, else the environment's value, else `fresh`.
+///
+/// An empty flag or variable counts as not given. (An empty id is legal in Go, where two such peers are taken
+/// for one.)
+pub fn identity(
+    flag: &'static str,
+    given: String,
+    environment: Option<OsString>,
+    fresh: impl FnOnce() -> String,
+) -> Result<String, Refusal> {
+    let id = if given.is_empty() {
+        let inherited = environment.map(|value| value.to_string_lossy().into_owned());
+        inherited.filter(|id| !id.is_empty()).unwrap_or_else(fresh)
+    } else {
+        given
+    };
+    header_text(flag, &id)?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bind_hosts() {
+        assert_eq!(BindHost::parse(""), BindHost::All);
+        assert_eq!(BindHost::parse("::"), BindHost::Address("::".parse().unwrap()));
+        assert_eq!(BindHost::parse("[::1]"), BindHost::Address("::1".parse().unwrap()));
+        assert_eq!(BindHost::parse("localhost"), BindHost::Name("localhost".into()));
+        assert_eq!(BindHost::parse("fe80::1%eth0"), BindHost::Name("fe80::1%eth0".into()));
+    }
+
+    #[test]
+    fn an_identity_comes_from_the_flag_then_the_environment_then_chance() {
+        let id = |flag: &str, env: Option<&str>| {
+            identity("server-id", flag.into(), env.map(OsString::from), || "fresh".into()).unwrap()
+        };
+        assert_eq!(id("flag", Some("env")), "flag");
+        assert_eq!(id("", Some("env")), "env");
+        assert_eq!(id("", Some("")), "fresh");
+        assert_eq!(id("", None), "fresh");
+        assert!(identity("server-id", "zoë".into(), None, String::new).is_err());
+    }
+}

@@ -1,0 +1,71 @@
+//! Reasons not to start, each one line that names the flag and the fix.
+
+use std::path::PathBuf;
+
+/// Why a command line that could be read cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A path was given and nothing is there.
+    #[error("--{flag}: {path:?} does not exist: give the path of an existing file")]
+    NoFile {
+        /// The flag, without its dashes.
+        flag: &'static str,
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// A flag that means nothing without another one.
+    #[error("--{flag} needs --{other}: {fix}")]
+    Needs {
+        /// The flag that was given.
+        flag: &'static str,
+        /// The flag that is missing.
+        other: &'static str,
+        /// What to do.
+        fix: &'static str,
+    },
+    /// Two flags that exclude each other.
+    #[error("--{flag} cannot be used with --{with}: {fix}")]
+    Conflict {
+        /// The flag that must go.
+        flag: &'static str,
+        /// The flag that excludes it.
+        with: &'static str,
+        /// What to do.
+        fix: &'static str,
+    },
+    /// A value outside what the flag takes.
+    #[error("--{flag}={value}: {want}")]
+    Value {
+        /// The flag, without its dashes.
+        flag: &'static str,
+        /// The value as given.
+        value: String,
+        /// What it must be.
+        want: String,
+    },
+    /// A flag that must be given, or must not be empty.
+    #[error("--{flag} must not be empty: {fix}")]
+    Empty {
+        /// The flag, without its dashes.
+        flag: &'static str,
+        /// What to do.
+        fix: &'static str,
+    },
+    /// A flag of the Go peers whose machinery this version lacks.
+    #[error("--{flag}: {what} not available in this version; {fix}")]
+    NotYet {
+        /// The flag, without its dashes.
+        flag: &'static str,
+        /// What is missing, with its verb: "leases are".
+        what: &'static str,
+        /// What to do meanwhile.
+        fix: &'static str,
+    },
+}
+
+impl Refusal {
+    /// A value outside what `flag` takes.
+    pub fn value(flag: &'static str, value: impl ToString, want: impl Into<String>) -> Self {
+        Self::Value { flag, value: value.to_string(), want: want.into() }
+    }
+}

@@ -1,0 +1,123 @@
+//! pflag's syntax: which words of a command line are flags, and which word is whose value.
+//!
+//! Never interprets a value; that is [`crate::Value`]'s. Facts from pflag 1.0.10 (`parseLongArg`,
+//! `parseSingleShortArg`), probed against the Go binaries.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::Unfit;
+
+/// Why a command line cannot be read. The wording is pflag's: operators search for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SyntaxError {
+    /// No such long flag.
+    #[error("unknown flag: --{0}")]
+    Unknown(String),
+    /// No such letter in a word of letters.
+    #[error("unknown shorthand flag: {letter:?} in -{word}")]
+    UnknownLetter {
+        /// The letter.
+        letter: char,
+        /// The word from that letter on, without the dash.
+        word: String,
+    },
+    /// The command line ended where a value was due.
+    #[error("flag needs an argument: {0}")]
+    NoValue(String),
+    /// `--=x`, `---x`.
+    #[error("bad flag syntax: {0}")]
+    Malformed(String),
+    /// The value does not fit.
+    #[error("invalid argument {value:?} for {flag:?} flag: {reason}")]
+    Unfit {
+        /// The value as given.
+        value: String,
+        /// The flag as pflag names it: `--name`, or `-v, --v`.
+        flag: String,
+        /// Why.
+        reason: Unfit,
+    },
+}
+
+/// What the reader needs to know of a set of flags.
+pub(crate) trait Flags {
+    /// Names a flag within the set.
+    type Id: Copy;
+    fn long(&self, name: &[u8]) -> Option<Self::Id>;
+    fn letter(&self, letter: u8) -> Option<Self::Id>;
+    /// Whether the flag may stand without a value.
+    fn stands_alone(&self, id: Self::Id) -> bool;
+    fn assign(&mut self, id: Self::Id, value: &OsStr) -> Result<(), SyntaxError>;
+}
+
+/// Reads `words` (without the program's name) in order; the first fault ends it. Words that are no flags are
+/// skipped, as everything behind `--` is: the Go peers ignore positional arguments.
+pub(crate) fn read<F: Flags>(
+    flags: &mut F,
+    mut words: impl Iterator<Item = OsString>,
+) -> Result<(), SyntaxError> {
+    while let Some(word) = words.next() {
+        match word.as_bytes() {
+            b"--" => break,
+            [b'-', b'-', rest @ ..] => read_long(flags, rest, &mut words)?,
+            [b'-', rest @ ..] if !rest.is_empty() => read_letters(flags, rest, &mut words)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// `name`, `name=value` or `name` with the value in the next word.
+fn read_long<F: Flags>(
+    flags: &mut F,
+    word: &[u8],
+    words: &mut impl Iterator<Item = OsString>,
+) -> Result<(), SyntaxError> {
+    if matches!(word, [b'-' | b'=', ..]) {
+        return Err(SyntaxError::Malformed(format!("--{}", lossy(word))));
+    }
+    let mut halves = word.splitn(2, |byte| *byte == b'=');
+    let name = halves.next().unwrap_or_default();
+    let id = flags.long(name).ok_or_else(|| SyntaxError::Unknown(lossy(name)))?;
+    if let Some(value) = halves.next() {
+        return flags.assign(id, OsStr::from_bytes(value));
+    }
+    if flags.stands_alone(id) {
+        return flags.assign(id, OsStr::new("true"));
+    }
+    let value = words.next().ok_or_else(|| SyntaxError::NoValue(format!("--{}", lossy(name))))?;
+    flags.assign(id, &value)
+}
+
+/// Letters after one dash: switches may be followed by more letters; a letter with a value takes the rest of
+/// the word (`v4`, `v=4`) or the next word.
+fn read_letters<F: Flags>(
+    flags: &mut F,
+    word: &[u8],
+    words: &mut impl Iterator<Item = OsString>,
+) -> Result<(), SyntaxError> {
+    let mut rest = word;
+    while let [letter, after @ ..] = rest {
+        let id = flags.letter(*letter).ok_or_else(|| SyntaxError::UnknownLetter {
+            letter: char::from(*letter),
+            word: lossy(rest),
+        })?;
+        match after {
+            [b'=', value @ ..] if !value.is_empty() => return flags.assign(id, OsStr::from_bytes(value)),
+            _ if flags.stands_alone(id) => flags.assign(id, OsStr::new("true"))?,
+            [] => {
+                let missing = || SyntaxError::NoValue(format!("{:?} in -{}", char::from(*letter), lossy(rest)));
+                let value = words.next().ok_or_else(missing)?;
+                return flags.assign(id, &value);
+            }
+            value => return flags.assign(id, OsStr::from_bytes(value)),
+        }
+        rest = after;
+    }
+    Ok(())
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
