@@ -5,6 +5,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use tunnel::Cause;
 
 /// What a read brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,13 +21,33 @@ pub enum Read {
 /// How a connection ended, told to its local end exactly once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// Everything that was accepted has been written. The text is the peer's, empty for an orderly end.
-    Flushed(String),
+    /// Everything that was accepted has been written: an orderly end.
+    Flushed,
     /// The connection broke off, bytes may be missing: a socket is to be reset, not shut down.
-    Broken(String),
+    Broken(Cause),
 }
 
-/// The local end of a connection. Owned and polled by the link's task alone; dropped after `poll_end` is ready.
+impl Ending {
+    /// The error of the CLOSE_RSP that tells a gRPC frontend: empty for an orderly end, and, as the Go server
+    /// has it, when the agent was lost.
+    pub fn wire_text(&self) -> String {
+        match self {
+            Ending::Flushed | Ending::Broken(Cause::LinkLost) => String::new(),
+            Ending::Broken(cause) => cause.to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ending::Flushed => f.write_str("closed"),
+            Ending::Broken(cause) => cause.fmt(f),
+        }
+    }
+}
+
+/// The local end of a connection. Owned and polled by the link's task alone; dropped once `poll_end` is ready.
 pub trait Local: Send {
     /// Reads at most `max` bytes (a hint where messages come whole).
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>>;
@@ -35,12 +56,11 @@ pub trait Local: Send {
     /// Pending registers the waker and leaves `data` as it was.
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>>;
 
-    /// Pushes what an own buffer holds (a TLS session's) towards the socket. Called once per turn after writes.
+    /// Pushes what an own buffer holds (a TLS session's) towards the socket. Called once per turn after writes,
+    /// and again when it woke the connection.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// The peer sends no more, the connection goes on in the other direction (shutdown of the write side).
-    fn poll_shutdown_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-
-    /// Ends the local side. Called again until ready; after that it is dropped.
+    /// Ends the local side: pushes out what own buffers hold, then closes. Called again until ready, which must
+    /// be within seconds; after that it is dropped.
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()>;
 }

@@ -1,0 +1,209 @@
+//! The core together with the local ends of its connections.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use slab::Slab;
+use tunnel::{ConnKey, End, Link, Side, Time};
+
+use crate::local::{Ending, Local, Read};
+use crate::queue::Queue;
+use crate::ready::{Mark, ReadyList};
+
+/// A link's core and its local ends.
+pub struct Conns<S> {
+    pub(crate) link: Link<S>,
+    slots: Slab<Slot>,
+    /// From a connection's key (its index) to its slot; checked against the key stored there.
+    by_key: Vec<usize>,
+    list: Arc<ReadyList>,
+    /// Slots that took bytes in this turn and are to be written and flushed once.
+    dirty: Vec<usize>,
+}
+
+/// One local end, from its opening until it has been told its end.
+struct Slot {
+    key: ConnKey,
+    mark: Arc<Mark>,
+    waker: Waker,
+    local: Option<Box<dyn Local>>,
+    queue: Queue,
+    /// What the core knows of the queue.
+    charged: usize,
+    dirty: bool,
+    /// Set once the core has let go of the connection.
+    ending: Option<Ending>,
+}
+
+impl<S> std::fmt::Debug for Conns<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conns").field("slots", &self.slots.len()).finish_non_exhaustive()
+    }
+}
+
+impl<S: Side> Conns<S> {
+    pub(crate) fn new(link: Link<S>, list: Arc<ReadyList>) -> Self {
+        Conns { link, slots: Slab::new(), by_key: Vec::new(), list, dirty: Vec::new() }
+    }
+
+    /// The core, to dial, answer and drain with.
+    pub fn link(&mut self) -> &mut Link<S> {
+        &mut self.link
+    }
+
+    /// Connections whose local end has not been told its end.
+    pub fn local_ends(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Makes room for the local end of a connection that has just opened; what arrives waits there.
+    pub fn open(&mut self, key: ConnKey) {
+        let entry = self.slots.vacant_entry();
+        let slot = entry.key();
+        let mark = Mark::new(&self.list, slot);
+        let waker = Waker::from(Arc::clone(&mark));
+        entry.insert(Slot {
+            key,
+            mark,
+            waker,
+            local: None,
+            queue: Queue::default(),
+            charged: 0,
+            dirty: false,
+            ending: None,
+        });
+        if self.by_key.len() <= key.index() {
+            self.by_key.resize(key.index() + 1, usize::MAX);
+        }
+        self.by_key[key.index()] = slot;
+    }
+
+    /// Hands over the local end: bytes flow from here on. If the connection has ended meanwhile, the local end
+    /// is told so.
+    pub fn attach(&mut self, key: ConnKey, local: Box<dyn Local>) {
+        let Some(slot) = self.find_any(key) else { return };
+        let entry = &mut self.slots[slot];
+        entry.local = Some(local);
+        entry.waker.wake_by_ref();
+    }
+
+    /// Forgets a connection whose local end will never come. The core has been told already.
+    pub fn discard(&mut self, key: ConnKey) {
+        if let Some(slot) = self.find_any(key) {
+            self.slots.remove(slot);
+        }
+    }
+
+    /// The slot of a connection that the core still holds.
+    fn find(&self, key: ConnKey) -> Option<usize> {
+        let slot = *self.by_key.get(key.index())?;
+        let entry = self.slots.get(slot)?;
+        (entry.key == key && entry.ending.is_none()).then_some(slot)
+    }
+
+    /// The slot of a connection, also one that the core has let go of.
+    fn find_any(&self, key: ConnKey) -> Option<usize> {
+        self.find(key).or_else(|| {
+            self.slots.iter().find(|(_, entry)| entry.key == key && entry.local.is_none()).map(|(slot, _)| slot)
+        })
+    }
+
+    /// Takes bytes for a local end; they are written by [`Conns::write_dirty`] in the same turn.
+    pub(crate) fn deliver(&mut self, key: ConnKey, payload: Bytes) {
+        let Some(slot) = self.find(key) else { return };
+        let entry = &mut self.slots[slot];
+        entry.queue.push(payload);
+        if !entry.dirty {
+            entry.dirty = true;
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Writes what arrived in this turn.
+    pub(crate) fn write_dirty(&mut self, now: Time) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            if let Some(entry) = self.slots.get_mut(slot) {
+                entry.dirty = false;
+                self.write(slot, now);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    /// Serves a connection whose sockets woke it.
+    pub(crate) fn serve(&mut self, mark: &Arc<Mark>, now: Time) {
+        mark.take_off();
+        let slot = mark.slot();
+        let Some(entry) = self.slots.get(slot) else { return };
+        if !Arc::ptr_eq(&entry.mark, mark) || entry.local.is_none() {
+            return;
+        }
+        if entry.ending.is_some() {
+            self.end(slot);
+            return;
+        }
+        let key = entry.key;
+        self.write(slot, now);
+        self.link.readable(key);
+    }
+
+    /// Moves what is queued into the local end, as far as it takes it, and tells the core what is left.
+    fn write(&mut self, slot: usize, now: Time) {
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        if entry.ending.is_some() {
+            return;
+        }
+        let key = entry.key;
+        let written = match entry.local.as_mut() {
+            Some(local) => entry.queue.write_into(local.as_mut(), &mut Context::from_waker(&entry.waker)),
+            None => Ok(()),
+        };
+        entry.queue.settle();
+        let charged = entry.queue.charged();
+        if charged != entry.charged {
+            entry.charged = charged;
+            self.link.queued(now, key, charged);
+        }
+        if let Err(error) = written {
+            self.link.local_failed(now, key, error.to_string());
+        }
+    }
+
+    /// Reads from a local end.
+    pub(crate) fn poll_read(&mut self, key: ConnKey, max: usize) -> Poll<std::io::Result<Read>> {
+        let Some(slot) = self.find(key) else { return Poll::Pending };
+        let entry = &mut self.slots[slot];
+        let Some(local) = entry.local.as_mut() else { return Poll::Pending };
+        let read = local.poll_read(&mut Context::from_waker(&entry.waker), max);
+        if let Poll::Ready(Ok(Read::Closed)) = read {
+            // Nobody listens any more.
+            entry.queue.clear();
+            entry.charged = 0;
+        }
+        read
+    }
+
+    /// The core has let go of a connection: tells the local end.
+    pub(crate) fn ended(&mut self, key: ConnKey, end: &End) {
+        let Some(slot) = self.find(key) else { return };
+        let entry = &mut self.slots[slot];
+        entry.queue.clear();
+        entry.ending = Some(match end {
+            End::Flushed => Ending::Flushed,
+            End::Broken(cause) => Ending::Broken(cause.clone()),
+        });
+        if entry.local.is_some() {
+            self.end(slot);
+        }
+    }
+
+    fn end(&mut self, slot: usize) {
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        let (Some(local), Some(ending)) = (entry.local.as_mut(), entry.ending.as_ref()) else { return };
+        if local.poll_end(&mut Context::from_waker(&entry.waker), ending).is_ready() {
+            self.slots.remove(slot);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Which connections have something to do: a waker for each, one list, one task.
+//!
+//! The order that loses no wake-up: the task takes the list, and takes a connection's mark off *before* it polls
+//! its socket. A wake-up that comes later marks it again and wakes the task.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+use parking_lot::Mutex;
+
+/// The list of one link's task.
+#[derive(Debug, Default)]
+pub(crate) struct ReadyList {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    ready: Vec<Arc<Mark>>,
+    task: Option<Waker>,
+}
+
+/// One connection's mark on the list; as a [`Waker`] it is what the connection's sockets are polled with.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    slot: usize,
+    listed: AtomicBool,
+    list: Arc<ReadyList>,
+}
+
+impl Mark {
+    pub(crate) fn new(list: &Arc<ReadyList>, slot: usize) -> Arc<Self> {
+        Arc::new(Mark { slot, listed: AtomicBool::new(false), list: Arc::clone(list) })
+    }
+
+    /// Whose mark this is.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// Takes the mark off; to be called before the sockets are polled.
+    pub(crate) fn take_off(&self) {
+        self.listed.store(false, Ordering::Release);
+    }
+}
+
+impl Wake for Mark {
+    fn wake(self: Arc<Self>) {
+        Wake::wake_by_ref(&self);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.listed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let task = {
+            let mut inner = self.list.inner.lock();
+            inner.ready.push(Arc::clone(self));
+            inner.task.take()
+        };
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+}
+
+impl ReadyList {
+    /// Fills `into` with what is ready, and sees to it that the next wake-up wakes `task`.
+    pub(crate) fn take(&self, task: &Waker, into: &mut Vec<Arc<Mark>>) {
+        let mut inner = self.inner.lock();
+        std::mem::swap(&mut inner.ready, into);
+        match &inner.task {
+            Some(known) if known.will_wake(task) => {}
+            _ => inner.task = Some(task.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_wake_up_between_take_off_and_poll_is_not_lost() {
+        let list = Arc::new(ReadyList::default());
+        let count = Arc::new(Count::default());
+        let task = Waker::from(Arc::clone(&count));
+        let mark = Mark::new(&list, 7);
+        let waker = Waker::from(Arc::clone(&mark));
+        let mut ready = Vec::new();
+
+        list.take(&task, &mut ready);
+        assert!(ready.is_empty());
+        waker.wake_by_ref();
+        waker.wake_by_ref();
+        assert_eq!(count.0.load(Ordering::SeqCst), 1, "one wake-up of the task for one listing");
+        list.take(&task, &mut ready);
+        assert_eq!(ready.iter().map(|mark| mark.slot()).collect::<Vec<_>>(), [7]);
+
+        ready[0].take_off();
+        waker.wake_by_ref(); // while the connection is being served
+        assert_eq!(count.0.load(Ordering::SeqCst), 2);
+        ready.clear();
+        list.take(&task, &mut ready);
+        assert_eq!(ready.len(), 1, "listed again");
+    }
+
+    #[test]
+    fn threads_that_wake_lose_nothing() {
+        let list = Arc::new(ReadyList::default());
+        let count = Arc::new(Count::default());
+        let task = Waker::from(Arc::clone(&count));
+        let served = Arc::new(AtomicUsize::new(0));
+        let pending = Arc::new(AtomicUsize::new(0));
+        let mark = Mark::new(&list, 0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let (waker, pending) = (Waker::from(Arc::clone(&mark)), Arc::clone(&pending));
+                scope.spawn(move || {
+                    for _ in 0..50_000 {
+                        pending.fetch_add(1, Ordering::SeqCst);
+                        waker.wake_by_ref();
+                    }
+                });
+            }
+            let mut ready = Vec::new();
+            while served.load(Ordering::SeqCst) < 100_000 {
+                list.take(&task, &mut ready);
+                for mark in ready.drain(..) {
+                    mark.take_off();
+                    served.fetch_add(pending.swap(0, Ordering::SeqCst), Ordering::SeqCst);
+                }
+                std::hint::spin_loop();
+            }
+        });
+        assert_eq!(served.load(Ordering::SeqCst), 100_000);
+    }
+}
