@@ -2,10 +2,33 @@
 //!
 //! Everything above sees [`Wire`] alone; everything below (HTTP/2, gRPC framing, protobuf) is this folder's.
 
+mod buffered;
+mod client;
+mod deframe;
+mod frame;
+mod keepalive;
+mod packet;
+mod protobuf;
+mod server;
+mod settings;
+mod status;
+mod stream;
+#[cfg(test)]
+mod tests;
+
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tunnel::Packet;
+
+pub use client::{Connected, ConnectionHandle, connect};
+pub use deframe::MESSAGE_LIMIT;
+pub use frame::OutFrame;
+pub use keepalive::{Keepalive, Pulse};
+pub use packet::decode;
+pub use server::{ConnectionError, Request, serve_connection, serve_connection_until};
+pub use settings::{ClientSettings, Farewell, ServerSettings};
+pub use stream::WireStream;
 
 /// What arrived on a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,4 +94,29 @@ pub enum Code {
     Unavailable = 14,
     DataLoss = 15,
     Unauthenticated = 16,
+}
+
+impl Code {
+    /// Go's name of the code, the value of the label `code`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Code::OK => "OK",
+            Code::Canceled => "Canceled",
+            Code::Unknown => "Unknown",
+            Code::InvalidArgument => "InvalidArgument",
+            Code::DeadlineExceeded => "DeadlineExceeded",
+            Code::NotFound => "NotFound",
+            Code::AlreadyExists => "AlreadyExists",
+            Code::PermissionDenied => "PermissionDenied",
+            Code::ResourceExhausted => "ResourceExhausted",
+            Code::FailedPrecondition => "FailedPrecondition",
+            Code::Aborted => "Aborted",
+            Code::OutOfRange => "OutOfRange",
+            Code::Unimplemented => "Unimplemented",
+            Code::Internal => "Internal",
+            Code::Unavailable => "Unavailable",
+            Code::DataLoss => "DataLoss",
+            Code::Unauthenticated => "Unauthenticated",
+        }
+    }
 }

@@ -1,0 +1,199 @@
+//! The write side between h2 and its transport: small writes gathered, flushes once per turn.
+//!
+//! h2 writes and flushes after every DATA frame above 256 bytes. Under TLS each such write is a record and a
+//! system call. Here a write that fits [`GATHER`] is only copied, a flush by h2 is only noted, and the driver
+//! does both for real by [`Flusher::poll_flush`] after h2 has nothing more to do in this turn. Larger writes pass
+//! through at once, vectored, behind what was gathered.
+//!
+//! Nothing is ever lost or forgotten: what h2 believes written is written by the next flush, and a flush that
+//! could not finish has registered the driver's waker and is tried again by its next turn. Never reads ahead.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How many bytes are gathered at most: one TLS record.
+const GATHER: usize = 16 << 10;
+
+/// How much of the buffer an idle connection keeps, in bytes.
+const KEEP: usize = 1 << 10;
+
+/// What h2 owns. The lock is never contended: h2 and the driver run in one task.
+#[derive(Debug)]
+pub(super) struct Buffered<IO>(Arc<Mutex<Inner<IO>>>);
+
+/// What the driver owns.
+#[derive(Debug)]
+pub(super) struct Flusher<IO>(Arc<Mutex<Inner<IO>>>);
+
+#[derive(Debug)]
+struct Inner<IO> {
+    io: IO,
+    /// What h2 believes written; `written` bytes of it are.
+    gathered: Vec<u8>,
+    written: usize,
+    /// The most that `gathered` held since the last flush.
+    peak: usize,
+    /// Something was written since the transport's last whole flush.
+    dirty: bool,
+    /// Bytes read so far: the keepalive's sign of life.
+    read: u64,
+}
+
+/// Splits a transport into what h2 drives and what flushes it.
+pub(super) fn buffered<IO>(io: IO) -> (Buffered<IO>, Flusher<IO>) {
+    let inner = Inner { io, gathered: Vec::new(), written: 0, peak: 0, dirty: false, read: 0 };
+    let inner = Arc::new(Mutex::new(inner));
+    (Buffered(Arc::clone(&inner)), Flusher(inner))
+}
+
+impl<IO: AsyncWrite + Unpin> Flusher<IO> {
+    /// The true flush. Pending when the transport blocks: the waker is registered, call again when woken.
+    pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.lock().poll_flush(cx)
+    }
+
+    /// Bytes read from the transport so far.
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.0.lock().read
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> Inner<IO> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.dirty {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(self.poll_drain(cx))?;
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        self.dirty = false;
+        // A connection that just sent much is likely to go on: only a quiet turn gives the memory back.
+        if self.peak <= KEEP && self.gathered.capacity() > KEEP {
+            self.gathered = Vec::new();
+        }
+        self.peak = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes what was gathered.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.gathered.len() {
+            let count = ready!(Pin::new(&mut self.io).poll_write(cx, &self.gathered[self.written..]))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += count;
+        }
+        self.gathered.clear();
+        self.written = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    fn gather(&mut self, slices: &[IoSlice<'_>], count: usize) -> usize {
+        let room = if self.gathered.len() + count <= KEEP { KEEP } else { GATHER };
+        if self.gathered.capacity() < room {
+            self.gathered.reserve_exact(room - self.gathered.len());
+        }
+        for slice in slices {
+            self.gathered.extend_from_slice(slice);
+        }
+        self.peak = self.peak.max(self.gathered.len());
+        count
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let count = slices.iter().map(|slice| slice.len()).sum::<usize>();
+        self.dirty = true;
+        if self.gathered.len() + count <= GATHER {
+            return Poll::Ready(Ok(self.gather(slices, count)));
+        }
+        if !self.gathered.is_empty() && self.io.is_write_vectored() {
+            return self.poll_write_behind(cx, slices, count);
+        }
+        ready!(self.poll_drain(cx))?;
+        match slices {
+            [slice] => Pin::new(&mut self.io).poll_write(cx, slice),
+            _ => Pin::new(&mut self.io).poll_write_vectored(cx, slices),
+        }
+    }
+
+    /// One vectored write of what was gathered and of the first of `slices` behind it.
+    fn poll_write_behind(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        count: usize,
+    ) -> Poll<io::Result<usize>> {
+        let pending = self.gathered.len() - self.written;
+        let mut all = [IoSlice::new(&[]); 8];
+        all[0] = IoSlice::new(&self.gathered[self.written..]);
+        let used = slices.len().min(all.len() - 1);
+        for (to, from) in all[1..].iter_mut().zip(slices) {
+            *to = IoSlice::new(from);
+        }
+        let sent = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &all[..=used]))?;
+        if sent < pending {
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += sent;
+            ready!(self.poll_drain(cx))?;
+            return match slices {
+                [slice] => Pin::new(&mut self.io).poll_write(cx, slice),
+                _ => Pin::new(&mut self.io).poll_write_vectored(cx, slices),
+            };
+        }
+        self.gathered.clear();
+        self.written = 0;
+        let of_slices = sent - pending;
+        debug_assert!(of_slices <= count, "the transport wrote no more than it was given");
+        if of_slices == 0 {
+            // Exactly what was gathered went out. "0 written" would mean an end to h2.
+            return Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        }
+        Poll::Ready(Ok(of_slices))
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.0.lock();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut inner.io).poll_read(cx, buf))?;
+        inner.read += (buf.filled().len() - before) as u64;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Buffered<IO> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.lock().poll_write(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.lock().poll_write(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.lock().io.is_write_vectored()
+    }
+
+    /// Done at the end of the turn.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.0.lock();
+        ready!(inner.poll_flush(cx))?;
+        Pin::new(&mut inner.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,236 @@
+//! Opens one gRPC stream on one connection: an agent's way to a server.
+//!
+//! The connection is driven by a task of its own, which its [`ConnectionHandle`] owns. It ends by itself once
+//! its stream is over.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use h2::client::{Connection, SendRequest};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::buffered::{Buffered, Flusher, buffered};
+use super::keepalive::{Dead, Keepalive, Pinger, Pulse};
+use super::server::ConnectionError;
+use super::settings::ClientSettings;
+use super::status::{self, GRPC, GRPC_STATUS};
+use super::stream::{Halves, Side, WireStream};
+use super::{Code, OutFrame, WireError};
+
+/// A stream whose server has answered.
+#[derive(Debug)]
+pub struct Connected {
+    /// The stream.
+    pub stream: WireStream,
+    /// The response headers.
+    pub metadata: HeaderMap,
+    /// The connection below the stream.
+    pub connection: ConnectionHandle,
+}
+
+/// Owns the task that drives a connection: dropping it ends the connection at once.
+#[derive(Debug)]
+pub struct ConnectionHandle {
+    task: JoinHandle<Result<(), ConnectionError>>,
+    /// The connection's keepalive.
+    pub pulse: Arc<Pulse>,
+}
+
+impl ConnectionHandle {
+    /// Changes the pings, at once.
+    pub fn set_keepalive(&self, keepalive: Keepalive) {
+        self.pulse.set_keepalive(keepalive);
+    }
+
+    /// The connection's end.
+    pub async fn closed(&mut self) -> Result<(), ConnectionError> {
+        // The task is aborted by the handle alone, and it does not panic.
+        (&mut self.task).await.unwrap_or(Ok(()))
+    }
+
+    /// Lets the connection end with its stream (finished and dropped before) and cuts it off after `within`.
+    pub async fn close(mut self, within: Duration) {
+        let _cut_off = timeout(within, self.closed()).await;
+    }
+}
+
+impl Drop for ConnectionHandle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Where a stream that is finished but not ended waits for the server's end, see [`WireStream`].
+#[derive(Default)]
+pub(super) struct Linger(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    halves: Option<Halves>,
+    driver: Option<Waker>,
+}
+
+impl Linger {
+    pub(super) fn keep(&self, halves: Halves) {
+        let driver = {
+            let mut waiting = self.0.lock();
+            waiting.halves = Some(halves);
+            waiting.driver.take()
+        };
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    /// Reads the waiting stream to its end, for nobody. The lock is not held over h2's, which wakes tasks.
+    fn poll(&self, cx: &mut Context<'_>) {
+        let Some((send, mut recv)) = self.take(cx) else { return };
+        loop {
+            match recv.poll_data(cx) {
+                Poll::Ready(Some(Ok(chunk))) => {
+                    let _closed = recv.flow_control().release_capacity(chunk.len());
+                }
+                Poll::Ready(_) => return,
+                Poll::Pending => break,
+            }
+        }
+        self.0.lock().halves = Some((send, recv));
+    }
+
+    fn take(&self, cx: &Context<'_>) -> Option<Halves> {
+        let mut waiting = self.0.lock();
+        match &mut waiting.driver {
+            Some(driver) => driver.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        waiting.halves.take()
+    }
+}
+
+/// Opens the stream `path` on a fresh transport, and returns once the server's response headers are there.
+///
+/// A refusal by the server is its status; what is over before `deadline` ends in DeadlineExceeded.
+pub async fn connect<IO>(
+    io: IO,
+    settings: &ClientSettings,
+    authority: &str,
+    path: &str,
+    metadata: HeaderMap,
+    deadline: Instant,
+) -> Result<Connected, WireError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let request = request(settings, authority, path, metadata)?;
+    timeout_at(deadline, open(io, settings, request)).await.unwrap_or_else(|_| {
+        Err(WireError::new(Code::DeadlineExceeded, "the server did not answer the stream in time"))
+    })
+}
+
+fn request(
+    settings: &ClientSettings,
+    authority: &str,
+    path: &str,
+    metadata: HeaderMap,
+) -> Result<Request<()>, WireError> {
+    let uri = Uri::builder().scheme("https").authority(authority).path_and_query(path).build();
+    let mut request = Request::new(());
+    *request.method_mut() = Method::POST;
+    *request.version_mut() = Version::HTTP_2;
+    *request.uri_mut() = uri.map_err(|e| {
+        WireError::new(Code::Internal, format!("{authority:?} is no authority for a request: {e}"))
+    })?;
+    *request.headers_mut() = metadata;
+    request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
+    request.headers_mut().insert(CONTENT_TYPE, GRPC);
+    request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(settings.user_agent));
+    Ok(request)
+}
+
+async fn open<IO>(io: IO, settings: &ClientSettings, request: Request<()>) -> Result<Connected, WireError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (io, flusher) = buffered(io);
+    let handshake = settings.builder().handshake::<_, OutFrame>(io).await;
+    let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
+    let pulse = Pulse::new(settings.keepalive);
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
+    let linger = Arc::<Linger>::default();
+    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger)));
+    let connection = ConnectionHandle { task, pulse };
+    let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
+    let (head, recv) = response.into_parts();
+    let halves = match judge(&head)? {
+        Answer::Stream => Some((send, recv)),
+        Answer::OverAlready => None,
+    };
+    let stream = WireStream::new(halves, Side::Client(linger), status::is_encoded(&head.headers));
+    Ok(Connected { stream, metadata: head.headers, connection })
+}
+
+/// The handle for further requests is dropped here: the connection has this one stream.
+async fn send_request(
+    requests: SendRequest<OutFrame>,
+    request: Request<()>,
+) -> Result<(h2::SendStream<OutFrame>, Response<h2::RecvStream>), h2::Error> {
+    let mut requests = requests.ready().await?;
+    let (response, send) = requests.send_request(request, false)?;
+    Ok((send, response.await?))
+}
+
+enum Answer {
+    Stream,
+    /// The status OK was among the response headers.
+    OverAlready,
+}
+
+fn judge(head: &http::response::Parts) -> Result<Answer, WireError> {
+    let text = |what: &str| format!("the answer is no gRPC: {what}, HTTP status {}", head.status);
+    if head.headers.contains_key(GRPC_STATUS) {
+        status::verdict(&head.headers)?;
+        return Ok(Answer::OverAlready);
+    }
+    if head.status != StatusCode::OK {
+        return Err(WireError::new(status::code_of_http(head.status), text("no grpc-status")));
+    }
+    if !status::is_grpc(&head.headers) {
+        return Err(WireError::new(Code::Unknown, text("another content-type")));
+    }
+    Ok(Answer::Stream)
+}
+
+/// The task of a connection.
+async fn drive<IO>(
+    connection: Connection<Buffered<IO>, OutFrame>,
+    flusher: Flusher<IO>,
+    mut pinger: Pinger,
+    linger: Arc<Linger>,
+) -> Result<(), ConnectionError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut connection = pin!(connection);
+    poll_fn(|cx| {
+        linger.poll(cx);
+        if let Poll::Ready(end) = connection.as_mut().poll(cx) {
+            return Poll::Ready(end.map_err(ConnectionError::from));
+        }
+        if let Poll::Ready(Dead) = pinger.poll(cx, flusher.bytes_read(), false) {
+            return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
+        }
+        match flusher.poll_flush(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}

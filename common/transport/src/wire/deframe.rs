@@ -1,0 +1,117 @@
+//! Incoming gRPC messages out of the byte stream of HTTP/2 DATA frames.
+//!
+//! A message that lies whole in one frame is a slice of it; any other is gathered once. Never reserves on the
+//! word of a prefix alone: memory grows with the bytes that arrive.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::frame::PREFIX;
+use super::{Code, WireError};
+
+/// grpc-go's default receive limit in bytes, kept on both sides: what is longer ends the stream.
+pub const MESSAGE_LIMIT: usize = 4 << 20;
+
+/// The first reservation for a message that spans frames; it doubles from there.
+const FIRST_RESERVE: usize = 64 << 10;
+
+/// What one step of the deframer says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A whole message, and how many bytes of the stream it ends.
+    Message(Bytes, usize),
+    /// Needs another chunk; the bytes that were put aside meanwhile.
+    Hungry(usize),
+}
+
+/// The state between two chunks.
+#[derive(Debug, Default)]
+pub(super) struct Deframer {
+    /// The unread rest of the last DATA frame.
+    chunk: Bytes,
+    prefix: [u8; PREFIX],
+    /// How much of `prefix` is there; at `PREFIX` it has been checked and `length` holds.
+    have: usize,
+    length: usize,
+    gathered: BytesMut,
+    /// Whether the peer named a `grpc-encoding`: decides how a compressed message is refused.
+    encoded: bool,
+}
+
+impl Deframer {
+    pub(super) fn new(encoded: bool) -> Self {
+        Deframer { encoded, ..Deframer::default() }
+    }
+
+    /// The next DATA frame's bytes. Call only after [`Step::Hungry`].
+    pub(super) fn push(&mut self, chunk: Bytes) {
+        debug_assert!(self.chunk.is_empty(), "the last chunk was read to its end");
+        self.chunk = chunk;
+    }
+
+    /// Whether the stream may end here.
+    pub(super) fn at_boundary(&self) -> bool {
+        self.have == 0 && self.chunk.is_empty()
+    }
+
+    pub(super) fn step(&mut self) -> Result<Step, WireError> {
+        let before = self.chunk.len();
+        if self.have < PREFIX && !self.read_prefix()? {
+            return Ok(Step::Hungry(before));
+        }
+        if self.gathered.is_empty() && self.chunk.len() >= self.length {
+            let message = self.chunk.split_to(self.length);
+            self.have = 0;
+            return Ok(Step::Message(message, before - self.chunk.len()));
+        }
+        let wanted = self.length - self.gathered.len();
+        let part = self.chunk.split_to(wanted.min(self.chunk.len()));
+        self.gather(&part);
+        if self.gathered.len() < self.length {
+            return Ok(Step::Hungry(before));
+        }
+        self.have = 0;
+        let message = std::mem::take(&mut self.gathered).freeze();
+        Ok(Step::Message(message, before - self.chunk.len()))
+    }
+
+    /// True when the prefix is whole and acceptable.
+    fn read_prefix(&mut self) -> Result<bool, WireError> {
+        let rest = self.prefix.get_mut(self.have..).unwrap_or_default();
+        let count = rest.len().min(self.chunk.len());
+        if let Some(room) = rest.get_mut(..count) {
+            self.chunk.copy_to_slice(room);
+        }
+        self.have += count;
+        if self.have < PREFIX {
+            return Ok(false);
+        }
+        let [flag, length @ ..] = self.prefix;
+        self.length = u32::from_be_bytes(length) as usize;
+        match flag {
+            0 => {}
+            1 if self.encoded => {
+                return Err(WireError::new(Code::Unimplemented, "compressed messages are not supported"));
+            }
+            1 => {
+                return Err(WireError::new(Code::Internal, "a compressed message without a grpc-encoding"));
+            }
+            _ => return Err(WireError::new(Code::Internal, "a message prefix with an unknown flag")),
+        }
+        if self.length > MESSAGE_LIMIT {
+            let text = format!("a message of {} bytes, the limit is {MESSAGE_LIMIT}", self.length);
+            return Err(WireError::new(Code::ResourceExhausted, text));
+        }
+        Ok(true)
+    }
+
+    fn gather(&mut self, part: &[u8]) {
+        let need = self.gathered.len() + part.len();
+        if need > self.gathered.capacity() {
+            let target = need.max(self.gathered.capacity() * 2).max(FIRST_RESERVE).min(self.length);
+            self.gathered.reserve(target - self.gathered.len());
+        }
+        self.gathered.extend_from_slice(part);
+    }
+}

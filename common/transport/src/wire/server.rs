@@ -1,0 +1,241 @@
+//! Serves one HTTP/2 connection: its requests become [`Request`]s, its dead peers are found, its end is orderly.
+//!
+//! Knows nothing of services: a path is the caller's to judge. Never derives anything from `:authority`.
+
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use h2::RecvStream;
+use h2::server::{Connection, SendResponse};
+use http::header::{CONTENT_TYPE, HeaderMap};
+use http::{Method, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Sleep, sleep};
+
+use super::buffered::{Buffered, Flusher, buffered};
+use super::keepalive::{Dead, Pinger, Pulse};
+use super::settings::{Farewell, ServerSettings};
+use super::status::{self, GRPC};
+use super::stream::{Side, WireStream};
+use super::{Code, OutFrame, WireError};
+
+/// Why a connection ended otherwise than by its peer's orderly goodbye.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The peer broke HTTP/2, ended the connection with an error, or was lost.
+    #[error("HTTP/2: {0}")]
+    Http2(#[from] h2::Error),
+    /// The transport failed under a flush.
+    #[error("transport: {0}")]
+    Io(#[from] io::Error),
+    /// Nothing answered a ping: the peer is dead or cut off.
+    #[error("keepalive: no answer to a ping in time")]
+    KeepaliveTimeout,
+    /// No stream was opened in time.
+    #[error("no stream was opened in time")]
+    NoStream,
+}
+
+/// A new stream, to be accepted or refused. Dropped unanswered, it is reset.
+pub struct Request {
+    /// The path, like `/AgentService/Connect`: to be matched exactly.
+    pub path: String,
+    /// The request's headers.
+    pub metadata: HeaderMap,
+    /// The keepalive of the connection that the stream is on.
+    pub pulse: Arc<Pulse>,
+    respond: SendResponse<OutFrame>,
+    body: RecvStream,
+}
+
+impl Request {
+    /// Accepts: the response headers go out at once, with `metadata` among them.
+    pub fn accept(mut self, metadata: HeaderMap) -> Result<WireStream, WireError> {
+        let encoded = status::is_encoded(&self.metadata);
+        let mut response = Response::new(());
+        *response.headers_mut() = metadata;
+        response.headers_mut().insert(CONTENT_TYPE, GRPC);
+        let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
+        Ok(WireStream::new(Some((send, self.body)), Side::Server, encoded))
+    }
+
+    /// Refuses with a status, in one HEADERS frame.
+    pub fn refuse(self, code: Code, message: &str) {
+        self.answer(StatusCode::OK, code, message);
+    }
+
+    fn answer(mut self, http: StatusCode, code: Code, message: &str) {
+        // An error means that the client is gone already.
+        let _gone = self.respond.send_response(status::trailers_only(http, code, message), true);
+    }
+}
+
+impl std::fmt::Debug for Request {
+    /// Without the metadata: it may carry a token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Serves a connection until its peer ends it or it fails. `on_stream` gets each new stream; it must not block.
+pub async fn serve_connection<IO, F>(
+    io: IO,
+    settings: &ServerSettings,
+    on_stream: F,
+) -> Result<(), ConnectionError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    F: FnMut(Request),
+{
+    serve_connection_until(io, settings, on_stream, pending()).await
+}
+
+/// Like [`serve_connection`]; once `shutdown` completes, the connection takes no new streams, and ends with its
+/// last stream in the way of [`ServerSettings::farewell`].
+pub async fn serve_connection_until<IO, F>(
+    io: IO,
+    settings: &ServerSettings,
+    mut on_stream: F,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ConnectionError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    F: FnMut(Request),
+{
+    let (io, flusher) = buffered(io);
+    let mut first_stream = settings.first_stream_timeout.map(|limit| Box::pin(sleep(limit)));
+    let mut shutdown = pin!(shutdown);
+    let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
+    let connection = poll_fn(|cx| {
+        if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
+            return Poll::Ready(connection.map(Some).map_err(ConnectionError::from));
+        }
+        if shutdown.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(None));
+        }
+        poll_turn_end(cx, &flusher, &mut first_stream)
+    });
+    let Some(mut connection) = connection.await? else { return Ok(()) };
+    let pulse = Pulse::new(settings.keepalive);
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
+    let farewell = settings.farewell;
+    let leaving = Leaving::No;
+    let mut serving = Serving { connection, flusher, pinger, pulse, first_stream, farewell, leaving };
+    let mut shutdown = Some(shutdown);
+    poll_fn(|cx| {
+        if let Some(over) = &mut shutdown
+            && over.as_mut().poll(cx).is_ready()
+        {
+            shutdown = None;
+            serving.leave();
+        }
+        serving.poll(cx, &mut on_stream)
+    })
+    .await
+}
+
+/// Flushes what the turn has written, and looks whether the first stream is overdue.
+fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
+    cx: &mut Context<'_>,
+    flusher: &Flusher<IO>,
+    first_stream: &mut Option<Pin<Box<Sleep>>>,
+) -> Poll<Result<T, ConnectionError>> {
+    if let Poll::Ready(Err(error)) = flusher.poll_flush(cx) {
+        return Poll::Ready(Err(error.into()));
+    }
+    match first_stream {
+        Some(timer) => {
+            ready!(timer.as_mut().poll(cx));
+            Poll::Ready(Err(ConnectionError::NoStream))
+        }
+        None => Poll::Pending,
+    }
+}
+
+/// A connection past its handshake. Dropping it ends its streams.
+struct Serving<IO> {
+    connection: Connection<Buffered<IO>, OutFrame>,
+    flusher: Flusher<IO>,
+    pinger: Pinger,
+    pulse: Arc<Pulse>,
+    /// Until the first stream.
+    first_stream: Option<Pin<Box<Sleep>>>,
+    farewell: Farewell,
+    leaving: Leaving,
+}
+
+/// How far the connection is on its way out.
+#[derive(PartialEq, Eq)]
+enum Leaving {
+    No,
+    /// New streams are refused; GOAWAY follows the last of the others.
+    WhenIdle,
+    /// GOAWAY was sent.
+    Said,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
+    fn leave(&mut self) {
+        match self.farewell {
+            Farewell::GoAway => self.say_goodbye(),
+            Farewell::WhenIdle => self.leaving = Leaving::WhenIdle,
+        }
+    }
+
+    fn say_goodbye(&mut self) {
+        self.leaving = Leaving::Said;
+        self.connection.graceful_shutdown();
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        on_stream: &mut impl FnMut(Request),
+    ) -> Poll<Result<(), ConnectionError>> {
+        loop {
+            match self.connection.poll_accept(cx) {
+                Poll::Ready(Some(stream)) => {
+                    let (request, respond) = stream?;
+                    self.first_stream = None;
+                    self.admit(request, respond, on_stream);
+                }
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Pending if self.leaving == Leaving::WhenIdle && !self.connection.has_streams() => {
+                    self.say_goodbye();
+                }
+                Poll::Pending => break,
+            }
+        }
+        let idle = !self.connection.has_streams();
+        if let Poll::Ready(Dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
+            return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
+        }
+        poll_turn_end(cx, &self.flusher, &mut self.first_stream)
+    }
+
+    /// Refuses what is no gRPC, as grpc-go does, and hands the rest to the caller.
+    fn admit(
+        &self,
+        request: http::Request<RecvStream>,
+        respond: SendResponse<OutFrame>,
+        on_stream: &mut impl FnMut(Request),
+    ) {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().to_owned();
+        let pulse = Arc::clone(&self.pulse);
+        let request = Request { path, metadata: head.headers, pulse, respond, body };
+        if head.method != Method::POST {
+            request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
+        } else if !status::is_grpc(&request.metadata) {
+            let text = "the content-type is not application/grpc";
+            request.answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text);
+        } else if self.leaving != Leaving::No {
+            request.refuse(Code::Unavailable, "the server is shutting down");
+        } else {
+            on_stream(request);
+        }
+    }
+}

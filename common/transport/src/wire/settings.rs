@@ -1,0 +1,190 @@
+//! The limits and windows of HTTP/2 connections: each a constant with its reason.
+
+use std::time::Duration;
+
+use super::Keepalive;
+
+/// One stream's receive window in bytes: what may arrive from a peer before anything was handed out. 1 MiB
+/// keeps a fast link busy at 8 ms of round trip, and is what one stalled stream costs in memory.
+const STREAM_WINDOW: u32 = 1 << 20;
+
+/// The agent hop's connection window in bytes: 64 stalled streams of which an agent has one, at most 8.
+const AGENT_CONNECTION_WINDOW: u32 = 64 << 20;
+
+/// The frontend's connection window in bytes, HTTP/2's largest: clients may share one connection among
+/// thousands of streams, and the stalled ones must leave room for the others.
+const FRONTEND_CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// The largest frame in bytes taken on the agent hop: a DATA of 64 KiB and its head stay one frame
+/// (16 KiB frames cost 13 to 20 % CPU; above 128 KiB nothing more is gained).
+const AGENT_FRAME: u32 = 128 << 10;
+
+/// The largest frame in bytes taken from frontends: HTTP/2's default, which grpc-go never exceeds, and the most
+/// that the authority patch holds back.
+const FRONTEND_FRAME: u32 = 16 << 10;
+
+/// Header list limits in bytes. An agent sends its id, 256 identifiers and a token of 16 KiB at most; a
+/// frontend may carry more of its user's metadata.
+const AGENT_HEADER_LIST: u32 = 64 << 10;
+const FRONTEND_HEADER_LIST: u32 = 256 << 10;
+
+/// Bytes that may wait unsent in HTTP/2 behind a slow socket, per stream. Control packets queue behind them, so
+/// they are few; they are enough for four frames of 64 KiB.
+const SEND_BUFFER: usize = 256 << 10;
+
+/// h2's budget against unread small DATA frames (one of n < 256 bytes costs 256 - n until it is read). grpc-go
+/// sends a one-byte DATA packet as a frame of at least 14 bytes, so a full stream window of them costs
+/// 18 MiB: below that budget a mere pause of reading would end the connection.
+const AGENT_FRAME_BUDGET: usize = 24 << 20;
+
+/// The same for frontends, which may have many such streams on one connection: room for 28 stalled ones. They are
+/// authenticated by certificate or by the socket's mode.
+const FRONTEND_FRAME_BUDGET: usize = 512 << 20;
+
+/// How long a peer that completed its transport handshake may take to open its first stream.
+const FIRST_STREAM: Duration = Duration::from_secs(10);
+
+/// What a server's connection says when it is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Farewell {
+    /// GOAWAY at once: clients finish their streams and open new ones elsewhere.
+    GoAway,
+    /// New streams are refused as Unavailable, and the connection ends with its last stream. grpc-go's agent
+    /// tears down its live tunnels on GOAWAY, so it must not see one while it has any.
+    WhenIdle,
+}
+
+/// How a listener runs its HTTP/2 connections.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// Streams at once that a client may have.
+    pub max_concurrent_streams: u32,
+    /// Bytes of a header list, by HTTP/2's count (32 per field on top).
+    pub max_header_list: u32,
+    /// Receive window of a stream, bytes.
+    pub initial_stream_window: u32,
+    /// Receive window of the connection, bytes.
+    pub initial_connection_window: u32,
+    /// The largest frame taken, bytes.
+    pub max_frame_size: u32,
+    /// Streams in a connection's life that may fail by the peer's fault before GOAWAY; the count never
+    /// falls and includes refused streams.
+    pub max_local_error_resets: usize,
+    /// Streams that the peer opened and reset before they were accepted, at once.
+    pub max_pending_accept_resets: usize,
+    /// Bytes that wait unsent per stream.
+    pub max_send_buffer: usize,
+    /// h2's budget for unread small DATA frames.
+    pub data_frame_budget: usize,
+    /// Pings to silent peers.
+    pub keepalive: Keepalive,
+    /// How long a connection may live before its first stream; `None` is for ever.
+    pub first_stream_timeout: Option<Duration>,
+    /// How a connection ends at shutdown.
+    pub farewell: Farewell,
+}
+
+impl ServerSettings {
+    /// For the agent port: one stream per connection in practice, few resets, Go agents that fear GOAWAY.
+    pub fn for_agents() -> Self {
+        ServerSettings {
+            max_concurrent_streams: 8,
+            max_header_list: AGENT_HEADER_LIST,
+            initial_stream_window: STREAM_WINDOW,
+            initial_connection_window: AGENT_CONNECTION_WINDOW,
+            max_frame_size: AGENT_FRAME,
+            max_local_error_resets: 1_024,
+            max_pending_accept_resets: 20,
+            max_send_buffer: SEND_BUFFER,
+            data_frame_budget: AGENT_FRAME_BUDGET,
+            keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
+            first_stream_timeout: Some(FIRST_STREAM),
+            farewell: Farewell::WhenIdle,
+        }
+    }
+
+    /// For the frontend listeners: long-lived connections that may be shared among thousands of dials, many of
+    /// which are cancelled.
+    pub fn for_frontends() -> Self {
+        ServerSettings {
+            max_concurrent_streams: 10_000,
+            max_header_list: FRONTEND_HEADER_LIST,
+            initial_stream_window: STREAM_WINDOW,
+            initial_connection_window: FRONTEND_CONNECTION_WINDOW,
+            max_frame_size: FRONTEND_FRAME,
+            max_local_error_resets: 65_536,
+            max_pending_accept_resets: 1_000,
+            max_send_buffer: SEND_BUFFER,
+            data_frame_budget: FRONTEND_FRAME_BUDGET,
+            keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
+            first_stream_timeout: Some(FIRST_STREAM),
+            farewell: Farewell::GoAway,
+        }
+    }
+
+    pub(super) fn builder(&self) -> h2::server::Builder {
+        let mut builder = h2::server::Builder::new();
+        builder
+            .max_concurrent_streams(self.max_concurrent_streams)
+            .max_header_list_size(self.max_header_list)
+            .initial_window_size(self.initial_stream_window)
+            .initial_connection_window_size(self.initial_connection_window)
+            .max_frame_size(self.max_frame_size)
+            .max_local_error_reset_streams(Some(self.max_local_error_resets))
+            .max_pending_accept_reset_streams(self.max_pending_accept_resets)
+            .max_send_buffer_size(self.max_send_buffer)
+            .data_frame_budget(self.data_frame_budget);
+        builder
+    }
+}
+
+/// How an agent runs its connection to a server.
+#[derive(Debug, Clone)]
+pub struct ClientSettings {
+    /// Bytes of a header list.
+    pub max_header_list: u32,
+    /// Receive window of the stream, bytes.
+    pub initial_stream_window: u32,
+    /// Receive window of the connection, bytes.
+    pub initial_connection_window: u32,
+    /// The largest frame taken, bytes.
+    pub max_frame_size: u32,
+    /// Bytes that wait unsent.
+    pub max_send_buffer: usize,
+    /// h2's budget for unread small DATA frames.
+    pub data_frame_budget: usize,
+    /// Pings to a silent server.
+    pub keepalive: Keepalive,
+    /// The `user-agent`.
+    pub user_agent: &'static str,
+}
+
+impl ClientSettings {
+    /// For the agent's one stream to one server, the mirror of [`ServerSettings::for_agents`]. Its pings follow
+    /// grpc-go's agent until the server is known to be one of ours.
+    pub fn for_agents() -> Self {
+        ClientSettings {
+            max_header_list: AGENT_HEADER_LIST,
+            initial_stream_window: STREAM_WINDOW,
+            initial_connection_window: AGENT_CONNECTION_WINDOW,
+            max_frame_size: AGENT_FRAME,
+            max_send_buffer: SEND_BUFFER,
+            data_frame_budget: AGENT_FRAME_BUDGET,
+            keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
+            user_agent: concat!("konnectivity/", env!("CARGO_PKG_VERSION")),
+        }
+    }
+
+    pub(super) fn builder(&self) -> h2::client::Builder {
+        let mut builder = h2::client::Builder::new();
+        builder
+            .enable_push(false)
+            .max_header_list_size(self.max_header_list)
+            .initial_window_size(self.initial_stream_window)
+            .initial_connection_window_size(self.initial_connection_window)
+            .max_frame_size(self.max_frame_size)
+            .max_send_buffer_size(self.max_send_buffer)
+            .data_frame_budget(self.data_frame_budget);
+        builder
+    }
+}

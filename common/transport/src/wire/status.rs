@@ -1,0 +1,168 @@
+//! gRPC statuses: HTTP/2 errors and HTTP answers as codes, trailers in both directions.
+//!
+//! The codes are those that grpc-go gives for the same event, because they are labels of metrics that
+//! dashboards match on.
+
+use bytes::Bytes;
+use h2::Reason;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+
+use super::{Code, WireError};
+
+pub(super) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(super) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(super) const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
+/// The one content type that we send.
+pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// What the protocol wants encoded in `grpc-message`: everything but printable ASCII, and `%`.
+const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+
+/// The longest message, in bytes, that is taken over from a peer or an error.
+const LONGEST: usize = 256;
+
+impl WireError {
+    /// An error with one line of text: control characters are escaped, and the text is cut at 256 bytes.
+    pub fn new(code: Code, message: impl AsRef<str>) -> Self {
+        let mut text = String::new();
+        for c in message.as_ref().chars() {
+            let before = text.len();
+            if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+            if text.len() > LONGEST {
+                text.truncate(before);
+                break;
+            }
+        }
+        WireError { code, message: text }
+    }
+
+    /// What went wrong on a client's stream.
+    pub(super) fn at_client(error: &h2::Error) -> Self {
+        let code = match error.reason() {
+            Some(reason) if error.is_reset() => code_of(reason),
+            // A lost connection, whoever broke it.
+            _ if error.is_go_away() || error.is_io() => Code::Unavailable,
+            _ => Code::Internal,
+        };
+        WireError::new(code, error.to_string())
+    }
+
+    /// What went wrong on a server's stream.
+    ///
+    /// A Go handler learns of a reset and of a lost connection in one way: its context is cancelled.
+    pub(super) fn at_server(error: &h2::Error) -> Self {
+        let code = match error.is_remote() || error.is_io() || error.is_go_away() {
+            true => Code::Canceled,
+            false => Code::Internal,
+        };
+        WireError::new(code, error.to_string())
+    }
+}
+
+/// grpc-go's table of RST_STREAM reasons (internal/transport/http_util.go).
+pub(super) fn code_of(reason: Reason) -> Code {
+    match reason {
+        Reason::FLOW_CONTROL_ERROR | Reason::ENHANCE_YOUR_CALM => Code::ResourceExhausted,
+        Reason::REFUSED_STREAM => Code::Unavailable,
+        Reason::CANCEL => Code::Canceled,
+        Reason::INADEQUATE_SECURITY => Code::PermissionDenied,
+        reason if u32::from(reason) <= u32::from(Reason::HTTP_1_1_REQUIRED) => Code::Internal,
+        _ => Code::Unknown,
+    }
+}
+
+/// The code that an HTTP status stands for when the answer is not gRPC
+/// (<https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>).
+pub(super) fn code_of_http(status: StatusCode) -> Code {
+    match status.as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502 | 503 | 504 => Code::Unavailable,
+        _ => Code::Unknown,
+    }
+}
+
+/// Whether a content type is gRPC with protobuf messages: `application/grpc`, `+proto` or parameters behind.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    match value.to_ascii_lowercase().strip_prefix(b"application/grpc") {
+        Some(rest) => matches!(rest.first(), None | Some(b'+' | b';')),
+        None => false,
+    }
+}
+
+/// Whether the peer announced compressed messages.
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get(GRPC_ENCODING).is_some_and(|encoding| encoding != "identity")
+}
+
+/// `grpc-status` and `grpc-message`, ours to send.
+pub(super) fn trailers(code: Code, message: &str) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    trailers.insert(GRPC_STATUS, HeaderValue::from(code as u16));
+    if !message.is_empty() {
+        let encoded = percent_encode(message.as_bytes(), MESSAGE).to_string();
+        // Only printable ASCII is left, which every header value may contain.
+        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(encoded)) {
+            trailers.insert(GRPC_MESSAGE, value);
+        }
+    }
+    trailers
+}
+
+/// An answer without a body: HTTP status, gRPC status, all in one HEADERS frame.
+pub(super) fn trailers_only(http: StatusCode, code: Code, message: &str) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = http;
+    *response.headers_mut() = trailers(code, message);
+    response.headers_mut().insert(CONTENT_TYPE, GRPC);
+    response
+}
+
+/// The verdict of a peer's trailers. A number that is no code is Unknown, like a missing one.
+pub(super) fn verdict(trailers: &HeaderMap) -> Result<(), WireError> {
+    let Some(status) = trailers.get(GRPC_STATUS) else {
+        return Err(WireError::new(Code::Unknown, "the stream ended without a grpc-status"));
+    };
+    let number = status.to_str().ok().and_then(|text| text.parse::<u32>().ok());
+    let code = number.and_then(Code::from_number).unwrap_or(Code::Unknown);
+    if code == Code::OK {
+        return Ok(());
+    }
+    let raw = trailers.get(GRPC_MESSAGE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let text = String::from_utf8_lossy(raw);
+    Err(WireError::new(code, percent_decode_str(&text).decode_utf8_lossy()))
+}
+
+impl Code {
+    /// All codes, in the order of their numbers.
+    pub const ALL: [Code; 17] = [
+        Code::OK,
+        Code::Canceled,
+        Code::Unknown,
+        Code::InvalidArgument,
+        Code::DeadlineExceeded,
+        Code::NotFound,
+        Code::AlreadyExists,
+        Code::PermissionDenied,
+        Code::ResourceExhausted,
+        Code::FailedPrecondition,
+        Code::Aborted,
+        Code::OutOfRange,
+        Code::Unimplemented,
+        Code::Internal,
+        Code::Unavailable,
+        Code::DataLoss,
+        Code::Unauthenticated,
+    ];
+
+    /// The code with this number on the wire.
+    pub fn from_number(number: u32) -> Option<Code> {
+        Code::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+}

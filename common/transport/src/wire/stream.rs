@@ -1,0 +1,233 @@
+//! One gRPC stream over h2, as [`Wire`].
+//!
+//! ```text
+//!            send / poll_ready                 finish, finish_with
+//!   Open ─────────────────────────▶ Open ───────────────────────────▶ Finished
+//!            poll_packet                       None, or an error
+//!   Open ─────────────────────────▶ Open ───────────────────────────▶ Ended
+//! ```
+//!
+//! The two directions are independent. A stream that is dropped before both are over is reset with CANCEL; a
+//! client's that is Finished but not Ended is left to the connection's driver, so that what was sent arrives.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream};
+use tunnel::Packet;
+
+use super::client::Linger;
+use super::deframe::{Deframer, Step};
+use super::frame::{OVERHEAD, OutFrame};
+use super::packet::decode;
+use super::{Code, Incoming, Wire, WireError, status};
+
+/// How many bytes of window are asked for at a time: a frame of 64 KiB and its head.
+const RESERVE: usize = (64 << 10) + OVERHEAD;
+
+/// The least that [`Wire::poll_ready`] names, in bytes: leftovers of a window are not worth a frame each. So h2
+/// may hold this much beyond the peer's window.
+const LEAST: usize = 4 << 10;
+
+/// Both directions of an h2 stream.
+pub(super) type Halves = (SendStream<OutFrame>, RecvStream);
+
+/// Which end of the stream we are.
+pub(super) enum Side {
+    Server,
+    /// Where a finished stream goes when it is dropped before the server's end.
+    Client(Arc<Linger>),
+}
+
+/// One gRPC stream of packets.
+pub struct WireStream {
+    /// `None` once the stream failed, or ended with its headers.
+    halves: Option<Halves>,
+    deframer: Deframer,
+    side: Side,
+    /// We sent the end of our direction.
+    finished: bool,
+    /// We saw the end of the peer's direction.
+    ended: bool,
+}
+
+impl WireStream {
+    /// `encoded`: the peer named a `grpc-encoding`.
+    pub(super) fn new(halves: Option<Halves>, side: Side, encoded: bool) -> Self {
+        let ended = halves.is_none();
+        let deframer = Deframer::new(encoded);
+        WireStream { halves, deframer, side, finished: false, ended }
+    }
+
+    /// Ends a server's stream with a status, behind everything sent. At a client like [`Wire::finish`].
+    pub fn finish_with(&mut self, status: &WireError) {
+        self.end(status.code, &status.message);
+    }
+
+    fn end(&mut self, code: Code, message: &str) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        let Some((send, _)) = &mut self.halves else { return };
+        // An error means that the stream is gone already: `poll_packet` says why.
+        let _gone = match self.side {
+            Side::Server => send.send_trailers(status::trailers(code, message)),
+            Side::Client(_) => send.send_data(OutFrame::empty(), true),
+        };
+    }
+
+    fn error(&self, error: &h2::Error) -> WireError {
+        match self.side {
+            Side::Server => WireError::at_server(error),
+            Side::Client(_) => WireError::at_client(error),
+        }
+    }
+
+    /// Why h2 takes no more data; `None` if the peer merely has finished, as [`Wire::poll_packet`] will say.
+    fn why_closed(&mut self) -> Option<WireError> {
+        if self.finished {
+            return Some(WireError::new(Code::Internal, "sent on a stream behind its end"));
+        }
+        let Some((send, _)) = &mut self.halves else {
+            return Some(WireError::new(Code::Internal, "sent on a stream that is over"));
+        };
+        match (send.poll_reset(&mut Context::from_waker(Waker::noop())), &self.side) {
+            (Poll::Ready(Ok(Reason::NO_ERROR)), Side::Client(_)) => None,
+            (Poll::Ready(Ok(reason)), Side::Server) => {
+                Some(WireError::new(Code::Canceled, format!("stream error received: {reason}")))
+            }
+            (Poll::Ready(Ok(reason)), Side::Client(_)) => Some(WireError::new(
+                status::code_of(reason),
+                format!("stream error received: {reason}"),
+            )),
+            (Poll::Ready(Err(error)), _) => Some(self.error(&error)),
+            (Poll::Pending, Side::Client(_)) => None,
+            (Poll::Pending, Side::Server) => Some(WireError::new(Code::Internal, "the stream is closed")),
+        }
+    }
+
+    /// After the last message: a client reads the verdict.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
+        let Some((_, recv)) = &mut self.halves else { return Poll::Ready(Ok(())) };
+        if let Side::Client(_) = self.side {
+            match ready!(recv.poll_trailers(cx)) {
+                Ok(Some(trailers)) => status::verdict(&trailers)?,
+                Ok(None) => {
+                    let text = "the server closed the stream without trailers";
+                    return Poll::Ready(Err(WireError::new(Code::Internal, text)));
+                }
+                Err(error) => return Poll::Ready(Err(WireError::at_client(&error))),
+            }
+        }
+        Poll::Ready(match self.deframer.at_boundary() {
+            true => Ok(()),
+            false => Err(WireError::new(Code::Internal, "the stream ended inside a message")),
+        })
+    }
+
+    /// The next whole message, or the end.
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WireError>> {
+        loop {
+            let step = self.deframer.step()?;
+            let Some((_, recv)) = &mut self.halves else { return Poll::Ready(Ok(None)) };
+            let (message, used) = match step {
+                Step::Message(message, used) => (Some(message), used),
+                Step::Hungry(used) => (None, used),
+            };
+            if used > 0 {
+                // Refused only if more is released than was received, or after the stream's end.
+                let _closed = recv.flow_control().release_capacity(used);
+            }
+            if message.is_some() {
+                return Poll::Ready(Ok(message));
+            }
+            match ready!(recv.poll_data(cx)) {
+                Some(Ok(chunk)) => self.deframer.push(chunk),
+                Some(Err(error)) => return Poll::Ready(Err(self.error(&error))),
+                None => return self.poll_end(cx).map_ok(|()| None),
+            }
+        }
+    }
+}
+
+impl Wire for WireStream {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
+        let Some((send, _)) = &mut self.halves else {
+            return self.why_closed().map_or(Poll::Pending, |error| Poll::Ready(Err(error)));
+        };
+        send.reserve_capacity(RESERVE);
+        loop {
+            let capacity = send.capacity();
+            if capacity > 0 {
+                // Reserved and unused window would be lost to the connection's other streams.
+                send.reserve_capacity(0);
+                return Poll::Ready(Ok(capacity.saturating_sub(OVERHEAD).max(LEAST)));
+            }
+            match ready!(send.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(self.error(&error))),
+                // A peer that has finished takes nothing more; `poll_packet` has its end.
+                None => return self.why_closed().map_or(Poll::Pending, |error| Poll::Ready(Err(error))),
+            }
+        }
+    }
+
+    fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
+        if let Packet::Data { payload, .. } = &packet
+            && payload.is_empty()
+        {
+            // An empty DATA is an end of file to the Go client: never on the wire.
+            return Ok(());
+        }
+        if !self.finished
+            && let Some((send, _)) = &mut self.halves
+            && send.send_data(OutFrame::new(packet), false).is_ok()
+        {
+            return Ok(());
+        }
+        self.why_closed().map_or(Ok(()), Err)
+    }
+
+    fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let message = ready!(self.poll_message(cx)).inspect_err(|_| self.ended = true);
+        Poll::Ready(match message {
+            Ok(Some(message)) => Some(Ok(decode(&message))),
+            Ok(None) => {
+                self.ended = true;
+                None
+            }
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    fn finish(&mut self) {
+        self.end(Code::OK, "");
+    }
+}
+
+impl Drop for WireStream {
+    fn drop(&mut self) {
+        let Some((mut send, recv)) = self.halves.take() else { return };
+        match &self.side {
+            Side::Client(linger) if self.finished && !self.ended => linger.keep((send, recv)),
+            // h2 sends what is queued and, if the client has not ended, RST_STREAM with NO_ERROR.
+            Side::Server if self.finished => {}
+            _ if self.finished && self.ended => {}
+            _ => send.send_reset(Reason::CANCEL),
+        }
+    }
+}
+
+impl fmt::Debug for WireStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WireStream")
+            .field("finished", &self.finished)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
