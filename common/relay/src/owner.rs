@@ -2,7 +2,8 @@
 
 use std::task::{Context, Poll};
 
-use tunnel::{ConnKey, ConnectId, DialError, PacketKind, Time};
+use transport::wire::WireError;
+use tunnel::{Cause, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time};
 
 use crate::conns::Conns;
 
@@ -46,15 +47,19 @@ pub trait Meter {
     /// A packet came from the peer.
     fn received(&self, kind: PacketKind);
     /// A packet of a type that we do not know came from the peer.
-    fn received_unknown(&self);
-    /// A packet had no effect, for this reason.
-    fn dropped(&self, reason: &'static str);
-    /// A connection ended without delivering everything, for this reason.
-    fn broken(&self, reason: &'static str);
+    fn unknown(&self);
+    /// Something came from the peer that is no packet, or lacks its payload.
+    fn malformed(&self);
+    /// A packet had no effect.
+    fn dropped(&self, reason: Dropped);
+    /// A connection ended without delivering everything.
+    fn broken(&self, cause: &Cause);
+    /// So many charged bytes wait for local ends now.
+    fn queued(&mut self, charged: usize);
     /// Receiving stands still because a bound was reached, or goes on again.
-    fn paused(&self, paused: bool);
+    fn paused(&mut self, paused: bool);
     /// The stream failed while receiving.
-    fn receive_error(&self, code: transport::wire::Code);
+    fn receive_error(&self, error: &WireError);
     /// The stream failed while sending a packet of this kind.
-    fn send_error(&self, code: transport::wire::Code, kind: PacketKind);
+    fn send_error(&self, error: &WireError, kind: PacketKind);
 }

@@ -107,6 +107,7 @@ where
         self.drain_events(now);
         let more_transmissions = self.transmit(cx, now);
         self.drain_events(now);
+        self.meter.queued(self.conns.link.total_queued());
         more_arrivals || more_transmissions
     }
 
@@ -130,7 +131,7 @@ where
                 Poll::Pending => return false,
                 Poll::Ready(Some(Ok(incoming))) => bytes += self.handle(now, incoming),
                 Poll::Ready(Some(Err(error))) => {
-                    self.meter.receive_error(error.code);
+                    self.meter.receive_error(&error);
                     self.lose(LinkEnd::Failed(error));
                     return false;
                 }
@@ -147,11 +148,11 @@ where
         let packet = match incoming {
             Incoming::Packet(packet) => packet,
             Incoming::Unknown(_) => {
-                self.meter.received_unknown();
+                self.meter.unknown();
                 return 0;
             }
             Incoming::Malformed(_) => {
-                self.meter.dropped("malformed");
+                self.meter.malformed();
                 return 0;
             }
         };
@@ -172,7 +173,7 @@ where
                 return len;
             }
             Verdict::Handled => {}
-            Verdict::Dropped(reason) => self.meter.dropped(reason.label()),
+            Verdict::Dropped(reason) => self.meter.dropped(reason),
         }
         self.drain_events(now);
         0
@@ -192,7 +193,7 @@ where
                 Event::DialFailed { key, error } => self.owner.dial_failed(key, error),
                 Event::Ended { key, end } => {
                     if let tunnel::End::Broken(cause) = &end {
-                        self.meter.broken(cause.label());
+                        self.meter.broken(cause);
                     }
                     self.owner.ended(key);
                     self.conns.ended(key, &end);
@@ -240,7 +241,7 @@ where
         match wire.poll_ready(cx) {
             Poll::Ready(Ok(budget)) => budget,
             Poll::Ready(Err(error)) => {
-                self.meter.send_error(error.code, tunnel::PacketKind::Data);
+                self.meter.send_error(&error, tunnel::PacketKind::Data);
                 self.lose(LinkEnd::Failed(error));
                 0
             }
@@ -261,7 +262,7 @@ where
         let kind = packet.kind();
         self.meter.sent(kind);
         if let Err(error) = wire.send(packet) {
-            self.meter.send_error(error.code, kind);
+            self.meter.send_error(&error, kind);
             self.lose(LinkEnd::Failed(error));
         }
     }

@@ -1,0 +1,145 @@
+//! `AgentService/Connect`: an agent's stream becomes a backend for as long as it lives.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue};
+use relay::{LinkEnd, Relay};
+use serve::logs::Peer;
+use tokio::task::coop::unconstrained;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use transport::wire::{Code, Request};
+use tunnel::{Limits, Server};
+
+use super::handle::LinkHandle;
+use super::hello::Hello;
+use super::meter::LinkMeter;
+use super::owner::{LinkObserver, ServerOwner};
+use crate::metrics::{EstablishedGuard, Metrics, ServiceMethod};
+use crate::route::{Backend, BackendManager, Registration};
+
+/// The path of the agents' method.
+const CONNECT: &str = "/AgentService/Connect";
+
+/// Serves agents' streams. Cheap to clone.
+#[derive(Clone)]
+pub struct AgentService {
+    backends: BackendManager<LinkHandle>,
+    metrics: Metrics,
+    /// Response metadata of every stream: `serverID` and `serverCount`.
+    greeting: HeaderMap,
+    server_id: Arc<str>,
+    /// When this falls, every stream ends with status OK; there is no GOAWAY.
+    end_streams: CancellationToken,
+}
+
+impl AgentService {
+    /// A service for the agents of this server.
+    ///
+    /// # Errors
+    /// A server id that cannot stand in metadata (it must be printable ASCII).
+    pub fn new(
+        backends: BackendManager<LinkHandle>,
+        metrics: Metrics,
+        server_id: &str,
+        server_count: u32,
+        end_streams: CancellationToken,
+    ) -> Result<Self, http::header::InvalidHeaderValue> {
+        let mut greeting = HeaderMap::new();
+        greeting.insert("serverid", HeaderValue::from_str(server_id)?);
+        greeting.insert("servercount", HeaderValue::from(server_count));
+        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), end_streams })
+    }
+
+    /// Serves one stream to its end. `peer` says where it comes from, for the log.
+    pub async fn serve(self, request: Request, peer: Arc<str>) {
+        let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
+        if request.path != CONNECT {
+            request.refuse(Code::Unimplemented, "unknown service or method, agents use /AgentService/Connect");
+            return;
+        }
+        let hello = match Hello::read(&request.metadata) {
+            Ok(hello) => hello,
+            Err(error) => {
+                tracing::error!(%peer, error = %Peer(&error.to_string()), "Invalid backend");
+                request.refuse(error.code(), &error.to_string());
+                return;
+            }
+        };
+        self.connect(request, hello, &peer).await;
+    }
+
+    async fn connect(self, request: Request, hello: Hello, peer: &str) {
+        let agent_id = Arc::clone(&hello.agent_id);
+        let (handle, commands) = LinkHandle::new();
+        let backend =
+            Backend { agent_id: hello.agent_id, identifiers: hello.identifiers, handle: handle.clone() };
+        let registration = match self.backends.register(backend) {
+            Ok(registration) => registration,
+            Err(error) => {
+                tracing::error!(agent_id = %Peer(&agent_id), %peer, %error, "Agent refused");
+                request.refuse(Code::ResourceExhausted, &error.to_string());
+                return;
+            }
+        };
+        let stream = match request.accept(self.greeting.clone()) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::error!(agent_id = %Peer(&agent_id), %peer, %error, "Agent left before it was greeted");
+                return;
+            }
+        };
+        tracing::info!(agent_id = %Peer(&agent_id), server_id = %self.server_id, %peer, "Agent connected");
+        let began = Instant::now();
+        let observer =
+            Observer { backends: self.backends.clone(), metrics: self.metrics.clone(), registration: Some(registration) };
+        let owner = ServerOwner::new(commands, &handle, observer);
+        let relay = Relay::<Server, _, _, _>::new(Limits::default(), stream, owner, LinkMeter::new(&self.metrics));
+        let end = self.run(relay, handle).await;
+        let duration = began.elapsed();
+        match end {
+            LinkEnd::Finished | LinkEnd::Stopped => {
+                tracing::info!(agent_id = %Peer(&agent_id), %peer, ?duration, "Agent disconnected");
+            }
+            LinkEnd::Failed(error) => {
+                tracing::warn!(agent_id = %Peer(&agent_id), %peer, ?duration, %error, "Agent lost");
+            }
+        }
+    }
+
+    /// Runs the stream's task in place; at shutdown the stream ends in order.
+    async fn run(&self, relay: impl Future<Output = LinkEnd>, handle: LinkHandle) -> LinkEnd {
+        let mut relay = std::pin::pin!(unconstrained(relay));
+        tokio::select! {
+            end = &mut relay => return end,
+            () = self.end_streams.cancelled() => handle.finish(),
+        }
+        relay.await
+    }
+}
+
+/// What the rest of the server learns of a link.
+struct Observer {
+    backends: BackendManager<LinkHandle>,
+    metrics: Metrics,
+    registration: Option<Registration<LinkHandle>>,
+}
+
+impl LinkObserver for Observer {
+    type Established = EstablishedGuard;
+
+    fn established(&self) -> EstablishedGuard {
+        self.metrics.established.enter()
+    }
+
+    fn draining(&self) {
+        if let Some(registration) = &self.registration {
+            tracing::info!(link = registration.id().0, "Agent drains: no new dials");
+            self.backends.set_draining(registration.id());
+        }
+    }
+
+    fn lost(&mut self) {
+        self.registration = None;
+    }
+}

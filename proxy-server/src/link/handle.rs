@@ -1,0 +1,152 @@
+//! A link as the rest of the server sees it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use relay::Local;
+use tokio::sync::{mpsc, oneshot};
+use tunnel::{ConnKey, ConnectId};
+
+/// Why a dial on one link brought no connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkDialError {
+    /// The agent answered with an error: its text, as it came. Final.
+    #[error("{0}")]
+    Refused(String),
+    /// The agent's answer made no sense. Final.
+    #[error("the agent answered with an impossible connection id")]
+    BadAnswer,
+    /// The link was lost before it answered (or before the request was written).
+    #[error("agent stream lost")]
+    Lost,
+    /// The link already carries as many dials or connections as it may.
+    #[error("too many connections on this agent")]
+    Full,
+}
+
+/// What a link's task is asked to do.
+pub(crate) enum Command {
+    Dial { token: u64, protocol: String, address: String, reply: oneshot::Sender<DialReply> },
+    CancelDial { token: u64 },
+    Attach { key: ConnKey, local: Box<dyn Local> },
+    Abandon { key: ConnKey },
+    Finish,
+}
+
+/// A link's answer to a dial.
+pub(crate) type DialReply = Result<OpenConnection, LinkDialError>;
+
+pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
+
+/// A handle to one agent stream. Cheap to clone; does not keep the stream alive.
+///
+/// The queue of commands is not bounded by itself: each dial holds room in the server's limits first.
+#[derive(Clone)]
+pub struct LinkHandle {
+    commands: mpsc::UnboundedSender<Command>,
+    tokens: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for LinkHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LinkHandle").field("lost", &self.commands.is_closed()).finish_non_exhaustive()
+    }
+}
+
+impl LinkHandle {
+    /// A handle, and the commands that the link's task is to carry out.
+    pub(crate) fn new() -> (Self, Commands) {
+        let (commands, queue) = mpsc::unbounded_channel();
+        (LinkHandle { commands, tokens: Arc::default() }, queue)
+    }
+
+    /// Sends a DIAL_REQ on this link.
+    pub fn dial(&self, protocol: &str, address: &str) -> PendingDial {
+        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
+        let (reply, answer) = oneshot::channel();
+        let (protocol, address) = (protocol.to_owned(), address.to_owned());
+        // If the link's task has gone, `reply` is dropped with the command, and the dial reads as lost.
+        let _ = self.commands.send(Command::Dial { token, protocol, address, reply });
+        PendingDial { token, answer, commands: Some(self.commands.clone()) }
+    }
+
+    /// Ends the stream in order: status OK, no GOAWAY (Go agents drop everything on one).
+    pub fn finish(&self) {
+        let _ = self.commands.send(Command::Finish);
+    }
+
+    /// Where the link's connections report back.
+    pub(crate) fn commands(&self) -> &mpsc::UnboundedSender<Command> {
+        &self.commands
+    }
+}
+
+/// A dial under way: resolves once. Dropping it cancels the dial at the agent.
+#[derive(Debug)]
+pub struct PendingDial {
+    token: u64,
+    answer: oneshot::Receiver<DialReply>,
+    commands: Option<mpsc::UnboundedSender<Command>>,
+}
+
+impl Future for PendingDial {
+    type Output = Result<OpenConnection, LinkDialError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = std::task::ready!(Pin::new(&mut self.answer).poll(cx));
+        self.commands = None;
+        Poll::Ready(answer.unwrap_or(Err(LinkDialError::Lost)))
+    }
+}
+
+impl Drop for PendingDial {
+    fn drop(&mut self) {
+        if let Some(commands) = self.commands.take() {
+            let _ = commands.send(Command::CancelDial { token: self.token });
+        }
+    }
+}
+
+/// An established connection whose frontend end is not attached yet. Bytes from the agent wait (bounded).
+/// Dropping it closes the connection.
+pub struct OpenConnection {
+    key: ConnKey,
+    id: ConnectId,
+    commands: Option<mpsc::UnboundedSender<Command>>,
+}
+
+impl std::fmt::Debug for OpenConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenConnection").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl OpenConnection {
+    pub(crate) fn new(key: ConnKey, id: ConnectId, commands: mpsc::UnboundedSender<Command>) -> Self {
+        OpenConnection { key, id, commands: Some(commands) }
+    }
+
+    /// The agent's number for it, for logs: means something only together with the agent stream.
+    pub fn connect_id(&self) -> ConnectId {
+        self.id
+    }
+
+    /// Hands the frontend's end to the link's task, which moves bytes from here on. If the link was lost
+    /// meanwhile, the end is told so.
+    pub fn attach(mut self, local: Box<dyn Local>) {
+        if let Some(commands) = self.commands.take() {
+            let _ = commands.send(Command::Attach { key: self.key, local });
+        }
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        if let Some(commands) = self.commands.take() {
+            let _ = commands.send(Command::Abandon { key: self.key });
+        }
+    }
+}

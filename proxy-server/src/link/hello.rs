@@ -1,0 +1,101 @@
+//! What an agent says of itself when it connects: the metadata of its Connect, checked.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use transport::wire::Code;
+
+use crate::route::Identifiers;
+
+/// The agent's name for itself. Lower case on the wire, as all metadata.
+const AGENT_ID: &str = "agentid";
+/// What the agent serves.
+const AGENT_IDENTIFIERS: &str = "agentidentifiers";
+/// Bytes of an agent id. It becomes a key and stands in logs; Kubernetes names have at most 253.
+const MAX_AGENT_ID: usize = 512;
+
+/// Who connects.
+#[derive(Debug, Clone)]
+pub(crate) struct Hello {
+    pub(crate) agent_id: Arc<str>,
+    pub(crate) identifiers: Identifiers,
+}
+
+/// Why a Connect is refused, as gRPC tells it. Go's server answers with `Unknown` and its error's text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HelloError {
+    #[error("expected one agent ID in the context, got {0}")]
+    AgentIds(usize),
+    #[error("the agent ID is empty, longer than {MAX_AGENT_ID} bytes or not printable")]
+    BadAgentId,
+    #[error("expected at most one set of agent identifiers in the context, got {0}")]
+    IdentifierSets(usize),
+    #[error("{0}")]
+    Identifiers(#[from] crate::route::IdentifiersError),
+    #[error("the agent identifiers are not printable")]
+    NotPrintable,
+}
+
+impl HelloError {
+    pub(crate) fn code(&self) -> Code {
+        Code::Unknown
+    }
+}
+
+impl Hello {
+    /// Reads the metadata of a Connect.
+    pub(crate) fn read(metadata: &HeaderMap) -> Result<Self, HelloError> {
+        let mut ids = metadata.get_all(AGENT_ID).iter();
+        let (Some(id), None) = (ids.next(), ids.next()) else {
+            return Err(HelloError::AgentIds(metadata.get_all(AGENT_ID).iter().count()));
+        };
+        let agent_id = id.to_str().ok().filter(|id| !id.is_empty() && id.len() <= MAX_AGENT_ID);
+        let agent_id = agent_id.ok_or(HelloError::BadAgentId)?.into();
+        let mut sets = metadata.get_all(AGENT_IDENTIFIERS).iter();
+        let identifiers = match (sets.next(), sets.next()) {
+            (None, _) => Identifiers::default(),
+            (Some(text), None) => Identifiers::parse(text.to_str().map_err(|_| HelloError::NotPrintable)?)?,
+            (Some(_), Some(_)) => {
+                let count = metadata.get_all(AGENT_IDENTIFIERS).iter().count();
+                return Err(HelloError::IdentifierSets(count));
+            }
+        };
+        Ok(Hello { agent_id, identifiers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn metadata(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    #[test]
+    fn exactly_one_agent_id() {
+        assert_eq!(Hello::read(&metadata(&[])).unwrap_err(), HelloError::AgentIds(0));
+        let two = metadata(&[("agentid", "a"), ("agentid", "b")]);
+        assert_eq!(Hello::read(&two).unwrap_err(), HelloError::AgentIds(2));
+        assert_eq!(&*Hello::read(&metadata(&[("agentid", "a")])).unwrap().agent_id, "a");
+        assert_eq!(Hello::read(&metadata(&[("agentid", "")])).unwrap_err(), HelloError::BadAgentId);
+    }
+
+    #[test]
+    fn identifiers_come_once_or_not_at_all() {
+        let none = Hello::read(&metadata(&[("agentid", "a")])).unwrap();
+        assert_eq!(none.identifiers, Identifiers::default());
+        let one = metadata(&[("agentid", "a"), ("agentidentifiers", "host=n1&default-route=true")]);
+        let one = Hello::read(&one).unwrap();
+        assert!(one.identifiers.default_route);
+        assert_eq!(one.identifiers.hosts.len(), 1);
+        let two = metadata(&[("agentid", "a"), ("agentidentifiers", "host=a"), ("agentidentifiers", "host=b")]);
+        assert_eq!(Hello::read(&two).unwrap_err(), HelloError::IdentifierSets(2));
+    }
+}
