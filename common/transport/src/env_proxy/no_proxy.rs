@@ -1,0 +1,123 @@
+//! `NO_PROXY`: what is dialled directly.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// The exemptions. `localhost` and loopback addresses are always exempt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NoProxy {
+    everything: bool,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Rule {
+    /// Addresses in a network, on any port.
+    Network(IpNet),
+    /// One address.
+    Address { ip: IpAddr, port: Option<String> },
+    /// Names that end in `.suffix`, and the bare `suffix` unless the entry began with a dot or `*.`.
+    Domain {
+        /// With its leading dot, in lower case.
+        suffix: String,
+        bare: bool,
+        port: Option<String>,
+    },
+}
+
+impl NoProxy {
+    /// Parses a comma-separated list of `*`, addresses, networks and domains, all but networks
+    /// with an optional port. What is none of these never matches.
+    pub fn parse(text: &str) -> Self {
+        let mut parsed = Self::default();
+        for entry in text.split(',').map(|entry| entry.trim().to_lowercase()) {
+            if entry == "*" {
+                parsed.everything = true;
+            } else {
+                parsed.rules.extend(rule(&entry));
+            }
+        }
+        parsed
+    }
+
+    /// True if `host` (a name, or an address with or without brackets) is to be dialled directly.
+    pub fn exempts(&self, host: &str, port: u16) -> bool {
+        let host = unbracketed(host);
+        // As Go: this name exactly, in lower case.
+        if host == "localhost" {
+            return true;
+        }
+        let port = port.to_string();
+        let ip = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+        if ip.is_some_and(|ip| ip.is_loopback()) || self.everything {
+            return true;
+        }
+        let name = host.to_lowercase();
+        self.rules.iter().any(|rule| rule.matches(&name, ip, &port))
+    }
+}
+
+impl Rule {
+    fn matches(&self, name: &str, ip: Option<IpAddr>, port: &str) -> bool {
+        let right_port = |wanted: &Option<String>| wanted.as_ref().is_none_or(|wanted| wanted == port);
+        match self {
+            Self::Network(network) => ip.is_some_and(|ip| network.contains(&ip)),
+            Self::Address { ip: wanted, port } => ip == Some(*wanted) && right_port(port),
+            Self::Domain { suffix, bare, port } => {
+                let same = *bare && suffix.strip_prefix('.') == Some(name);
+                (same || name.ends_with(suffix.as_str())) && right_port(port)
+            }
+        }
+    }
+}
+
+fn rule(entry: &str) -> Option<Rule> {
+    if let Ok(network) = entry.parse::<IpNet>() {
+        return Some(Rule::Network(canonical(network)));
+    }
+    let (host, port) = split_port(entry);
+    let port = port.filter(|port| !port.is_empty()).map(str::to_owned);
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Some(Rule::Address {
+            ip: ip.to_canonical(),
+            port,
+        });
+    }
+    let host = host.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(host);
+    if host.is_empty() {
+        return None;
+    }
+    let bare = !host.starts_with('.');
+    let suffix = if bare { format!(".{host}") } else { host.to_owned() };
+    Some(Rule::Domain { suffix, bare, port })
+}
+
+/// IPv4 written as IPv6 is IPv4.
+fn canonical(network: IpNet) -> IpNet {
+    let mapped = match network {
+        IpNet::V6(v6) if v6.prefix_len() >= 96 => v6.addr().to_ipv4_mapped().map(|ip| (ip, v6.prefix_len() - 96)),
+        _ => None,
+    };
+    mapped
+        .and_then(|(ip, length)| IpNet::new(ip.into(), length).ok())
+        .unwrap_or(network)
+}
+
+/// Splits at a port's colon, if there is exactly one outside brackets.
+fn split_port(entry: &str) -> (&str, Option<&str>) {
+    if let Some((host, after)) = entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return match after.strip_prefix(':') {
+            Some(port) => (host, Some(port)),
+            None => (entry, None),
+        };
+    }
+    match entry.split_once(':') {
+        Some((host, port)) if !port.contains(':') => (host, Some(port)),
+        _ => (entry, None),
+    }
+}
+
+fn unbracketed(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
+}

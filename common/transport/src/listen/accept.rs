@@ -1,0 +1,139 @@
+//! Accepting connections for as long as the process lives.
+//!
+//! A failed accept is one of two things. The connection died before it was accepted: nobody's problem.
+//! Or the process lacks descriptors or memory: then the listening socket stays readable, and a loop that
+//! just tries again burns a core. That one waits, doubling its pause.
+//!
+//! Never here: an end because of an error. The loop ends when it is told to.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::limits::{ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST};
+
+/// Something that connections come from.
+pub trait Source {
+    /// One connection.
+    type Conn;
+
+    /// The next connection, or why there is none.
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Conn>>;
+}
+
+impl Source for TcpListener {
+    type Conn = (TcpStream, SocketAddr);
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Conn>> {
+        TcpListener::poll_accept(self, cx)
+    }
+}
+
+/// Accepts from a [`Source`] and backs off where that is needed.
+#[derive(Debug)]
+pub struct AcceptLoop<S> {
+    source: S,
+    /// The listener's name in logs.
+    name: String,
+    episode: Option<Episode>,
+}
+
+/// A time in which accepting fails for want of something.
+#[derive(Debug)]
+struct Episode {
+    pause: Duration,
+    /// When to try again.
+    until: Instant,
+    failures: u64,
+}
+
+impl<S: Source> AcceptLoop<S> {
+    /// `name` is what logs call the listener: its address.
+    pub fn new(source: S, name: impl Into<String>) -> Self {
+        Self {
+            source,
+            name: name.into(),
+            episode: None,
+        }
+    }
+
+    /// The source, for its address.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// The next connection. Cancel safe: no connection is lost, and a pause goes on where it was.
+    pub async fn accept(&mut self) -> S::Conn {
+        loop {
+            if let Some(episode) = &self.episode {
+                tokio::time::sleep_until(episode.until).await;
+            }
+            match poll_fn(|cx| self.source.poll_accept(cx)).await {
+                Ok(conn) => {
+                    self.recovered();
+                    return conn;
+                }
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => self.failed(&error),
+            }
+        }
+    }
+
+    /// Hands every connection to `on_connection`, which must not block, until `stop`; then the listener
+    /// is closed at once.
+    pub async fn run(mut self, stop: CancellationToken, mut on_connection: impl FnMut(S::Conn)) {
+        while let Some(conn) = stop.run_until_cancelled(self.accept()).await {
+            on_connection(conn);
+        }
+    }
+
+    fn failed(&mut self, error: &io::Error) {
+        let (pause, failures) = match &self.episode {
+            Some(episode) => ((episode.pause * 2).min(ACCEPT_BACKOFF_MOST), episode.failures + 1),
+            None => {
+                tracing::warn!(listener = %self.name, %error, "cannot accept connections; trying again until it works");
+                (ACCEPT_BACKOFF_FIRST, 1)
+            }
+        };
+        self.episode = Some(Episode {
+            pause,
+            until: Instant::now() + pause,
+            failures,
+        });
+    }
+
+    fn recovered(&mut self) {
+        if let Some(episode) = self.episode.take() {
+            tracing::info!(listener = %self.name, failures = episode.failures, "accepting connections again");
+        }
+    }
+}
+
+/// Errors of the connection that would have been accepted (accept(2) hands on what the network said about
+/// it). Anything not known to be one counts as a lack, since a pause never does harm.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    let Some(errno) = Errno::from_io_error(error) else {
+        return false;
+    };
+    matches!(
+        errno,
+        Errno::CONNABORTED
+            | Errno::CONNRESET
+            | Errno::INTR
+            | Errno::PROTO
+            | Errno::PERM
+            | Errno::NETDOWN
+            | Errno::NETUNREACH
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NOPROTOOPT
+            | Errno::TIMEDOUT
+    )
+}

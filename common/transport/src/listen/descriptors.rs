@@ -1,0 +1,41 @@
+//! The limit on open descriptors.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The process's descriptor limit, raised as far as permitted. `None` is unlimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DescriptorLimit {
+    /// The soft limit at the start.
+    pub before: Option<u64>,
+    /// The soft limit now.
+    pub now: Option<u64>,
+    /// The hard limit.
+    pub hard: Option<u64>,
+}
+
+impl DescriptorLimit {
+    /// Raises the soft limit to the hard limit (as Go's runtime does) and reports. If the kernel
+    /// refuses, the limit stays.
+    pub fn raise() -> Self {
+        let found = getrlimit(Resource::Nofile);
+        let wanted = Rlimit {
+            current: found.maximum,
+            maximum: found.maximum,
+        };
+        if found.current != found.maximum && setrlimit(Resource::Nofile, wanted).is_err() {
+            tracing::warn!(soft = ?found.current, hard = ?found.maximum, "cannot raise the limit on open descriptors");
+        }
+        Self {
+            before: found.current,
+            now: getrlimit(Resource::Nofile).current,
+            hard: found.maximum,
+        }
+    }
+
+    /// Descriptors that connections may use: the limit less min(512, a quarter), which stays for
+    /// listeners, links, files and probes.
+    pub fn for_connections(&self) -> u64 {
+        let limit = self.now.unwrap_or(u64::MAX);
+        limit - (limit / 4).min(512)
+    }
+}

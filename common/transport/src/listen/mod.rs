@@ -1,0 +1,27 @@
+//! Listening sockets: TCP and Unix, bound with clear errors, accepted from without ever spinning.
+//!
+//! A [`TcpListener`](tokio::net::TcpListener) from [`bind_tcp`] or a [`UnixSocket`] goes into an
+//! [`AcceptLoop`], which survives a lack of descriptors or memory; a [`HandshakeGate`] bounds what
+//! follows before a peer is known.
+//!
+//! Never here: what is spoken on a connection.
+
+mod accept;
+mod descriptors;
+mod error;
+mod gate;
+mod limits;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod unix;
+
+pub use accept::{AcceptLoop, Source};
+pub use descriptors::DescriptorLimit;
+pub use error::BindError;
+pub use gate::HandshakeGate;
+pub use limits::{
+    ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, HANDSHAKES_IN_FLIGHT, UNIX_MODE, UNIX_WATCH,
+};
+pub use tcp::{KeepAlive, bind_tcp, set_notsent_lowat, set_send_buffer, tune};
+pub use unix::UnixSocket;

@@ -1,0 +1,130 @@
+//! TCP listeners, and the options of accepted and dialled TCP connections.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::error::BindError;
+use super::limits::BACKLOG;
+
+/// TCP's own probes of a silent peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is dead.
+    pub probes: u32,
+}
+
+impl Default for KeepAlive {
+    /// 10 s, 5 s, 3: a peer that vanished is noticed within 25 s, even when HTTP/2 pings are rare
+    /// because a Go server would count them as abuse.
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(10),
+            interval: Duration::from_secs(5),
+            probes: 3,
+        }
+    }
+}
+
+/// Binds a TCP listener. As in Go an empty host, `0.0.0.0` and `::` all mean every address of both
+/// families; IPv4 alone if this machine has no IPv6. A name is resolved, IPv4 first.
+///
+/// Must be called within a runtime.
+///
+/// # Errors
+/// [`BindError::Tcp`] and [`BindError::Host`].
+pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let shown = if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") };
+    let bound = match bare.parse::<IpAddr>() {
+        _ if bare.is_empty() => every_address(port),
+        Ok(ip) if ip.is_unspecified() => every_address(port),
+        Ok(ip) => listener(SocketAddr::new(ip, port), false),
+        Err(_) => match resolve(bare, port) {
+            Some(address) => listener(address, false),
+            None => {
+                return Err(BindError::Host {
+                    address: shown,
+                    host: host.to_owned(),
+                });
+            }
+        },
+    };
+    bound
+        .and_then(TcpListener::from_std)
+        .map_err(|source| BindError::Tcp { address: shown, source })
+}
+
+fn every_address(port: u16) -> io::Result<StdListener> {
+    match listener((Ipv6Addr::UNSPECIFIED, port).into(), true) {
+        Err(error) if lacks_ipv6(&error) => listener((Ipv4Addr::UNSPECIFIED, port).into(), false),
+        bound => bound,
+    }
+}
+
+fn lacks_ipv6(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT))
+}
+
+fn listener(address: SocketAddr, dual_stack: bool) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!dual_stack)?;
+    }
+    // A restart must not wait for connections of the process before (TIME_WAIT).
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn resolve(host: &str, port: u16) -> Option<SocketAddr> {
+    let found: Vec<_> = (host, port).to_socket_addrs().ok()?.collect();
+    found.iter().find(|address| address.is_ipv4()).or(found.first()).copied()
+}
+
+/// Sets what every TCP connection of ours has: no delay of small writes, keepalive probes, and with
+/// `user_timeout` a bound on how long sent bytes may stay unacknowledged.
+///
+/// # Errors
+/// Those of setsockopt(2); the connection is most likely gone.
+pub fn tune(stream: &TcpStream, keepalive: KeepAlive, user_timeout: Option<Duration>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new()
+        .with_time(keepalive.idle)
+        .with_interval(keepalive.interval)
+        .with_retries(keepalive.probes);
+    socket.set_tcp_keepalive(&probes)?;
+    match user_timeout {
+        Some(limit) => socket.set_tcp_user_timeout(Some(limit)),
+        None => Ok(()),
+    }
+}
+
+/// Bounds, in bytes, what the kernel queues for sending (it doubles the figure for its own needs).
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn set_send_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+    SockRef::from(socket).set_send_buffer_size(bytes)
+}
+
+/// Bounds, in bytes, what is queued but not yet sent: above it the socket is not writable. Unlike a
+/// small send buffer this does not limit the throughput of a long path.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn set_notsent_lowat(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_notsent_lowat(bytes)
+}

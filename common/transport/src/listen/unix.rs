@@ -1,0 +1,182 @@
+//! The frontend's Unix socket: its file, from birth to removal.
+//!
+//! Order of birth: bind, set the mode, listen. Until the last step nobody can connect, whatever the mode
+//! of the file is, so the process's umask is not touched (it belongs to all threads).
+//!
+//! Whether the file is still ours is decided by device and inode. A bound socket holds its inode, so
+//! the number cannot be given to another file while we live.
+//!
+//! Never here: deletion of anything that is not a socket.
+
+use std::collections::VecDeque;
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::accept::Source;
+use super::error::BindError;
+use super::limits::{BACKLOG, UNIX_MODE, UNIX_WATCH};
+
+/// A listening Unix socket that binds itself again when its file is deleted. Dropping it removes the
+/// file, if that is still ours.
+#[derive(Debug)]
+pub struct UnixSocket {
+    path: PathBuf,
+    bound: Bound,
+    watch: Pin<Box<Interval>>,
+    /// Accepted by the kernel before the file vanished.
+    left_over: VecDeque<UnixStream>,
+    /// The file is not ours and that was said.
+    complained: bool,
+}
+
+#[derive(Debug)]
+struct Bound {
+    listener: UnixListener,
+    file: FileId,
+}
+
+/// Which file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+impl UnixSocket {
+    /// Binds, with mode 0770. An existing socket file is deleted if `delete_existing`; like Go, without
+    /// asking whether somebody still listens there. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn bind(path: &Path, delete_existing: bool) -> Result<Self, BindError> {
+        make_room(path, delete_existing)?;
+        let bound = Bound::new(path)?;
+        let mut watch = tokio::time::interval(UNIX_WATCH);
+        watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            path: path.to_owned(),
+            bound,
+            watch: Box::pin(watch),
+            left_over: VecDeque::new(),
+            complained: false,
+        })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Looks at the file, and binds again if there is none. Established connections do not notice.
+    fn check(&mut self, cx: &mut Context<'_>) {
+        let why = match fs::symlink_metadata(&self.path) {
+            Ok(found) if FileId::of(&found) == self.bound.file => {
+                self.complained = false;
+                return;
+            }
+            Ok(_) => "somebody else's file is there".to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::new(&self.path) {
+                Ok(bound) => return self.replace(bound, cx),
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        if !self.complained {
+            self.complained = true;
+            tracing::error!(path = %self.path.display(), %why, "frontends cannot reach the Unix socket");
+        }
+    }
+
+    fn replace(&mut self, bound: Bound, cx: &mut Context<'_>) {
+        while let Poll::Ready(Ok((stream, _))) = self.bound.listener.poll_accept(cx) {
+            self.left_over.push_back(stream);
+        }
+        self.bound = bound;
+        self.complained = false;
+        tracing::warn!(path = %self.path.display(), "the Unix socket's file was deleted: bound again");
+    }
+}
+
+impl Source for UnixSocket {
+    type Conn = UnixStream;
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
+        // Before accepting: a busy listener must be watched as well, and a tick is rare.
+        while self.watch.as_mut().poll_tick(cx).is_ready() {
+            self.check(cx);
+        }
+        if let Some(stream) = self.left_over.pop_front() {
+            return Poll::Ready(Ok(stream));
+        }
+        self.bound.listener.poll_accept(cx).map_ok(|(stream, _)| stream)
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::of(&found) == self.bound.file);
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the Unix socket's file");
+        }
+    }
+}
+
+impl Bound {
+    fn new(path: &Path) -> Result<Self, BindError> {
+        let failed = |source: io::Error| BindError::Unix {
+            path: path.to_owned(),
+            source,
+        };
+        let address = SockAddr::unix(path).map_err(|_| BindError::PathTooLong { path: path.to_owned() })?;
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        socket.bind(&address).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => BindError::NoDirectory { path: path.to_owned() },
+            io::ErrorKind::AddrInUse => BindError::Exists { path: path.to_owned() },
+            _ => failed(error),
+        })?;
+        fs::set_permissions(path, Permissions::from_mode(UNIX_MODE)).map_err(failed)?;
+        let file = FileId::of(&fs::symlink_metadata(path).map_err(failed)?);
+        socket.listen(BACKLOG).map_err(failed)?;
+        let listener = UnixListener::from_std(StdListener::from(socket)).map_err(failed)?;
+        Ok(Self { listener, file })
+    }
+}
+
+/// Deletes the socket of a process before, if there is one and that is wanted.
+fn make_room(path: &Path, delete_existing: bool) -> Result<(), BindError> {
+    let path_buf = || path.to_owned();
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(BindError::Unix { path: path_buf(), source }),
+    };
+    if !found.file_type().is_socket() {
+        return Err(BindError::NotASocket { path: path_buf() });
+    }
+    if !delete_existing {
+        return Err(BindError::Exists { path: path_buf() });
+    }
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(BindError::Unix { path: path_buf(), source }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,138 @@
+//! The agent's TLS towards a server.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::sign::SingleCertAndKey;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+
+use super::odd::{Report, ServerCerts};
+use super::{ALPN_H2, HandshakeError, OddPkiObserver, Reloadable, TlsError, TlsVersion, pem, system};
+
+/// A TLS stream as the agent has it.
+pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
+
+/// Whom the agent believes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CaSource {
+    /// The authorities in a PEM file.
+    File(PathBuf),
+    /// The system's authorities (our extension: Go exits without a CA file).
+    System,
+}
+
+/// What the agent's TLS is made of.
+#[derive(Debug, Clone)]
+pub struct ClientTlsOptions {
+    /// The authorities of servers.
+    pub ca: CaSource,
+    /// PEM files of the agent's certificate and key, if it has them.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The DNS name or IP address that the server's certificate must carry.
+    pub server_name: String,
+    /// Protocols offered before `h2`.
+    pub alpn_extras: Vec<Vec<u8>>,
+}
+
+/// The agent's TLS. Clones share one configuration, and its reloads.
+#[derive(Clone)]
+pub struct ClientTls {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: ClientTlsOptions,
+    name: ServerName<'static>,
+    observer: OddPkiObserver,
+    config: Reloadable<ClientConfig>,
+}
+
+impl ClientTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Files that are missing, unreadable, malformed or do not belong together; a server name that
+    /// is none.
+    pub fn load(options: ClientTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
+        let name = server_name(&options.server_name)?;
+        let config = Reloadable::new(config(&options, &observer)?);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                options,
+                name,
+                observer,
+                config,
+            }),
+        })
+    }
+
+    /// Reads the files again, for handshakes from now on.
+    ///
+    /// # Errors
+    /// As [`ClientTls::load`]; the configuration in use stays.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.shared.config.store(config(&self.shared.options, &self.shared.observer)?);
+        Ok(())
+    }
+
+    /// The files and settings this was made from.
+    pub fn options(&self) -> &ClientTlsOptions {
+        &self.shared.options
+    }
+
+    /// Shakes hands on a connection to the server, or to a proxy's tunnel to it. The server may select
+    /// any of the offered protocols, or none. Not bounded in time.
+    ///
+    /// # Errors
+    /// Servers that leave, do not speak TLS, or fail verification.
+    pub async fn connect<IO>(&self, io: IO) -> Result<ClientStream<IO>, HandshakeError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        Ok(TlsConnector::from(self.shared.config.load()).connect(self.shared.name.clone(), io).await?)
+    }
+}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ClientTls").field(&self.shared.options).finish()
+    }
+}
+
+/// A name, or an address with or without brackets.
+fn server_name(text: &str) -> Result<ServerName<'static>, TlsError> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return Ok(ServerName::from(ip));
+    }
+    ServerName::try_from(text.to_owned()).map_err(|_| TlsError::ServerName(text.to_owned()))
+}
+
+fn config(options: &ClientTlsOptions, observer: &OddPkiObserver) -> Result<ClientConfig, TlsError> {
+    let provider = super::shared_provider();
+    let roots = match &options.ca {
+        CaSource::File(path) => pem::certificates(path)?,
+        CaSource::System => system::roots()?,
+    };
+    let verifier = ServerCerts::new(roots, Arc::clone(&provider), Report::new(Arc::clone(observer)))?;
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match &options.identity {
+        Some((cert, key)) => {
+            let pair = pem::certified_key(cert, key, &provider)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols.clone_from(&options.alpn_extras);
+    if !config.alpn_protocols.iter().any(|name| name == ALPN_H2) {
+        config.alpn_protocols.push(ALPN_H2.to_vec());
+    }
+    Ok(config)
+}

@@ -1,0 +1,145 @@
+//! What can be wrong with TLS files, flags and handshakes. Every text is one line.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// A flag's text that cannot be used. The caller puts the flag's name in front.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TlsFlagError {
+    /// Not one of Go's names for a version.
+    #[error("unknown TLS version {0:?}: use VersionTLS12 or VersionTLS13")]
+    Version(String),
+    /// Not one of Go's names for a suite.
+    #[error("unknown cipher suite {0:?}: use Go's names, for example TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")]
+    UnknownSuite(String),
+    /// A suite that Go lists as insecure.
+    #[error("cipher suite {0:?} is insecure and not supported: use TLS_ECDHE_* suites with GCM or CHACHA20_POLY1305")]
+    InsecureSuite(String),
+    /// Only suites that are not implemented.
+    #[error("no usable cipher suite in {0:?} (CBC is not implemented): add a TLS_ECDHE_* suite with GCM or CHACHA20_POLY1305")]
+    NoUsableSuite(String),
+}
+
+/// TLS files that cannot be used.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {}", path.display(), read_failure(source))]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No `CERTIFICATE` block in a file that must hold one.
+    #[error("{}: no certificate in it (a PEM block BEGIN CERTIFICATE is expected)", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Broken PEM.
+    #[error("{}: not valid PEM: {why}", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A certificate that does not parse.
+    #[error("{}: certificate number {number} is not usable: {why}", path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// Position in the file, from 1.
+        number: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// No key block in a key file.
+    #[error("{}: no private key in it (a PEM block BEGIN PRIVATE KEY, RSA PRIVATE KEY or EC PRIVATE KEY is expected)", path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A key under a password.
+    #[error("{}: the private key is encrypted: store it without a password (openssl pkey -in KEY -out PLAIN)", path.display())]
+    EncryptedKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A key of a kind or size that is not supported.
+    #[error("{}: the private key is not usable: {why}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Certificate and key are not a pair.
+    #[error("the private key {} does not match the certificate {}", key.display(), cert.display())]
+    Mismatch {
+        /// The certificate file.
+        cert: PathBuf,
+        /// The key file.
+        key: PathBuf,
+    },
+    /// Neither a DNS name nor an IP address.
+    #[error("{0:?} is not a server name: a DNS name or an IP address is expected")]
+    ServerName(String),
+    /// No CA file was given and the system has none.
+    #[error("no CA certificates found on this system: name a CA file")]
+    NoSystemRoots,
+    /// rustls refuses the combination.
+    #[error("TLS configuration: {0}")]
+    Config(#[from] rustls::Error),
+}
+
+impl TlsError {
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// The words an operator knows, without the error number.
+fn read_failure(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::IsADirectory => "it is a directory".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// A handshake that did not come to an end.
+#[derive(Debug, Error)]
+pub enum HandshakeError {
+    /// The peer took too long, or waited too long for its turn.
+    #[error("TLS handshake timed out after {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// The peer went away in the middle (a TCP health check looks like this).
+    #[error("connection closed during the TLS handshake")]
+    Closed,
+    /// The protocol, or the peer's certificate.
+    #[error("TLS handshake: {0}")]
+    Tls(rustls::Error),
+    /// The socket.
+    #[error("TLS handshake: {0}")]
+    Io(io::Error),
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        match tls {
+            Some(tls) => Self::Tls(tls.clone()),
+            None if error.kind() == io::ErrorKind::UnexpectedEof => Self::Closed,
+            None => Self::Io(error),
+        }
+    }
+}

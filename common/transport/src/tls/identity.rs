@@ -1,0 +1,81 @@
+//! Who the peer is by its certificate, for logs and for binding names to identities.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use rustls_pki_types::CertificateDer;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Longest text of a peer that goes into a log line, in bytes.
+const SHOWN: usize = 256;
+
+/// The names in a peer's verified certificate. Nothing here was checked beyond the chain:
+/// the names are what the CA signed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// The first common name of the subject.
+    pub common_name: Option<String>,
+    /// Organizations of the subject (Kubernetes' groups).
+    pub organizations: Vec<String>,
+    /// DNS names of the subject alternative names.
+    pub dns: Vec<String>,
+    /// IP addresses of the subject alternative names.
+    pub ips: Vec<IpAddr>,
+    /// URIs of the subject alternative names (SPIFFE ids, say).
+    pub uris: Vec<String>,
+}
+
+impl PeerIdentity {
+    /// Reads the names out of a certificate; `None` if it does not parse.
+    pub fn from_der(der: &CertificateDer<'_>) -> Option<Self> {
+        let (_, cert) = X509Certificate::from_der(der).ok()?;
+        let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
+        let mut found = Self {
+            common_name: cert.subject().iter_common_name().find_map(text),
+            organizations: cert.subject().iter_organization().filter_map(text).collect(),
+            ..Self::default()
+        };
+        if let Ok(Some(names)) = cert.subject_alternative_name() {
+            for name in &names.value.general_names {
+                found.add(name);
+            }
+        }
+        Some(found)
+    }
+
+    /// The identity of the first certificate that a peer presented, if it presented any.
+    pub fn of(chain: Option<&[CertificateDer<'_>]>) -> Option<Self> {
+        chain.and_then(<[_]>::first).and_then(Self::from_der)
+    }
+
+    fn add(&mut self, name: &GeneralName<'_>) {
+        match name {
+            GeneralName::DNSName(dns) => self.dns.push((*dns).to_owned()),
+            GeneralName::URI(uri) => self.uris.push((*uri).to_owned()),
+            GeneralName::IPAddress(bytes) => self.ips.extend(ip_address(bytes)),
+            _ => {}
+        }
+    }
+}
+
+fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+impl fmt::Display for PeerIdentity {
+    /// One short line for a log: the common name, else the first alternative name. Control characters
+    /// are escaped and long names cut, because a peer chose them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ip = self.ips.first().map(IpAddr::to_string);
+        let name = self.common_name.as_ref().filter(|name| !name.is_empty());
+        let name = name.or(self.dns.first()).or(self.uris.first()).or(ip.as_ref());
+        let escaped: String = name.map_or("(no name)", |name| name).chars().flat_map(char::escape_debug).collect();
+        let end = escaped.floor_char_boundary(SHOWN);
+        f.write_str(&escaped[..end])
+    }
+}

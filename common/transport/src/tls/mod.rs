@@ -1,0 +1,76 @@
+//! TLS as Konnectivity uses it: what a listener or a dialling agent needs, made from files.
+//!
+//! [`ServerTls`] and [`ClientTls`] are built once from paths and hand out the newest configuration to
+//! every new handshake, so that certificates can be reloaded under traffic. Verdicts about peers'
+//! certificates follow Go's `crypto/x509` where rustls is stricter (see [`OddPki`]), because an operator
+//! who swaps the images keeps the certificates.
+//!
+//! Never here: sockets, HTTP/2, the process-wide default provider (the provider is always passed).
+
+mod client;
+mod error;
+mod identity;
+mod odd;
+mod pem;
+mod reload;
+mod server;
+mod suites;
+mod system;
+#[cfg(test)]
+mod tests;
+mod version;
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+
+pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
+pub use error::{HandshakeError, TlsError, TlsFlagError};
+pub use identity::PeerIdentity;
+pub use odd::{OddPki, OddPkiObserver, ignore_odd_pki};
+pub use reload::Reloadable;
+pub use server::{ServerStream, ServerTls, ServerTlsOptions};
+pub use suites::CipherSuites;
+pub use version::TlsVersion;
+
+/// ALPN name of HTTP/2, which gRPC speaks.
+pub const ALPN_H2: &[u8] = b"h2";
+/// ALPN name of HTTP/1.1, which the HTTP CONNECT frontend speaks.
+pub const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// Read-ahead under a TLS stream, in bytes. rustls asks its socket for 4 KiB at a time; with this much
+/// buffered below it the number of system calls stops being what limits bulk transfers.
+pub const READ_AHEAD: usize = 256 * 1024;
+
+/// Puts the read-ahead under a socket that is about to speak TLS.
+pub fn read_ahead<IO: tokio::io::AsyncRead>(io: IO) -> tokio::io::BufReader<IO> {
+    tokio::io::BufReader::with_capacity(READ_AHEAD, io)
+}
+
+/// What a flag's text became, and what the operator should be told about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted<T> {
+    /// The parsed value.
+    pub value: T,
+    /// One line each, without the flag's name in front of it.
+    pub warnings: Vec<String>,
+}
+
+impl<T> Accepted<T> {
+    fn plain(value: T) -> Self {
+        Self {
+            value,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// The cryptography of this process, with every suite that rustls has.
+fn provider() -> CryptoProvider {
+    rustls::crypto::aws_lc_rs::default_provider()
+}
+
+/// The same, shared, for the sides on which no flag narrows the suites.
+fn shared_provider() -> Arc<CryptoProvider> {
+    Arc::new(provider())
+}

@@ -1,0 +1,144 @@
+//! One certificate as the chain check needs it: parsed fields, and the raw bytes that are signed.
+
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::asn1_rs::Any;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::X509Version;
+
+/// What the certificate's holder wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Server,
+    Client,
+}
+
+/// A well-formed certificate.
+pub(super) struct Certificate<'a> {
+    pub(super) der: &'a [u8],
+    parsed: X509Certificate<'a>,
+    /// Contents of the outer signatureAlgorithm.
+    signature_algorithm: &'a [u8],
+    /// Contents of the key's algorithm identifier.
+    key_algorithm: &'a [u8],
+}
+
+impl<'a> Certificate<'a> {
+    /// `None` if the certificate, or the part of it that is read here, is malformed.
+    pub(super) fn parse(der: &'a CertificateDer<'_>) -> Option<Self> {
+        let (rest, parsed) = X509Certificate::from_der(der).ok()?;
+        let consistent = parsed.tbs_certificate.signature == parsed.signature_algorithm;
+        if !rest.is_empty() || !consistent || parsed.extensions_map().is_err() {
+            return None;
+        }
+        let (_, outer) = Any::from_der(der).ok()?;
+        let (after_tbs, _) = Any::from_der(outer.data).ok()?;
+        let (_, signature_algorithm) = Any::from_der(after_tbs).ok()?;
+        let key_info: &'a [u8] = parsed.tbs_certificate.subject_pki.raw;
+        let (_, key) = Any::from_der(key_info).ok()?;
+        let (_, key_algorithm) = Any::from_der(key.data).ok()?;
+        Some(Self {
+            der: der.as_ref(),
+            signature_algorithm: signature_algorithm.data,
+            key_algorithm: key_algorithm.data,
+            parsed,
+        })
+    }
+
+    /// The key as it stands in the certificate.
+    pub(super) fn public_key_info(&self) -> &'a [u8] {
+        self.parsed.tbs_certificate.subject_pki.raw
+    }
+
+    /// True if `issuer`'s name is the one that this certificate names as its issuer.
+    pub(super) fn names_issuer(&self, issuer: &Certificate<'_>) -> bool {
+        self.parsed.issuer().as_raw() == issuer.parsed.subject().as_raw()
+    }
+
+    /// True if both are the same entity: same name, same key.
+    pub(super) fn same_entity(&self, other: &Certificate<'_>) -> bool {
+        self.parsed.subject().as_raw() == other.parsed.subject().as_raw()
+            && self.public_key_info() == other.public_key_info()
+    }
+
+    /// True if `issuer`'s key made this certificate's signature.
+    pub(super) fn signed_by(&self, issuer: &Certificate<'_>, algorithms: WebPkiSupportedAlgorithms) -> bool {
+        let key = &issuer.parsed.public_key().subject_public_key.data;
+        algorithms
+            .all
+            .iter()
+            .filter(|candidate| {
+                candidate.signature_alg_id().as_ref() == self.signature_algorithm
+                    && candidate.public_key_alg_id().as_ref() == issuer.key_algorithm
+            })
+            .any(|candidate| {
+                let signed = self.parsed.tbs_certificate.as_ref();
+                candidate
+                    .verify_signature(key, signed, &self.parsed.signature_value.data)
+                    .is_ok()
+            })
+    }
+
+    pub(super) fn not_yet_valid(&self, now: UnixTime) -> bool {
+        seconds(now) < self.parsed.validity().not_before.timestamp()
+    }
+
+    pub(super) fn expired(&self, now: UnixTime) -> bool {
+        seconds(now) > self.parsed.validity().not_after.timestamp()
+    }
+
+    /// True if every critical extension is one that the chain check honours. Name constraints are
+    /// not among them: a CA that carries any, critical or not, is left to webpki.
+    pub(super) fn understood(&self) -> bool {
+        self.parsed.extensions().iter().all(|extension| match extension.parsed_extension() {
+            ParsedExtension::NameConstraints(_) | ParsedExtension::ParseError { .. } => false,
+            ParsedExtension::BasicConstraints(_)
+            | ParsedExtension::KeyUsage(_)
+            | ParsedExtension::ExtendedKeyUsage(_)
+            | ParsedExtension::SubjectAlternativeName(_)
+            | ParsedExtension::CertificatePolicies(_) => true,
+            _ => !extension.critical,
+        })
+    }
+
+    /// True if the purpose is not excluded by an extended key usage.
+    pub(super) fn permits(&self, purpose: Purpose) -> bool {
+        match self.parsed.extended_key_usage() {
+            Ok(None) => true,
+            Ok(Some(usage)) => {
+                usage.value.any
+                    || match purpose {
+                        Purpose::Server => usage.value.server_auth,
+                        Purpose::Client => usage.value.client_auth,
+                    }
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// True if the certificate may sign others; `root` is whether the operator named it as authority.
+    /// A version 1 certificate cannot say that it is a CA: as a root it is believed.
+    pub(super) fn may_issue(&self, root: bool, intermediates_below: usize) -> bool {
+        let constraints = match self.parsed.basic_constraints() {
+            Ok(found) => found.map(|found| found.value),
+            Err(_) => return false,
+        };
+        let usage = match self.parsed.key_usage() {
+            Ok(found) => found.is_none_or(|found| found.value.key_cert_sign()),
+            Err(_) => return false,
+        };
+        let ca = match constraints {
+            Some(found) => {
+                let room = found.path_len_constraint.is_none_or(|most| intermediates_below <= most as usize);
+                found.ca && room
+            }
+            None => root && self.parsed.version() != X509Version::V3,
+        };
+        ca && usage
+    }
+}
+
+fn seconds(time: UnixTime) -> i64 {
+    i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,113 @@
+//! A chain check by Go's rules, without names: from a peer's certificate to one of the authorities.
+
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::{CertificateError, Error};
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::certificate::{Certificate, Purpose};
+
+/// Signatures checked per chain before giving up, against chains built to be slow (Go's bound).
+const MAX_SIGNATURES: usize = 100;
+/// Intermediates between the peer and the authority, as in webpki.
+const MAX_INTERMEDIATES: usize = 6;
+/// Certificates of a peer that are looked at.
+const MAX_PRESENTED: usize = 16;
+
+/// Checks that `leaf` leads to one of `roots`: signatures, validity, purposes, CA flags, path lengths,
+/// critical extensions. The leaf may be a CA, may be one of the roots, and may be of version 1.
+pub(super) fn verify(
+    leaf: &CertificateDer<'_>,
+    presented: &[CertificateDer<'_>],
+    roots: &[CertificateDer<'_>],
+    purpose: Purpose,
+    now: UnixTime,
+    algorithms: WebPkiSupportedAlgorithms,
+) -> Result<(), Error> {
+    let leaf = Certificate::parse(leaf).ok_or(CertificateError::BadEncoding)?;
+    usable(&leaf, purpose, now)?;
+    if roots.iter().any(|root| root.as_ref() == leaf.der) {
+        return Ok(());
+    }
+    let presented: Vec<_> = presented.iter().take(MAX_PRESENTED).filter_map(Certificate::parse).collect();
+    let roots: Vec<_> = roots.iter().filter_map(Certificate::parse).collect();
+    let mut search = Search {
+        presented: &presented,
+        roots: &roots,
+        purpose,
+        now,
+        algorithms,
+        signatures_left: MAX_SIGNATURES,
+    };
+    if search.leads_to_root(&mut vec![&leaf]) {
+        return Ok(());
+    }
+    Err(CertificateError::UnknownIssuer.into())
+}
+
+/// What holds for every certificate of a chain.
+fn usable(certificate: &Certificate<'_>, purpose: Purpose, now: UnixTime) -> Result<(), Error> {
+    if certificate.expired(now) {
+        return Err(CertificateError::Expired.into());
+    }
+    if certificate.not_yet_valid(now) {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if !certificate.permits(purpose) {
+        return Err(CertificateError::InvalidPurpose.into());
+    }
+    if !certificate.understood() {
+        return Err(CertificateError::UnhandledCriticalExtension.into());
+    }
+    Ok(())
+}
+
+/// A depth-first walk upwards.
+struct Search<'a, 'd> {
+    presented: &'a [Certificate<'d>],
+    roots: &'a [Certificate<'d>],
+    purpose: Purpose,
+    now: UnixTime,
+    algorithms: WebPkiSupportedAlgorithms,
+    /// Never grows: what bounds the walk.
+    signatures_left: usize,
+}
+
+impl<'a, 'd> Search<'a, 'd> {
+    /// `path` is the chain so far, the leaf first, and is the same after the call.
+    fn leads_to_root<'c>(&mut self, path: &mut Vec<&'c Certificate<'d>>) -> bool
+    where
+        'a: 'c,
+    {
+        let (roots, presented) = (self.roots, self.presented);
+        if roots.iter().any(|root| self.may_extend(path, root, true)) {
+            return true;
+        }
+        if path.len() > MAX_INTERMEDIATES {
+            return false;
+        }
+        presented.iter().any(|next| {
+            if path.iter().any(|passed| passed.same_entity(next)) || !self.may_extend(path, next, false) {
+                return false;
+            }
+            path.push(next);
+            let found = self.leads_to_root(path);
+            path.pop();
+            found
+        })
+    }
+
+    /// True if `issuer` made the last certificate of `path` and was entitled to.
+    fn may_extend(&mut self, path: &[&Certificate<'d>], issuer: &Certificate<'d>, root: bool) -> bool {
+        let Some(last) = path.last() else {
+            return false;
+        };
+        let entitled = last.names_issuer(issuer)
+            && issuer.may_issue(root, path.len() - 1)
+            && usable(issuer, self.purpose, self.now).is_ok();
+        if !entitled || self.signatures_left == 0 {
+            return false;
+        }
+        self.signatures_left -= 1;
+        last.signed_by(issuer, self.algorithms)
+    }
+}

@@ -1,0 +1,118 @@
+//! A listener's judgement of a client's certificate.
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
+
+use super::certificate::{Certificate, Purpose};
+use super::{OddPki, Report, chain};
+use crate::tls::TlsError;
+
+/// webpki first; its refusals for odd reasons are judged again. A certificate is always required.
+#[derive(Debug)]
+pub(in crate::tls) struct ClientCerts {
+    webpki: Arc<dyn ClientCertVerifier>,
+    roots: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+    report: Report,
+}
+
+impl ClientCerts {
+    pub(in crate::tls) fn new(
+        roots: Vec<CertificateDer<'static>>,
+        provider: Arc<CryptoProvider>,
+        report: Report,
+    ) -> Result<Self, TlsError> {
+        let algorithms = provider.signature_verification_algorithms;
+        let webpki = WebPkiClientVerifier::builder_with_provider(super::root_store(&roots), provider)
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?;
+        Ok(Self {
+            webpki,
+            roots,
+            algorithms,
+            report,
+        })
+    }
+}
+
+impl ClientCertVerifier for ClientCerts {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.webpki.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        presented: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let refused = match self.webpki.verify_client_cert(leaf, presented, now) {
+            Ok(verified) => return Ok(verified),
+            Err(refused) => refused,
+        };
+        let Some(why) = OddPki::of(&refused) else {
+            return Err(refused);
+        };
+        match chain::verify(leaf, presented, &self.roots, Purpose::Client, now, self.algorithms) {
+            Ok(()) => {
+                self.report.accepted(why, leaf);
+                Ok(ClientCertVerified::assertion())
+            }
+            Err(_) if why.is_guess() => Err(refused),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let verdict = self.webpki.verify_tls12_signature(message, cert, signature);
+        if !is_old_version(&verdict) {
+            return verdict;
+        }
+        let key = public_key(cert)?;
+        let key = webpki::RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
+        let candidates = self.algorithms.mapping.iter().filter(|(scheme, _)| *scheme == signature.scheme);
+        candidates
+            .flat_map(|(_, algorithms)| algorithms.iter())
+            .any(|algorithm| key.verify_signature(*algorithm, message, signature.signature()).is_ok())
+            .then(HandshakeSignatureValid::assertion)
+            .ok_or_else(|| CertificateError::BadSignature.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let verdict = self.webpki.verify_tls13_signature(message, cert, signature);
+        if !is_old_version(&verdict) {
+            return verdict;
+        }
+        verify_tls13_signature_with_raw_key(message, &public_key(cert)?, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.webpki.supported_verify_schemes()
+    }
+}
+
+/// webpki does not even read such a certificate for its key; everything else about it was judged before.
+fn is_old_version(verdict: &Result<HandshakeSignatureValid, Error>) -> bool {
+    matches!(verdict, Err(error) if OddPki::of(error) == Some(OddPki::OldVersion))
+}
+
+fn public_key(cert: &CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
+    let cert = Certificate::parse(cert).ok_or(CertificateError::BadEncoding)?;
+    Ok(SubjectPublicKeyInfoDer::from(cert.public_key_info().to_vec()))
+}

@@ -1,0 +1,111 @@
+//! Certificates and keys out of PEM files.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::TlsError;
+
+/// All certificates of a file, in order; at least one, each of them well-formed.
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(path)?;
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<_, _>>()
+        .map_err(|error| broken(path, &error))?;
+    if found.is_empty() {
+        return Err(TlsError::NoCertificate { path: path.to_owned() });
+    }
+    for (index, der) in found.iter().enumerate() {
+        well_formed(der).map_err(|why| TlsError::Certificate {
+            path: path.to_owned(),
+            number: index + 1,
+            why,
+        })?;
+    }
+    Ok(found)
+}
+
+/// A certificate chain with its key, known to belong together.
+pub(super) fn certified_key(cert: &Path, key: &Path, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, TlsError> {
+    let chain = certificates(cert)?;
+    let signer = provider
+        .key_provider
+        .load_private_key(private_key(key)?)
+        .map_err(|error| TlsError::Key {
+            path: key.to_owned(),
+            why: error.to_string(),
+        })?;
+    let pair = Arc::new(CertifiedKey::new(chain, signer));
+    if matches(&pair) {
+        return Ok(pair);
+    }
+    Err(TlsError::Mismatch {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+    })
+}
+
+/// The first key of a file: PKCS#1, PKCS#8 or SEC1.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let text = read(path)?;
+    if is_encrypted(&text) {
+        return Err(TlsError::EncryptedKey { path: path.to_owned() });
+    }
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        pem::Error::NoItemsFound => TlsError::NoKey { path: path.to_owned() },
+        other => broken(path, &other),
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|error| TlsError::read(path, error))
+}
+
+fn broken(path: &Path, error: &pem::Error) -> TlsError {
+    let why = match error {
+        pem::Error::MissingSectionEnd { .. } => "a block has no END line (is the file cut off?)".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed".to_owned(),
+        pem::Error::Base64Decode(_) => "a block is not valid base64".to_owned(),
+        other => other.to_string(),
+    };
+    TlsError::Pem {
+        path: path.to_owned(),
+        why,
+    }
+}
+
+/// PKCS#8 says it in the label, the older forms in a header inside the block.
+fn is_encrypted(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+        || text
+            .lines()
+            .any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
+}
+
+fn well_formed(der: &CertificateDer<'_>) -> Result<(), String> {
+    match X509Certificate::from_der(der) {
+        Ok(([], _)) => Ok(()),
+        Ok(_) => Err("bytes follow the certificate".to_owned()),
+        Err(_) => Err("it is not an X.509 certificate".to_owned()),
+    }
+}
+
+/// Compares the public keys bit by bit (not their algorithm parameters, which may be left out).
+fn matches(pair: &CertifiedKey) -> bool {
+    let (Some(ours), Some(cert)) = (pair.key.public_key(), pair.cert.first()) else {
+        return false;
+    };
+    let Ok((_, cert)) = X509Certificate::from_der(cert) else {
+        return false;
+    };
+    let Ok((_, ours)) = x509_parser::x509::SubjectPublicKeyInfo::from_der(&ours) else {
+        return false;
+    };
+    cert.public_key().subject_public_key == ours.subject_public_key
+}

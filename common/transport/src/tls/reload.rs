@@ -1,0 +1,30 @@
+//! A value that is replaced while others use it.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+/// The newest version of a configuration. Who took an older one keeps it until done.
+#[derive(Debug)]
+pub struct Reloadable<T> {
+    current: ArcSwap<T>,
+}
+
+impl<T> Reloadable<T> {
+    /// Starts with `value`.
+    pub fn new(value: T) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(value),
+        }
+    }
+
+    /// The newest value.
+    pub fn load(&self) -> Arc<T> {
+        self.current.load_full()
+    }
+
+    /// Replaces the value for everybody who loads from now on.
+    pub fn store(&self, value: T) {
+        self.current.store(Arc::new(value));
+    }
+}

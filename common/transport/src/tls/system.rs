@@ -1,0 +1,39 @@
+//! The system's CA certificates, for an agent without a CA file.
+
+use std::path::{Path, PathBuf};
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use super::TlsError;
+
+/// Where Linux distributions keep their bundle; the first that holds a certificate counts
+/// (the same places as Go's `crypto/x509`).
+const BUNDLES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The system's CA certificates; `SSL_CERT_FILE` replaces the usual places.
+/// Broken entries are left out: a bundle of a hundred is not worth less for one of them.
+pub(super) fn roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let own = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
+    let places = match own {
+        Some(path) => vec![PathBuf::from(path)],
+        None => BUNDLES.iter().map(PathBuf::from).collect(),
+    };
+    places
+        .iter()
+        .map(|path| bundle(path))
+        .find(|found| !found.is_empty())
+        .ok_or(TlsError::NoSystemRoots)
+}
+
+fn bundle(path: &Path) -> Vec<CertificateDer<'static>> {
+    let text = std::fs::read(path).unwrap_or_default();
+    CertificateDer::pem_slice_iter(&text).filter_map(Result::ok).collect()
+}
