@@ -1,0 +1,249 @@
+//! One endpoint's socket, as the local end of a connection.
+//!
+//! Owned and polled by the link's task: no task, no channel and, while nothing is readable, no buffer of its
+//! own. Counts bytes, keeps the gauge of open connections honest by holding its guard, and writes the two log
+//! lines of a connection's life. Knows nothing of packets or credits: how much to read is the caller's say.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use relay::{Ending, Local, Read};
+use serve::logs::Peer;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::io::poll_read_buf;
+
+use super::dial::Endpoint;
+
+/// The smallest and the usual largest read, in bytes. Beyond the latter goes only who asks for more.
+const LEAST_READ: usize = 16 * 1024;
+const USUAL_READ: usize = 64 * 1024;
+
+/// The largest read, in bytes, however much is asked for.
+const LARGEST_READ: usize = 256 * 1024;
+
+/// What is left of a buffer after a read is read into again if it is at least this long, in bytes.
+const WORTH_FILLING: usize = 4 * 1024;
+
+/// How long an orderly end waits for the endpoint's own end of file. A socket closed while the endpoint still
+/// sends answers with a reset, which destroys what the endpoint has not read yet.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Reads of one turn of lingering, so that an endpoint that sends without end does not hold the task.
+const LINGER_READS: usize = 16;
+
+/// Which connection it is, for the log.
+#[derive(Debug, Clone)]
+pub struct ConnInfo {
+    /// The server whose stream carries it.
+    pub server_id: Arc<str>,
+    /// The id on that stream.
+    pub connect_id: i64,
+    /// What was asked for, as the peer wrote it.
+    pub address: String,
+}
+
+/// An endpoint's socket, polled by the link's task. `G` is the guard of the gauge of open connections.
+#[derive(Debug)]
+pub struct ConnContext<G> {
+    stream: TcpStream,
+    info: ConnInfo,
+    peer: SocketAddr,
+    began: Instant,
+    /// Bytes from and to the endpoint.
+    received: u64,
+    sent: u64,
+    chunk: Chunk,
+    spare: BytesMut,
+    /// The endpoint sends no more: seen by `poll_read` or while lingering.
+    eof: bool,
+    lingering: Option<Pin<Box<Sleep>>>,
+    /// How it ended, once that is known; written to the log when dropped.
+    reason: Option<String>,
+    _open: G,
+}
+
+impl<G> ConnContext<G> {
+    /// Takes a dialled endpoint and says so in the log; `open` lives as long as the connection.
+    pub fn new(endpoint: Endpoint, info: ConnInfo, open: G) -> Self {
+        let Endpoint { stream, peer } = endpoint;
+        tracing::info!(
+            server_id = %info.server_id,
+            connection_id = info.connect_id,
+            dial_address = %Peer(&info.address),
+            %peer,
+            "endpoint connection established"
+        );
+        Self {
+            stream,
+            info,
+            peer,
+            began: Instant::now(),
+            received: 0,
+            sent: 0,
+            chunk: Chunk::default(),
+            spare: BytesMut::new(),
+            eof: false,
+            lingering: None,
+            reason: None,
+            _open: open,
+        }
+    }
+
+    /// Bytes from the endpoint so far.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Bytes to the endpoint so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Discards what the endpoint still sends until its end of file, an error, or the time is up.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = self.lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        if deadline.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut discard = BytesMut::new();
+        for _ in 0..LINGER_READS {
+            ready!(self.stream.poll_read_ready(cx)).ok();
+            discard.clear();
+            discard.reserve(LEAST_READ);
+            match ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut discard)) {
+                Ok(0) | Err(_) => return Poll::Ready(()),
+                Ok(_) => {}
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<G: Send + Unpin> Local for ConnContext<G> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
+        if self.eof {
+            return Poll::Ready(Ok(Read::Eof));
+        }
+        ready!(self.stream.poll_read_ready(cx))?;
+        let want = self.chunk.next(max);
+        if self.spare.capacity() < want.min(WORTH_FILLING) {
+            self.spare = BytesMut::with_capacity(want);
+        }
+        let mut limited = bytes::BufMut::limit(&mut self.spare, want);
+        let read = poll_read_buf(Pin::new(&mut self.stream), cx, &mut limited);
+        if !matches!(read, Poll::Ready(Ok(1..))) {
+            self.spare = BytesMut::new();
+        }
+        let count = ready!(read)?;
+        if count == 0 {
+            self.eof = true;
+            return Poll::Ready(Ok(Read::Eof));
+        }
+        self.chunk.learn(count);
+        self.received += count as u64;
+        Poll::Ready(Ok(Read::Data(self.spare.split().freeze())))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
+        if data.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let count = ready!(Pin::new(&mut self.stream).poll_write(cx, data))?;
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        data.advance(count);
+        self.sent += count as u64;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
+        match ending {
+            Ending::Broken(_) => {
+                self.reason.get_or_insert_with(|| ending.to_string());
+                // An error means that there is no connection left to reset.
+                self.stream.set_zero_linger().ok();
+                Poll::Ready(())
+            }
+            Ending::Flushed => {
+                if self.reason.is_none() {
+                    self.reason = Some(ending.to_string());
+                    // An error means that there is no connection left to shut down.
+                    let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
+                }
+                if self.eof { Poll::Ready(()) } else { self.poll_linger(cx) }
+            }
+        }
+    }
+}
+
+impl<G> Drop for ConnContext<G> {
+    fn drop(&mut self) {
+        tracing::info!(
+            server_id = %self.info.server_id,
+            connection_id = self.info.connect_id,
+            dial_address = %Peer(&self.info.address),
+            peer = %self.peer,
+            seconds = self.began.elapsed().as_secs_f64(),
+            received = self.received,
+            sent = self.sent,
+            reason = %Peer(self.reason.as_deref().unwrap_or("the stream to the server was lost")),
+            "endpoint connection ended"
+        );
+    }
+}
+
+/// How much to read next: doubles after a full read, halves after two that would have fit into half.
+#[derive(Debug)]
+struct Chunk {
+    size: usize,
+    asked: usize,
+    small: u8,
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        Self { size: LEAST_READ, asked: 0, small: 0 }
+    }
+}
+
+impl Chunk {
+    /// The next read's size, at most `max`, at least 1 byte.
+    fn next(&mut self, max: usize) -> usize {
+        let ceiling = if max > USUAL_READ { LARGEST_READ } else { USUAL_READ };
+        self.size = self.size.min(ceiling);
+        self.asked = self.size.min(max).max(1);
+        self.asked
+    }
+
+    fn learn(&mut self, count: usize) {
+        if count >= self.asked && self.asked == self.size {
+            self.size = (self.size * 2).min(LARGEST_READ);
+            self.small = 0;
+        } else if count < self.size / 2 {
+            self.small += 1;
+            if self.small >= 2 {
+                self.size = (self.size / 2).max(LEAST_READ);
+                self.small = 0;
+            }
+        } else {
+            self.small = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "conn_context_tests.rs"]
+mod tests;

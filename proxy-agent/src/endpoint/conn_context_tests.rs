@@ -1,0 +1,141 @@
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use super::*;
+
+async fn pair() -> (ConnContext<Arc<()>>, TcpStream, Arc<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (endpoint, _) = listener.accept().await.unwrap();
+    let peer = stream.peer_addr().unwrap();
+    let info = ConnInfo { server_id: "s".into(), connect_id: 1, address: peer.to_string() };
+    let gauge = Arc::new(());
+    (ConnContext::new(Endpoint { stream, peer }, info, gauge.clone()), endpoint, gauge)
+}
+
+async fn read(local: &mut ConnContext<Arc<()>>, max: usize) -> Read {
+    poll_fn(|cx| local.poll_read(cx, max)).await.unwrap()
+}
+
+async fn write_all(local: &mut ConnContext<Arc<()>>, mut data: Bytes) {
+    while !data.is_empty() {
+        poll_fn(|cx| local.poll_write(cx, &mut data)).await.unwrap();
+    }
+}
+
+async fn end(local: &mut ConnContext<Arc<()>>, ending: Ending) {
+    timeout(Duration::from_secs(5), poll_fn(|cx| local.poll_end(cx, &ending))).await.expect("ends in time");
+}
+
+#[tokio::test]
+async fn bytes_pass_both_ways_and_are_counted() {
+    let (mut local, mut endpoint, gauge) = pair().await;
+    write_all(&mut local, Bytes::from_static(b"hello")).await;
+    let mut got = [0; 5];
+    endpoint.read_exact(&mut got).await.unwrap();
+    assert_eq!(&got, b"hello");
+    endpoint.write_all(b"worlds").await.unwrap();
+    assert_eq!(read(&mut local, 4).await, Read::Data(Bytes::from_static(b"worl")), "never more than asked for");
+    assert_eq!(read(&mut local, 4).await, Read::Data(Bytes::from_static(b"ds")));
+    assert_eq!((local.received(), local.sent()), (6, 5));
+    assert_eq!(Arc::strong_count(&gauge), 2);
+    drop(local);
+    assert_eq!(Arc::strong_count(&gauge), 1);
+}
+
+#[tokio::test]
+async fn an_idle_connection_holds_no_buffer() {
+    let (mut local, mut endpoint, _gauge) = pair().await;
+    endpoint.write_all(b"x").await.unwrap();
+    read(&mut local, 1 << 20).await;
+    let pending = poll_fn(|cx| Poll::Ready(local.poll_read(cx, 1 << 20).is_pending())).await;
+    assert!(pending);
+    let pending = poll_fn(|cx| Poll::Ready(local.poll_read(cx, 1 << 20).is_pending())).await;
+    assert!(pending);
+    drop(endpoint);
+    assert_eq!(read(&mut local, 1 << 20).await, Read::Eof);
+    assert_eq!(local.spare.capacity(), 0);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_sends_no_more_still_listens() {
+    let (mut local, mut endpoint, _gauge) = pair().await;
+    endpoint.write_all(b"last").await.unwrap();
+    endpoint.shutdown().await.unwrap();
+    assert_eq!(read(&mut local, 64).await, Read::Data(Bytes::from_static(b"last")));
+    assert_eq!(read(&mut local, 64).await, Read::Eof);
+    assert_eq!(read(&mut local, 64).await, Read::Eof, "again, if asked again");
+    write_all(&mut local, Bytes::from_static(b"more")).await;
+    end(&mut local, Ending::Flushed).await;
+    drop(local);
+    let mut all = Vec::new();
+    endpoint.read_to_end(&mut all).await.unwrap();
+    assert_eq!(all, b"more");
+}
+
+#[tokio::test]
+async fn an_orderly_end_delivers_everything_although_the_endpoint_still_sends() {
+    let (mut local, mut endpoint, _gauge) = pair().await;
+    endpoint.write_all(&[7; 10_000]).await.unwrap();
+    let payload = Bytes::from(vec![5; 300_000]);
+    let reader = tokio::spawn(async move {
+        let mut all = Vec::new();
+        endpoint.read_to_end(&mut all).await.map(|_| all)
+    });
+    write_all(&mut local, payload.clone()).await;
+    end(&mut local, Ending::Flushed).await;
+    drop(local);
+    assert_eq!(reader.await.unwrap().expect("no reset"), payload);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orderly_end_does_not_wait_for_ever() {
+    let (mut local, _endpoint, _gauge) = pair().await;
+    let began = Instant::now();
+    end(&mut local, Ending::Flushed).await;
+    assert!(began.elapsed() >= LINGER && began.elapsed() < LINGER * 2);
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_reset() {
+    let (mut local, mut endpoint, _gauge) = pair().await;
+    end(&mut local, Ending::Broken(tunnel::Cause::LinkLost)).await;
+    drop(local);
+    let error = endpoint.read(&mut [0; 8]).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn an_endpoints_reset_is_an_error() {
+    let (mut local, endpoint, _gauge) = pair().await;
+    endpoint.set_zero_linger().unwrap();
+    drop(endpoint);
+    let error = poll_fn(|cx| local.poll_read(cx, 64)).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn reads_grow_with_full_reads_and_shrink_again() {
+    let mut chunk = Chunk::default();
+    for expected in [16, 32, 64, 64] {
+        let size = chunk.next(USUAL_READ);
+        assert_eq!(size, expected * 1024);
+        chunk.learn(size);
+    }
+    for expected in [128, 256, 256] {
+        let size = chunk.next(usize::MAX);
+        assert_eq!(size, expected * 1024);
+        chunk.learn(size);
+    }
+    assert_eq!(chunk.next(1000), 1000);
+    for _ in 0..20 {
+        chunk.next(usize::MAX);
+        chunk.learn(10);
+    }
+    assert_eq!(chunk.next(usize::MAX), LEAST_READ);
+    assert_eq!(chunk.next(0), 1);
+}

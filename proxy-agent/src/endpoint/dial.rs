@@ -1,0 +1,258 @@
+//! Dials an endpoint: parse, resolve, check, connect, within 5 s in all.
+//!
+//! Follows Go's `net.DialTimeout`: the addresses of the first one's family are tried in turn, each with its
+//! share of the remaining time; those of the other family start 300 ms later, or at once when the first have
+//! failed. Dropping the future cancels the dial. Never writes or reads a byte.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::pin::pin;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, timeout_at};
+
+use super::address::{Host, Network, Target, this_machine};
+use super::error::{DialError, LookupError, Step};
+use super::order;
+use super::policy::DestinationPolicy;
+use super::resolve::Resolve;
+
+/// A whole dial's time, lookup included (Go's agent: 5 s). Servers wait longer than this.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The least that one address of several is given while there is that much left (Go: 2 s).
+const LEAST_SHARE: Duration = Duration::from_secs(2);
+
+/// The head start of the preferred address family (Go: 300 ms, RFC 6555).
+const HEAD_START: Duration = Duration::from_millis(300);
+
+/// Idle time and interval of TCP keepalive towards endpoints (Go's default), and the probes before giving up.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 9;
+
+/// What may wait unsent in the kernel towards an endpoint, in bytes. Without a bound a stalled endpoint takes
+/// megabytes of kernel memory, and TCP memory pressure then stalls everybody.
+const UNSENT: u32 = 128 * 1024;
+
+/// A dialled endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Connected, options set.
+    pub stream: TcpStream,
+    /// Where to, for the log.
+    pub peer: SocketAddr,
+}
+
+/// Dials endpoints. Cheap to clone when its resolver is an `Arc`.
+#[derive(Debug, Clone)]
+pub struct Dialer<R> {
+    resolver: R,
+    policy: DestinationPolicy,
+    timeout: Duration,
+}
+
+/// An address to try, with its text in Go's form.
+#[derive(Debug, Clone)]
+struct Candidate {
+    address: SocketAddr,
+    text: String,
+}
+
+impl<R: Resolve> Dialer<R> {
+    /// Dials by `resolver` and `policy` within [`DIAL_TIMEOUT`].
+    pub fn new(resolver: R, policy: DestinationPolicy) -> Self {
+        Self { resolver, policy, timeout: DIAL_TIMEOUT }
+    }
+
+    /// Replaces the dial's time in all, lookup included.
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Dials a DIAL_REQ's protocol and `host:port`.
+    pub async fn dial(&self, protocol: &str, address: &str) -> Result<Endpoint, DialError> {
+        let deadline = Instant::now() + self.timeout;
+        let network = Network::parse(protocol)?;
+        let target = Target::parse(network, address)?;
+        let candidates = self.candidates(network, &target, deadline).await?;
+        let allowed: Vec<Candidate> =
+            candidates.iter().filter(|candidate| self.policy.allows(candidate.address)).cloned().collect();
+        if allowed.is_empty() {
+            let address = candidates.into_iter().next().map(|candidate| candidate.text).unwrap_or_default();
+            return Err(DialError::Denied { network: network.name(), address });
+        }
+        race(network, allowed, deadline).await
+    }
+
+    /// The addresses of a target, never none.
+    async fn candidates(
+        &self,
+        network: Network,
+        target: &Target,
+        deadline: Instant,
+    ) -> Result<Vec<Candidate>, DialError> {
+        let port = target.port;
+        let unsuitable =
+            |host: String| DialError::NoSuitableAddress { network: network.name(), host };
+        match &target.host {
+            Host::Empty => {
+                let ip: IpAddr = match network {
+                    Network::Tcp6 => Ipv6Addr::LOCALHOST.into(),
+                    Network::Tcp | Network::Tcp4 => Ipv4Addr::LOCALHOST.into(),
+                };
+                Ok(vec![Candidate { address: SocketAddr::new(ip, port), text: format!(":{port}") }])
+            }
+            Host::Ip { ip, .. } if !network.admits(*ip) => Err(unsuitable(ip.to_string())),
+            Host::Ip { ip, zone } => Ok(vec![literal(*ip, zone.as_deref(), port)]),
+            Host::Name(name) => {
+                let found = timeout_at(deadline, self.resolver.lookup(name, network)).await;
+                let found = found.unwrap_or_else(|_| Err(LookupError::Deadline { host: name.clone() }));
+                let found = found.map_err(|source| DialError::Lookup { network: network.name(), source })?;
+                let mut admitted: Vec<IpAddr> = found
+                    .into_iter()
+                    .map(|ip| ip.to_canonical())
+                    .filter(|ip| network.admits(*ip))
+                    .collect();
+                if admitted.is_empty() {
+                    return Err(unsuitable(name.clone()));
+                }
+                order::by_preference(&mut admitted);
+                Ok(admitted.into_iter().map(|ip| literal(ip, None, port)).collect())
+            }
+        }
+    }
+}
+
+fn literal(ip: IpAddr, zone: Option<&str>, port: u16) -> Candidate {
+    let text = match zone {
+        Some(zone) => format!("[{ip}%{zone}]:{port}"),
+        None => SocketAddr::new(ip, port).to_string(),
+    };
+    let address = match (this_machine(ip), zone) {
+        (IpAddr::V6(ip), Some(zone)) => SocketAddrV6::new(ip, port, 0, zone_index(zone)).into(),
+        (ip, _) => SocketAddr::new(ip, port),
+    };
+    Candidate { address, text }
+}
+
+/// An interface's number; an unknown zone is 0, which the kernel refuses where a zone is needed.
+fn zone_index(zone: &str) -> u32 {
+    let by_name = || {
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+        rustix::net::netdevice::name_to_index(&socket, zone).ok()
+    };
+    by_name().or_else(|| zone.parse().ok()).unwrap_or(0)
+}
+
+/// Tries the first family's addresses, and the other's beside them after a head start.
+async fn race(network: Network, candidates: Vec<Candidate>, deadline: Instant) -> Result<Endpoint, DialError> {
+    let prefers_v4 = candidates.first().is_some_and(|first| first.address.is_ipv4());
+    let (first, second): (Vec<_>, Vec<_>) =
+        candidates.into_iter().partition(|candidate| candidate.address.is_ipv4() == prefers_v4);
+    if second.is_empty() {
+        return in_turn(network, &first, deadline).await;
+    }
+    let mut preferred = pin!(in_turn(network, &first, deadline));
+    let head_start = tokio::time::sleep(HEAD_START);
+    let failed = tokio::select! {
+        result = &mut preferred => match result {
+            Ok(endpoint) => return Ok(endpoint),
+            Err(error) => Some(error),
+        },
+        () = head_start => None,
+    };
+    let other = in_turn(network, &second, deadline);
+    match failed {
+        // The preferred family's error is the one to tell.
+        Some(error) => other.await.map_err(|_| error),
+        None => either(preferred, pin!(other)).await,
+    }
+}
+
+/// The first success of the two; the first one's error if both fail.
+async fn either<A, B>(mut a: A, mut b: B) -> Result<Endpoint, DialError>
+where
+    A: Future<Output = Result<Endpoint, DialError>> + Unpin,
+    B: Future<Output = Result<Endpoint, DialError>> + Unpin,
+{
+    tokio::select! {
+        result = &mut a => match result {
+            Ok(endpoint) => Ok(endpoint),
+            Err(error) => b.await.map_err(|_| error),
+        },
+        result = &mut b => match result {
+            Ok(endpoint) => Ok(endpoint),
+            Err(_) => a.await,
+        },
+    }
+}
+
+/// One address after the other. The first one's error is the one to tell: it is the most relevant (Go).
+async fn in_turn(
+    network: Network,
+    candidates: &[Candidate],
+    deadline: Instant,
+) -> Result<Endpoint, DialError> {
+    let mut first = None;
+    for (index, candidate) in candidates.iter().enumerate() {
+        let share = share(deadline.saturating_duration_since(Instant::now()), candidates.len() - index);
+        let until = Instant::now() + share;
+        let tried = timeout_at(until, connect(network, candidate)).await.unwrap_or_else(|_| {
+            Err(DialError::Timeout { network: network.name(), address: candidate.text.clone() })
+        });
+        match tried {
+            Ok(stream) => return Ok(Endpoint { stream, peer: candidate.address }),
+            Err(error) => first = first.or(Some(error)),
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+    }
+    Err(first.unwrap_or(DialError::Timeout { network: network.name(), address: String::new() }))
+}
+
+/// Go's partial deadline: an equal share of what is left, at least 2 s while there is that much.
+fn share(left: Duration, addresses: usize) -> Duration {
+    let equal = left / u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
+    equal.max(LEAST_SHARE).min(left)
+}
+
+async fn connect(network: Network, candidate: &Candidate) -> Result<TcpStream, DialError> {
+    let fail = |step, source: io::Error| DialError::Os {
+        network: network.name(),
+        address: candidate.text.clone(),
+        step,
+        source,
+    };
+    // A connect to a port of this machine that nobody listens on can meet itself; Go tries twice more.
+    for _ in 0..3 {
+        let socket = match candidate.address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        };
+        let socket = socket.map_err(|source| fail(Step::Socket, source))?;
+        configure(&socket).map_err(|source| fail(Step::SetSockOpt, source))?;
+        let stream = socket.connect(candidate.address).await.map_err(|source| fail(Step::Connect, source))?;
+        if stream.local_addr().ok() != stream.peer_addr().ok() {
+            return Ok(stream);
+        }
+    }
+    Err(fail(Step::Connect, Errno::CONNREFUSED.into()))
+}
+
+fn configure(socket: &TcpSocket) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let socket = SockRef::from(socket);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;
+    socket.set_tcp_notsent_lowat(UNSENT)
+}
+
+#[cfg(test)]
+#[path = "dial_tests.rs"]
+mod tests;

@@ -1,0 +1,130 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// Answers from a table; a name that is not in it never gets an answer.
+struct Table(HashMap<&'static str, Result<Vec<IpAddr>, LookupError>>);
+
+impl Resolve for Table {
+    async fn lookup(&self, host: &str, _network: Network) -> Result<Vec<IpAddr>, LookupError> {
+        match self.0.get(host) {
+            Some(answer) => answer.clone(),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn dialer(names: impl IntoIterator<Item = (&'static str, Vec<&'static str>)>) -> Dialer<Arc<Table>> {
+    let answers = names.into_iter().map(|(name, ips)| {
+        (name, Ok(ips.into_iter().map(|ip| ip.parse().unwrap()).collect()))
+    });
+    Dialer::new(Arc::new(Table(answers.collect())), DestinationPolicy::default())
+}
+
+async fn refused(dialer: &Dialer<Arc<Table>>, protocol: &str, address: &str) -> String {
+    dialer.dial(protocol, address).await.expect_err("nobody listens").to_string()
+}
+
+/// A port of loopback that nobody listens on, and nobody else gets while the guard lives.
+async fn closed_port() -> (TcpSocket, u16) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    (socket, port)
+}
+
+#[tokio::test]
+async fn literals_names_and_mapped_addresses_connect() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let local = listener.local_addr().unwrap();
+    let dialer = dialer([("box", vec!["127.0.0.1"])]);
+    for host in ["127.0.0.1", "[::ffff:127.0.0.1]", "box", "", "0.0.0.0"] {
+        let endpoint = dialer.dial("tcp", &format!("{host}:{}", local.port())).await.unwrap();
+        assert_eq!(endpoint.peer, local, "{host}");
+        assert!(endpoint.stream.nodelay().unwrap());
+        let socket = SockRef::from(&endpoint.stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE);
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT);
+    }
+}
+
+/// Every expectation was obtained from Go 1.26.
+#[tokio::test]
+async fn refusals_read_as_in_go() {
+    let (_guard, port) = closed_port().await;
+    let dialer = dialer([("box", vec!["127.0.0.1"]), ("six", vec!["::1"])]);
+    let refusal = "connect: connection refused";
+    for (protocol, host, text) in [
+        ("tcp", "127.0.0.1", format!("dial tcp 127.0.0.1:{port}: {refusal}")),
+        ("tcp4", "[::ffff:127.0.0.1]", format!("dial tcp4 127.0.0.1:{port}: {refusal}")),
+        ("tcp", "box", format!("dial tcp 127.0.0.1:{port}: {refusal}")),
+        ("tcp", "", format!("dial tcp :{port}: {refusal}")),
+        ("tcp", "0.0.0.0", format!("dial tcp 0.0.0.0:{port}: {refusal}")),
+        ("tcp6", "127.0.0.1", "dial tcp6: address 127.0.0.1: no suitable address found".to_owned()),
+        ("tcp4", "[::1]", "dial tcp4: address ::1: no suitable address found".to_owned()),
+        ("tcp4", "six", "dial tcp4: address six: no suitable address found".to_owned()),
+        ("unix", "x", "dial unix: unknown network unix".to_owned()),
+        ("tcp", "[fe80::1%nope]", format!("dial tcp [fe80::1%nope]:{port}: connect: invalid argument")),
+    ] {
+        assert_eq!(refused(&dialer, protocol, &format!("{host}:{port}")).await, text);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_names_end_with_the_deadline() {
+    let began = Instant::now();
+    let error = dialer([]).dial("tcp", "silent.example:9").await.unwrap_err();
+    assert_eq!(error.to_string(), "dial tcp: lookup silent.example: i/o timeout");
+    assert!(error.is_timeout());
+    assert_eq!(began.elapsed(), DIAL_TIMEOUT);
+}
+
+#[tokio::test]
+async fn the_next_address_is_tried_and_the_first_error_told() {
+    let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let names = [("two", vec!["127.0.0.1", "127.0.0.2"]), ("none", vec!["127.0.0.3", "127.0.0.4"])];
+    let dialer = dialer(names);
+    let endpoint = dialer.dial("tcp", &format!("two:{port}")).await.unwrap();
+    assert_eq!(endpoint.peer.ip(), "127.0.0.2".parse::<IpAddr>().unwrap());
+    let text = refused(&dialer, "tcp", &format!("none:{port}")).await;
+    assert_eq!(text, format!("dial tcp 127.0.0.3:{port}: connect: connection refused"));
+}
+
+/// A listener whose queue is full drops SYNs, as a silent host does.
+#[tokio::test]
+async fn a_silent_endpoint_is_a_timeout_and_does_not_keep_the_next_from_its_turn() {
+    let full = TcpSocket::new_v4().unwrap();
+    full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = full.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await
+    {
+        queued.push(stream);
+        assert!(queued.len() < 64, "the queue fills up");
+    }
+    let port = address.port();
+    let open = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
+    let names = [("only", vec!["127.0.0.1"]), ("two", vec!["127.0.0.1", "127.0.0.2"])];
+    let dialer = dialer(names).with_timeout(Duration::from_millis(500));
+    let error = dialer.dial("tcp", &format!("only:{port}")).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("dial tcp 127.0.0.1:{port}: i/o timeout"));
+    assert!(error.is_timeout());
+    let dialer = dialer.with_timeout(Duration::from_secs(4));
+    let endpoint = dialer.dial("tcp", &format!("two:{port}")).await.unwrap();
+    assert_eq!(endpoint.peer, open.local_addr().unwrap());
+}
+
+#[test]
+fn shares_follow_gos_rule() {
+    let seconds = Duration::from_secs;
+    for (left, addresses, share_of) in [(5, 1, 5), (9, 3, 3), (5, 3, 2), (3, 3, 2), (1, 2, 1), (0, 2, 0)] {
+        assert_eq!(share(seconds(left), addresses), seconds(share_of), "{left} s for {addresses}");
+    }
+}

@@ -1,0 +1,291 @@
+//! Why a dial failed, typed, and the prose that goes over the wire.
+//!
+//! The text is protocol: servers map it to HTTP status codes by what it contains (`i/o timeout`, `too many
+//! open files`), and operators know Go's wording, so `Display` is Go's, checked against Go 1.26's `net`
+//! package. It is rendered here and nowhere else.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+
+/// A failed dial. `Display` is the text of a DIAL_RSP.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// The request's protocol is none of tcp, tcp4, tcp6. Go would dial `unix` and `udp` as well: an agent
+    /// relays TCP alone, so those get the text that Go has for names it does not know.
+    #[error("{}: unknown network {network}", prefix(.network))]
+    UnknownNetwork {
+        /// The protocol, as the peer wrote it.
+        network: String,
+    },
+    /// The address is not `host:port`.
+    #[error("dial {network}: {problem}")]
+    Address {
+        /// The protocol dialled.
+        network: &'static str,
+        /// What is wrong with it.
+        problem: AddressError,
+    },
+    /// The name could not be resolved.
+    #[error("dial {network}: {source}")]
+    Lookup {
+        /// The protocol dialled.
+        network: &'static str,
+        /// Why.
+        source: LookupError,
+    },
+    /// Resolved, but to no address of the family asked for.
+    #[error("dial {network}: address {host}: no suitable address found")]
+    NoSuitableAddress {
+        /// The protocol dialled.
+        network: &'static str,
+        /// The host of the request.
+        host: String,
+    },
+    /// Resolved, but the destination policy forbids every address it led to.
+    #[error("dial {network} {address}: connect: permission denied")]
+    Denied {
+        /// The protocol dialled.
+        network: &'static str,
+        /// The first address denied.
+        address: String,
+    },
+    /// A system call failed at the first address tried.
+    #[error("dial {network} {address}: {step}: {}", ErrnoText(.source))]
+    Os {
+        /// The protocol dialled.
+        network: &'static str,
+        /// The address, in Go's form (with an IPv6 zone's name).
+        address: String,
+        /// Which call.
+        step: Step,
+        /// Its error.
+        source: io::Error,
+    },
+    /// No answer from the first address tried within its share of the time.
+    #[error("dial {network} {address}: i/o timeout")]
+    Timeout {
+        /// The protocol dialled.
+        network: &'static str,
+        /// The address, in Go's form.
+        address: String,
+    },
+}
+
+impl DialError {
+    /// Whether the reason is that time ran out: the `timeout` of `endpoint_dial_failure_total`, else `unknown`.
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Self::Timeout { .. } => true,
+            Self::Lookup { source, .. } => {
+                matches!(source, LookupError::Deadline { .. } | LookupError::ServerTimeout { .. })
+            }
+            Self::Os { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            _ => false,
+        }
+    }
+}
+
+/// The system call that failed, by Go's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Making the socket.
+    Socket,
+    /// Setting an option of it.
+    SetSockOpt,
+    /// Connecting it.
+    Connect,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Socket => "socket",
+            Self::SetSockOpt => "setsockopt",
+            Self::Connect => "connect",
+        })
+    }
+}
+
+/// What is wrong with a `host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the texts say it; the field is the address or port as the peer wrote it")]
+pub enum AddressError {
+    #[error("missing address")]
+    Empty,
+    #[error("address {0}: missing port in address")]
+    MissingPort(String),
+    #[error("address {0}: too many colons in address")]
+    TooManyColons(String),
+    #[error("address {0}: missing ']' in address")]
+    MissingBracket(String),
+    #[error("address {0}: unexpected '[' in address")]
+    UnexpectedOpen(String),
+    #[error("address {0}: unexpected ']' in address")]
+    UnexpectedClose(String),
+    #[error("address {0}: invalid port")]
+    InvalidPort(String),
+    #[error("lookup {network}/{service}: unknown port")]
+    UnknownPort { network: &'static str, service: String },
+}
+
+/// Why a name has no addresses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// No such name, or none of the family asked for. Without a server when the name could never be one.
+    #[error("lookup {host}{}: no such host", OnServer(.server))]
+    NoSuchHost {
+        /// The name as asked for.
+        host: String,
+        /// The first of the configured servers.
+        server: Option<SocketAddr>,
+    },
+    /// The server answered, but with an error code.
+    #[error("lookup {host} on {server}: server misbehaving")]
+    Misbehaving {
+        /// The name as asked for.
+        host: String,
+        /// The first of the configured servers.
+        server: SocketAddr,
+    },
+    /// No server answered, and the resolver gave up before the dial's deadline.
+    #[error("lookup {host} on {server}: read udp {server}: i/o timeout")]
+    ServerTimeout {
+        /// The name as asked for.
+        host: String,
+        /// The first of the configured servers.
+        server: SocketAddr,
+    },
+    /// The dial's deadline came first.
+    #[error("lookup {host}: i/o timeout")]
+    Deadline {
+        /// The name as asked for.
+        host: String,
+    },
+    /// No way to the server.
+    #[error("lookup {host} on {server}: {}", ServerIo(.server, .errno))]
+    Io {
+        /// The name as asked for.
+        host: String,
+        /// The first of the configured servers.
+        server: SocketAddr,
+        /// What the system said.
+        errno: i32,
+    },
+}
+
+struct OnServer<'a>(&'a Option<SocketAddr>);
+
+impl fmt::Display for OnServer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |server| write!(f, " on {server}"))
+    }
+}
+
+/// Go tells a failing send from a failing receive; a refusal can only come with the latter.
+struct ServerIo<'a>(&'a SocketAddr, &'a i32);
+
+impl fmt::Display for ServerIo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = io::Error::from_raw_os_error(*self.1);
+        let (operation, step) = match Errno::from_io_error(&source) {
+            Some(Errno::CONNREFUSED) => ("read", "read"),
+            Some(Errno::MFILE | Errno::NFILE) => ("dial", "socket"),
+            _ => ("dial", "connect"),
+        };
+        write!(f, "{operation} udp {}: {step}: {}", self.0, ErrnoText(&source))
+    }
+}
+
+/// Go prints no blank before the colon when the network's name is empty.
+fn prefix(network: &str) -> String {
+    if network.is_empty() { "dial".to_owned() } else { format!("dial {network}") }
+}
+
+/// An operating system error in Go's words, which are glibc's without capitals: C libraries differ (musl says
+/// "No file descriptors available"), and the words are protocol.
+pub(super) struct ErrnoText<'a>(pub(super) &'a io::Error);
+
+impl fmt::Display for ErrnoText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(errno) = Errno::from_io_error(self.0) else { return write!(f, "{}", self.0) };
+        f.write_str(match errno {
+            Errno::CONNREFUSED => "connection refused",
+            Errno::HOSTUNREACH => "no route to host",
+            Errno::NETUNREACH => "network is unreachable",
+            Errno::NETDOWN => "network is down",
+            Errno::HOSTDOWN => "host is down",
+            Errno::TIMEDOUT => "connection timed out",
+            Errno::CONNRESET => "connection reset by peer",
+            Errno::CONNABORTED => "software caused connection abort",
+            Errno::MFILE => "too many open files",
+            Errno::NFILE => "too many open files in system",
+            Errno::ACCESS => "permission denied",
+            Errno::PERM => "operation not permitted",
+            Errno::INVAL => "invalid argument",
+            Errno::ADDRNOTAVAIL => "cannot assign requested address",
+            Errno::ADDRINUSE => "address already in use",
+            Errno::AFNOSUPPORT => "address family not supported by protocol",
+            Errno::NOBUFS => "no buffer space available",
+            Errno::NOMEM => "cannot allocate memory",
+            Errno::PIPE => "broken pipe",
+            other => return write!(f, "errno {}", other.raw_os_error()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(step: Step, errno: Errno) -> String {
+        let address = "1.2.3.4:9".to_owned();
+        DialError::Os { network: "tcp", address, step, source: errno.into() }.to_string()
+    }
+
+    #[test]
+    fn system_calls_read_as_in_go() {
+        assert_eq!(os(Step::Connect, Errno::CONNREFUSED), "dial tcp 1.2.3.4:9: connect: connection refused");
+        assert_eq!(os(Step::Connect, Errno::HOSTUNREACH), "dial tcp 1.2.3.4:9: connect: no route to host");
+        assert_eq!(os(Step::Connect, Errno::NETUNREACH), "dial tcp 1.2.3.4:9: connect: network is unreachable");
+        assert_eq!(os(Step::Socket, Errno::MFILE), "dial tcp 1.2.3.4:9: socket: too many open files");
+        assert_eq!(os(Step::Connect, Errno::INVAL), "dial tcp 1.2.3.4:9: connect: invalid argument");
+    }
+
+    #[test]
+    fn lookups_read_as_in_go() {
+        let (host, server) = || -> (String, SocketAddr) { ("a.b".into(), "10.9.9.1:53".parse().unwrap()) }();
+        let text = |source| DialError::Lookup { network: "tcp", source }.to_string();
+        assert_eq!(
+            text(LookupError::NoSuchHost { host: host.clone(), server: Some(server) }),
+            "dial tcp: lookup a.b on 10.9.9.1:53: no such host"
+        );
+        assert_eq!(
+            text(LookupError::NoSuchHost { host: host.clone(), server: None }),
+            "dial tcp: lookup a.b: no such host"
+        );
+        assert_eq!(
+            text(LookupError::Misbehaving { host: host.clone(), server }),
+            "dial tcp: lookup a.b on 10.9.9.1:53: server misbehaving"
+        );
+        assert_eq!(text(LookupError::Deadline { host: host.clone() }), "dial tcp: lookup a.b: i/o timeout");
+        assert_eq!(
+            text(LookupError::Io { host: host.clone(), server, errno: Errno::NETUNREACH.raw_os_error() }),
+            "dial tcp: lookup a.b on 10.9.9.1:53: dial udp 10.9.9.1:53: connect: network is unreachable"
+        );
+        let server = "[::1]:53".parse().unwrap();
+        assert_eq!(
+            text(LookupError::Io { host, server, errno: Errno::CONNREFUSED.raw_os_error() }),
+            "dial tcp: lookup a.b on [::1]:53: read udp [::1]:53: read: connection refused"
+        );
+    }
+
+    #[test]
+    fn unknown_networks_read_as_in_go() {
+        let text = |network: &str| DialError::UnknownNetwork { network: network.into() }.to_string();
+        assert_eq!(text("unix"), "dial unix: unknown network unix");
+        assert_eq!(text(""), "dial: unknown network ");
+    }
+}

@@ -1,0 +1,211 @@
+//! Names to addresses: the hosts file, then the servers of resolv.conf.
+//!
+//! Search domains and `ndots` apply as in the system's resolver; answers are cached for their TTL in a bounded
+//! cache. The two files are looked at again when they are used and have changed, a pod's resolv.conf included.
+//! Never blocks a thread on the network: tokio's own lookup runs on a blocking pool that silent servers fill.
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts, ServerOrderingStrategy,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::system_conf::parse_resolv_conf;
+use parking_lot::Mutex;
+use rand::seq::SliceRandom;
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+use super::address::Network;
+use super::error::LookupError;
+use super::hosts::Hosts;
+
+/// How often the files' times are looked at, at most (Go: 5 s for both).
+const RECHECK: Duration = Duration::from_secs(5);
+
+/// How many answers are kept.
+const CACHE_SIZE: u64 = 4096;
+
+/// One question's time, at most. Resolv.conf's default of 5 s is a whole dial: a lost datagram or one silent
+/// server among several would cost it.
+const QUESTION: Duration = Duration::from_millis(1500);
+
+/// Resolves host names. A trait so that tests can answer by themselves.
+pub trait Resolve: Send + Sync + 'static {
+    /// The addresses of `host` that `network` admits, preferred first, never empty. Literals are not names:
+    /// they need not be understood. Has no deadline of its own: the caller drops it.
+    fn lookup(
+        &self,
+        host: &str,
+        network: Network,
+    ) -> impl Future<Output = Result<Vec<IpAddr>, LookupError>> + Send;
+}
+
+impl<R: Resolve> Resolve for Arc<R> {
+    async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
+        R::lookup(self, host, network).await
+    }
+}
+
+/// The system's configuration, by hickory.
+pub struct SystemResolver {
+    resolv_conf: PathBuf,
+    hosts: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    current: Arc<Configured>,
+    stamps: [Option<SystemTime>; 2],
+    checked: Instant,
+}
+
+/// What one reading of the two files gave.
+struct Configured {
+    resolver: TokioResolver,
+    /// The first of the servers, for error texts.
+    server: SocketAddr,
+    hosts: Hosts,
+}
+
+impl Default for SystemResolver {
+    fn default() -> Self {
+        Self::new("/etc/resolv.conf", "/etc/hosts")
+    }
+}
+
+impl SystemResolver {
+    /// Reads the two files; either may be missing, then and later.
+    pub fn new(resolv_conf: impl Into<PathBuf>, hosts: impl Into<PathBuf>) -> Self {
+        let (resolv_conf, hosts) = (resolv_conf.into(), hosts.into());
+        let stamps = [modified(&resolv_conf), modified(&hosts)];
+        let current = Arc::new(Configured::read(&resolv_conf, &hosts));
+        let state = Mutex::new(State { current, stamps, checked: Instant::now() });
+        Self { resolv_conf, hosts, state }
+    }
+
+    /// The configuration, read anew if a file changed; looks at most once every [`RECHECK`].
+    fn configured(&self) -> Arc<Configured> {
+        let mut state = self.state.lock();
+        if state.checked.elapsed() >= RECHECK {
+            state.checked = Instant::now();
+            let stamps = [modified(&self.resolv_conf), modified(&self.hosts)];
+            if stamps != state.stamps {
+                state.stamps = stamps;
+                state.current = Arc::new(Configured::read(&self.resolv_conf, &self.hosts));
+                tracing::info!(server = %state.current.server, "name resolution configuration read anew");
+            }
+        }
+        state.current.clone()
+    }
+}
+
+impl Resolve for SystemResolver {
+    async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
+        if !is_domain_name(host) {
+            return Err(LookupError::NoSuchHost { host: host.to_owned(), server: None });
+        }
+        self.configured().lookup(host, network).await
+    }
+}
+
+impl Configured {
+    fn read(resolv_conf: &PathBuf, hosts: &PathBuf) -> Self {
+        let (config, options) = read_resolv_conf(resolv_conf);
+        let server = config.name_servers().first().map_or_else(
+            || SocketAddr::from((Ipv4Addr::LOCALHOST, 53)),
+            |server| {
+                let port = server.connections.first().map_or(53, |connection| connection.port);
+                SocketAddr::new(server.ip, port)
+            },
+        );
+        let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+            .with_options(options)
+            .build()
+            .expect("only TLS and trust anchors can fail to build, and neither is configured");
+        let hosts = Hosts::parse(&std::fs::read_to_string(hosts).unwrap_or_default());
+        Self { resolver, server, hosts }
+    }
+
+    async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
+        let known = self.hosts.lookup(host);
+        if !known.is_empty() {
+            return Ok(known.to_vec());
+        }
+        let found = self.resolver.lookup_ip(host).await.map_err(|error| self.explain(host, &error))?;
+        let mut found: Vec<IpAddr> = found.iter().filter(|ip| network.admits(*ip)).collect();
+        // A server rotates its answers; the cache would pin everybody to one of them for the TTL.
+        found.shuffle(&mut rand::rng());
+        if found.is_empty() {
+            return Err(LookupError::NoSuchHost { host: host.to_owned(), server: Some(self.server) });
+        }
+        Ok(found)
+    }
+
+    fn explain(&self, host: &str, error: &NetError) -> LookupError {
+        let (host, server) = (host.to_owned(), self.server);
+        let io = |errno: i32| LookupError::Io { host: host.clone(), server, errno };
+        match error {
+            NetError::Timeout => LookupError::ServerTimeout { host, server },
+            NetError::Io(error) => match error.raw_os_error() {
+                Some(errno) => io(errno),
+                None if error.kind() == std::io::ErrorKind::TimedOut => {
+                    LookupError::ServerTimeout { host, server }
+                }
+                None => io(Errno::CONNREFUSED.raw_os_error()),
+            },
+            NetError::NoConnections => io(Errno::CONNREFUSED.raw_os_error()),
+            NetError::Dns(DnsError::NoRecordsFound(_)) => {
+                LookupError::NoSuchHost { host, server: Some(server) }
+            }
+            _ => LookupError::Misbehaving { host, server },
+        }
+    }
+}
+
+/// Without a file, or without a server in it, Go asks this machine; so do we.
+fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
+    let parsed = std::fs::read(path).ok().and_then(|text| parse_resolv_conf(text).ok());
+    let (config, mut options) = parsed.unwrap_or_else(|| {
+        let here: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let servers = here.into_iter().map(NameServerConfig::udp_and_tcp).collect();
+        (ResolverConfig::from_parts(None, Vec::new(), servers), ResolverOpts::default())
+    });
+    options.timeout = options.timeout.min(QUESTION);
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.use_hosts_file = ResolveHosts::Never;
+    options.cache_size = CACHE_SIZE;
+    options.server_ordering_strategy = ServerOrderingStrategy::UserProvidedOrder;
+    options.num_concurrent_reqs = 1;
+    let (domain, search, servers) = config.into_parts();
+    // The library adds the machine's own domain even where the file has a search list; the system does not.
+    let domain = if search.is_empty() { domain } else { None };
+    (ResolverConfig::from_parts(domain, search, servers), options)
+}
+
+fn modified(path: &PathBuf) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+/// Whether a text can be a name at all. What cannot is never sent to a server; the rules are Go's: labels of
+/// letters, digits, `-` and `_`, 63 bytes each, 253 in all, no `-` at either end, and not digits alone.
+fn is_domain_name(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    };
+    name.len() <= 253 && name.split('.').all(label) && name.bytes().any(|b| b.is_ascii_alphabetic() || b == b'_')
+}
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

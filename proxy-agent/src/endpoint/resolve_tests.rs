@@ -1,0 +1,142 @@
+use std::path::Path;
+
+use tokio::net::UdpSocket;
+
+use super::*;
+
+const HOSTS: &str = "127.0.0.1 box\n::1 box\n";
+
+fn resolver(directory: &Path, resolv_conf: &str) -> SystemResolver {
+    let (conf, hosts) = (directory.join("resolv.conf"), directory.join("hosts"));
+    std::fs::write(&conf, resolv_conf).unwrap();
+    std::fs::write(&hosts, HOSTS).unwrap();
+    SystemResolver::new(conf, hosts)
+}
+
+/// A server for A questions: `names` have an address, others do not exist.
+async fn serve(names: &'static [&'static str]) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = [0; 1500];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            let answer = answer(&buffer[..length], names);
+            socket.send_to(&answer, from).await.unwrap();
+        }
+    });
+    address
+}
+
+fn answer(query: &[u8], names: &[&str]) -> Vec<u8> {
+    let (mut at, mut labels) = (12, Vec::new());
+    while query[at] != 0 {
+        let length = usize::from(query[at]);
+        labels.push(String::from_utf8(query[at + 1..=at + length].to_vec()).unwrap());
+        at += length + 1;
+    }
+    let end = at + 5;
+    let is_a = query[end - 3] == 1;
+    let known = names.contains(&labels.join(".").to_ascii_lowercase().as_str());
+    let servfail = labels[0] == "servfail";
+    let code = if servfail { 2 } else if known { 0 } else { 3 };
+    let count = u8::from(known && is_a);
+    let mut answer = vec![query[0], query[1], 0x81, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0];
+    answer.extend_from_slice(&query[12..end]);
+    if count == 1 {
+        answer.extend_from_slice(&[0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 1, 2, 3]);
+    }
+    answer
+}
+
+/// A resolver whose one server listens on a port of its own, with a search list.
+async fn with_server(search: &str, names: &'static [&'static str]) -> SystemResolver {
+    let directory = tempfile::tempdir().unwrap();
+    let server = serve(names).await;
+    let text = format!("nameserver 127.0.0.1\n{search}\n");
+    let mut resolver = resolver(directory.path(), &text);
+    let (config, options) = read_resolv_conf(&directory.path().join("resolv.conf"));
+    let (domain, search, mut servers) = config.into_parts();
+    for connection in servers.iter_mut().flat_map(|server| &mut server.connections) {
+        connection.port = server.port();
+    }
+    let config = ResolverConfig::from_parts(domain, search, servers);
+    let configured = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+        .with_options(options)
+        .build()
+        .unwrap();
+    let current = Configured { resolver: configured, server, hosts: Hosts::parse(HOSTS) };
+    resolver.state.get_mut().current = Arc::new(current);
+    resolver
+}
+
+fn ips(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn the_hosts_file_answers_first() {
+    let resolver = with_server("search svc.local\noptions ndots:5", &["box.svc.local"]).await;
+    assert_eq!(resolver.lookup("box", Network::Tcp).await.unwrap(), ips(&["127.0.0.1", "::1"]));
+    assert_eq!(resolver.lookup("BOX.", Network::Tcp).await.unwrap(), ips(&["127.0.0.1", "::1"]));
+}
+
+#[tokio::test]
+async fn localhost_needs_neither_file_nor_server() {
+    let resolver = with_server("", &[]).await;
+    let found = resolver.lookup("localhost", Network::Tcp).await.unwrap();
+    assert!(found.contains(&Ipv4Addr::LOCALHOST.into()), "{found:?}");
+}
+
+#[tokio::test]
+async fn search_domains_apply_to_short_names() {
+    let resolver = with_server("search ns.svc.local svc.local\noptions ndots:5", &["kube.svc.local"]).await;
+    assert_eq!(resolver.lookup("kube", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+    assert_eq!(resolver.lookup("kube.svc.local.", Network::Tcp4).await.unwrap(), ips(&["10.1.2.3"]));
+    assert!(resolver.lookup("kube.", Network::Tcp).await.is_err(), "absolute");
+}
+
+#[tokio::test]
+async fn failures_are_told_apart() {
+    let resolver = with_server("", &["kube"]).await;
+    let server = resolver.configured().server;
+    let error = |host: &'static str, network| {
+        let resolver = &resolver;
+        async move { resolver.lookup(host, network).await.unwrap_err().to_string() }
+    };
+    let on = |host: &str, what: &str| format!("lookup {host} on {server}: {what}");
+    assert_eq!(error("nx.example", Network::Tcp).await, on("nx.example", "no such host"));
+    assert_eq!(error("kube", Network::Tcp6).await, on("kube", "no such host"));
+    assert_eq!(error("servfail.example", Network::Tcp).await, on("servfail.example", "server misbehaving"));
+    assert_eq!(error("bad..name", Network::Tcp).await, "lookup bad..name: no such host");
+}
+
+#[tokio::test]
+async fn a_missing_resolv_conf_means_this_machine() {
+    let (config, _) = read_resolv_conf(&PathBuf::from("/nonexistent/resolv.conf"));
+    let servers: Vec<IpAddr> = config.name_servers().iter().map(|server| server.ip).collect();
+    assert_eq!(servers, ips(&["127.0.0.1", "::1"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_files_are_read_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let resolver = resolver(directory.path(), "nameserver 10.0.0.1\n");
+    assert_eq!(resolver.configured().server, "10.0.0.1:53".parse().unwrap());
+    let conf = std::fs::File::create(directory.path().join("resolv.conf")).unwrap();
+    std::io::Write::write_all(&mut &conf, b"nameserver 10.0.0.2\n").unwrap();
+    conf.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(resolver.configured().server, "10.0.0.1:53".parse().unwrap(), "looked at a moment ago");
+    tokio::time::advance(RECHECK).await;
+    assert_eq!(resolver.configured().server, "10.0.0.2:53".parse().unwrap());
+}
+
+#[test]
+fn what_is_a_name_is_gos_say() {
+    for name in ["a", "a.b.", "foo_bar", "xn--bcher-kva.example", "1a.2", "_srv.x"] {
+        assert!(is_domain_name(name), "{name}");
+    }
+    let long = "a".repeat(64);
+    for name in ["", ".", " ", "a b", "bad..name", "127.1", "1.2.3.4.", "-", "xn--", "a-.b", "127.0.0.1%lo", &long] {
+        assert!(!is_domain_name(name), "{name}");
+    }
+}

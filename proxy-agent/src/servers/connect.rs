@@ -1,0 +1,217 @@
+//! One try to reach a server: resolve, dial, perhaps through a proxy, shake hands, open the stream, read its
+//! answer.
+//!
+//! Everything is done anew each time: a name may lead to another replica, a token or certificate may have
+//! been rotated. Every step has a bound of its own. Never retries.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
+use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
+use transport::tls::{self, ClientTls, HandshakeError};
+use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
+
+use super::metadata::{self, AgentMetadata, CAPABILITIES};
+use super::{CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream};
+use crate::endpoint::{DestinationPolicy, DialError, Dialer, Resolve};
+
+/// Resolving and dialling, in all.
+const DIAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// The server's answer to the stream; it may ask the Kubernetes API about the token first, for 10 s.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long what was sent may stay unacknowledged (grpc-go's keepalive timeout).
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The gRPC method of agents.
+const PATH: &str = "/AgentService/Connect";
+
+/// A Go server tolerates pings every 30 s; the third that comes sooner ends the connection.
+const GO_PING_INTERVAL: Duration = Duration::from_secs(35);
+
+/// Pings to a server of ours: a half-open connection is noticed within 15 s.
+const OWN_PING_INTERVAL: Duration = Duration::from_secs(10);
+const OWN_PING_TIMEOUT: Duration = Duration::from_secs(5);
+const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A try that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No TCP connection to the server, or to the proxy before it.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The environment names a proxy that cannot be used.
+    #[error(transparent)]
+    ProxyUrl(#[from] ProxyUrlError),
+    /// The proxy opened no tunnel.
+    #[error(transparent)]
+    Proxy(#[from] env_proxy::ConnectError),
+    /// An option of the socket was refused: it is most likely gone.
+    #[error("socket: {0}")]
+    Socket(#[source] io::Error),
+    /// TLS failed.
+    #[error("TLS with {address}: {source}")]
+    Tls {
+        /// `host:port` of the server.
+        address: String,
+        /// Why.
+        source: HandshakeError,
+    },
+    /// TLS took too long.
+    #[error("TLS with {address}: no handshake within {} s", HANDSHAKE_LIMIT.as_secs())]
+    TlsTimeout {
+        /// `host:port` of the server.
+        address: String,
+    },
+    /// The token's file cannot be used.
+    #[error("--service-account-token-path {}: {source}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An id or identifiers that no header can carry.
+    #[error("{name} {text:?} holds characters that metadata cannot carry")]
+    Metadata {
+        /// Which.
+        name: &'static str,
+        /// Its text, escaped.
+        text: String,
+    },
+    /// The server, or the way to it, refused the stream.
+    #[error("stream to the server: {0}")]
+    Stream(#[from] WireError),
+    /// The server's response headers make no sense.
+    #[error("the server's answer: {0}")]
+    Answer(String),
+}
+
+/// Where the servers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// `--proxy-server-host`: a name or an address, without brackets.
+    pub host: String,
+    /// `--proxy-server-port`.
+    pub port: u16,
+}
+
+impl std::fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { host, port } = self;
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        if bare.contains(':') { write!(f, "[{bare}]:{port}") } else { write!(f, "{bare}:{port}") }
+    }
+}
+
+/// Opens streams over TLS and HTTP/2.
+#[derive(Debug)]
+pub struct GrpcConnector<R> {
+    server: ServerAddress,
+    dialer: Dialer<R>,
+    proxy: EnvProxy,
+    tls: ClientTls,
+    agent: AgentMetadata,
+    /// `--keepalive-time`.
+    keepalive: Duration,
+}
+
+impl<R: Resolve> GrpcConnector<R> {
+    /// `keepalive` is `--keepalive-time`: how often a silent server is pinged, within what it tolerates.
+    pub fn new(
+        server: ServerAddress,
+        resolver: R,
+        proxy: EnvProxy,
+        tls: ClientTls,
+        agent: AgentMetadata,
+        keepalive: Duration,
+    ) -> Self {
+        // The destination policy is for what servers ask for, not for where they are.
+        let dialer = Dialer::new(resolver, DestinationPolicy::default()).with_timeout(DIAL_LIMIT);
+        Self { server, dialer, proxy, tls, agent, keepalive }
+    }
+
+    async fn dial(&self, address: &str) -> Result<TcpStream, ConnectError> {
+        let stream = match self.proxy.proxy_for(&self.server.host, self.server.port)? {
+            None => self.dialer.dial("tcp", address).await?.stream,
+            Some(proxy) => {
+                let at = ServerAddress { host: proxy.host().to_owned(), port: proxy.port() };
+                let stream = self.dialer.dial("tcp", &at.to_string()).await?.stream;
+                env_proxy::tunnel(stream, proxy, address).await?
+            }
+        };
+        tune(&stream, KeepAlive::default(), Some(USER_TIMEOUT)).map_err(ConnectError::Socket)?;
+        Ok(stream)
+    }
+
+    fn settings(&self) -> ClientSettings {
+        ClientSettings {
+            keepalive: Keepalive {
+                interval: self.keepalive.max(GO_PING_INTERVAL),
+                timeout: GO_PING_TIMEOUT,
+                while_idle: true,
+            },
+            ..ClientSettings::for_agents()
+        }
+    }
+
+    async fn open(&self) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
+        let metadata = self.agent.headers()?;
+        let address = self.server.to_string();
+        let tcp = self.dial(&address).await?;
+        let handshake = self.tls.connect(tls::read_ahead(tcp));
+        let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
+            return Err(ConnectError::TlsTimeout { address });
+        };
+        let io = shaken.map_err(|source| ConnectError::Tls { address: address.clone(), source })?;
+        let deadline = Instant::now() + ANSWER_LIMIT;
+        let connected = wire::connect(io, &self.settings(), &address, PATH, metadata, deadline).await?;
+        let (server_id, server_count) = metadata::server(&connected.metadata)?;
+        if connected.metadata.contains_key(CAPABILITIES) {
+            connected.connection.set_keepalive(Keepalive {
+                interval: self.keepalive.min(OWN_PING_INTERVAL),
+                timeout: OWN_PING_TIMEOUT,
+                while_idle: true,
+            });
+        }
+        let stream = GrpcStream { wire: connected.stream, connection: connected.connection };
+        Ok(ConnectedStream { server_id, server_count, stream })
+    }
+}
+
+impl<R: Resolve> Connector for GrpcConnector<R> {
+    type Stream = GrpcStream;
+
+    async fn connect(&self) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
+        Box::pin(self.open()).await
+    }
+
+    async fn close(&self, stream: GrpcStream) {
+        let GrpcStream { mut wire, connection } = stream;
+        wire.finish();
+        drop(wire);
+        connection.close(CLOSE_WITHIN).await;
+    }
+}
+
+impl<C: Connector> Connector for Arc<C> {
+    type Stream = C::Stream;
+
+    async fn connect(&self) -> Result<ConnectedStream<C::Stream>, ConnectError> {
+        C::connect(self).await
+    }
+
+    async fn close(&self, stream: C::Stream) {
+        C::close(self, stream).await;
+    }
+}
+
+#[cfg(test)]
+#[path = "connect_tests.rs"]
+mod tests;

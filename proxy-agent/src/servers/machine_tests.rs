@@ -1,0 +1,247 @@
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn settings() -> SyncSettings {
+    SyncSettings {
+        interval: Duration::from_secs(1),
+        cap: Duration::from_secs(10),
+        forever: false,
+        count_source: CountSource::Default,
+    }
+}
+
+fn machine(settings: SyncSettings) -> Machine<fn() -> f64> {
+    Machine::new(settings, || 0.0)
+}
+
+fn server(name: &str) -> Arc<str> {
+    name.into()
+}
+
+/// Waits until the next try is due and starts it; returns how long that took.
+fn next_try<J: FnMut() -> f64>(machine: &mut Machine<J>, now: &mut Duration) -> Duration {
+    let began = *now;
+    loop {
+        match machine.poll(*now) {
+            Step::Connect => return *now - began,
+            Step::WaitUntil(due) => *now = due,
+            Step::Wait => panic!("no try is ever due"),
+        }
+    }
+}
+
+fn millis(durations: &[Duration]) -> Vec<u128> {
+    durations.iter().map(Duration::as_millis).collect()
+}
+
+#[test]
+fn tries_until_there_is_a_stream_to_every_server() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    assert_eq!(machine.server_count(), 1);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
+    assert_eq!(machine.poll(now), Step::Wait, "one try at a time");
+    assert!(matches!(machine.connected(now, &server("a"), 2), Verdict::Keep(_)));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert_eq!(machine.connected(now, &server("a"), 7), Verdict::Duplicate);
+    assert_eq!(machine.server_count(), 2, "only a new server is believed");
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert!(matches!(machine.connected(now, &server("b"), 2), Verdict::Keep(_)));
+    assert_eq!(machine.poll(now + Duration::from_secs(3600)), Step::Wait);
+    assert_eq!(machine.open_count(), 2);
+}
+
+#[test]
+fn errors_back_off_to_the_cap_and_success_resets() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        next_try(&mut machine, &mut now);
+        pauses.push(machine.failed(now));
+    }
+    assert_eq!(millis(&pauses), [1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000, 10_000]);
+    next_try(&mut machine, &mut now);
+    machine.connected(now, &server("a"), 2);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert_eq!(machine.failed(now), Duration::from_secs(1));
+}
+
+#[test]
+fn a_stuck_balancer_is_asked_less_and_less() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    next_try(&mut machine, &mut now);
+    machine.connected(now, &server("a"), 2);
+    let mut pauses = Vec::new();
+    for _ in 0..14 {
+        pauses.push(next_try(&mut machine, &mut now));
+        machine.connected(now, &server("a"), 2);
+    }
+    let expected = [1000; 7].into_iter().chain([1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
+    assert_eq!(millis(&pauses), expected.collect::<Vec<u128>>());
+    machine.leases_counted(now, Some(3));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "another count resets it");
+    machine.connected(now, &server("b"), 2);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "so does a new server");
+}
+
+#[test]
+fn counts_come_from_leases_or_servers() {
+    for (source, leases, told, expected) in [
+        (CountSource::Default, None, 0, 1),
+        (CountSource::Default, None, 3, 3),
+        (CountSource::Default, Some(0), 3, 1),
+        (CountSource::Default, Some(2), 3, 2),
+        (CountSource::Max, None, 3, 3),
+        (CountSource::Max, Some(2), 3, 3),
+        (CountSource::Max, Some(4), 3, 4),
+        (CountSource::Max, Some(0), 0, 1),
+    ] {
+        let mut machine = machine(SyncSettings { count_source: source, ..settings() });
+        machine.leases_counted(Duration::ZERO, leases);
+        assert_eq!(machine.poll(Duration::ZERO), Step::Connect);
+        machine.connected(Duration::ZERO, &server("a"), told);
+        assert_eq!(machine.server_count(), expected, "{source:?} {leases:?} {told}");
+    }
+}
+
+#[test]
+fn a_falling_count_closes_nothing_and_a_rising_one_tries_again() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    machine.leases_counted(now, Some(2));
+    for name in ["a", "b"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &server(name), 2);
+    }
+    machine.leases_counted(now, Some(1));
+    assert_eq!((machine.open_count(), machine.poll(now)), (2, Step::Wait));
+    machine.leases_counted(now, Some(3));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+}
+
+#[test]
+fn a_lost_stream_is_replaced_within_an_interval() {
+    let mut now = Duration::ZERO;
+    let mut machine = Machine::new(settings(), || 0.5);
+    next_try(&mut machine, &mut now);
+    let Verdict::Keep(id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    now += Duration::from_secs(60);
+    machine.lost(now, id);
+    assert_eq!(machine.open_count(), 0);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(500), "not in step with others");
+    let Verdict::Keep(second) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    machine.lost(now, id);
+    assert_eq!(machine.open_count(), 1, "an id of the past tears nothing down");
+    assert_ne!(id, second);
+}
+
+#[test]
+fn for_ever_means_beyond_the_count() {
+    let (mut machine, mut now) = (machine(SyncSettings { forever: true, ..settings() }), Duration::ZERO);
+    for name in ["a", "b", "c"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &server(name), 1);
+    }
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+}
+
+#[test]
+fn a_draining_set_opens_nothing() {
+    let (mut machine, now) = (machine(settings()), Duration::ZERO);
+    assert_eq!(machine.poll(now), Step::Connect);
+    machine.drain();
+    assert_eq!(machine.connected(now, &server("a"), 3), Verdict::Unwanted);
+    machine.failed(now);
+    machine.leases_counted(now, Some(5));
+    assert!(machine.is_draining());
+    assert_eq!(machine.poll(now + Duration::from_secs(3600)), Step::Wait);
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Connected(u8, usize),
+    Failed,
+    Lost(u8),
+    Leases(Option<usize>),
+    Pass(u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (0..6_u8, 0..6_usize).prop_map(|(server, count)| Event::Connected(server, count)),
+        1 => Just(Event::Failed),
+        1 => (0..6_u8).prop_map(Event::Lost),
+        1 => proptest::option::of(0..6_usize).prop_map(Event::Leases),
+        2 => (0..20_000_u64).prop_map(Event::Pass),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: never two kept streams of a server, no pause beyond the cap and its jitter, and no try
+    /// while one is under way.
+    #[test]
+    fn invariants_hold(forever: bool, events in proptest::collection::vec(event(), 1..200)) {
+        let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
+        let (mut now, mut connecting) = (Duration::ZERO, false);
+        let mut kept: HashMap<u8, StreamId> = HashMap::new();
+        for event in events {
+            match event {
+                Event::Connected(name, count) if connecting => {
+                    connecting = false;
+                    match machine.connected(now, &server(&name.to_string()), count) {
+                        Verdict::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
+                        Verdict::Duplicate => prop_assert!(kept.contains_key(&name)),
+                        Verdict::Unwanted => prop_assert!(false, "not draining"),
+                    }
+                }
+                Event::Failed if connecting => {
+                    connecting = false;
+                    machine.failed(now);
+                }
+                Event::Lost(name) => {
+                    if let Some(id) = kept.remove(&name) {
+                        machine.lost(now, id);
+                    }
+                }
+                Event::Leases(count) => machine.leases_counted(now, count),
+                Event::Pass(millis) => now += Duration::from_millis(millis),
+                Event::Connected(..) | Event::Failed => {}
+            }
+            match machine.poll(now) {
+                Step::Connect => {
+                    prop_assert!(!connecting && (forever || kept.len() < machine.server_count()));
+                    connecting = true;
+                }
+                Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + Duration::from_secs(11)),
+                Step::Wait => {
+                    prop_assert!(connecting || (!forever && kept.len() >= machine.server_count()));
+                }
+            }
+            prop_assert_eq!(machine.open_count(), kept.len());
+            prop_assert!(machine.server_count() >= 1);
+        }
+    }
+
+    /// Behind a balancer that chooses at random the set completes, and then rests.
+    #[test]
+    fn the_set_completes(count in 1..6_usize, seed: u64) {
+        let mut random = seed | 1;
+        let mut machine = machine(settings());
+        let (mut now, mut tries) = (Duration::ZERO, 0);
+        let mut servers = HashSet::new();
+        while machine.poll(now) != Step::Wait {
+            if let Step::WaitUntil(due) = machine.poll(now) {
+                now = due;
+                continue;
+            }
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let choice = (random >> 33) as usize % count;
+            machine.connected(now, &server(&choice.to_string()), count);
+            servers.insert(choice);
+            tries += 1;
+            prop_assert!(tries < 500, "does not complete");
+        }
+        prop_assert_eq!((servers.len(), machine.open_count()), (count, count));
+    }
+}

@@ -1,0 +1,273 @@
+//! The client set's loop: does what the machine says, and tells it what happened.
+//!
+//! Owns a task for every kept stream and the one try under way; all of them end with it. Never touches a packet.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay::LinkEnd;
+use serve::logs::Peer;
+use tokio::sync::watch;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::machine::{Machine, Step, StreamId, SyncSettings, Verdict};
+use super::{ConnectError, ConnectedStream, Connector, LinkRunner};
+use crate::metrics::Metrics;
+
+/// How long streams may take to end in order once they are told to stop; then they are cut off.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// How the set stands, for readiness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Servers {
+    /// How many servers there are, as far as is known.
+    pub known: usize,
+    /// To how many of them there is a stream.
+    pub open: usize,
+}
+
+impl Servers {
+    /// Whether the agent can serve anybody at all.
+    pub fn is_ready(self) -> bool {
+        self.open > 0
+    }
+}
+
+/// Why [`ClientSet::run`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    /// It was told to stop.
+    Stopped,
+    /// It drained, and its last stream has ended: it would never open another.
+    Drained,
+}
+
+type Attempt<S> = Pin<Box<dyn Future<Output = Result<ConnectedStream<S>, ConnectError>> + Send>>;
+type Jitter = fn() -> f64;
+
+/// The set of streams to servers.
+pub struct ClientSet<C: Connector, L> {
+    connector: Arc<C>,
+    links: Arc<L>,
+    metrics: Metrics,
+    machine: Machine<Jitter>,
+    leases: watch::Receiver<Option<usize>>,
+    servers: watch::Sender<Servers>,
+    attempt: Option<Attempt<C::Stream>>,
+    running: JoinSet<LinkEnd>,
+    kept: HashMap<Id, (StreamId, Arc<str>)>,
+    /// Duplicates on their way out.
+    closing: JoinSet<()>,
+    started: Instant,
+}
+
+impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
+    /// A set that opens streams by `connector` and hands them to `links`. `leases` is the count of servers by
+    /// their leases, `None` if they are not counted.
+    pub fn new(
+        connector: C,
+        links: L,
+        settings: SyncSettings,
+        leases: watch::Receiver<Option<usize>>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            connector: Arc::new(connector),
+            links: Arc::new(links),
+            metrics,
+            machine: Machine::new(settings, rand::random::<f64>),
+            leases,
+            servers: watch::Sender::default(),
+            attempt: None,
+            running: JoinSet::new(),
+            kept: HashMap::new(),
+            closing: JoinSet::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// How the set stands, now and whenever that changes.
+    pub fn servers(&self) -> watch::Receiver<Servers> {
+        self.servers.subscribe()
+    }
+
+    /// Runs until `stop` falls, or until it has drained. When `drain` falls every server is asked for no new
+    /// dials, and no stream is opened any more; connections go on.
+    pub async fn run(mut self, drain: CancellationToken, stop: CancellationToken) -> RunEnd {
+        self.started = Instant::now();
+        let leases = *self.leases.borrow_and_update();
+        self.machine.leases_counted(Duration::ZERO, leases);
+        let mut leases_live = true;
+        loop {
+            self.publish();
+            if self.machine.is_draining() && self.running.is_empty() {
+                self.finish().await;
+                return RunEnd::Drained;
+            }
+            let due = self.step();
+            let draining = self.machine.is_draining();
+            tokio::select! {
+                () = stop.cancelled() => {
+                    self.finish().await;
+                    return RunEnd::Stopped;
+                }
+                () = drain.cancelled(), if !draining => self.drain(),
+                opened = pending_attempt(&mut self.attempt) => self.opened(opened, &drain, &stop),
+                Some(ended) = self.running.join_next_with_id() => self.ended(ended),
+                Some(_) = self.closing.join_next() => {}
+                changed = self.leases.changed(), if leases_live => match changed {
+                    Ok(()) => self.leases_counted(),
+                    Err(_) => leases_live = false,
+                },
+                () = at(due) => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn publish(&self) {
+        let servers = Servers { known: self.machine.server_count(), open: self.machine.open_count() };
+        self.metrics.set_known_servers(servers.known);
+        self.servers.send_if_modified(|current| std::mem::replace(current, servers) != servers);
+    }
+
+    /// Starts what is due; returns when to look again.
+    fn step(&mut self) -> Option<Instant> {
+        match self.machine.poll(self.now()) {
+            Step::Wait => None,
+            Step::WaitUntil(due) => Some(self.started + due),
+            Step::Connect => {
+                let connector = Arc::clone(&self.connector);
+                self.attempt = Some(Box::pin(async move { connector.connect().await }));
+                None
+            }
+        }
+    }
+
+    fn opened(
+        &mut self,
+        opened: Result<ConnectedStream<C::Stream>, ConnectError>,
+        drain: &CancellationToken,
+        stop: &CancellationToken,
+    ) {
+        let now = self.now();
+        let ConnectedStream { server_id, server_count, stream } = match opened {
+            Ok(connected) => connected,
+            Err(error) => {
+                let pause = self.machine.failed(now);
+                let text = error.to_string();
+                tracing::error!(error = %Peer(&text), retry_in = ?pause, "cannot connect once");
+                return;
+            }
+        };
+        match self.machine.connected(now, &server_id, server_count) {
+            Verdict::Keep(id) => {
+                tracing::info!(
+                    server_id = %Peer(&server_id),
+                    server_count,
+                    open = self.machine.open_count(),
+                    "successfully connected to new proxy server"
+                );
+                self.keep(id, server_id, stream, drain, stop);
+            }
+            Verdict::Duplicate | Verdict::Unwanted => {
+                tracing::debug!(server_id = %Peer(&server_id), "duplicate server connection attempt");
+                let connector = Arc::clone(&self.connector);
+                self.closing.spawn(async move { connector.close(stream).await });
+            }
+        }
+    }
+
+    fn keep(
+        &mut self,
+        id: StreamId,
+        server_id: Arc<str>,
+        stream: C::Stream,
+        drain: &CancellationToken,
+        stop: &CancellationToken,
+    ) {
+        let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
+        let (drain, stop) = (drain.clone(), stop.clone());
+        let open = self.metrics.server_connections.enter();
+        let task = self.running.spawn(async move {
+            let _open = open;
+            links.run(name, stream, drain, stop).await
+        });
+        self.kept.insert(task.id(), (id, server_id));
+    }
+
+    fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {
+        let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
+        // Every task of `running` is in `kept`, and only this takes it out.
+        let Some((id, server_id)) = self.kept.remove(&task) else { return };
+        self.machine.lost(self.now(), id);
+        let server_id = Peer(&server_id);
+        match ended {
+            Ok((_, LinkEnd::Finished)) => tracing::info!(%server_id, "the server ended the stream"),
+            Ok((_, LinkEnd::Stopped)) => tracing::info!(%server_id, "stream ended"),
+            Ok((_, LinkEnd::Failed(error))) => {
+                let error = error.to_string();
+                tracing::error!(%server_id, error = %Peer(&error), "could not read stream");
+            }
+            Err(error) => tracing::error!(%server_id, %error, "the stream's task failed"),
+        }
+    }
+
+    fn leases_counted(&mut self) {
+        let leases = *self.leases.borrow_and_update();
+        self.machine.leases_counted(self.now(), leases);
+        tracing::debug!(?leases, count = self.machine.server_count(), "determined server count");
+    }
+
+    fn drain(&mut self) {
+        tracing::info!(streams = self.running.len(), "draining: no more connections to servers are made");
+        self.attempt = None;
+        self.machine.drain();
+    }
+
+    /// Streams were told to stop, or there are none; what does not end in time is cut off by being dropped.
+    async fn finish(&mut self) {
+        self.attempt = None;
+        let all = async {
+            while let Some(ended) = self.running.join_next_with_id().await {
+                self.ended(ended);
+            }
+            while self.closing.join_next().await.is_some() {}
+        };
+        if timeout(STOP_WITHIN, all).await.is_err() {
+            tracing::warn!(streams = self.running.len(), "streams did not end in time and are cut off");
+        }
+        self.publish();
+    }
+}
+
+/// The try under way, for ever pending without one. Taken out once it has ended.
+async fn pending_attempt<S>(attempt: &mut Option<Attempt<S>>) -> Result<ConnectedStream<S>, ConnectError> {
+    match attempt {
+        Some(future) => {
+            let outcome = future.await;
+            *attempt = None;
+            outcome
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+#[path = "set_tests.rs"]
+mod tests;

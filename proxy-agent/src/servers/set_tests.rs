@@ -1,0 +1,214 @@
+use parking_lot::Mutex;
+use serve::metrics::Registry;
+use transport::wire::{Code, WireError};
+
+use super::*;
+use crate::servers::CountSource;
+
+/// A balancer before `servers`: answers each try by the script, then in turn.
+#[derive(Default)]
+struct Balancer {
+    script: Mutex<Vec<Result<&'static str, ()>>>,
+    count: usize,
+    tries: Mutex<Vec<Instant>>,
+    /// Every stream's way to end, by server.
+    live: Arc<Mutex<HashMap<String, CancellationToken>>>,
+    closed: Mutex<usize>,
+}
+
+struct FakeStream {
+    server: String,
+    lost: CancellationToken,
+}
+
+impl Connector for Balancer {
+    type Stream = FakeStream;
+
+    async fn connect(&self) -> Result<ConnectedStream<FakeStream>, ConnectError> {
+        let number = {
+            let mut tries = self.tries.lock();
+            tries.push(Instant::now());
+            tries.len() - 1
+        };
+        let scripted = {
+            let mut script = self.script.lock();
+            if script.is_empty() { None } else { Some(script.remove(0)) }
+        };
+        let server = match scripted {
+            Some(Ok(server)) => server.to_owned(),
+            Some(Err(())) => return Err(ConnectError::Answer("refused".into())),
+            None => format!("s{}", number % self.count),
+        };
+        let stream = FakeStream { server: server.clone(), lost: CancellationToken::new() };
+        Ok(ConnectedStream { server_id: server.into(), server_count: self.count, stream })
+    }
+
+    async fn close(&self, _stream: FakeStream) {
+        *self.closed.lock() += 1;
+    }
+}
+
+struct FakeLinks {
+    live: Arc<Mutex<HashMap<String, CancellationToken>>>,
+    drained: Arc<Mutex<usize>>,
+    /// Whether a stopped stream ends.
+    obedient: bool,
+}
+
+impl LinkRunner<FakeStream> for FakeLinks {
+    async fn run(
+        &self,
+        _server_id: Arc<str>,
+        stream: FakeStream,
+        drain: CancellationToken,
+        stop: CancellationToken,
+    ) -> LinkEnd {
+        let before = self.live.lock().insert(stream.server.clone(), stream.lost.clone());
+        assert!(before.is_none_or(|before| before.is_cancelled()), "two streams to {}", stream.server);
+        let drained = Arc::clone(&self.drained);
+        let draining = async {
+            drain.cancelled().await;
+            *drained.lock() += 1;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = draining => unreachable!("pending"),
+            () = stream.lost.cancelled() => {
+                LinkEnd::Failed(WireError { code: Code::Unavailable, message: "lost".into() })
+            }
+            () = stop.cancelled(), if self.obedient => LinkEnd::Stopped,
+        }
+    }
+}
+
+struct Rig {
+    balancer: Arc<Balancer>,
+    servers: watch::Receiver<Servers>,
+    leases: watch::Sender<Option<usize>>,
+    metrics: Metrics,
+    drained: Arc<Mutex<usize>>,
+    drain: CancellationToken,
+    stop: CancellationToken,
+    run: tokio::task::JoinHandle<RunEnd>,
+}
+
+impl Rig {
+    fn new(count: usize, script: Vec<Result<&'static str, ()>>) -> Self {
+        Self::with(count, script, true)
+    }
+
+    fn with(count: usize, script: Vec<Result<&'static str, ()>>, obedient: bool) -> Self {
+        let balancer = Arc::new(Balancer { count, script: Mutex::new(script), ..Balancer::default() });
+        let drained = Arc::<Mutex<usize>>::default();
+        let links = FakeLinks { live: Arc::clone(&balancer.live), drained: Arc::clone(&drained), obedient };
+        let settings = SyncSettings {
+            interval: Duration::from_secs(1),
+            cap: Duration::from_secs(10),
+            forever: false,
+            count_source: CountSource::Default,
+        };
+        let metrics = Metrics::new(&mut Registry::default());
+        let (leases, leases_rx) = watch::channel(None);
+        let set = ClientSet::new(Arc::clone(&balancer), links, settings, leases_rx, metrics.clone());
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let servers = set.servers();
+        let run = tokio::spawn(set.run(drain.clone(), stop.clone()));
+        Self { balancer, servers, leases, metrics, drained, drain, stop, run }
+    }
+
+    async fn until(&mut self, known: usize, open: usize) {
+        let wanted = Servers { known, open };
+        let reached = self.servers.wait_for(|servers| *servers == wanted);
+        let reached = timeout(Duration::from_secs(60), reached).await;
+        assert!(reached.is_ok(), "never {wanted:?}");
+    }
+
+    fn lose(&self, server: &str) {
+        self.balancer.live.lock()[server].cancel();
+    }
+
+    fn pauses(&self) -> Vec<Duration> {
+        self.balancer.tries.lock().windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_set_completes_and_replaces_what_is_lost() {
+    let mut rig = Rig::new(3, vec![]);
+    rig.until(3, 3).await;
+    assert_eq!(rig.metrics.server_connections.count(), 3);
+    assert!(rig.pauses().iter().all(|pause| (1.0..=1.1001).contains(&pause.as_secs_f64())));
+    let tries = rig.balancer.tries.lock().len();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), tries, "a complete set rests");
+    rig.lose("s1");
+    rig.until(3, 2).await;
+    assert_eq!(rig.metrics.server_connections.count(), 2);
+    rig.until(3, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_are_closed_and_errors_back_off() {
+    let script = vec![Err(()), Err(()), Err(()), Ok("a"), Ok("a"), Ok("b")];
+    let mut rig = Rig::new(2, script);
+    rig.until(2, 2).await;
+    assert_eq!(*rig.balancer.closed.lock(), 1);
+    let expected = [1.0, 1.5, 2.25, 1.0, 1.0];
+    for (pause, expected) in rig.pauses().iter().zip(expected) {
+        assert!((expected..expected * 1.1001).contains(&pause.as_secs_f64()), "{pause:?} for {expected} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_believed() {
+    let mut rig = Rig::new(3, vec![Ok("s0")]);
+    rig.leases.send(Some(1)).unwrap();
+    rig.until(1, 1).await;
+    rig.leases.send(Some(3)).unwrap();
+    rig.until(3, 3).await;
+    rig.leases.send(Some(2)).unwrap();
+    rig.until(2, 3).await;
+    drop(rig.leases);
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_asks_every_server_and_opens_nothing_more() {
+    let mut rig = Rig::new(2, vec![]);
+    rig.until(2, 2).await;
+    rig.drain.cancel();
+    rig.lose("s0");
+    rig.until(2, 1).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((rig.balancer.tries.lock().len(), *rig.drained.lock()), (2, 2));
+    rig.lose("s1");
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Drained);
+    assert_eq!(rig.metrics.server_connections.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_ends_every_stream() {
+    let mut rig = Rig::new(2, vec![]);
+    rig.until(2, 2).await;
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    assert_eq!(rig.metrics.server_connections.count(), 0);
+    assert!(!rig.servers.borrow().is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_does_not_stop_is_cut_off() {
+    let mut rig = Rig::with(1, vec![], false);
+    rig.until(1, 1).await;
+    let began = Instant::now();
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    assert_eq!(began.elapsed(), STOP_WITHIN);
+    let gauge = || async {
+        while rig.metrics.server_connections.count() != 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(1), gauge()).await.expect("the task is gone");
+}
