@@ -1,0 +1,62 @@
+//! What a frontend wants to reach.
+
+/// A dial request, as the frontend gave it, and the host that strategies look at.
+///
+/// Nothing is judged here: the agent dials the address or says what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// `tcp` from every known client. Forwarded as it is.
+    pub protocol: String,
+    /// `host:port`, forwarded as it is.
+    pub address: String,
+    /// The address without port and brackets.
+    pub host: String,
+}
+
+impl Target {
+    /// A target from a DIAL_REQ's fields, or from a CONNECT's request line (with protocol `tcp`).
+    pub fn new(protocol: impl Into<String>, address: impl Into<String>) -> Self {
+        let address = address.into();
+        Self { protocol: protocol.into(), host: host_of(&address).to_owned(), address }
+    }
+}
+
+/// The host of `host:port`, `host`, `[v6]:port`, `[v6]` or a bare IPv6 address.
+///
+/// As in Go, two colons or more make an IPv6 address, and only a bracket tells its port apart. Unlike in Go, a
+/// bracketed address without a port is not cut at its last colon.
+fn host_of(address: &str) -> &str {
+    let brackets = ['[', ']'];
+    match address.split_once(':') {
+        None => address,
+        Some((host, port)) if !port.contains(':') => host,
+        Some(_) if !address.contains('[') || address.ends_with(']') => address.trim_matches(brackets),
+        Some(_) => address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(brackets),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_gos() {
+        for (address, host) in [
+            ("localhost:8080", "localhost"),
+            ("localhost", "localhost"),
+            ("Node-1.example:", "Node-1.example"),
+            (":443", ""),
+            ("", ""),
+            ("192.168.0.1:8080", "192.168.0.1"),
+            ("::", "::"),
+            ("9878::7675:1292:9183:7562", "9878::7675:1292:9183:7562"),
+            ("[alsk:1204:1020::1292]:8080", "alsk:1204:1020::1292"),
+            ("[fe80::1%eth0]:10250", "fe80::1%eth0"),
+            ("[::1]", "::1"),
+            (" www.kubernetes.test:8080", " www.kubernetes.test"),
+        ] {
+            let target = Target::new("tcp", address);
+            assert_eq!((target.host.as_str(), target.address.as_str()), (host, address));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The shell over links that follow a script, in paused time.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::limits::MAX_PENDING_DIALS;
+use crate::route::{Backend, Identifiers, Registration, Strategy};
+
+/// What a link does with each dial.
+#[derive(Debug, Clone)]
+enum Script {
+    Open(Duration),
+    Fail(Duration, LinkDialError),
+    Silent,
+}
+
+#[derive(Clone)]
+struct FakeLink {
+    script: Script,
+    world: Arc<World>,
+}
+
+/// What happened to all links of a test.
+#[derive(Default)]
+struct World {
+    sent: Mutex<Vec<String>>,
+    cancelled: Mutex<usize>,
+    told: Mutex<Vec<String>>,
+    pending: Mutex<i64>,
+}
+
+struct FakeDial {
+    outcome: Pin<Box<dyn Future<Output = Result<&'static str, LinkDialError>> + Send>>,
+    world: Option<Arc<World>>,
+}
+
+impl DialLink for FakeLink {
+    type Connection = &'static str;
+    type Pending = FakeDial;
+
+    fn open(&self, target: &Target) -> FakeDial {
+        self.world.sent.lock().push(format!("{} {}", target.protocol, target.address));
+        let script = self.script.clone();
+        let outcome = Box::pin(async move {
+            match script {
+                Script::Open(after) => {
+                    tokio::time::sleep(after).await;
+                    Ok("connection")
+                }
+                Script::Fail(after, error) => {
+                    tokio::time::sleep(after).await;
+                    Err(error)
+                }
+                Script::Silent => std::future::pending().await,
+            }
+        });
+        FakeDial { outcome, world: Some(Arc::clone(&self.world)) }
+    }
+}
+
+impl Future for FakeDial {
+    type Output = Result<&'static str, LinkDialError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = self.outcome.as_mut().poll(cx);
+        if outcome.is_ready() {
+            self.world = None;
+        }
+        outcome
+    }
+}
+
+impl Drop for FakeDial {
+    fn drop(&mut self) {
+        if let Some(world) = self.world.take() {
+            *world.cancelled.lock() += 1;
+        }
+    }
+}
+
+impl DialObserver for World {
+    fn started(&self) {
+        *self.pending.lock() += 1;
+    }
+
+    fn succeeded(&self, elapsed: Duration) {
+        *self.pending.lock() -= 1;
+        self.told.lock().push(format!("{elapsed:?}"));
+    }
+
+    fn failed(&self, reason: FailureReason) {
+        *self.pending.lock() -= 1;
+        self.told.lock().push(reason.name().to_owned());
+    }
+}
+
+/// A dialer over links a, b, ... that share a host, so that they are tried in this order.
+struct Bench {
+    world: Arc<World>,
+    dialer: Dialer<FakeLink>,
+    _kept: Vec<Registration<FakeLink>>,
+}
+
+fn bench(timeout: Duration, budget: ServerBudget, scripts: &[Script]) -> Bench {
+    let world = Arc::new(World::default());
+    let backends = BackendManager::new(&[Strategy::DestHost], Arc::new(()));
+    let register = |(script, name): (&Script, char)| {
+        let handle = FakeLink { script: script.clone(), world: Arc::clone(&world) };
+        let identifiers = Identifiers::parse("host=node").unwrap();
+        backends.register(Backend { agent_id: name.to_string().into(), identifiers, handle }).unwrap()
+    };
+    let _kept = scripts.iter().zip('a'..).map(register).collect();
+    let dialer = Dialer::new(backends.clone(), budget, timeout, Arc::clone(&world) as Arc<_>);
+    Bench { world, dialer, _kept }
+}
+
+impl Bench {
+    async fn dial(&self) -> Result<Dialed<&'static str>, DialFailure> {
+        self.dialer.dial(&Target::new("tcp", "node:443")).await
+    }
+
+    /// (dials sent, dials cancelled, what the observer was told); no dial may be pending.
+    fn sum(&self) -> (usize, usize, Vec<String>) {
+        assert_eq!(*self.world.pending.lock(), 0);
+        (self.world.sent.lock().len(), *self.world.cancelled.lock(), self.world.told.lock().clone())
+    }
+}
+
+const SOON: Duration = Duration::from_millis(10);
+
+fn many() -> ServerBudget {
+    ServerBudget::new(MAX_PENDING_DIALS, 100)
+}
+
+#[tokio::test(start_paused = true)]
+async fn opens_through_the_chosen_agent() {
+    let bench = bench(Duration::ZERO, many(), &[Script::Open(SOON)]);
+    let dialed = bench.dial().await.unwrap();
+    assert_eq!((dialed.connection, &*dialed.agent_id, dialed.elapsed), ("connection", "a", SOON));
+    assert_eq!(*bench.world.sent.lock(), ["tcp node:443"]);
+    assert_eq!(bench.sum(), (1, 0, vec!["10ms".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_agent_it_fails_at_once() {
+    let bench = bench(Duration::ZERO, many(), &[]);
+    assert_eq!(bench.dial().await.unwrap_err(), DialFailure::NoAgent);
+    assert_eq!(bench.sum(), (0, 0, vec!["no_agent".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agents_refusal_is_final() {
+    let refused = LinkDialError::Refused("dial tcp 1.2.3.4:9: i/o timeout".to_owned());
+    let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, refused), Script::Open(SOON)]);
+    let failure = bench.dial().await.unwrap_err();
+    assert_eq!((failure.http_status(), &*failure.grpc_text()), (504, "dial tcp 1.2.3.4:9: i/o timeout"));
+    assert_eq!(bench.sum(), (1, 0, vec!["error_response".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_or_full_link_is_replaced_once() {
+    for error in [LinkDialError::Lost, LinkDialError::Full] {
+        let failing = Script::Fail(SOON, error.clone());
+        let saved = bench(Duration::ZERO, many(), &[failing.clone(), Script::Open(SOON)]);
+        let dialed = saved.dial().await.unwrap();
+        assert_eq!((&*dialed.agent_id, dialed.elapsed), ("b", 2 * SOON));
+        assert_eq!(saved.sum(), (2, 0, vec!["20ms".to_owned()]), "a saved dial is no failure");
+
+        let lost = bench(Duration::ZERO, many(), &[failing.clone(), failing, Script::Open(SOON)]);
+        let (failure, label) = match error {
+            LinkDialError::Full => (DialFailure::Full, "no_agent"),
+            _ => (DialFailure::LinkLost, "backend_close"),
+        };
+        assert_eq!(lost.dial().await.unwrap_err(), failure);
+        assert_eq!(lost.sum(), (2, 0, vec![label.to_owned()]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_deadline_covers_both_attempts() {
+    let after = Duration::from_secs(20);
+    let bench = bench(Duration::ZERO, many(), &[Script::Fail(after, LinkDialError::Lost), Script::Silent]);
+    let started = Instant::now();
+    assert_eq!(bench.dial().await.unwrap_err(), DialFailure::TimedOut);
+    assert_eq!(started.elapsed().as_secs(), DEFAULT_DIAL_TIMEOUT.as_secs());
+    assert_eq!(bench.sum(), (2, 1, vec!["backend_dial_timeout".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_behind_the_deadline() {
+    let bench = bench(SOON, many(), &[Script::Fail(SOON, LinkDialError::Lost), Script::Open(Duration::ZERO)]);
+    assert_eq!(bench.dial().await.unwrap_err(), DialFailure::TimedOut);
+    assert_eq!(bench.sum(), (1, 0, vec!["backend_dial_timeout".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_flag_sets_the_deadline() {
+    let bench = bench(SOON, many(), &[Script::Silent]);
+    let started = Instant::now();
+    assert_eq!(bench.dial().await.unwrap_err(), DialFailure::TimedOut);
+    assert!(started.elapsed() < 2 * SOON);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frontend_that_leaves_cancels() {
+    let bench = bench(Duration::ZERO, many(), &[Script::Silent]);
+    assert!(tokio::time::timeout(SOON, bench.dial()).await.is_err());
+    assert_eq!(bench.sum(), (1, 1, vec!["frontend_close".to_owned()]));
+    drop(bench.dialer.dial(&Target::new("tcp", "node:443")));
+    assert_eq!(bench.sum().0, 1, "a dial that was never polled is none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_exceeds_the_pending_dials_waits() {
+    let bench = bench(Duration::from_secs(1), ServerBudget::new(1, 100), &[Script::Open(SOON)]);
+    let (first, second) = tokio::join!(bench.dial(), bench.dial());
+    assert_eq!((first.unwrap().elapsed, second.unwrap().elapsed), (SOON, 2 * SOON));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_at_the_deadline_too() {
+    let bench = bench(SOON, ServerBudget::new(0, 100), &[Script::Open(SOON)]);
+    assert_eq!(bench.dial().await.unwrap_err(), DialFailure::SendFailed);
+    assert_eq!(bench.sum(), (0, 0, vec!["backend_dial_timeout".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_are_limited_until_they_end() {
+    let bench = bench(Duration::ZERO, ServerBudget::new(9, 1), &[Script::Open(SOON), Script::Open(SOON)]);
+    let first = bench.dial().await.unwrap();
+    assert_eq!(bench.dial().await.unwrap_err(), DialFailure::Full);
+    drop(first.slot);
+    assert!(bench.dial().await.is_ok());
+    assert_eq!(bench.sum(), (2, 0, vec!["10ms".to_owned(), "no_agent".to_owned(), "10ms".to_owned()]));
+}

@@ -1,0 +1,170 @@
+//! How many of everything a server carries, each number in one place with its reason, and the counters that
+//! keep dials and connections below theirs.
+//!
+//! A counter here only grants or refuses; it never closes what was granted.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Identifiers of one agent stream. Real agents announce a handful; each costs an entry in the route tables.
+pub const MAX_IDENTIFIERS: usize = 256;
+
+/// Bytes of one identifier after unescaping. A DNS name has at most 253.
+pub const MAX_IDENTIFIER_BYTES: usize = 512;
+
+/// Streams of one agent id. A healthy agent needs one, and two for a moment while it finds a duplicate; the rest
+/// is for half-open predecessors. A newcomer above it is refused: it never displaces an incumbent.
+pub const MAX_STREAMS_PER_AGENT: usize = 4;
+
+/// Agent ids known at once: about three times the largest supported cluster (5,000 nodes, an agent on each).
+pub const MAX_AGENTS: usize = 16_000;
+
+/// Dials under way on one agent. Above what an agent's descriptors usually allow; what exceeds waits within its
+/// own deadline instead of piling up at the agent.
+pub const MAX_PENDING_DIALS_PER_AGENT: usize = 4_096;
+
+/// Dials under way in all: four agents at their limit.
+pub const MAX_PENDING_DIALS: usize = 16_384;
+
+/// Connections through one agent. Half of an agent host's ephemeral ports towards one endpoint.
+pub const MAX_CONNECTIONS_PER_AGENT: usize = 16_000;
+
+/// Connections in all, before the descriptor limit is looked at. At 2 to 4 KiB each this is below 200 MiB.
+pub const MAX_CONNECTIONS: usize = 50_000;
+
+/// Descriptors kept free for listeners, agent streams, files and probes: the smaller of this and a quarter.
+pub const RESERVED_DESCRIPTORS: u64 = 512;
+
+/// [`MAX_CONNECTIONS`], or less where the process may not open so many descriptors (one per connection). `None`
+/// means that there is no descriptor limit.
+pub fn connections_within(descriptors: Option<u64>) -> usize {
+    let Some(descriptors) = descriptors else { return MAX_CONNECTIONS };
+    let usable = descriptors - RESERVED_DESCRIPTORS.min(descriptors / 4);
+    usize::try_from(usable).map_or(MAX_CONNECTIONS, |usable| usable.min(MAX_CONNECTIONS))
+}
+
+/// The soft limit of open descriptors of this process, `None` if it has none.
+pub fn descriptor_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+/// What all streams of one agent id may carry together. Cheap to clone; clones count as one.
+#[derive(Debug, Clone)]
+pub struct AgentBudget {
+    pending: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+}
+
+impl AgentBudget {
+    /// A budget of so many dials under way and so many connections.
+    pub fn new(pending: usize, connections: usize) -> Self {
+        Self {
+            pending: Arc::new(Semaphore::new(pending)),
+            connections: Arc::new(Semaphore::new(connections)),
+        }
+    }
+}
+
+impl Default for AgentBudget {
+    fn default() -> Self {
+        Self::new(MAX_PENDING_DIALS_PER_AGENT, MAX_CONNECTIONS_PER_AGENT)
+    }
+}
+
+/// What the whole server may carry. Cheap to clone; clones count as one.
+#[derive(Debug, Clone)]
+pub struct ServerBudget {
+    pending: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+}
+
+impl ServerBudget {
+    /// A budget of so many dials under way and so many connections.
+    pub fn new(pending: usize, connections: usize) -> Self {
+        Self {
+            pending: Arc::new(Semaphore::new(pending)),
+            connections: Arc::new(Semaphore::new(connections)),
+        }
+    }
+
+    /// The limits of this process.
+    pub fn of_process() -> Self {
+        Self::new(MAX_PENDING_DIALS, connections_within(descriptor_limit()))
+    }
+
+    /// Room for one more connection, or `None`: connections do not end soon enough to wait for.
+    pub fn connection(&self, agent: &AgentBudget) -> Option<ConnectionSlot> {
+        Some(ConnectionSlot {
+            _agent: Arc::clone(&agent.connections).try_acquire_owned().ok()?,
+            _server: Arc::clone(&self.connections).try_acquire_owned().ok()?,
+        })
+    }
+
+    /// Waits for room for one more dial, first come first served. Cancel-safe; the caller bounds the wait.
+    ///
+    /// The agent's room comes first: dials that wait for one silent agent must not use up everybody's.
+    pub async fn dial(&self, agent: &AgentBudget) -> DialSlot {
+        const OPEN: &str = "a budget's semaphores are never closed";
+        DialSlot {
+            _agent: Arc::clone(&agent.pending).acquire_owned().await.expect(OPEN),
+            _server: Arc::clone(&self.pending).acquire_owned().await.expect(OPEN),
+        }
+    }
+}
+
+/// Room taken by one connection, from before its dial until this is dropped.
+#[derive(Debug)]
+pub struct ConnectionSlot {
+    _agent: OwnedSemaphorePermit,
+    _server: OwnedSemaphorePermit,
+}
+
+/// Room taken by one dial under way, until this is dropped.
+#[derive(Debug)]
+pub struct DialSlot {
+    _agent: OwnedSemaphorePermit,
+    _server: OwnedSemaphorePermit,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_clamp_connections() {
+        assert_eq!(connections_within(None), MAX_CONNECTIONS);
+        assert_eq!(connections_within(Some(u64::MAX)), MAX_CONNECTIONS);
+        assert_eq!(connections_within(Some(1_048_576)), MAX_CONNECTIONS);
+        assert_eq!(connections_within(Some(65_536)), MAX_CONNECTIONS);
+        assert_eq!(connections_within(Some(50_100)), 49_588);
+        assert_eq!(connections_within(Some(1_024)), 768);
+        assert_eq!(connections_within(Some(64)), 48);
+        assert_eq!(connections_within(Some(0)), 0);
+    }
+
+    #[test]
+    fn connections_are_counted_per_agent_and_in_all() {
+        let (server, one, two) = (ServerBudget::new(9, 3), AgentBudget::new(9, 2), AgentBudget::new(9, 2));
+        let first = server.connection(&one).expect("room");
+        let _second = server.connection(&one).expect("room");
+        assert!(server.connection(&one).is_none(), "the agent is full");
+        let _third = server.connection(&two).expect("room");
+        assert!(server.connection(&two).is_none(), "the server is full");
+        drop(first);
+        assert!(server.connection(&two).is_some(), "a refusal kept nothing");
+    }
+
+    #[tokio::test]
+    async fn a_silent_agent_does_not_use_up_the_server() {
+        let (server, silent, other) =
+            (ServerBudget::new(2, 9), AgentBudget::new(1, 9), AgentBudget::new(1, 9));
+        let _pending = server.dial(&silent).await;
+        let mut waiting = Box::pin(server.dial(&silent));
+        tokio::select! {
+            biased; // the waiter must have queued up before the other agent's dial asks
+            _ = &mut waiting => panic!("granted above the agent's limit"),
+            _ = server.dial(&other) => {}
+        }
+    }
+}

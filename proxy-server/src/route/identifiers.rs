@@ -1,0 +1,209 @@
+//! What an agent says it serves: the metadata value `agentIdentifiers` of a Connect, parsed once.
+//!
+//! The value is a URL query (`host=node-1&ipv4=10.0.0.7&default-route=true`) with the rules of Go's
+//! `url.ParseQuery`, for that is what wrote and read it so far. This module judges syntax and size only; it never
+//! decides whether an agent may claim what it claims.
+#![deny(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::limits::{MAX_IDENTIFIER_BYTES, MAX_IDENTIFIERS};
+
+/// The identifiers of one agent stream, without repetitions.
+///
+/// Differences from the Go server, on purpose: a value that is not UTF-8 is kept with replacement characters
+/// (it can match no real host, and refusing it would turn an agent away that Go admits), and `cidr` values are
+/// parsed, because here they take part in routing (see [`crate::route`]); one that is no prefix is ignored, as
+/// Go ignores them all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identifiers {
+    /// The values of `ipv4`, `ipv6` and `host`: texts that a target's host is compared with, byte by byte. The
+    /// three keys share one name space, as they do in Go.
+    pub hosts: Vec<Arc<str>>,
+    /// The values of `cidr`, host bits cleared.
+    pub networks: Vec<IpNet>,
+    /// Whether the first `default-route` is true (`1`, `t`, `T`, `TRUE`, `true`, `True`; anything else is false).
+    pub default_route: bool,
+}
+
+/// Why the metadata was not understood. The Connect fails with this text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentifiersError {
+    /// Go has refused `;` as a separator since 1.17.
+    #[error("agentIdentifiers: invalid semicolon separator, separate the identifiers by &")]
+    Semicolon,
+    /// A `%` that two hexadecimal digits do not follow.
+    #[error("agentIdentifiers: invalid URL escape, % needs two hexadecimal digits")]
+    Escape,
+    /// More than [`MAX_IDENTIFIERS`].
+    #[error("agentIdentifiers: more than {MAX_IDENTIFIERS} identifiers, announce fewer")]
+    TooMany,
+    /// A value longer than [`MAX_IDENTIFIER_BYTES`].
+    #[error("agentIdentifiers: an identifier is longer than {MAX_IDENTIFIER_BYTES} bytes")]
+    TooLong,
+}
+
+impl Identifiers {
+    /// Parses the metadata value. Unknown keys are ignored, so that newer agents can say more.
+    ///
+    /// Empty values are kept: Go counts them as a backend of destHost, which decides readiness. They never match.
+    ///
+    /// # Errors
+    /// On a syntax that Go refuses as well, and above the limits of THREATS.md.
+    pub fn parse(text: &str) -> Result<Self, IdentifiersError> {
+        let mut found = Self::default();
+        let mut seen = HashSet::new();
+        let mut default_route = None;
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            if pair.contains(';') {
+                return Err(IdentifiersError::Semicolon);
+            }
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (key, value) = (unescape(key)?, unescape(value)?);
+            match key.as_str() {
+                "ipv4" | "ipv6" | "host" => found.add_host(&value, &mut seen)?,
+                "cidr" => found.add_network(&value)?,
+                "default-route" if default_route.is_none() => default_route = Some(is_true(&value)),
+                _ => {}
+            }
+        }
+        found.default_route = default_route.unwrap_or(false);
+        Ok(found)
+    }
+
+    fn add_host(&mut self, value: &str, seen: &mut HashSet<Arc<str>>) -> Result<(), IdentifiersError> {
+        self.check(value)?;
+        let value: Arc<str> = value.into();
+        if seen.insert(Arc::clone(&value)) {
+            self.hosts.push(value);
+        }
+        Ok(())
+    }
+
+    fn add_network(&mut self, value: &str) -> Result<(), IdentifiersError> {
+        self.check(value)?;
+        if let Ok(network) = value.parse::<IpNet>().map(|network| network.trunc())
+            && !self.networks.contains(&network)
+        {
+            self.networks.push(network);
+        }
+        Ok(())
+    }
+
+    fn check(&self, value: &str) -> Result<(), IdentifiersError> {
+        if value.len() > MAX_IDENTIFIER_BYTES {
+            return Err(IdentifiersError::TooLong);
+        }
+        if self.hosts.len() + self.networks.len() >= MAX_IDENTIFIERS {
+            return Err(IdentifiersError::TooMany);
+        }
+        Ok(())
+    }
+}
+
+/// Undoes query escaping: `%XX`, and `+` for a space.
+fn unescape(text: &str) -> Result<String, IdentifiersError> {
+    let mut bytes = text.bytes();
+    let mut plain = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        plain.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits = (hex(bytes.next()), hex(bytes.next()));
+                let (Some(high), Some(low)) = digits else { return Err(IdentifiersError::Escape) };
+                high << 4 | low
+            }
+            other => other,
+        });
+    }
+    Ok(String::from_utf8(plain).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+}
+
+fn hex(digit: Option<u8>) -> Option<u8> {
+    char::from(digit?).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(text, "1" | "t" | "T" | "TRUE" | "true" | "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hosts(found: &Identifiers) -> Vec<&str> {
+        found.hosts.iter().map(|h| &**h).collect()
+    }
+
+    #[test]
+    fn reads_every_key_and_repetitions_once() {
+        let found = Identifiers::parse(
+            "host=localhost&host=node1.mydomain.com&cidr=10.0.0.9/8&cidr=100::/64&ipv4=1.2.3.4&host=1.2.3.4\
+             &ipv6=100::&ipv6=100::1&default-route=true&uid=x&rack=r1",
+        )
+        .unwrap();
+        assert_eq!(hosts(&found), ["localhost", "node1.mydomain.com", "1.2.3.4", "100::", "100::1"]);
+        assert_eq!(found.networks, ["10.0.0.0/8".parse().unwrap(), "100::/64".parse().unwrap()]);
+        assert!(found.default_route);
+    }
+
+    #[test]
+    fn the_first_default_route_counts() {
+        for (text, want) in [
+            ("default-route=true&default-route=false", true),
+            ("default-route=false&default-route=true", false),
+            ("default-route=yes&default-route=true", false),
+            ("default-route", false),
+            ("default-route=T", true),
+            ("default-route=tRue", false),
+            ("Default-Route=true", false),
+        ] {
+            assert_eq!(Identifiers::parse(text).unwrap().default_route, want, "{text}");
+        }
+    }
+
+    #[test]
+    fn unescapes_as_a_query() {
+        let found = Identifiers::parse("%68ost=a%2eb+c&&host=%ff&host=a=b&ipv4=").unwrap();
+        assert_eq!(hosts(&found), ["a.b c", "\u{fffd}", "a=b", ""]);
+        assert_eq!(Identifiers::parse(""), Ok(Identifiers::default()));
+        assert_eq!(Identifiers::parse("cidr=nonsense").unwrap().networks, []);
+    }
+
+    #[test]
+    fn refuses_what_go_refuses() {
+        assert_eq!(Identifiers::parse(";"), Err(IdentifiersError::Semicolon));
+        assert_eq!(Identifiers::parse("host=a;host=b"), Err(IdentifiersError::Semicolon));
+        for text in ["host=%", "host=%4", "host=%zz", "%g0=1", "unknown=%"] {
+            assert_eq!(Identifiers::parse(text), Err(IdentifiersError::Escape), "{text}");
+        }
+    }
+
+    #[test]
+    fn holds_its_limits() {
+        let of = |n: usize| (0..n).map(|i| format!("host=h{i}")).collect::<Vec<_>>().join("&");
+        assert_eq!(Identifiers::parse(&of(MAX_IDENTIFIERS)).unwrap().hosts.len(), MAX_IDENTIFIERS);
+        assert_eq!(Identifiers::parse(&of(MAX_IDENTIFIERS + 1)), Err(IdentifiersError::TooMany));
+        let long = format!("host={}", "x".repeat(MAX_IDENTIFIER_BYTES + 1));
+        assert_eq!(Identifiers::parse(&long), Err(IdentifiersError::TooLong));
+        assert!(Identifiers::parse(&format!("note={}", "x".repeat(9_000))).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,200}") {
+            let _ = Identifiers::parse(&text);
+        }
+
+        #[test]
+        fn an_escaped_value_comes_back(value in "\\PC{1,60}") {
+            let escaped: String = value.bytes().map(|b| format!("%{b:02X}")).collect();
+            let found = Identifiers::parse(&format!("host={escaped}")).unwrap();
+            prop_assert_eq!(hosts(&found), [value.as_str()]);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The tables under their lock, and the registrations that keep them true.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rand::Rng;
+
+use super::hosts::HostTable;
+use super::identifiers::Identifiers;
+use super::members::Health;
+use super::pool::{Excluded, Pool};
+use super::{Backend, Choice, LinkId, RegisterError, RouteObserver, Strategy};
+use crate::limits::{AgentBudget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
+
+/// Which agents there are, and the strategies over them. Cheap to clone; clones are one.
+///
+/// `L` is a handle to an agent stream; the manager hands out clones of it and never looks into it.
+pub struct BackendManager<L> {
+    shared: Arc<Shared<L>>,
+}
+
+struct Shared<L> {
+    state: RwLock<State<L>>,
+    observer: Arc<dyn RouteObserver>,
+}
+
+struct State<L> {
+    last_id: u64,
+    links: HashMap<LinkId, Link<L>>,
+    agents: HashMap<Arc<str>, Agent>,
+    tables: Vec<(Strategy, Table)>,
+}
+
+struct Link<L> {
+    backend: Backend<L>,
+    draining: bool,
+    suspect: bool,
+}
+
+/// What the streams of one agent id share.
+#[derive(Default)]
+struct Agent {
+    streams: usize,
+    budget: AgentBudget,
+}
+
+enum Table {
+    /// All agents.
+    Agents(Pool),
+    /// Agents by host.
+    Hosts(HostTable),
+    /// Agents with a default route.
+    Routes(Pool),
+}
+
+impl<L> BackendManager<L> {
+    /// An empty manager for these strategies, in this order; a repeated one counts once.
+    pub fn new(strategies: &[Strategy], observer: Arc<dyn RouteObserver>) -> Self {
+        let mut tables: Vec<(Strategy, Table)> = Vec::new();
+        for strategy in strategies {
+            if tables.iter().all(|(known, _)| known != strategy) {
+                tables.push((*strategy, Table::new(*strategy)));
+                observer.ready_backends(*strategy, 0);
+                observer.ready_backend_connections(0);
+            }
+        }
+        let state = State { last_id: 0, links: HashMap::new(), agents: HashMap::new(), tables };
+        Self { shared: Arc::new(Shared { state: RwLock::new(state), observer }) }
+    }
+
+    /// Adds a stream to the tables until the registration is dropped.
+    ///
+    /// # Errors
+    /// Above the limits of streams per agent id and of agents. Nobody is displaced.
+    pub fn register(&self, backend: Backend<L>) -> Result<Registration<L>, RegisterError> {
+        let mut state = self.shared.state.write();
+        let known = state.agents.get(&backend.agent_id).map(|agent| agent.streams);
+        if known.is_some_and(|streams| streams >= MAX_STREAMS_PER_AGENT) {
+            return Err(RegisterError::TooManyStreams);
+        }
+        if known.is_none() && state.agents.len() >= MAX_AGENTS {
+            return Err(RegisterError::TooManyAgents);
+        }
+        state.last_id += 1;
+        let id = LinkId(state.last_id);
+        state.agents.entry(Arc::clone(&backend.agent_id)).or_default().streams += 1;
+        self.shared.update(&mut state.tables, &backend.identifiers, |table| {
+            table.set(&backend.agent_id, &backend.identifiers, id, Health::Ready);
+        });
+        state.links.insert(id, Link { backend, draining: false, suspect: false });
+        Ok(Registration { manager: self.clone(), id })
+    }
+
+    /// The agent asked for no new dials. For good: a stream never stops draining.
+    pub fn set_draining(&self, id: LinkId) {
+        self.change(id, |link| link.draining = true);
+    }
+
+    /// A ping went unanswered for too long, or was answered after all.
+    pub fn mark_suspect(&self, id: LinkId, suspect: bool) {
+        self.change(id, |link| link.suspect = suspect);
+    }
+
+    /// The first strategy has a backend, leaving ones included: what `/readyz` asks.
+    pub fn ready(&self) -> bool {
+        self.shared.state.read().tables.first().is_some_and(|(_, table)| table.len() > 0)
+    }
+
+    /// The identifiers known to each strategy, in the order of the flag.
+    pub fn counts(&self) -> Vec<(Strategy, usize)> {
+        self.shared.state.read().tables.iter().map(|(strategy, table)| (*strategy, table.len())).collect()
+    }
+
+    /// How many streams are registered.
+    pub fn links(&self) -> usize {
+        self.shared.state.read().links.len()
+    }
+
+    fn change(&self, id: LinkId, change: impl FnOnce(&mut Link<L>)) {
+        let mut state = self.shared.state.write();
+        let State { links, tables, .. } = &mut *state;
+        let Some(link) = links.get_mut(&id) else { return };
+        let before = link.health();
+        change(link);
+        if link.health() != before {
+            for (_, table) in tables {
+                table.set(&link.backend.agent_id, &link.backend.identifiers, id, link.health());
+            }
+        }
+    }
+
+    fn unregister(&self, id: LinkId) {
+        let mut state = self.shared.state.write();
+        let Some(link) = state.links.remove(&id) else { return };
+        let Backend { agent_id, identifiers, .. } = &link.backend;
+        self.shared.update(&mut state.tables, identifiers, |table| table.remove(agent_id, identifiers, id));
+        if let Some(agent) = state.agents.get_mut(agent_id) {
+            agent.streams -= 1;
+            if agent.streams == 0 {
+                state.agents.remove(agent_id);
+            }
+        }
+        drop(state);
+        drop(link); // the handle's own Drop must not run under the lock
+    }
+}
+
+impl<L: Clone> BackendManager<L> {
+    /// Chooses a stream for a target's host, by the rules of [`crate::route`]. `exclude` is short: the streams
+    /// that this dial has tried.
+    pub fn choose(&self, host: &str, exclude: &[LinkId]) -> Option<Choice<L>> {
+        self.choose_with(host, exclude, &mut rand::rng())
+    }
+
+    pub(super) fn choose_with(
+        &self,
+        host: &str,
+        exclude: &[LinkId],
+        rng: &mut impl Rng,
+    ) -> Option<Choice<L>> {
+        let state = self.shared.state.read();
+        let agent_of = |id: &LinkId| Some(Arc::clone(&state.links.get(id)?.backend.agent_id));
+        let excluded: Vec<Excluded> =
+            exclude.iter().filter_map(|id| Some(Excluded { id: *id, agent: agent_of(id)? })).collect();
+        for health in [Health::Ready, Health::Leaving] {
+            for (strategy, table) in &state.tables {
+                let found = match table {
+                    Table::Agents(pool) | Table::Routes(pool) => pool.pick(health, &excluded, rng),
+                    Table::Hosts(hosts) => hosts.find(host, health, exclude),
+                };
+                if let Some(id) = found {
+                    return state.choice(id, *strategy);
+                }
+            }
+        }
+        None
+    }
+}
+
+impl<L: Clone> State<L> {
+    fn choice(&self, id: LinkId, strategy: Strategy) -> Option<Choice<L>> {
+        let Backend { agent_id, handle, .. } = &self.links.get(&id)?.backend;
+        Some(Choice {
+            link: id,
+            agent_id: Arc::clone(agent_id),
+            budget: self.agents.get(agent_id)?.budget.clone(),
+            handle: handle.clone(),
+            strategy,
+        })
+    }
+}
+
+impl<L> Shared<L> {
+    /// Changes the tables that a backend is in, and reports each of them: Go sets `ready_backend_connections`
+    /// from each as it goes, hence the last one's number stays.
+    fn update(
+        &self,
+        tables: &mut [(Strategy, Table)],
+        identifiers: &Identifiers,
+        mut change: impl FnMut(&mut Table),
+    ) {
+        for (strategy, table) in tables.iter_mut().filter(|(_, table)| table.holds(identifiers)) {
+            change(table);
+            self.observer.ready_backends(*strategy, table.len());
+            self.observer.ready_backend_connections(table.len());
+        }
+    }
+}
+
+impl<L> Link<L> {
+    fn health(&self) -> Health {
+        if self.draining || self.suspect { Health::Leaving } else { Health::Ready }
+    }
+}
+
+impl Table {
+    fn new(strategy: Strategy) -> Self {
+        match strategy {
+            Strategy::Default => Table::Agents(Pool::default()),
+            Strategy::DestHost => Table::Hosts(HostTable::default()),
+            Strategy::DefaultRoute => Table::Routes(Pool::default()),
+        }
+    }
+
+    fn holds(&self, identifiers: &Identifiers) -> bool {
+        match self {
+            Table::Agents(_) => true,
+            Table::Hosts(_) => !identifiers.hosts.is_empty() || !identifiers.networks.is_empty(),
+            Table::Routes(_) => identifiers.default_route,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Table::Agents(pool) | Table::Routes(pool) => pool.len(),
+            Table::Hosts(hosts) => hosts.len(),
+        }
+    }
+
+    fn set(&mut self, agent: &Arc<str>, identifiers: &Identifiers, id: LinkId, health: Health) {
+        match self {
+            Table::Routes(_) if !identifiers.default_route => {}
+            Table::Agents(pool) | Table::Routes(pool) => pool.set(agent, id, health),
+            Table::Hosts(hosts) => hosts.set(identifiers, id, health),
+        }
+    }
+
+    fn remove(&mut self, agent: &Arc<str>, identifiers: &Identifiers, id: LinkId) {
+        match self {
+            Table::Agents(pool) | Table::Routes(pool) => pool.remove(agent, id),
+            Table::Hosts(hosts) => hosts.remove(identifiers, id),
+        }
+    }
+}
+
+/// A stream's place in the tables. Dropping it removes exactly this stream, whatever others share its names.
+#[must_use = "dropping the registration removes the stream"]
+pub struct Registration<L> {
+    manager: BackendManager<L>,
+    id: LinkId,
+}
+
+impl<L> Registration<L> {
+    /// The stream's number.
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+}
+
+impl<L> Drop for Registration<L> {
+    fn drop(&mut self) {
+        self.manager.unregister(self.id);
+    }
+}
+
+impl<L> Clone for BackendManager<L> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<L> fmt::Debug for BackendManager<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackendManager").finish_non_exhaustive()
+    }
+}
+
+impl<L> fmt::Debug for Registration<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! Agents to pick one from at random, in constant time however many there are and however many drain.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rand::{Rng, RngExt};
+
+use super::LinkId;
+use super::members::{Health, Members};
+
+/// Agent ids with their streams. Each agent is as likely as another, however many streams it has.
+///
+/// Invariant: each agent is in the dense list of its members' health, at the index that its entry says.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    agents: HashMap<Arc<str>, Entry>,
+    ready: Vec<Arc<str>>,
+    leaving: Vec<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    members: Members,
+    health: Health,
+    at: usize,
+}
+
+/// A stream that must not be chosen, with the agent that it belongs to.
+#[derive(Debug)]
+pub(super) struct Excluded {
+    pub(super) id: LinkId,
+    pub(super) agent: Arc<str>,
+}
+
+impl Pool {
+    /// How many agents there are.
+    pub(super) fn len(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// Adds a stream, or changes its health.
+    pub(super) fn set(&mut self, agent: &Arc<str>, id: LinkId, health: Health) {
+        let mut members = match self.agents.remove(agent) {
+            Some(entry) => self.unlist(entry),
+            None => Members::default(),
+        };
+        members.set(id, health);
+        self.list(agent, members);
+    }
+
+    /// Removes a stream, and its agent with the last one.
+    pub(super) fn remove(&mut self, agent: &Arc<str>, id: LinkId) {
+        let Some(entry) = self.agents.remove(agent) else { return };
+        let mut members = self.unlist(entry);
+        members.remove(id);
+        if !members.is_empty() {
+            self.list(agent, members);
+        }
+    }
+
+    /// A random agent's first stream of that health.
+    ///
+    /// With `Leaving` the caller has made sure that `Ready` yields nothing under the same exclusions. An excluded
+    /// stream does not make another agent more likely than the rest.
+    pub(super) fn pick(&self, health: Health, exclude: &[Excluded], rng: &mut impl Rng) -> Option<LinkId> {
+        let ids: Vec<LinkId> = exclude.iter().map(|e| e.id).collect();
+        let mut blocked = Vec::new(); // indices in the list that have no stream left
+        let mut extra = Vec::new(); // agents of the other list that have one of this health
+        for agent in distinct(exclude) {
+            let Some(entry) = self.agents.get(agent) else { continue };
+            match entry.members.first(health, &ids) {
+                None if entry.health == health => blocked.push(entry.at),
+                Some(id) if entry.health != health && health == Health::Leaving => extra.push(id),
+                _ => {}
+            }
+        }
+        blocked.sort_unstable();
+        let list = self.of(health);
+        let free = list.len() - blocked.len();
+        if free + extra.len() == 0 {
+            return None;
+        }
+        let mut at = rng.random_range(0..free + extra.len());
+        if at >= free {
+            return extra.get(at - free).copied();
+        }
+        for skipped in blocked {
+            at += usize::from(skipped <= at);
+        }
+        self.agents.get(list.get(at)?)?.members.first(health, &ids)
+    }
+
+    fn of(&self, health: Health) -> &Vec<Arc<str>> {
+        match health {
+            Health::Ready => &self.ready,
+            Health::Leaving => &self.leaving,
+        }
+    }
+
+    fn list(&mut self, agent: &Arc<str>, members: Members) {
+        let health = members.health();
+        let list = match health {
+            Health::Ready => &mut self.ready,
+            Health::Leaving => &mut self.leaving,
+        };
+        let at = list.len();
+        list.push(Arc::clone(agent));
+        self.agents.insert(Arc::clone(agent), Entry { members, health, at });
+    }
+
+    /// Takes an entry, which is no longer in the map, out of its dense list; the list's last one fills the gap.
+    fn unlist(&mut self, entry: Entry) -> Members {
+        let list = match entry.health {
+            Health::Ready => &mut self.ready,
+            Health::Leaving => &mut self.leaving,
+        };
+        list.swap_remove(entry.at);
+        if let Some(moved) = list.get(entry.at).and_then(|agent| self.agents.get_mut(agent)) {
+            moved.at = entry.at;
+        }
+        entry.members
+    }
+}
+
+/// The agents of a short list of exclusions, each once.
+fn distinct(exclude: &[Excluded]) -> impl Iterator<Item = &Arc<str>> {
+    exclude
+        .iter()
+        .enumerate()
+        .filter(|(at, e)| exclude.iter().take(*at).all(|earlier| earlier.agent != e.agent))
+        .map(|(_, e)| &e.agent)
+}
