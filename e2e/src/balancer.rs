@@ -1,0 +1,151 @@
+//! A small TCP load balancer in front of the server replicas' agent ports, with the faults that real ones have.
+//!
+//! It passes bytes and knows no protocol. It can stick to one replica, stop passing bytes (a half-open network), and
+//! cut what it carries.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+/// The size of one pass from side to side.
+const PIECE: usize = 64 * 1024;
+
+/// Where the next connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// To each replica in turn.
+    RoundRobin,
+    /// Always to the same one.
+    Stick(usize),
+}
+
+/// The balancer: ends with its handle, and so does everything it carries.
+#[derive(Debug)]
+pub struct Balancer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Shared {
+    backends: Vec<SocketAddr>,
+    policy: Mutex<Policy>,
+    next: AtomicUsize,
+    accepted: AtomicUsize,
+    paused: watch::Sender<bool>,
+    carried: Mutex<JoinSet<()>>,
+}
+
+impl Balancer {
+    /// Listens on a free port of the loopback interface.
+    pub async fn start(backends: Vec<SocketAddr>) -> Result<Self> {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot bind the balancer")?;
+        Self::start_on(listener, backends)
+    }
+
+    /// Serves on a listener that is bound already.
+    pub fn start_on(listener: TcpListener, backends: Vec<SocketAddr>) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            backends,
+            policy: Mutex::new(Policy::RoundRobin),
+            next: AtomicUsize::new(0),
+            accepted: AtomicUsize::new(0),
+            paused: watch::Sender::new(false),
+            carried: Mutex::new(JoinSet::new()),
+        });
+        let address = listener.local_addr()?;
+        let accepting = tokio::spawn(accept(listener, shared.clone())).abort_handle();
+        Ok(Self { address, shared, accepting })
+    }
+
+    /// Where agents connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.shared.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Changes where new connections go.
+    pub fn set_policy(&self, policy: Policy) {
+        *self.shared.policy.lock() = policy;
+    }
+
+    /// Stops passing bytes without closing anything, or goes on.
+    pub fn pause(&self, paused: bool) {
+        self.shared.paused.send_replace(paused);
+    }
+
+    /// Cuts every carried connection with a reset. New ones are accepted as before.
+    pub fn cut(&self) {
+        self.shared.carried.lock().abort_all();
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((agent, _)) = listener.accept().await {
+        shared.accepted.fetch_add(1, Ordering::Relaxed);
+        let index = match *shared.policy.lock() {
+            Policy::Stick(index) => index,
+            Policy::RoundRobin => shared.next.fetch_add(1, Ordering::Relaxed) % shared.backends.len().max(1),
+        };
+        let Some(backend) = shared.backends.get(index).copied() else { continue };
+        let paused = shared.paused.subscribe();
+        let mut carried = shared.carried.lock();
+        while carried.try_join_next().is_some() {}
+        carried.spawn(carry(agent, backend, paused));
+    }
+}
+
+async fn carry(agent: TcpStream, backend: SocketAddr, paused: watch::Receiver<bool>) {
+    let Ok(server) = TcpStream::connect(backend).await else { return };
+    for stream in [&agent, &server] {
+        // With a zero linger an aborted task resets both sides, as a dead balancer's host would; an orderly end
+        // sends its FIN by the shutdowns below first.
+        let _ = SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+        let _ = stream.set_nodelay(true);
+    }
+    let (mut agent_in, mut agent_out) = agent.into_split();
+    let (mut server_in, mut server_out) = server.into_split();
+    let up = pass(&mut agent_in, &mut server_out, paused.clone());
+    let down = pass(&mut server_in, &mut agent_out, paused);
+    tokio::join!(up, down);
+}
+
+async fn pass(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    mut paused: watch::Receiver<bool>,
+) {
+    let mut piece = vec![0; PIECE];
+    loop {
+        let count = from.read(&mut piece).await.unwrap_or(0);
+        if paused.wait_for(|paused| !paused).await.is_err() {
+            return;
+        }
+        let Some(bytes) = piece.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+        if to.write_all(bytes).await.is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}

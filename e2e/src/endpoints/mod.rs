@@ -1,0 +1,245 @@
+//! What agents dial: endpoints with one simple habit each, on free ports of the loopback interface.
+//!
+//! An endpoint ends with its handle, together with all of its connections, and counts what it accepted and holds.
+
+mod dead;
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+
+pub use self::dead::{FullQueue, Refusing};
+use crate::payload::{Digest, Digester, Payload};
+use crate::wait::{DEADLINE, until};
+
+/// A page that [`Endpoint::page`] serves.
+pub const PAGE: &str = "Hello from behind the tunnel.\n";
+
+/// A listening endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: AbortHandle,
+}
+
+/// How the input of one connection ended.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// What arrived.
+    pub digest: Digest,
+    /// Whether it ended by FIN (and not by a reset).
+    pub clean: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    accepted: AtomicUsize,
+    open: AtomicUsize,
+    received: Mutex<Vec<Received>>,
+    released: Notify,
+}
+
+/// Counts a connection as open for as long as it lives.
+struct Open(Arc<Shared>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Endpoint {
+    /// Sends everything back, and its FIN after the peer's.
+    pub async fn echo() -> Result<Self> {
+        Self::serve(|mut stream, _| async move {
+            let (mut input, mut output) = stream.split();
+            let _ = tokio::io::copy_buf(
+                &mut tokio::io::BufReader::with_capacity(64 * 1024, &mut input),
+                &mut output,
+            )
+            .await;
+            let _ = output.shutdown().await;
+        })
+        .await
+    }
+
+    /// Sends `payload` as soon as it accepts, then its FIN, then reads to the end.
+    pub async fn source(payload: Payload) -> Result<Self> {
+        Self::serve(move |mut stream, shared| async move {
+            let _ = payload.send(&mut stream).await;
+            let _ = stream.shutdown().await;
+            digest_to_end(&mut stream, &shared).await;
+        })
+        .await
+    }
+
+    /// Sends `payload` as soon as it accepts, and then holds the connection until the peer ends it.
+    pub async fn greeter(payload: Payload) -> Result<Self> {
+        Self::serve(move |mut stream, shared| async move {
+            let _ = payload.send(&mut stream).await;
+            digest_to_end(&mut stream, &shared).await;
+        })
+        .await
+    }
+
+    /// Reads to the end and keeps the digest.
+    pub async fn sink() -> Result<Self> {
+        Self::serve(|mut stream, shared| async move { digest_to_end(&mut stream, &shared).await }).await
+    }
+
+    /// Reads to the end of the peer's bytes, and only then answers with `payload`: needs a half-close on the way in.
+    pub async fn answer_after_end(payload: Payload) -> Result<Self> {
+        Self::serve(move |mut stream, shared| async move {
+            digest_to_end(&mut stream, &shared).await;
+            let _ = payload.send(&mut stream).await;
+            let _ = stream.shutdown().await;
+        })
+        .await
+    }
+
+    /// Accepts and does not read until [`Endpoint::release`]; then behaves as a sink.
+    pub async fn stalled() -> Result<Self> {
+        Self::serve(|mut stream, shared| async move {
+            // A small receive buffer, so that the stall is felt soon.
+            let _ = SockRef::from(&stream).set_recv_buffer_size(16 * 1024);
+            shared.released.notified().await;
+            digest_to_end(&mut stream, &shared).await;
+        })
+        .await
+    }
+
+    /// Reads one byte, then resets the connection.
+    pub async fn resetting() -> Result<Self> {
+        Self::serve(|mut stream, _| async move {
+            let _ = stream.read_u8().await;
+            let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+        })
+        .await
+    }
+
+    /// Serves one plain page over HTTP/1.1, one request per connection.
+    pub async fn page() -> Result<Self> {
+        Self::serve(|mut stream, _| async move {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                match stream.read_u8().await {
+                    Ok(byte) if request.len() < 16 * 1024 => request.push(byte),
+                    _ => return,
+                }
+            }
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{PAGE}",
+                PAGE.len()
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        })
+        .await
+    }
+
+    /// Serves every accepted connection by `habit`, each in a task of its own.
+    async fn serve<F, Fut>(habit: F) -> Result<Self>
+    where
+        F: Fn(TcpStream, Arc<Shared>) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot bind an endpoint")?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::default());
+        let counted = shared.clone();
+        let accepting = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = stream.set_nodelay(true);
+                counted.accepted.fetch_add(1, Ordering::Relaxed);
+                counted.open.fetch_add(1, Ordering::Relaxed);
+                let open = Open(counted.clone());
+                let serving = habit(stream, counted.clone());
+                connections.spawn(async move {
+                    let _open = open;
+                    serving.await;
+                });
+                while connections.try_join_next().is_some() {}
+            }
+        })
+        .abort_handle();
+        Ok(Self { address, shared, accepting })
+    }
+
+    /// The address to dial.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address as `host:port`.
+    pub fn target(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Connections accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.shared.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Connections held now.
+    pub fn open(&self) -> usize {
+        self.shared.open.load(Ordering::Relaxed)
+    }
+
+    /// What ended so far, in the order of the ends.
+    pub fn received(&self) -> Vec<Received> {
+        self.shared.received.lock().clone()
+    }
+
+    /// Lets stalled connections read.
+    pub fn release(&self) {
+        self.shared.released.notify_waiters();
+    }
+
+    /// Waits until exactly `count` connections are held.
+    pub async fn wait_open(&self, count: usize) -> Result<()> {
+        let what = format!("{count} connections at the endpoint");
+        until(&what, DEADLINE, || async { (self.open() == count).then_some(()) })
+            .await
+            .with_context(|| format!("there are {}", self.open()))
+    }
+
+    /// Waits until the input of `count` connections ended, and yields them.
+    pub async fn wait_received(&self, count: usize) -> Result<Vec<Received>> {
+        let what = format!("the end of {count} connections at the endpoint");
+        until(&what, DEADLINE, || async { Some(self.received()).filter(|all| all.len() >= count) })
+            .await
+            .with_context(|| format!("{} ended", self.received().len()))
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn digest_to_end(stream: &mut TcpStream, shared: &Shared) {
+    let mut digester = Digester::default();
+    let mut chunk = vec![0; 64 * 1024];
+    let clean = loop {
+        match stream.read(&mut chunk).await {
+            Ok(0) => break true,
+            Ok(count) => digester.update(chunk.get(..count).unwrap_or_default()),
+            Err(_) => break false,
+        }
+    };
+    shared.received.lock().push(Received { digest: digester.finish(), clean });
+}

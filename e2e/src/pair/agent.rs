@@ -1,0 +1,123 @@
+//! One agent.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Result;
+use tempfile::TempDir;
+
+use super::server::wait_status;
+use super::{Setup, local, text};
+use crate::metrics::{AGENT, Scrape, wait_for};
+use crate::pki::Pki;
+use crate::ports::Lease;
+use crate::process::{Process, Recipe};
+use crate::program::Program;
+use crate::wait::DEADLINE;
+
+/// A running proxy-agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// The process.
+    pub process: Process,
+    /// The health port.
+    pub health: SocketAddr,
+    /// The admin port.
+    pub admin: SocketAddr,
+    _ports: Vec<Lease>,
+    _folder: Arc<TempDir>,
+}
+
+impl Agent {
+    pub(super) fn start(
+        setup: &Setup,
+        id: &str,
+        identifiers: &str,
+        server: SocketAddr,
+        further: &[&str],
+        folder: Arc<TempDir>,
+        pki: &Pki,
+    ) -> Result<Self> {
+        let mut args = setup.agent_args.clone();
+        args.extend(further.iter().map(|arg| (*arg).to_owned()));
+        let program = setup.programs.as_ref().map(|(_, agent)| agent.clone());
+        Self::start_program(program, id, identifiers, server, args, folder, pki)
+    }
+
+    /// Starts an agent against any server; `further` flags override the usual ones.
+    pub fn start_program(
+        program: Option<std::path::PathBuf>,
+        id: &str,
+        identifiers: &str,
+        server: SocketAddr,
+        further: Vec<String>,
+        folder: Arc<TempDir>,
+        pki: &Pki,
+    ) -> Result<Self> {
+        let (health, admin) = (Lease::new()?, Lease::new()?);
+        let mut args = vec![
+            format!("--agent-id={id}"),
+            format!("--proxy-server-host={}", server.ip()),
+            format!("--proxy-server-port={}", server.port()),
+            format!("--ca-cert={}", text(&pki.cluster_ca)?),
+            format!("--agent-cert={}", text(&pki.agent.cert)?),
+            format!("--agent-key={}", text(&pki.agent.key)?),
+            "--health-server-host=127.0.0.1".into(),
+            format!("--health-server-port={}", health.port()),
+            format!("--admin-server-port={}", admin.port()),
+            // Tests do not want to wait for the usual second between tries.
+            "--sync-interval=100ms".into(),
+            "--sync-interval-cap=1s".into(),
+            "--probe-interval=100ms".into(),
+        ];
+        if !identifiers.is_empty() {
+            args.push(format!("--agent-identifiers={identifiers}"));
+        }
+        args.extend(further);
+        let program = match program {
+            Some(program) => program,
+            None => Program::Agent.path()?,
+        };
+        let name = format!("proxy-agent {id}");
+        let process = Process::spawn(Recipe { name, program, args, env: Vec::new() })?;
+        Ok(Self {
+            process,
+            health: local(health.port()),
+            admin: local(admin.port()),
+            _ports: vec![health, admin],
+            _folder: folder,
+        })
+    }
+
+    /// Waits until `/readyz` is 200.
+    pub async fn wait_ready(&mut self) -> Result<()> {
+        wait_status(&mut self.process, self.health, "/readyz", 200).await
+    }
+
+    /// Waits until `/readyz` is 503: no healthy server connection.
+    pub async fn wait_unready(&mut self) -> Result<()> {
+        wait_status(&mut self.process, self.health, "/readyz", 503).await
+    }
+
+    /// A scrape.
+    pub async fn metrics(&self) -> Result<Scrape> {
+        Scrape::fetch(self.health).await
+    }
+
+    /// Waits until the condition holds over the agent's metrics.
+    pub async fn wait_metrics(&self, what: &str, condition: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
+        wait_for(what, self.health, DEADLINE, condition).await
+    }
+
+    /// Waits until a metric (named without prefix) has that value.
+    pub async fn wait_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Result<Scrape> {
+        let full = format!("{AGENT}{name}");
+        let what = format!("{name}{labels:?} = {value} at the agent");
+        self.wait_metrics(&what, |scrape| scrape.value(&full, labels) == value).await
+    }
+
+    /// A metric (named without prefix) now; absent counts as zero.
+    pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
+        Ok(self.metrics().await?.value(&format!("{AGENT}{name}"), labels))
+    }
+}

@@ -1,0 +1,243 @@
+//! Server replicas and agents, started together with the flags that an operator would give them.
+
+mod agent;
+mod server;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+pub use self::agent::Agent;
+pub use self::server::Server;
+use crate::balancer::Balancer;
+use crate::frontend::{Frontend, Mode};
+use crate::metrics::{AGENT, SERVER, wait_for};
+use crate::pki::Pki;
+
+/// How long a pair may take to find each other.
+const START: Duration = Duration::from_secs(60);
+
+/// How a server listens for frontends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// A Unix socket.
+    Unix,
+    /// TCP with mutual TLS.
+    Tls,
+}
+
+/// All four ways to reach a server.
+pub const FRONTS: [(Mode, Front); 4] = [
+    (Mode::Grpc, Front::Unix),
+    (Mode::Grpc, Front::Tls),
+    (Mode::HttpConnect, Front::Unix),
+    (Mode::HttpConnect, Front::Tls),
+];
+
+/// What a pair consists of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    mode: Mode,
+    front: Front,
+    servers: usize,
+    agents: usize,
+    balanced: bool,
+    server_args: Vec<String>,
+    agent_args: Vec<String>,
+    agent_ids: Vec<(String, String)>,
+    programs: Option<(std::path::PathBuf, std::path::PathBuf)>,
+}
+
+impl Setup {
+    /// One server and one agent.
+    pub fn new(mode: Mode, front: Front) -> Self {
+        Self {
+            mode,
+            front,
+            servers: 1,
+            agents: 1,
+            balanced: false,
+            server_args: Vec::new(),
+            agent_args: Vec::new(),
+            agent_ids: Vec::new(),
+            programs: None,
+        }
+    }
+
+    /// The usual way: gRPC over a Unix socket.
+    pub fn grpc() -> Self {
+        Self::new(Mode::Grpc, Front::Unix)
+    }
+
+    /// HTTP CONNECT over a Unix socket.
+    pub fn http_connect() -> Self {
+        Self::new(Mode::HttpConnect, Front::Unix)
+    }
+
+    /// How many server replicas. More than one are put behind a balancer.
+    pub fn servers(mut self, count: usize) -> Self {
+        self.servers = count;
+        self.balanced |= count > 1;
+        self
+    }
+
+    /// How many agents, named `agent-0` and so on.
+    pub fn agents(mut self, count: usize) -> Self {
+        self.agents = count;
+        self
+    }
+
+    /// Puts a balancer between agents and servers even for one server.
+    pub fn balanced(mut self) -> Self {
+        self.balanced = true;
+        self
+    }
+
+    /// A further flag of every server.
+    pub fn server_arg(mut self, arg: impl Into<String>) -> Self {
+        self.server_args.push(arg.into());
+        self
+    }
+
+    /// A further flag of every agent.
+    pub fn agent_arg(mut self, arg: impl Into<String>) -> Self {
+        self.agent_args.push(arg.into());
+        self
+    }
+
+    /// An agent with that id and those identifiers, in place of the counted ones.
+    pub fn agent(mut self, id: &str, identifiers: &str) -> Self {
+        self.agent_ids.push((id.into(), identifiers.into()));
+        self
+    }
+
+    /// Other programs than the environment's.
+    pub fn programs(mut self, server: std::path::PathBuf, agent: std::path::PathBuf) -> Self {
+        self.programs = Some((server, agent));
+        self
+    }
+
+    /// Starts everything, and waits until every agent is connected to every server.
+    pub async fn start(self) -> Result<Pair> {
+        let folder = Arc::new(tempfile::Builder::new().prefix("knp").tempdir()?);
+        let pki = Pki::create(folder.path())?;
+        let mut servers = Vec::new();
+        for index in 0..self.servers {
+            servers.push(Server::start(&self, index, folder.clone(), &pki)?);
+        }
+        for server in &mut servers {
+            server.wait_healthy().await?;
+        }
+        let ports: Vec<SocketAddr> = servers.iter().map(Server::agent_address).collect();
+        let balancer = if self.balanced { Some(Balancer::start(ports.clone()).await?) } else { None };
+        let mut pair = Pair { servers, agents: Vec::new(), balancer, pki, setup: self, folder };
+        let ids = if pair.setup.agent_ids.is_empty() {
+            (0..pair.setup.agents).map(|index| (format!("agent-{index}"), String::new())).collect()
+        } else {
+            pair.setup.agent_ids.clone()
+        };
+        for (id, identifiers) in &ids {
+            pair.add_agent(id, identifiers, &[])?;
+        }
+        pair.wait_connected().await?;
+        Ok(pair)
+    }
+}
+
+/// Running servers and agents. Everything ends with it.
+#[derive(Debug)]
+pub struct Pair {
+    /// The agents. Declared first: they are stopped before the servers.
+    pub agents: Vec<Agent>,
+    /// The server replicas.
+    pub servers: Vec<Server>,
+    /// What agents connect to, if not the server itself.
+    pub balancer: Option<Balancer>,
+    /// The certificates.
+    pub pki: Pki,
+    setup: Setup,
+    folder: Arc<TempDir>,
+}
+
+impl Pair {
+    /// The frontend of the first server.
+    pub fn frontend(&self) -> &Frontend {
+        &self.server().frontend
+    }
+
+    /// The first server.
+    pub fn server(&self) -> &Server {
+        self.servers.first().expect("a pair has a server")
+    }
+
+    /// The first server.
+    pub fn server_mut(&mut self) -> &mut Server {
+        self.servers.first_mut().expect("a pair has a server")
+    }
+
+    /// The first agent.
+    pub fn agent(&self) -> &Agent {
+        self.agents.first().expect("this pair has an agent")
+    }
+
+    /// The first agent.
+    pub fn agent_mut(&mut self) -> &mut Agent {
+        self.agents.first_mut().expect("this pair has an agent")
+    }
+
+    /// The folder that holds certificates and sockets.
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Starts one more agent, without waiting for it.
+    pub fn add_agent(&mut self, id: &str, identifiers: &str, args: &[&str]) -> Result<()> {
+        let address = match &self.balancer {
+            Some(balancer) => balancer.address(),
+            None => self.server().agent_address(),
+        };
+        let agent =
+            Agent::start(&self.setup, id, identifiers, address, args, self.folder.clone(), &self.pki)?;
+        self.agents.push(agent);
+        Ok(())
+    }
+
+    /// Waits until every agent holds a stream to every server, and every server knows as many.
+    pub async fn wait_connected(&mut self) -> Result<()> {
+        let (agents, servers) = (self.agents.len(), self.servers.len());
+        for agent in &mut self.agents {
+            agent.process.check_alive()?;
+            let name = format!("{AGENT}open_server_connections");
+            let connected = wait_for("an agent connected to every server", agent.health, START, |scrape| {
+                scrape.value(&name, &[]) == servers as f64
+            });
+            connected.await.map_err(|error| agent.process.explain(&error))?;
+        }
+        for server in &mut self.servers {
+            server.process.check_alive()?;
+            if agents == 0 {
+                continue;
+            }
+            let name = format!("{SERVER}grpc_connections");
+            let connected = wait_for("a server with every agent", server.health, START, |scrape| {
+                scrape.value(&name, &[("service_method", "Connect")]) >= agents as f64
+            });
+            connected.await.map_err(|error| server.process.explain(&error))?;
+            server.wait_ready().await?;
+        }
+        Ok(())
+    }
+}
+
+/// An address of the loopback interface.
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// A path as a flag's value.
+fn text(path: &std::path::Path) -> Result<&str> {
+    path.to_str().context("a path that is not text")
+}

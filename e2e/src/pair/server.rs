@@ -1,0 +1,165 @@
+//! One server replica.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use tempfile::TempDir;
+
+use super::{Front, Setup, local, text};
+use crate::frontend::{Frontend, Place};
+use crate::http1;
+use crate::metrics::{SERVER, Scrape, wait_for};
+use crate::pki::Pki;
+use crate::ports::Lease;
+use crate::process::{Process, Recipe};
+use crate::program::Program;
+use crate::wait::{DEADLINE, until};
+
+/// A running proxy-server.
+#[derive(Debug)]
+pub struct Server {
+    /// The process.
+    pub process: Process,
+    /// Its frontend's client.
+    pub frontend: Frontend,
+    /// The health port.
+    pub health: SocketAddr,
+    /// The admin port.
+    pub admin: SocketAddr,
+    agent: Lease,
+    _ports: Vec<Lease>,
+    _folder: Arc<TempDir>,
+}
+
+impl Server {
+    pub(super) fn start(setup: &Setup, index: usize, folder: Arc<TempDir>, pki: &Pki) -> Result<Self> {
+        let (agent, health, admin, front) = (Lease::new()?, Lease::new()?, Lease::new()?, Lease::new()?);
+        let socket = folder.path().join(format!("s{index}.sock"));
+        let mut args = vec![
+            format!("--mode={}", setup.mode.flag()),
+            format!("--server-id=server-{index}"),
+            format!("--server-count={}", setup.servers),
+            format!("--agent-port={}", agent.port()),
+            format!("--health-port={}", health.port()),
+            format!("--admin-port={}", admin.port()),
+            "--agent-bind-address=127.0.0.1".into(),
+            "--health-bind-address=127.0.0.1".into(),
+            format!("--cluster-cert={}", text(&pki.cluster_server.cert)?),
+            format!("--cluster-key={}", text(&pki.cluster_server.key)?),
+            format!("--cluster-ca-cert={}", text(&pki.cluster_ca)?),
+        ];
+        let place = match setup.front {
+            Front::Unix => {
+                args.push("--server-port=0".into());
+                args.push(format!("--uds-name={}", text(&socket)?));
+                Place::Unix(socket)
+            }
+            Front::Tls => {
+                args.push("--server-bind-address=127.0.0.1".into());
+                args.push(format!("--server-port={}", front.port()));
+                args.push(format!("--server-cert={}", text(&pki.front_server.cert)?));
+                args.push(format!("--server-key={}", text(&pki.front_server.key)?));
+                args.push(format!("--server-ca-cert={}", text(&pki.front_ca)?));
+                Place::Tls(local(front.port()))
+            }
+        };
+        args.extend(setup.server_args.iter().cloned());
+        let program = match &setup.programs {
+            Some((server, _)) => server.clone(),
+            None => Program::Server.path()?,
+        };
+        let name = format!("proxy-server {index}");
+        let process = Process::spawn(Recipe { name, program, args, env: Vec::new() })?;
+        Ok(Self {
+            process,
+            frontend: Frontend::new(setup.mode, place, pki.clone()),
+            health: local(health.port()),
+            admin: local(admin.port()),
+            agent,
+            _ports: vec![health, admin, front],
+            _folder: folder,
+        })
+    }
+
+    /// Where agents connect.
+    pub fn agent_address(&self) -> SocketAddr {
+        local(self.agent.port())
+    }
+
+    /// The agent port.
+    pub fn agent_port(&self) -> u16 {
+        self.agent.port()
+    }
+
+    /// Waits until the health port answers and the frontend takes connections.
+    pub async fn wait_healthy(&mut self) -> Result<()> {
+        wait_status(&mut self.process, self.health, "/healthz", 200).await?;
+        let frontend = &self.frontend;
+        let found =
+            until("a frontend that listens", DEADLINE, || async { frontend.socket().await.ok() }).await;
+        found.map(drop).map_err(|error| self.process.explain(&error))
+    }
+
+    /// Waits for an agent: `/readyz` is 200.
+    pub async fn wait_ready(&mut self) -> Result<()> {
+        wait_status(&mut self.process, self.health, "/readyz", 200).await
+    }
+
+    /// Waits until the last agent is gone: `/readyz` is 500.
+    pub async fn wait_unready(&mut self) -> Result<()> {
+        wait_status(&mut self.process, self.health, "/readyz", 500).await
+    }
+
+    /// Kills the process and starts it anew at the same ports.
+    pub fn restart(&mut self) -> Result<()> {
+        self.process.kill()?;
+        self.process.restart()
+    }
+
+    /// A scrape.
+    pub async fn metrics(&self) -> Result<Scrape> {
+        Scrape::fetch(self.health).await
+    }
+
+    /// Waits until the condition holds over the server's metrics.
+    pub async fn wait_metrics(&self, what: &str, condition: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
+        wait_for(what, self.health, DEADLINE, condition).await
+    }
+
+    /// Waits until a metric (named without prefix) has that value.
+    pub async fn wait_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Result<Scrape> {
+        let full = format!("{SERVER}{name}");
+        let what = format!("{name}{labels:?} = {value} at the server");
+        self.wait_metrics(&what, |scrape| scrape.value(&full, labels) == value).await
+    }
+
+    /// A metric (named without prefix) now; absent counts as zero.
+    pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
+        Ok(self.metrics().await?.value(&format!("{SERVER}{name}"), labels))
+    }
+}
+
+/// Waits until a path answers with that status; fails at once when the process ended.
+pub(super) async fn wait_status(
+    process: &mut Process,
+    address: SocketAddr,
+    path: &str,
+    status: u16,
+) -> Result<()> {
+    let what = format!("{path} of {address} answering {status}");
+    let mut alive = Ok(());
+    let found = until(&what, DEADLINE, || {
+        alive = process.check_alive();
+        let dead = alive.is_err();
+        async move {
+            let answer = http1::get(address, path).await.ok();
+            (dead || answer.is_some_and(|answer| answer.head.status == status)).then_some(())
+        }
+    })
+    .await;
+    alive?;
+    found.map_err(|error| process.explain(&error))?;
+    ensure!(process.ended().is_none(), "the process ended");
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Payload that can be checked: bytes made from a seed, and a digest over what arrived.
+//!
+//! Every seed starts at another place of one pseudo-random block whose length is prime, so that swapped, lost,
+//! doubled and foreign pieces all change the digest.
+
+use std::sync::OnceLock;
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use rustls::crypto::hash::{Context, HashAlgorithm};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// The block's length: a prime, so that no power-of-two chunk ever lines up with it twice.
+const BLOCK: usize = 1_048_573;
+/// The largest piece that is handed out at once.
+const PIECE: usize = 64 * 1024;
+
+/// `length` bytes that follow from `seed`.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload {
+    seed: u64,
+    length: u64,
+}
+
+impl Payload {
+    /// The payload of that seed and length.
+    pub fn new(seed: u64, length: u64) -> Self {
+        Self { seed, length }
+    }
+
+    /// The number of bytes.
+    pub fn length(self) -> u64 {
+        self.length
+    }
+
+    /// The pieces in order; slices of one shared block.
+    pub fn pieces(self) -> impl Iterator<Item = Bytes> {
+        let block = block();
+        let mut at =
+            usize::try_from(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) % BLOCK as u64).unwrap_or(0);
+        let mut left = self.length;
+        std::iter::from_fn(move || {
+            let size = PIECE.min(BLOCK - at).min(usize::try_from(left).unwrap_or(usize::MAX));
+            let piece = block.slice(at..at + size);
+            at = (at + size) % BLOCK;
+            left -= size as u64;
+            (size > 0).then_some(piece)
+        })
+    }
+
+    /// The digest of the whole.
+    pub fn digest(self) -> Digest {
+        let mut digester = Digester::default();
+        for piece in self.pieces() {
+            digester.update(&piece);
+        }
+        digester.finish()
+    }
+
+    /// Writes the whole and flushes; does not shut down.
+    pub async fn send(self, sink: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
+        for piece in self.pieces() {
+            sink.write_all(&piece).await?;
+        }
+        sink.flush().await
+    }
+
+    /// Reads exactly as many bytes and compares digests.
+    pub async fn receive(self, source: &mut (impl AsyncRead + Unpin)) -> Result<()> {
+        let got = digest_of(&mut source.take(self.length)).await?;
+        self.check(&got)
+    }
+
+    /// Reads to the end of the stream and compares digests.
+    pub async fn receive_all(self, source: &mut (impl AsyncRead + Unpin)) -> Result<()> {
+        let got = digest_of(source).await?;
+        self.check(&got)
+    }
+
+    /// Fails unless the digest is this payload's.
+    pub fn check(self, got: &Digest) -> Result<()> {
+        ensure!(got.length == self.length, "{} bytes arrived instead of {}", got.length, self.length);
+        ensure!(*got == self.digest(), "{} bytes arrived, but not those that were sent", got.length);
+        Ok(())
+    }
+}
+
+/// Length and SHA-256 of what went through a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// The number of bytes.
+    pub length: u64,
+    sum: Vec<u8>,
+}
+
+/// Reads to the end and digests.
+pub async fn digest_of(source: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Digest> {
+    let mut digester = Digester::default();
+    let mut chunk = vec![0; PIECE];
+    loop {
+        match source.read(&mut chunk).await? {
+            0 => return Ok(digester.finish()),
+            count => digester.update(chunk.get(..count).unwrap_or_default()),
+        }
+    }
+}
+
+/// A digest in the making.
+pub struct Digester {
+    length: u64,
+    context: Box<dyn Context>,
+}
+
+impl Digester {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        self.context.update(bytes);
+    }
+
+    /// The number of bytes so far.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The digest of all bytes so far.
+    pub fn finish(&self) -> Digest {
+        Digest { length: self.length, sum: self.context.fork_finish().as_ref().to_vec() }
+    }
+}
+
+impl Default for Digester {
+    fn default() -> Self {
+        let hash = sha256();
+        debug_assert_eq!(hash.algorithm(), HashAlgorithm::SHA256);
+        Self { length: 0, context: hash.start() }
+    }
+}
+
+impl std::fmt::Debug for Digester {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Digester").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+/// rustls already carries an optimised SHA-256: the one behind TLS 1.3's AES-128 suite.
+fn sha256() -> &'static dyn rustls::crypto::hash::Hash {
+    use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256 as SUITE;
+    SUITE.tls13().map(|suite| suite.common.hash_provider).expect("a TLS 1.3 suite by its name")
+}
+
+fn block() -> Bytes {
+    static CELL: OnceLock<Bytes> = OnceLock::new();
+    CELL.get_or_init(|| {
+        let mut block = vec![0; BLOCK];
+        StdRng::seed_from_u64(20_260_821).fill_bytes(&mut block);
+        Bytes::from(block)
+    })
+    .clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Payload, digest_of};
+
+    #[tokio::test]
+    async fn a_payload_is_recognised_and_a_foreign_one_is_not() {
+        let mut wire = Vec::new();
+        let payload = Payload::new(7, 3_000_000);
+        payload.send(&mut wire).await.unwrap();
+        assert_eq!(wire.len(), 3_000_000);
+        payload.receive_all(&mut wire.as_slice()).await.unwrap();
+        assert!(Payload::new(8, 3_000_000).receive_all(&mut wire.as_slice()).await.is_err());
+        wire.swap(10, 2_000_000);
+        assert!(payload.check(&digest_of(&mut wire.as_slice()).await.unwrap()).is_err());
+    }
+
+    #[test]
+    fn an_empty_payload_has_no_pieces() {
+        assert_eq!(Payload::new(1, 0).pieces().count(), 0);
+    }
+}

@@ -1,0 +1,166 @@
+//! A child process: its standard error as lines, its signals, its end. It never outlives its handle.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
+
+use crate::usage::Usage;
+use crate::wait::until;
+
+/// Variables that would change where a program connects or who it is: removed from its environment.
+const CLEARED: [&str; 8] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "PROXY_SERVER_ID",
+    "PROXY_AGENT_ID",
+];
+
+/// How many lines of a log an error message quotes.
+const QUOTED: usize = 15;
+
+/// What to run: kept, so that a process can be started again with the same arguments.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// A name for messages.
+    pub name: String,
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment beyond ours.
+    pub env: Vec<(String, String)>,
+}
+
+/// A running (or ended) child process.
+#[derive(Debug)]
+pub struct Process {
+    recipe: Recipe,
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    /// Starts the recipe's program and collects what it writes to standard output and standard error.
+    pub fn spawn(recipe: Recipe) -> Result<Self> {
+        let mut command = Command::new(&recipe.program);
+        command.args(&recipe.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for name in CLEARED {
+            command.env_remove(name);
+        }
+        command.envs(recipe.env.iter().map(|(key, value)| (key, value)));
+        let mut child =
+            command.spawn().with_context(|| format!("cannot start {}", recipe.program.display()))?;
+        let log = Arc::new(Mutex::new(Vec::new()));
+        if let Some(stream) = child.stderr.take() {
+            collect(stream, log.clone());
+        }
+        if let Some(stream) = child.stdout.take() {
+            collect(stream, log.clone());
+        }
+        Ok(Self { recipe, child, log })
+    }
+
+    /// Ends the process by force and starts it anew with the same arguments.
+    pub fn restart(&mut self) -> Result<()> {
+        *self = Self::spawn(self.recipe.clone())?;
+        Ok(())
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The executable's path.
+    pub fn program(&self) -> &Path {
+        &self.recipe.program
+    }
+
+    /// What the process uses now.
+    pub fn usage(&self) -> Result<Usage> {
+        Usage::of(self.pid())
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("no such process id")?;
+        kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.recipe.name))
+    }
+
+    /// Kills the process and waits for its end.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// The exit status, if the process ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn exit(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let what = format!("the end of {}", self.recipe.name);
+        until(&what, limit, || {
+            let ended = self.ended();
+            async move { ended }
+        })
+        .await
+        .map_err(|error| self.explain(&error))
+    }
+
+    /// All lines written so far.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().clone()
+    }
+
+    /// Whether a line written so far contains `text`.
+    pub fn said(&self, text: &str) -> bool {
+        self.log.lock().iter().any(|line| line.contains(text))
+    }
+
+    /// An error that quotes the end of this process's log.
+    pub fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
+        let log = self.log.lock();
+        let tail =
+            log.iter().skip(log.len().saturating_sub(QUOTED)).cloned().collect::<Vec<_>>().join("\n  ");
+        anyhow::anyhow!("{error:#}; the last lines of {}:\n  {tail}", self.recipe.name)
+    }
+
+    /// Fails when the process ended, quoting its log.
+    pub fn check_alive(&mut self) -> Result<()> {
+        if let Some(status) = self.ended() {
+            bail!(self.explain(&anyhow::anyhow!("{} ended with {status}", self.recipe.name)));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Ended already, or killed here: there is nobody left to tell.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads lines on a thread of its own until the process closes the stream: blocking is cheapest here.
+fn collect(stream: impl std::io::Read + Send + 'static, log: Arc<Mutex<Vec<String>>>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+            log.lock().push(String::from_utf8_lossy(&line).into_owned());
+        }
+    });
+}

@@ -1,0 +1,171 @@
+//! A raw HTTP/2 client that sends any `:authority`, which no Rust library does.
+//!
+//! kube-apiserver passes the socket's path as gRPC target, so grpc-go sends `:authority: %2Fetc%2F...` (older ones the
+//! raw path). This client writes its frames by hand, makes one dial, and reads just enough frames to find the answer.
+
+use anyhow::{Context, Result, bail};
+use bytes::{Buf, BufMut, BytesMut};
+use prost::Message;
+use proto::Packet;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::packets::dial_req;
+use crate::wait::within;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END_HEADERS: u8 = 4;
+const ACK: u8 = 1;
+
+/// How the authority is written on the wire.
+#[derive(Clone, Copy, Debug)]
+pub enum Authority<'a> {
+    /// A literal of plain octets.
+    Raw(&'a str),
+    /// A literal in HPACK's Huffman code, as grpc-go writes it.
+    Huffman(&'a str),
+}
+
+/// Dials `target` over a connected socket, with that authority; yields the packet that answers.
+pub async fn dial_with_authority(
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
+    authority: Authority<'_>,
+    target: &str,
+) -> Result<Packet> {
+    let mut out = BytesMut::from(PREFACE);
+    frame(&mut out, SETTINGS, 0, 0, &[]);
+    frame(&mut out, HEADERS, END_HEADERS, 1, &headers(authority)?);
+    let message = dial_req(7, target).encode_to_vec();
+    let mut grpc = vec![0];
+    grpc.put_u32(u32::try_from(message.len())?);
+    grpc.extend_from_slice(&message);
+    frame(&mut out, DATA, 0, 1, &grpc);
+    socket.write_all(&out).await?;
+    within("the answer to a hand-written dial", answer(&mut socket)).await?
+}
+
+async fn answer(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<Packet> {
+    let mut grpc = BytesMut::new();
+    loop {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).await.context("the server hung up")?;
+        let mut head = &head[..];
+        let length = head.get_uint(3);
+        let (kind, flags) = (head.get_u8(), head.get_u8());
+        let mut body = vec![0; usize::try_from(length)?];
+        socket.read_exact(&mut body).await?;
+        match kind {
+            SETTINGS if flags & ACK == 0 => {
+                let mut ack = BytesMut::new();
+                frame(&mut ack, SETTINGS, ACK, 0, &[]);
+                socket.write_all(&ack).await?;
+            }
+            DATA => grpc.extend_from_slice(&body),
+            RST_STREAM => bail!("the stream was reset: {body:?}"),
+            GOAWAY => bail!("the connection was ended: {}", String::from_utf8_lossy(&body)),
+            HEADERS if flags & 1 != 0 => bail!("the stream ended with a status and no packet"),
+            _ => {}
+        }
+        let wanted = grpc.get(1..5).map(|mut size| size.get_u32() as usize);
+        if let Some(message) = wanted.and_then(|size| grpc.get(5..5 + size)) {
+            return Ok(Packet::decode(message)?);
+        }
+    }
+}
+
+fn frame(out: &mut BytesMut, kind: u8, flags: u8, stream: u32, body: &[u8]) {
+    out.put_uint(body.len() as u64, 3);
+    out.put_u8(kind);
+    out.put_u8(flags);
+    out.put_u32(stream);
+    out.extend_from_slice(body);
+}
+
+/// The request's header block. `:method: POST` and `:scheme: http` are entries 3 and 6 of HPACK's static table; the
+/// rest are literals without indexing, `:path`, `:authority` and `content-type` by their static names.
+fn headers(authority: Authority<'_>) -> Result<Vec<u8>> {
+    let mut block = vec![0x83, 0x86];
+    literal(&mut block, &[0x04], b"/ProxyService/Proxy", 0);
+    match authority {
+        Authority::Raw(text) => literal(&mut block, &[0x01], text.as_bytes(), 0),
+        Authority::Huffman(text) => literal(&mut block, &[0x01], &huffman(text)?, 0x80),
+    }
+    literal(&mut block, &[0x0f, 0x10], b"application/grpc", 0);
+    block.push(0x00);
+    string(&mut block, b"te", 0);
+    string(&mut block, b"trailers", 0);
+    Ok(block)
+}
+
+fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8], coding: u8) {
+    block.extend_from_slice(name);
+    string(block, value, coding);
+}
+
+/// A string literal with a 7-bit prefix length; longer ones take continuation octets.
+fn string(block: &mut Vec<u8>, value: &[u8], coding: u8) {
+    let length = value.len();
+    if length < 127 {
+        block.push(coding | u8::try_from(length).unwrap_or(0));
+    } else {
+        block.push(coding | 127);
+        let mut rest = length - 127;
+        while rest >= 128 {
+            block.push(u8::try_from(rest % 128).unwrap_or(0) | 128);
+            rest /= 128;
+        }
+        block.push(u8::try_from(rest).unwrap_or(0));
+    }
+    block.extend_from_slice(value);
+}
+
+/// HPACK's Huffman code (RFC 7541, appendix B) for the characters of a socket's path.
+fn huffman(text: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0_u64, 0_u32);
+    for character in text.chars() {
+        let (code, length) = code(character).with_context(|| format!("no code for {character:?} here"))?;
+        bits = (bits << length) | code;
+        count += length;
+        while count >= 8 {
+            count -= 8;
+            bytes.push(u8::try_from((bits >> count) & 0xff)?);
+        }
+    }
+    if count > 0 {
+        // The padding is the beginning of the end-of-string code: all ones.
+        bytes.push(u8::try_from(((bits << (8 - count)) | (0xff >> count)) & 0xff)?);
+    }
+    Ok(bytes)
+}
+
+fn code(character: char) -> Option<(u64, u32)> {
+    const FIVE: &str = "012aceiost";
+    const SIX: &str = " %-./3456789=A_bdfghlmnpru";
+    const SEVEN: &str = ":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz";
+    let at = |set: &str| set.chars().position(|known| known == character).map(|at| at as u64);
+    // The codes of one length are consecutive in the order of the characters above.
+    at(FIVE)
+        .map(|at| (at, 5))
+        .or_else(|| at(SIX).map(|at| (0x14 + at, 6)))
+        .or_else(|| at(SEVEN).map(|at| (0x5c + at, 7)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::huffman;
+
+    /// The examples of RFC 7541, appendix C.4 and C.6.
+    #[test]
+    fn the_code_is_the_rfcs() {
+        let hex =
+            |text: &str| huffman(text).unwrap().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex("www.example.com"), "f1e3c2e5f23a6ba0ab90f4ff");
+        assert_eq!(hex("no-cache"), "a8eb10649cbf");
+        assert_eq!(hex("302"), "6402");
+    }
+}

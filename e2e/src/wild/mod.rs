@@ -1,0 +1,15 @@
+//! Peers that speak the wire packet by packet, and may lie: frontends, agents and servers.
+
+mod agent;
+mod authority;
+mod packets;
+mod server;
+mod stream;
+
+pub use self::agent::{AgentMeta, WildAgent};
+pub use self::authority::{Authority, dial_with_authority};
+pub use self::packets::{
+    bare, close_req, close_rsp, crossed, data, dial_cls, dial_req, dial_rsp, drain, payload, unknown,
+};
+pub use self::server::{WildLink, WildServer};
+pub use self::stream::{PacketStream, channel};

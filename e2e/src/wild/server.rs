@@ -1,0 +1,183 @@
+//! A server that accepts agents and then does what a test tells it to.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use anyhow::Result;
+use proto::Packet;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
+use tonic::transport::Server;
+use tonic::transport::server::Connected;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::pki::Pki;
+use crate::stubs::agent_service_server::{AgentService, AgentServiceServer};
+use crate::wait::within;
+
+/// A server of the agent side only.
+pub struct WildServer {
+    address: SocketAddr,
+    links: mpsc::Receiver<WildLink>,
+    tasks: [AbortHandle; 2],
+}
+
+/// One agent's stream, seen from the server.
+pub struct WildLink {
+    /// What the agent said on Connect.
+    pub metadata: MetadataMap,
+    out: mpsc::Sender<Result<Packet, Status>>,
+    inbound: Streaming<Packet>,
+}
+
+impl WildServer {
+    /// Listens on a free port; announces `id` and `count` to every agent.
+    pub async fn start(pki: &Pki, id: &str, count: usize) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let acceptor = TlsAcceptor::from(pki.agent_server()?);
+        let (accepted, sockets) = mpsc::channel(8);
+        let accepting = tokio::spawn(accept(listener, acceptor, accepted)).abort_handle();
+        let (found, links) = mpsc::channel(64);
+        let service = Service { id: id.to_owned(), count, links: found };
+        let serving = Server::builder()
+            .add_service(AgentServiceServer::new(service))
+            .serve_with_incoming(ReceiverStream::new(sockets));
+        let serving = tokio::spawn(async move {
+            let _ = serving.await;
+        })
+        .abort_handle();
+        Ok(Self { address, links, tasks: [accepting, serving] })
+    }
+
+    /// The port that agents connect to.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The next agent's stream.
+    pub async fn link(&mut self) -> Result<WildLink> {
+        within("an agent's Connect", self.links.recv())
+            .await?
+            .ok_or_else(|| anyhow::anyhow!("the server ended"))
+    }
+}
+
+impl Drop for WildServer {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl WildLink {
+    /// Sends a packet.
+    pub async fn send(&mut self, packet: Packet) -> Result<()> {
+        within("sending a packet", self.out.send(Ok(packet)))
+            .await?
+            .map_err(|_| anyhow::anyhow!("the agent is gone"))
+    }
+
+    /// The next packet, which must come.
+    pub async fn expect(&mut self, what: &str) -> Result<Packet> {
+        within(what, self.inbound.message())
+            .await?
+            .map_err(|status| anyhow::anyhow!("{what}: the stream ended with {status:?}"))?
+            .ok_or_else(|| anyhow::anyhow!("{what}: the agent ended its stream"))
+    }
+
+    /// Waits until the agent's side of the stream ended; what came before it.
+    pub async fn end(&mut self) -> Result<Vec<Packet>> {
+        let mut packets = Vec::new();
+        while let Ok(Some(packet)) = within("the end of the agent's stream", self.inbound.message()).await? {
+            packets.push(packet);
+        }
+        Ok(packets)
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    accepted: mpsc::Sender<std::io::Result<Socket>>,
+) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let _ = stream.set_nodelay(true);
+        let (acceptor, accepted) = (acceptor.clone(), accepted.clone());
+        tokio::spawn(async move {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                let _ = accepted.send(Ok(Socket(stream))).await;
+            }
+        });
+    }
+}
+
+struct Service {
+    id: String,
+    count: usize,
+    links: mpsc::Sender<WildLink>,
+}
+
+#[tonic::async_trait]
+impl AgentService for Service {
+    type ConnectStream = ReceiverStream<Result<Packet, Status>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<Packet>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let metadata = request.metadata().clone();
+        let (out, queue) = mpsc::channel(16);
+        let link = WildLink { metadata, out, inbound: request.into_inner() };
+        self.links.send(link).await.map_err(|_| Status::unavailable("the test is over"))?;
+        let mut response = Response::new(ReceiverStream::new(queue));
+        let headers = response.metadata_mut();
+        let bad = |_| Status::internal("a server id that is no metadata");
+        headers.insert("serverid", self.id.parse().map_err(bad)?);
+        headers.insert("servercount", self.count.to_string().parse().map_err(bad)?);
+        Ok(response)
+    }
+}
+
+/// tonic asks every socket what it knows about its peer; ours knows nothing.
+struct Socket(TlsStream<TcpStream>);
+
+impl Connected for Socket {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
