@@ -1,0 +1,63 @@
+//! A CPU profile of this process, in the format of `go tool pprof`: protobuf, gzipped.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::StatusCode;
+use http::header::{CONTENT_DISPOSITION, HeaderValue};
+use pprof::protos::Message;
+use pprof::{ProfilerGuard, ProfilerGuardBuilder};
+
+use super::routes::{Response, error, reply};
+
+/// Samples per second of CPU time, as Go's profiler takes.
+const FREQUENCY: i32 = 100;
+/// The longest profile, in seconds. Whoever wants more asks twice.
+const LONGEST: u64 = 600;
+/// Unwinding out of these can deadlock: their locks may be held by the interrupted thread.
+const NO_UNWINDING: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
+
+/// `?seconds=N`; 30 when there is none, or nonsense.
+pub(super) fn seconds(query: Option<&str>) -> u64 {
+    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let value = pairs.filter(|(key, _)| *key == "seconds").find_map(|(_, value)| value.parse().ok());
+    value.filter(|seconds| *seconds > 0).unwrap_or(30)
+}
+
+/// Takes samples for so long, then answers with them. One profile at a time; a client that leaves ends its own.
+pub(super) async fn cpu(seconds: u64) -> Response {
+    if seconds > LONGEST {
+        let text = format!("a profile takes {LONGEST} seconds at most, ?seconds={seconds} was asked for\n");
+        return error(StatusCode::BAD_REQUEST, text);
+    }
+    let builder = ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NO_UNWINDING);
+    let guard = match builder.build() {
+        Ok(guard) => guard,
+        Err(reason) => return failed("Could not enable CPU profiling", &reason),
+    };
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    // Looking names up reads debug information: seconds, perhaps, that other requests shall not wait.
+    match tokio::task::spawn_blocking(move || encode(&guard)).await {
+        Ok(Ok(body)) => {
+            let mut response = reply(StatusCode::OK, "application/octet-stream", body);
+            let disposition = HeaderValue::from_static("attachment; filename=\"profile\"");
+            response.headers_mut().insert(CONTENT_DISPOSITION, disposition);
+            response
+        }
+        Ok(Err(reason)) => failed("Could not encode the profile", &reason),
+        Err(reason) => failed("Could not encode the profile", &reason),
+    }
+}
+
+fn failed(what: &str, reason: &dyn std::fmt::Display) -> Response {
+    error(StatusCode::INTERNAL_SERVER_ERROR, format!("{what}: {reason}\n"))
+}
+
+fn encode(guard: &ProfilerGuard<'_>) -> io::Result<Vec<u8>> {
+    let profile = guard.report().build().and_then(|report| report.pprof()).map_err(io::Error::other)?;
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(&profile.encode_to_vec())?;
+    gzip.finish()
+}

@@ -1,0 +1,111 @@
+//! A table of paths, and answers in the form of Go's net/http.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
+use http::{Method, StatusCode};
+use http_body_util::Full;
+
+/// An answer, whole.
+pub type Response = http::Response<Full<Bytes>>;
+/// A request without its body: nothing here reads one.
+pub(super) type Request = http::request::Parts;
+
+type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
+type Handler = Box<dyn Fn(&Request) -> Answer + Send + Sync>;
+
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const HTML: &str = "text/html; charset=utf-8";
+
+/// Which path is answered how. Every method is answered alike, as Go's handlers do.
+#[derive(Default)]
+pub struct Routes {
+    table: Vec<(&'static str, Handler)>,
+}
+
+impl std::fmt::Debug for Routes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.table.iter().map(|(path, _)| path)).finish()
+    }
+}
+
+impl Routes {
+    /// Answers this path; with a trailing slash also every path below that has no route of its own.
+    pub(super) fn at(
+        mut self,
+        path: &'static str,
+        answer: impl Fn(&Request) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        let handler = move |request: &Request| -> Answer { Box::pin(std::future::ready(answer(request))) };
+        self.table.push((path, Box::new(handler)));
+        self
+    }
+
+    /// The same for an answer that takes its time.
+    pub(super) fn at_length<F: Future<Output = Response> + Send + 'static>(
+        mut self,
+        path: &'static str,
+        answer: impl Fn(&Request) -> F + Send + Sync + 'static,
+    ) -> Self {
+        let handler = move |request: &Request| -> Answer { Box::pin(answer(request)) };
+        self.table.push((path, Box::new(handler)));
+        self
+    }
+
+    /// The answer to a request.
+    pub(super) async fn answer(&self, request: &Request) -> Response {
+        let wanted = request.uri.path();
+        let exact = self.table.iter().find(|(path, _)| *path == wanted);
+        let below = || self.table.iter().find(|(path, _)| path.ends_with('/') && wanted.starts_with(path));
+        match exact.or_else(below) {
+            Some((_, handler)) => handler(request).await,
+            None => not_found("404 page not found\n"),
+        }
+    }
+}
+
+/// An answer with this type and body.
+pub(super) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// Plain text.
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Response {
+    reply(status, TEXT, body)
+}
+
+/// An error as Go's `http.Error` writes it.
+pub(super) fn error(status: StatusCode, body: impl Into<Bytes>) -> Response {
+    const NO_SNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
+    let mut response = text(status, body);
+    response.headers_mut().insert(NO_SNIFF, HeaderValue::from_static("nosniff"));
+    response
+}
+
+pub(super) fn not_found(body: impl Into<Bytes>) -> Response {
+    error(StatusCode::NOT_FOUND, body)
+}
+
+/// 301, with the little page that Go sends along on GET and HEAD.
+pub(super) fn moved(request: &Request, location: &str) -> Response {
+    let Ok(value) = HeaderValue::from_str(location) else {
+        return error(StatusCode::BAD_REQUEST, "400 Bad Request\n");
+    };
+    let mut response = if matches!(request.method, Method::GET | Method::HEAD) {
+        let link = location.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let link = link.replace('"', "&#34;").replace('\'', "&#39;");
+        let page = format!("<a href=\"{link}\">Moved Permanently</a>.\n\n");
+        reply(StatusCode::MOVED_PERMANENTLY, HTML, page)
+    } else {
+        let mut bare = Response::new(Full::default());
+        *bare.status_mut() = StatusCode::MOVED_PERMANENTLY;
+        bare
+    };
+    response.headers_mut().insert(LOCATION, value);
+    response
+}

@@ -1,0 +1,56 @@
+//! One thread for all that is not data: ports of operators, signals.
+
+use std::io;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// A runtime on a thread named `ops`, so that a busy data plane delays no probe, and a scrape no data.
+///
+/// Dropping it ends the thread and everything on it.
+#[derive(Debug)]
+pub struct OpsRuntime {
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How long a profile that is being encoded may hold up the process's end.
+const LINGER: Duration = Duration::from_millis(100);
+
+impl OpsRuntime {
+    /// Starts the thread.
+    pub fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .thread_name("ops-blocking")
+            .max_blocking_threads(2)
+            .build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            // Both outcomes mean the end: a word, or that nobody is left to say one.
+            let _ = runtime.block_on(stopped);
+            runtime.shutdown_timeout(LINGER);
+        };
+        let thread = thread::Builder::new().name("ops".to_owned()).spawn(run)?;
+        Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// To spawn on, and to hand to [`super::serve`] and [`crate::signals::Signals::install`].
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for OpsRuntime {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic over there has been reported already.
+            let _ = thread.join();
+        }
+    }
+}

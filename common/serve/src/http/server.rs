@@ -1,0 +1,172 @@
+//! The accept loop of one port: few connections, short patience, an orderly end.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::{Bind, Routes};
+
+/// Connections to one port. A prober and two scrapers need three.
+pub(super) const CONNECTIONS: usize = 64;
+/// For a request's head, from the accept or from the end of the previous answer on.
+pub(super) const HEAD: Duration = Duration::from_secs(5);
+/// For a connection that must make room, to take the rest of its answer.
+const GRACE: Duration = Duration::from_secs(5);
+/// Bytes of a head.
+const HEAD_BYTES: usize = 16 * 1024;
+/// Between attempts to listen, doubled up to the second one.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// After an accept that failed, for want of descriptors mostly.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// A port that is served, or tried again and again. Dropping it ends both at once.
+#[derive(Debug)]
+pub struct ServerHandle {
+    bound: watch::Receiver<Option<SocketAddr>>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+/// Serves the routes on this runtime from as soon as the port can be bound. `name` is for the log.
+pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -> ServerHandle {
+    let (bound_tx, bound) = watch::channel(None);
+    let (stop, stopped) = watch::channel(false);
+    let task = runtime.spawn(async move {
+        let mut stop = stopped.clone();
+        let listener = tokio::select! {
+            listener = bind_or_retry(name, &bind) => listener,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        // A socket that listens has an address.
+        bound_tx.send_replace(listener.local_addr().ok());
+        tracing::info!(port = name, address = %bind, "Listening");
+        accept(&listener, Arc::new(routes), stopped).await;
+    });
+    ServerHandle { bound, stop, task }
+}
+
+impl ServerHandle {
+    /// The address, once the port is bound.
+    pub async fn bound(&self) -> SocketAddr {
+        match self.bound.clone().wait_for(Option::is_some).await.map(|address| *address) {
+            Ok(Some(address)) => address,
+            // Stopped before it was bound: it never will be.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Listens no more, lets answers under way finish within this time, and closes everything.
+    pub async fn stop(mut self, within: Duration) {
+        self.stop.send_replace(true);
+        // Elapsed: the drop below cuts off what is left.
+        let _ = tokio::time::timeout(within, &mut self.task).await;
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Listens; says so when it cannot, and tries again until it can.
+async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
+    let mut pause = RETRY.0;
+    loop {
+        match bind.listen().await {
+            Ok(listener) => return listener,
+            Err(error) => {
+                tracing::error!(port = name, %error, retry_in = ?pause, "Cannot listen, trying again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY.1);
+            }
+        }
+    }
+}
+
+/// Accepts until it is told to stop; returns when all connections have ended.
+async fn accept(listener: &TcpListener, routes: Arc<Routes>, stopped: watch::Receiver<bool>) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let crowded = watch::Sender::new(());
+    let mut connections = JoinSet::new();
+    let mut stop = stopped.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "Cannot accept a connection on an operator's port");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if slots.available_permits() == 0 {
+            // All the others are asked to leave: idle ones do at once, and the newcomer is served.
+            crowded.send_replace(());
+        }
+        let slot = tokio::select! {
+            slot = Arc::clone(&slots).acquire_owned() => slot,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let Ok(slot) = slot else { break };
+        connections.spawn(connection(
+            stream,
+            Arc::clone(&routes),
+            crowded.subscribe(),
+            stopped.clone(),
+            slot,
+        ));
+    }
+    while connections.join_next().await.is_some() {}
+}
+
+async fn connection(
+    stream: TcpStream,
+    routes: Arc<Routes>,
+    mut crowded: watch::Receiver<()>,
+    mut stopped: watch::Receiver<bool>,
+    _slot: OwnedSemaphorePermit,
+) {
+    // Answers are small and whole; a failure here costs milliseconds only.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let routes = Arc::clone(&routes);
+        async move {
+            let (head, _) = request.into_parts();
+            Ok::<_, Infallible>(routes.answer(&head).await)
+        }
+    });
+    let connection = http1::Builder::new()
+        // Without a timer the limit on heads does nothing.
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let stopping = tokio::select! {
+        // A connection's failure is its client's affair.
+        _ = connection.as_mut() => return,
+        _ = crowded.changed() => false,
+        _ = stopped.wait_for(|stop| *stop) => true,
+    };
+    connection.as_mut().graceful_shutdown();
+    if stopping {
+        // The bound is the stop's own.
+        let _ = connection.await;
+    } else {
+        let _ = tokio::time::timeout(GRACE, connection).await;
+    }
+}

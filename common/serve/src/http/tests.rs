@@ -1,0 +1,261 @@
+//! The ports over real sockets.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pprof::protos::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::health::Condition;
+use super::*;
+use crate::metrics::{CONTENT_TYPE, Exposition, Registry};
+
+fn loopback() -> Bind {
+    Bind { host: "127.0.0.1".to_owned(), port: 0 }
+}
+
+fn start(routes: Routes) -> ServerHandle {
+    serve(&Handle::current(), "test", loopback(), routes)
+}
+
+fn exposition() -> Exposition {
+    Exposition::new(Registry::default())
+}
+
+async fn connect(server: &ServerHandle) -> TcpStream {
+    TcpStream::connect(server.bound().await).await.expect("connects")
+}
+
+/// Sends these bytes and reads to the end.
+async fn exchange(server: &ServerHandle, request: &str) -> String {
+    let mut stream = connect(server).await;
+    stream.write_all(request.as_bytes()).await.expect("sends");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("answers");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Head in lower case and body of a GET with `Connection: close`.
+async fn get(server: &ServerHandle, path: &str) -> (String, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: h.example:8094\r\nConnection: close\r\n\r\n");
+    let answer = exchange(server, &request).await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("has a head");
+    (head.to_lowercase(), body.to_owned())
+}
+
+fn switchable() -> (Arc<AtomicBool>, impl Fn() -> bool + Clone) {
+    let switch = Arc::new(AtomicBool::new(false));
+    let reader = Arc::clone(&switch);
+    (switch, move || reader.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn health_of_a_server() {
+    let (switch, ready) = switchable();
+    let readiness = move || vec![Condition::check("backend", ready(), "no connection to any proxy agent")];
+    let server = start(health::server(readiness, exposition()));
+    for path in ["/readyz", "/ready", "/readyz?verbose"] {
+        let (head, body) = get(&server, path).await;
+        assert!(head.starts_with("http/1.1 500 internal server error\r\n"), "{head}");
+        assert!(head.contains("content-type: text/plain; charset=utf-8"), "{head}");
+        assert_eq!(body, "no connection to any proxy agent");
+    }
+    switch.store(true, Ordering::Relaxed);
+    for path in ["/readyz", "/ready", "/healthz"] {
+        let (head, body) = get(&server, path).await;
+        assert!(head.starts_with("http/1.1 200 ok\r\n"), "{head}");
+        assert_eq!(body, "ok");
+    }
+    let (head, body) = get(&server, "/metrics").await;
+    assert!(head.contains(&format!("content-type: {CONTENT_TYPE}")), "{head}");
+    assert!(body.starts_with("# HELP process_cpu_seconds_total "), "{body}");
+    for path in ["/", "/healthz/", "/debug/pprof/"] {
+        let (head, body) = get(&server, path).await;
+        assert!(head.starts_with("http/1.1 404 not found\r\n"), "{head}");
+        assert!(head.contains("x-content-type-options: nosniff"), "{head}");
+        assert_eq!(body, "404 page not found\n");
+    }
+}
+
+#[tokio::test]
+async fn health_of_an_agent() {
+    let (switch, ready) = switchable();
+    let readiness = move || vec![Condition::check("server-connected", ready(), "no servers connected")];
+    let server = start(health::agent(readiness, exposition()));
+    let (head, body) = get(&server, "/readyz").await;
+    assert!(head.starts_with("http/1.1 503 service unavailable\r\n"), "{head}");
+    assert_eq!(body, "[+]ping ok\n[-]server-connected failed: no servers connected\n");
+    switch.store(true, Ordering::Relaxed);
+    assert_eq!(get(&server, "/ready").await.1, "ok");
+    for path in ["/readyz?verbose", "/readyz?x&verbose=1"] {
+        assert_eq!(get(&server, path).await.1, "[+]ping ok\n[+]server-connected ok\ncheck passed\n");
+    }
+}
+
+#[tokio::test]
+async fn admin_of_an_agent_points_to_the_health_port() {
+    let server = start(admin::agent(8093, true));
+    let (head, body) = get(&server, "/metrics?a=1&b").await;
+    assert!(head.starts_with("http/1.1 301 moved permanently\r\n"), "{head}");
+    assert!(head.contains("\r\nlocation: //h.example:8093/metrics?a=1&b\r\n"), "{head}");
+    assert_eq!(body, "<a href=\"//h.example:8093/metrics?a=1&amp;b\">Moved Permanently</a>.\n\n");
+    for (host, location) in [("[::1]:8094", "//[::1]:8093/metrics"), ("plain", "//plain:8093/metrics")] {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let answer = exchange(&server, &request).await.to_lowercase();
+        assert!(answer.contains(&format!("\r\nlocation: {location}\r\n")), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn admin_of_a_server() {
+    let server = start(admin::server(exposition(), true));
+    assert!(get(&server, "/metrics").await.1.contains("process_start_time_seconds"));
+    let (head, _) = get(&server, "/debug/pprof").await;
+    assert!(head.starts_with("http/1.1 301 ") && head.contains("\r\nlocation: /debug/pprof/\r\n"), "{head}");
+    assert!(get(&server, "/debug/pprof/").await.1.contains("profile?seconds=30"));
+    let (head, body) = get(&server, "/debug/pprof/heap").await;
+    assert!(head.starts_with("http/1.1 404 ") && body.contains("only /debug/pprof/profile"), "{body}");
+    let (head, _) = get(&server, "/debug/pprof/profile?seconds=601").await;
+    assert!(head.starts_with("http/1.1 400 "), "{head}");
+
+    let closed = start(admin::server(exposition(), false));
+    assert_eq!(get(&closed, "/debug/pprof/").await.1, "404 page not found\n");
+}
+
+#[tokio::test]
+async fn a_profile_decodes() {
+    let server = start(admin::server(exposition(), true));
+    let mut stream = connect(&server).await;
+    let request = b"GET /debug/pprof/profile?seconds=1 HTTP/1.0\r\n\r\n";
+    stream.write_all(request).await.expect("sends");
+    // Something to find in it, for as long as it takes.
+    let (done, is_done) = switchable();
+    let busy = std::thread::spawn(move || {
+        let mut sum = 0u64;
+        while !is_done() {
+            sum = (0..10_000).fold(sum, |sum, n| std::hint::black_box(sum.wrapping_mul(31) + n));
+        }
+        sum
+    });
+    // Meanwhile a second one is refused.
+    let (head, body) = loop {
+        let (head, body) = get(&server, "/debug/pprof/profile?seconds=1").await;
+        if head.starts_with("http/1.1 500 ") {
+            break (head, body);
+        }
+    };
+    assert!(body.starts_with("Could not enable CPU profiling: "), "{head} {body}");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("answers");
+    done.store(true, Ordering::Relaxed);
+    busy.join().expect("ends");
+    let head_end = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("has a head") + 4;
+    let head = String::from_utf8_lossy(&answer[..head_end]).to_lowercase();
+    assert!(head.starts_with("http/1.0 200 ok\r\n"), "{head}");
+    assert!(head.contains("content-disposition: attachment; filename=\"profile\""), "{head}");
+    let mut raw = Vec::new();
+    flate2::read::GzDecoder::new(&answer[head_end..]).read_to_end(&mut raw).expect("is gzip");
+    let profile = pprof::protos::Profile::decode(raw.as_slice()).expect("is a profile");
+    let kinds: Vec<&str> =
+        profile.sample_type.iter().map(|kind| profile.string_table[kind.ty as usize].as_str()).collect();
+    assert_eq!(kinds, ["samples", "cpu"]);
+    assert!(!profile.sample.is_empty());
+}
+
+#[tokio::test]
+async fn heads_methods_and_versions() {
+    let server = start(health::server(Vec::new, exposition()));
+    let answer = exchange(&server, "HEAD /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
+    assert!(
+        answer.to_lowercase().contains("content-length: 2\r\n") && answer.ends_with("\r\n\r\n"),
+        "{answer}"
+    );
+    let answer = exchange(&server, "GET /healthz HTTP/1.0\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.0 200 OK\r\n") && answer.ends_with("\r\n\r\nok"), "{answer}");
+    let two =
+        "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\nGET /none HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    let answer = exchange(&server, two).await;
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 2, "{answer}");
+    let answer = exchange(
+        &server,
+        "POST /readyz HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    );
+    assert!(answer.await.starts_with("HTTP/1.1 200 OK"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_heads_and_idle_connections_are_closed() {
+    let server = start(health::server(Vec::new, exposition()));
+    for bytes in ["", "GET /healthz HTTP/1.1\r\nHo", "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n"] {
+        let began = Instant::now();
+        exchange(&server, bytes).await;
+        let took = began.elapsed();
+        assert!(took >= server::HEAD && took < server::HEAD * 2, "{bytes:?}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_65th_connection_is_served() {
+    let server = start(health::server(Vec::new, exposition()));
+    let mut idle = Vec::new();
+    for _ in 0..server::CONNECTIONS {
+        let mut stream = connect(&server).await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
+        let mut byte = [0];
+        stream.read_exact(&mut byte).await.expect("answers");
+        idle.push(stream);
+    }
+    let began = Instant::now();
+    assert_eq!(get(&server, "/healthz").await.1, "ok");
+    assert!(began.elapsed() < server::HEAD, "idle connections made room at once");
+}
+
+#[tokio::test]
+async fn stop_lets_answers_finish() {
+    let routes = Routes::default().at_length("/slow", |_| async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        routes::text(http::StatusCode::OK, "late")
+    });
+    let server = start(routes);
+    let address = server.bound().await;
+    let mut slow = connect(&server).await;
+    slow.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
+    // The request is under way when its connection does not leave as an idle one would.
+    let mut idle = connect(&server).await;
+    idle.write_all(b"GET /none HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
+    idle.read_u8().await.expect("answers");
+    server.stop(Duration::from_secs(10)).await;
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).await.expect("answers");
+    assert!(answer.ends_with("late"), "{answer}");
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taken_port_is_tried_again() {
+    let holder = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let bind = Bind { host: "127.0.0.1".to_owned(), port: holder.local_addr().expect("is bound").port() };
+    let error = bind.listen().await.expect_err("is taken");
+    assert!(error.to_string().starts_with(&format!("cannot listen on {bind}: ")), "{error}");
+    let server = serve(&Handle::current(), "test", bind, health::server(Vec::new, exposition()));
+    let waited = tokio::time::timeout(Duration::from_secs(5), server.bound()).await;
+    assert!(waited.is_err(), "is taken");
+    drop(holder);
+    tokio::time::timeout(Duration::from_secs(60), server.bound()).await.expect("binds in the end");
+}
+
+#[test]
+fn the_runtime_ends_with_its_owner() {
+    let runtime = OpsRuntime::start().expect("starts");
+    let server = serve(runtime.handle(), "test", Bind { host: String::new(), port: 0 }, Routes::default());
+    let address = runtime.handle().block_on(server.bound());
+    let port = address.port();
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok(), "all addresses include 127.0.0.1");
+    drop(runtime);
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+}

@@ -1,0 +1,93 @@
+//! Text from outside, made harmless: a line stays one line, and reads in the order in which it was written.
+
+use std::fmt::{self, Write};
+
+/// The longest string of a peer's that is logged, in bytes.
+const PEER_LIMIT: usize = 256;
+
+/// Displays a string that a peer chose: control characters escaped, cut at 256 bytes.
+///
+/// `info!(agent = %Peer(&agent_id), ...)`
+#[derive(Debug, Clone, Copy)]
+pub struct Peer<'a>(pub &'a str);
+
+impl fmt::Display for Peer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = cut(self.0, PEER_LIMIT);
+        let mut text = String::with_capacity(kept.len());
+        plain(&mut text, kept);
+        f.write_str(&text)?;
+        if kept.len() < self.0.len() {
+            write!(f, "...({} bytes)", self.0.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// At most `limit` bytes from the start, at a character's boundary.
+pub(super) fn cut(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
+}
+
+/// Characters that could forge a line, or make a terminal show it otherwise: control characters, and those that
+/// change the direction of writing or are invisible.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// Appends the text with harmful characters escaped.
+pub(super) fn plain(out: &mut String, text: &str) {
+    for c in text.chars() {
+        if is_harmful(c) { escape(out, c) } else { out.push(c) }
+    }
+}
+
+/// Appends the text in double quotes, as Go's `strconv.Quote` does.
+pub(super) fn quoted(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if is_harmful(c) => escape(out, c),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn escape(out: &mut String, c: char) {
+    let code = u32::from(c);
+    // Writing to a String cannot fail.
+    let _ = match c {
+        '\n' => out.write_str("\\n"),
+        '\r' => out.write_str("\\r"),
+        '\t' => out.write_str("\\t"),
+        _ if code < 0x80 => write!(out, "\\x{code:02x}"),
+        _ => write!(out, "\\u{code:04x}"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_string_is_one_short_line() {
+        assert_eq!(Peer("node-1").to_string(), "node-1");
+        assert_eq!(Peer("a\nI1121 forged] \x1b[2J\u{202e}").to_string(), "a\\nI1121 forged] \\x1b[2J\\u202e");
+        let long = "\u{e9}".repeat(200);
+        let shown = Peer(&long).to_string();
+        assert!(shown.starts_with(&"\u{e9}".repeat(128)) && shown.ends_with("...(400 bytes)"), "{shown}");
+    }
+
+    #[test]
+    fn quoted_as_go_quotes() {
+        let mut out = String::new();
+        quoted(&mut out, "say \"hi\" \\ \u{e9}\r\n\0");
+        assert_eq!(out, r#""say \"hi\" \\ é\r\n\x00""#);
+    }
+}

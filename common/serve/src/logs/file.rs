@@ -1,0 +1,160 @@
+//! Log files as klog keeps them: appended to at the start, begun anew at their size, with opening lines.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::line::stamps;
+use super::{LogError, Options, Severity};
+
+/// Size of a file in a folder, in bytes. Source: klog's `MaxSize`.
+const FOLDER_FILE_SIZE: u64 = 1800 * MIB;
+const MIB: u64 = 1024 * 1024;
+
+/// A log file, and how to begin the next one.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    place: Place,
+    opening: bool,
+    limit: u64,
+    file: File,
+    size: u64,
+    /// The last write failed: what is in the file may end within a line.
+    torn: bool,
+}
+
+/// Where lines go.
+#[derive(Debug)]
+enum Place {
+    /// One file, always the same: begun anew by emptying it.
+    Fixed(PathBuf),
+    /// A new file each time, in the first folder that takes it.
+    Folders(Vec<PathBuf>, Severity),
+}
+
+impl LogFile {
+    /// Opens the file for lines of this severity.
+    pub(super) fn open(options: &Options, severity: Severity) -> Result<Self, LogError> {
+        let (place, limit) = match &options.log_file {
+            Some(path) if options.log_file_max_size == 0 => (Place::Fixed(path.clone()), u64::MAX),
+            Some(path) => (Place::Fixed(path.clone()), options.log_file_max_size.saturating_mul(MIB)),
+            None => {
+                let folders = options.log_dir.iter().cloned().chain([std::env::temp_dir()]).collect();
+                (Place::Folders(folders, severity), FOLDER_FILE_SIZE)
+            }
+        };
+        let file = place.open(true).map_err(|(path, source)| LogError::Open { path, source })?;
+        let size = file.metadata().map_or(0, |metadata| metadata.len());
+        let mut log = Self { place, opening: !options.skip_log_headers, limit, file, size, torn: false };
+        // A disk that is full already is no reason not to start.
+        let _ = log.write_opening();
+        Ok(log)
+    }
+
+    /// Whether so many bytes more would reach the limit.
+    pub(super) fn is_full(&self, more: usize) -> bool {
+        self.size.saturating_add(more as u64) >= self.limit
+    }
+
+    /// Begins anew.
+    pub(super) fn rotate(&mut self) -> io::Result<()> {
+        self.file = self.place.open(false).map_err(|(_, source)| source)?;
+        self.size = 0;
+        self.torn = false;
+        self.write_opening()
+    }
+
+    /// Writes whole lines.
+    pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.file.write_all(b"\n")?;
+        }
+        self.torn = true;
+        self.file.write_all(lines)?;
+        self.torn = false;
+        self.size += lines.len() as u64;
+        Ok(())
+    }
+
+    fn write_opening(&mut self) -> io::Result<()> {
+        if !self.opening {
+            return Ok(());
+        }
+        let text = format!(
+            "Log file created at: {}\nRunning on machine: {}\nBinary: {} {}\n\
+             Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu processid file:line] msg\n",
+            stamps().0,
+            host(),
+            program(),
+            env!("CARGO_PKG_VERSION"),
+        );
+        self.write(text.as_bytes())
+    }
+
+    /// For messages about it.
+    pub(super) fn name(&self) -> String {
+        match &self.place {
+            Place::Fixed(path) => path.display().to_string(),
+            Place::Folders(folders, _) => {
+                folders.first().map(|f| f.display().to_string()).unwrap_or_default()
+            }
+        }
+    }
+}
+
+impl Place {
+    fn open(&self, keep: bool) -> Result<File, (PathBuf, io::Error)> {
+        match self {
+            Place::Fixed(path) => open(path, keep).map_err(|error| (path.clone(), error)),
+            Place::Folders(folders, severity) => {
+                let mut last = (PathBuf::new(), io::Error::from(io::ErrorKind::NotFound));
+                for folder in folders {
+                    match open_in(folder, *severity, keep) {
+                        Ok(file) => return Ok(file),
+                        Err(error) => last = (folder.clone(), error),
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+}
+
+fn open(path: &Path, keep: bool) -> io::Result<File> {
+    let file = OpenOptions::new().append(true).create(true).open(path)?;
+    // Devices, /dev/full among them, cannot be emptied and need not be.
+    if !keep && file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// `PROGRAM.HOST.USER.log.SEVERITY.DATE-TIME.PID`, and the link `PROGRAM.SEVERITY` to it.
+fn open_in(folder: &Path, severity: Severity, keep: bool) -> io::Result<File> {
+    let tag = match severity {
+        Severity::Info => "INFO",
+        Severity::Warning => "WARNING",
+        Severity::Error => "ERROR",
+        Severity::Fatal => "FATAL",
+    };
+    let user = std::env::var("USER").unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
+    let (program, pid) = (program(), std::process::id());
+    let name = format!("{program}.{}.{}.log.{tag}.{}.{pid}", host(), user.replace('/', "_"), stamps().1);
+    let file = open(&folder.join(&name), keep)?;
+    let link = folder.join(format!("{program}.{tag}"));
+    // The link is a convenience.
+    let _ = fs::remove_file(&link);
+    let _ = std::os::unix::fs::symlink(&name, &link);
+    Ok(file)
+}
+
+fn program() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    path.file_name().map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The machine's name up to its first dot.
+fn host() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.split('.').next().unwrap_or("unknownhost").to_owned()
+}

@@ -1,0 +1,280 @@
+//! One event as one line.
+
+use std::fmt::{self, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata};
+
+use super::verbosity::severity;
+use super::{Format, Options, escape};
+
+/// The longest line, in bytes; what exceeds it is cut, and said.
+const LINE_LIMIT: usize = 8 * 1024;
+
+/// How lines look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Style {
+    format: Format,
+    headers: bool,
+    folders: bool,
+}
+
+impl Style {
+    pub(super) fn new(options: &Options) -> Self {
+        Self { format: options.format, headers: !options.skip_headers, folders: options.add_dir_header }
+    }
+
+    /// The event with its newline, at this time since 1970.
+    pub(super) fn render(self, event: &Event<'_>, now: Duration) -> String {
+        let mut fields = Fields { format: self.format, message: String::new(), rest: String::new() };
+        event.record(&mut fields);
+        self.assemble(event.metadata(), &fields, now)
+    }
+
+    fn assemble(self, metadata: &Metadata<'_>, fields: &Fields, now: Duration) -> String {
+        let mut line = String::with_capacity(64 + fields.message.len() + fields.rest.len());
+        let caller = Caller { metadata, folders: self.folders };
+        let (_, letter, level) = severity(*metadata.level());
+        let moment = Moment::at(now);
+        // Writing to a String cannot fail.
+        match self.format {
+            Format::Text => {
+                if self.headers {
+                    let _ = write!(line, "{letter}{} {:7} {caller}] ", moment.klog(), std::process::id());
+                }
+                escape::quoted(&mut line, &fields.message);
+                line.push_str(&fields.rest);
+                limit(&mut line, "...(cut)");
+            }
+            Format::Json => {
+                let head =
+                    format!("\"ts\":\"{}\",\"level\":\"{level}\",\"caller\":\"{caller}\"", moment.rfc3339());
+                let message = json(&fields.message);
+                if head.len() + message.len() + fields.rest.len() > LINE_LIMIT {
+                    let message = json(escape::cut(&fields.message, LINE_LIMIT / 8));
+                    let _ = write!(line, "{{{head},\"msg\":{message},\"cut\":true}}");
+                } else {
+                    let _ = write!(line, "{{{head},\"msg\":{message}{}}}", fields.rest);
+                }
+            }
+        }
+        line.push('\n');
+        line
+    }
+}
+
+/// The wall clock, for lines only.
+#[allow(clippy::disallowed_methods, reason = "the log is where wall-clock time belongs")]
+pub(super) fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn limit(line: &mut String, mark: &str) {
+    if line.len() > LINE_LIMIT {
+        line.truncate(line.floor_char_boundary(LINE_LIMIT));
+        line.push_str(mark);
+    }
+}
+
+fn json(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// `file.rs:42`, with the folder for a `mod.rs` or when asked for.
+struct Caller<'a> {
+    metadata: &'a Metadata<'a>,
+    folders: bool,
+}
+
+impl fmt::Display for Caller<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = Path::new(self.metadata.file().unwrap_or("unknown"));
+        let part =
+            |part: Option<&std::ffi::OsStr>| part.and_then(|p| p.to_str()).unwrap_or_default().to_owned();
+        let file = part(path.file_name());
+        if self.folders || matches!(file.as_str(), "mod.rs" | "lib.rs") {
+            let mut folders = path.iter().rev().skip(1).filter(|folder| file != "lib.rs" || *folder != "src");
+            write!(f, "{}/", part(folders.next()))?;
+        }
+        write!(f, "{file}:{}", self.metadata.line().unwrap_or(1))
+    }
+}
+
+/// Collects an event's fields, rendered.
+struct Fields {
+    format: Format,
+    message: String,
+    rest: String,
+}
+
+impl Fields {
+    fn string(&mut self, field: &Field, value: &str) {
+        match (field.name(), self.format) {
+            ("message", _) => value.clone_into(&mut self.message),
+            (name, Format::Text) => {
+                let _ = write!(self.rest, " {name}=");
+                // What is a number, or quoted already, as `?` does with strings, stays as it is.
+                let bare = is_number(value) || is_quoted(value);
+                if bare { self.rest.push_str(value) } else { escape::quoted(&mut self.rest, value) }
+            }
+            (name, Format::Json) => {
+                let _ = write!(self.rest, ",\"{name}\":{}", json(value));
+            }
+        }
+    }
+
+    fn bare(&mut self, field: &Field, value: &dyn fmt::Display) {
+        let _ = match self.format {
+            Format::Text => write!(self.rest, " {}={value}", field.name()),
+            Format::Json => write!(self.rest, ",\"{}\":{value}", field.name()),
+        };
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Whether the text is one quoted string whose quotes and backslashes are all escaped, without anything harmful.
+fn is_quoted(text: &str) -> bool {
+    let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else { return false };
+    let mut again = String::new();
+    escape::plain(&mut again, inner);
+    let mut escaped = false;
+    for c in inner.chars() {
+        escaped = match c {
+            _ if escaped => false,
+            '"' => return false,
+            c => c == '\\',
+        };
+    }
+    !escaped && again == inner
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.string(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.string(field, &format!("{value:?}"));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.bare(field, &value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.bare(field, &value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.bare(field, &value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        // Infinities are no JSON numbers.
+        if value.is_finite() { self.bare(field, &value) } else { self.string(field, &value.to_string()) }
+    }
+}
+
+/// A moment in UTC.
+struct Moment {
+    year: i64,
+    month: u64,
+    day: u64,
+    second: u64,
+    micros: u32,
+}
+
+impl Moment {
+    /// The civil date of a time since 1970. Source of the arithmetic: H. Hinnant, "chrono-compatible low-level date
+    /// algorithms", `civil_from_days`.
+    fn at(since_epoch: Duration) -> Self {
+        let days = since_epoch.as_secs() / 86_400 + 719_468;
+        let (era, day_of_era) = (days / 146_097, days % 146_097);
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        // Months are counted from March, so that the leap day is the last one.
+        let from_march = (5 * day_of_year + 2) / 153;
+        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+        Self {
+            year: i64::try_from(year_of_era + era * 400).unwrap_or(i64::MAX) + i64::from(month <= 2),
+            month,
+            day: day_of_year - (153 * from_march + 2) / 5 + 1,
+            second: since_epoch.as_secs() % 86_400,
+            micros: since_epoch.subsec_micros(),
+        }
+    }
+
+    fn time(&self) -> String {
+        let (hour, minute, second) = (self.second / 3600, self.second / 60 % 60, self.second % 60);
+        format!("{hour:02}:{minute:02}:{second:02}")
+    }
+
+    /// `mmdd hh:mm:ss.uuuuuu`
+    fn klog(&self) -> String {
+        format!("{:02}{:02} {}.{:06}", self.month, self.day, self.time(), self.micros)
+    }
+
+    fn rfc3339(&self) -> String {
+        format!("{:04}-{:02}-{:02}T{}.{:06}Z", self.year, self.month, self.day, self.time(), self.micros)
+    }
+
+    /// `2006/01/02 15:04:05`, for the opening lines of a file.
+    fn opening(&self) -> String {
+        format!("{:04}/{:02}/{:02} {}", self.year, self.month, self.day, self.time())
+    }
+
+    /// `20060102-150405`, for a file's name.
+    fn compact(&self) -> String {
+        format!("{:04}{:02}{:02}-{}", self.year, self.month, self.day, self.time().replace(':', ""))
+    }
+}
+
+/// The present, for a file's opening lines and for its name.
+pub(super) fn stamps() -> (String, String) {
+    let moment = Moment::at(now());
+    (moment.opening(), moment.compact())
+}
+
+/// The present, as text lines and as JSON lines have it.
+pub(super) fn notice_stamps() -> (String, String) {
+    let moment = Moment::at(now());
+    (moment.klog(), moment.rfc3339())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        // Checked against `date -u -d @SECONDS`.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000000Z"),
+            (1_795_278_845, "2026-11-21T16:34:05.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(Moment::at(Duration::from_secs(seconds)).rfc3339(), text);
+        }
+        let moment = Moment::at(Duration::from_micros(1_795_278_845_123_456));
+        assert_eq!(moment.klog(), "1121 16:34:05.123456");
+        assert_eq!(moment.opening(), "2026/11/21 16:34:05");
+        assert_eq!(moment.compact(), "20261121-163405");
+    }
+
+    #[test]
+    fn only_well_formed_quotes_stay() {
+        assert!(is_quoted(r#""plain""#) && is_quoted(r#""with \" inside""#) && is_quoted(r#""""#));
+        assert!(!is_quoted(r#""a" forged="b""#) && !is_quoted(r#""open\""#) && !is_quoted("\"a\nb\""));
+        assert!(!is_quoted("\"") && !is_quoted(""));
+    }
+}

@@ -1,0 +1,203 @@
+//! The log: klog's lines (or JSON) for what `tracing` reports, never in the way of the data.
+//!
+//! An event is rendered by the task that reports it, put into a bounded queue and written by a thread of its own.
+//! When the queue is full (a reader of standard error that stopped, a full disk) lines are lost, counted, and the
+//! count is said as soon as something can be written again. Whatever a peer sends, it cannot forge a line: control
+//! characters are escaped in messages and values alike.
+//!
+//! Verbosity is klog's; `tracing` has five levels, and they are the levels at which the Go binaries log:
+//!
+//! | `-v` | shown from | what that is |
+//! |---|---|---|
+//! | 0 | WARN | what an operator should look at |
+//! | 1, 2 | INFO | the life of the process, of agents and of streams to servers |
+//! | 3, 4 (default) | DEBUG | the life of connections: begin and end, dials and how they failed |
+//! | 5 and above | TRACE | packets |
+//!
+//! Libraries are shown from WARN, from INFO at `-v=6`, from DEBUG at `-v=8`, and never lower: their traces contain
+//! headers. Spans are not recorded; an event names its own fields. Times are UTC (klog's are local, which is the
+//! same in a container).
+
+mod escape;
+mod file;
+mod line;
+mod queue;
+mod subscriber;
+#[cfg(test)]
+mod tests;
+mod verbosity;
+mod writer;
+
+use std::io;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use escape::Peer;
+pub use subscriber::Subscriber;
+
+use crate::metrics::Registry;
+use queue::Queue;
+
+/// How and where to log. The fields are klog's flags under their own names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The form of a line.
+    pub format: Format,
+    /// `-v`, see the table above.
+    pub verbosity: i32,
+    /// `--vmodule`: higher verbosity for source files. A pattern (`*`, `?`) is matched with the file's name
+    /// without `.rs` (a `mod.rs` has its folder's), or with its path if it contains a slash. First match counts.
+    pub vmodule: Vec<(String, i32)>,
+    /// Standard error instead of files.
+    pub logtostderr: bool,
+    /// Standard error beside files.
+    pub alsologtostderr: bool,
+    /// What reaches standard error because of `alsologtostderr`.
+    pub alsologtostderrthreshold: Severity,
+    /// What reaches standard error beside files without `alsologtostderr`.
+    pub stderrthreshold: Severity,
+    /// True: `stderrthreshold` is ignored while `logtostderr` holds.
+    pub legacy_stderr_threshold_behavior: bool,
+    /// Folder of files named by program, host, user and severity; the system's temporary folder if there is none.
+    pub log_dir: Option<PathBuf>,
+    /// One file for everything; outranks `log_dir`.
+    pub log_file: Option<PathBuf>,
+    /// Size in MiB at which `log_file` is begun anew (its old lines are gone, as with klog); 0 is unlimited.
+    pub log_file_max_size: u64,
+    /// Lines without their prefix.
+    pub skip_headers: bool,
+    /// Files without their opening lines.
+    pub skip_log_headers: bool,
+    /// Each line into its own severity's file only, not into those of lesser ones.
+    pub one_output: bool,
+    /// The source file's folder in the prefix.
+    pub add_dir_header: bool,
+}
+
+impl Default for Options {
+    /// The defaults of the flags.
+    fn default() -> Self {
+        Self {
+            format: Format::Text,
+            verbosity: 4,
+            vmodule: Vec::new(),
+            logtostderr: true,
+            alsologtostderr: false,
+            alsologtostderrthreshold: Severity::Info,
+            stderrthreshold: Severity::Error,
+            legacy_stderr_threshold_behavior: true,
+            log_dir: None,
+            log_file: None,
+            log_file_max_size: 1800,
+            skip_headers: false,
+            skip_log_headers: false,
+            one_output: false,
+            add_dir_header: false,
+        }
+    }
+}
+
+/// The form of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// klog's: `I1121 16:34:05.123456       1 file.rs:42] "message" key="value"`.
+    Text,
+    /// One JSON object to a line: `ts`, `level`, `caller`, `msg`, and the fields.
+    Json,
+}
+
+/// klog's severities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// INFO, DEBUG and TRACE of `tracing`.
+    Info,
+    /// WARN.
+    Warning,
+    /// ERROR.
+    Error,
+    /// As a threshold: nothing. No line has it.
+    Fatal,
+}
+
+/// Why logging cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file, or all folders that were tried, cannot be written.
+    #[error("cannot open the log file {path} (--log-file, --log-dir): {source}")]
+    Open {
+        /// What could not be opened.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The writer's thread cannot be started.
+    #[error("cannot start the log's thread: {0}")]
+    Thread(#[source] io::Error),
+    /// Logging was started before.
+    #[error("logging was started twice")]
+    Twice,
+}
+
+/// The running log. Dropping it writes what is queued, for two seconds at most.
+#[derive(Debug)]
+pub struct Logs {
+    queue: Arc<Queue>,
+}
+
+/// How long a process that ends waits for its last lines.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+impl Logs {
+    /// Opens the outputs and makes this the process's log.
+    pub fn start(options: &Options) -> Result<Self, LogError> {
+        let (subscriber, logs) = Self::build(options)?;
+        tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Twice)?;
+        Ok(logs)
+    }
+
+    /// The subscriber by itself, for `tracing::subscriber::with_default`.
+    pub fn build(options: &Options) -> Result<(Subscriber, Self), LogError> {
+        let queue = Arc::new(Queue::default());
+        writer::start(options, Arc::clone(&queue))?;
+        Ok((Subscriber::new(options, Arc::clone(&queue)), Self { queue }))
+    }
+
+    /// Registers `log_lines_lost_total` under this prefix.
+    pub fn register(&self, registry: &mut Registry, prefix: &str) {
+        let help = "Log lines that could not be written";
+        registry.sub_registry_with_prefix(prefix).register(
+            "log_lines_lost_total",
+            help,
+            self.queue.lost.clone(),
+        );
+    }
+
+    /// Lines lost so far.
+    pub fn lost(&self) -> u64 {
+        self.queue.lost.get()
+    }
+
+    /// Waits until everything reported so far is written (or lost), but not for longer than this. Blocks the
+    /// thread: for a process's end.
+    pub fn flush(&self, within: Duration) {
+        self.queue.flush(within);
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        self.flush(FAREWELL);
+        self.queue.close();
+    }
+}
+
+/// Says the one line with which a process gives up, on standard error, whether there is a log or not.
+pub fn fatal(message: &str) {
+    let mut line = String::with_capacity(message.len() + 1);
+    escape::plain(&mut line, message);
+    line.push('\n');
+    // There is nobody left to tell about a failure.
+    let _ = io::stderr().write_all(line.as_bytes());
+}

@@ -1,0 +1,143 @@
+//! Which events are shown: klog's verbosity on the levels of `tracing`, for the process or for single files.
+
+use std::path::Path;
+
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata};
+
+/// Crates whose events follow `-v`. Everything else is a library.
+const OURS: [&str; 6] = ["proxy_server", "proxy_agent", "relay", "serve", "transport", "tunnel"];
+
+/// What is shown. Constant for each place in the source, so that a hidden event costs one load.
+#[derive(Debug)]
+pub(super) struct Verbosity {
+    level: i32,
+    modules: Vec<(String, i32)>,
+}
+
+impl Verbosity {
+    pub(super) fn new(level: i32, modules: Vec<(String, i32)>) -> Self {
+        Self { level, modules }
+    }
+
+    pub(super) fn shows(&self, metadata: &Metadata<'_>) -> bool {
+        let krate = metadata.target().split("::").next().unwrap_or_default();
+        let filter = if OURS.contains(&krate) {
+            let raised = metadata.file().and_then(|file| self.module(file)).unwrap_or(self.level);
+            ours(raised.max(self.level))
+        } else {
+            libraries(self.level)
+        };
+        *metadata.level() <= filter
+    }
+
+    /// The most that any place may show.
+    pub(super) fn most(&self) -> LevelFilter {
+        let level = self.modules.iter().map(|(_, level)| *level).fold(self.level, i32::max);
+        ours(level).max(libraries(self.level))
+    }
+
+    fn module(&self, file: &str) -> Option<i32> {
+        let path = file.strip_suffix(".rs").unwrap_or(file);
+        let matched = self.modules.iter().find(|(pattern, _)| {
+            let name = if pattern.contains('/') { path } else { name(path) };
+            matches(pattern, name)
+        });
+        matched.map(|(_, level)| *level)
+    }
+}
+
+fn ours(level: i32) -> LevelFilter {
+    match level {
+        ..=0 => LevelFilter::WARN,
+        1 | 2 => LevelFilter::INFO,
+        3 | 4 => LevelFilter::DEBUG,
+        5.. => LevelFilter::TRACE,
+    }
+}
+
+fn libraries(level: i32) -> LevelFilter {
+    match level {
+        ..=5 => LevelFilter::WARN,
+        6 | 7 => LevelFilter::INFO,
+        8.. => LevelFilter::DEBUG,
+    }
+}
+
+/// A file's name; a `mod` or `lib` is named by where it lies.
+fn name(path: &str) -> &str {
+    let mut parts = Path::new(path).iter().rev().filter_map(|part| part.to_str());
+    let last = parts.next().unwrap_or(path);
+    match last {
+        "mod" => parts.next().unwrap_or(last),
+        "lib" => parts.find(|part| *part != "src").unwrap_or(last),
+        _ => last,
+    }
+}
+
+/// Whether the pattern, in which `*` stands for any characters and `?` for one, matches the whole name.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut pattern_rest = pattern.chars();
+    match pattern_rest.next() {
+        None => name.is_empty(),
+        Some('*') => {
+            let rest = pattern_rest.as_str();
+            let tails = name.char_indices().map(|(at, _)| at).chain([name.len()]);
+            tails.filter_map(|at| name.get(at..)).any(|tail| matches(rest, tail))
+        }
+        Some(wanted) => {
+            let mut name_rest = name.chars();
+            let fits = name_rest.next().is_some_and(|c| wanted == '?' || wanted == c);
+            fits && matches(pattern_rest.as_str(), name_rest.as_str())
+        }
+    }
+}
+
+/// The severity's letter in the prefix, and the name in JSON.
+pub(super) fn severity(level: Level) -> (super::Severity, char, &'static str) {
+    match level {
+        Level::ERROR => (super::Severity::Error, 'E', "error"),
+        Level::WARN => (super::Severity::Warning, 'W', "warn"),
+        Level::INFO => (super::Severity::Info, 'I', "info"),
+        Level::DEBUG => (super::Severity::Info, 'I', "debug"),
+        Level::TRACE => (super::Severity::Info, 'I', "trace"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, verdict) in [
+            ("owner", "owner", true),
+            ("own*", "owner", true),
+            ("*ner", "owner", true),
+            ("o??er", "owner", true),
+            ("o*n*r", "owner", true),
+            ("own", "owner", false),
+            ("", "owner", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, name), verdict, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn files_are_named_as_people_name_them() {
+        assert_eq!(name("proxy-server/src/link/mod"), "link");
+        assert_eq!(name("common/relay/src/lib"), "relay");
+        assert_eq!(name("proxy-server/src/link/owner"), "owner");
+    }
+
+    #[test]
+    fn a_module_raises_and_never_lowers() {
+        let verbosity =
+            Verbosity::new(2, vec![("owner".into(), 5), ("*/front/*".into(), 1), ("o*".into(), 9)]);
+        assert_eq!(verbosity.module("proxy-server/src/link/owner.rs"), Some(5));
+        assert_eq!(verbosity.module("proxy-server/src/front/grpc/mod.rs"), Some(1));
+        assert_eq!(verbosity.module("proxy-server/src/link/mod.rs"), None);
+        assert_eq!(verbosity.most(), LevelFilter::TRACE);
+    }
+}

@@ -1,0 +1,94 @@
+//! Calls to the Kubernetes API: how many by answer, and how long they took.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use super::{CountBy, Histogram};
+
+/// Reasons that the API server gives. Source: `StatusReason` of k8s.io/apimachinery. Others are shown as
+/// `Unknown`: no label's value is a peer's to choose.
+const REASONS: [&str; 20] = [
+    "",
+    "AlreadyExists",
+    "BadRequest",
+    "Conflict",
+    "Expired",
+    "Forbidden",
+    "Gone",
+    "InternalError",
+    "Invalid",
+    "MethodNotAllowed",
+    "NotAcceptable",
+    "NotFound",
+    "RequestEntityTooLarge",
+    "ServerTimeout",
+    "ServiceUnavailable",
+    "StoreReadError",
+    "Timeout",
+    "TooManyRequests",
+    "Unauthorized",
+    "UnsupportedMediaType",
+];
+
+/// The HTTP status, under the name that the family has for it (it differs between the halves).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Status {
+    label: &'static str,
+    code: u16,
+}
+
+impl EncodeLabelSet for Status {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        EncodeLabel::encode(&(self.label, u32::from(self.code)), encoder.encode_label())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Reason(&'static str);
+
+impl Reason {
+    fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+crate::label!(Reason in "reason");
+
+/// One kind of call: a counter {status, reason} and a histogram {status}, both from the first call on.
+#[derive(Debug, Clone)]
+pub struct ApiCalls {
+    label: &'static str,
+    calls: CountBy<(Status, Reason)>,
+    latencies: Family<Status, Histogram, fn() -> Histogram>,
+}
+
+impl ApiCalls {
+    /// Registers the counter `calls` and the histogram `latencies` (names with their HELP). `label` is the name of
+    /// the label with the HTTP status, `make` builds a histogram with the buckets wanted.
+    pub fn register(
+        registry: &mut Registry,
+        label: &'static str,
+        calls: (&str, &str),
+        latencies: (&str, &str),
+        make: fn() -> Histogram,
+    ) -> Self {
+        let family = Family::new_with_constructor(make);
+        registry.register(latencies.0, latencies.1, family.clone());
+        Self { label, calls: CountBy::register(registry, calls.0, calls.1), latencies: family }
+    }
+
+    /// One call that was answered. `reason` is that of the API's Status object, empty for success.
+    pub fn count(&self, status: u16, reason: &str) {
+        let known = REASONS.iter().find(|known| **known == reason).copied();
+        let status = Status { label: self.label, code: status };
+        self.calls.count((status, Reason(known.unwrap_or("Unknown"))));
+    }
+
+    /// How long a call took.
+    pub fn observe(&self, status: u16, elapsed: Duration) {
+        self.latencies.get_or_create(&Status { label: self.label, code: status }).observe(elapsed);
+    }
+}

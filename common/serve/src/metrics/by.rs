@@ -1,0 +1,58 @@
+//! Vectors with typed labels: a child appears when it is used for the first time.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::LiveGuard;
+
+/// What a label set must be able to do.
+pub trait Labels: EncodeLabelSet + Clone + Debug + Hash + Eq + Send + Sync + 'static {}
+
+impl<L: EncodeLabelSet + Clone + Debug + Hash + Eq + Send + Sync + 'static> Labels for L {}
+
+/// A counter per label set.
+#[derive(Debug, Clone)]
+pub struct CountBy<L>(Family<L, Counter>);
+
+impl<L: Labels> CountBy<L> {
+    /// Registers under `name` (with the registry's prefix).
+    pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+        let family = Family::default();
+        registry.register(name, help, family.clone());
+        Self(family)
+    }
+
+    /// One more. Takes a read lock and hashes: keep [`CountBy::counter`] where that matters.
+    pub fn count(&self, labels: L) {
+        self.0.get_or_create(&labels).inc();
+    }
+
+    /// The child, which appears by this.
+    pub fn counter(&self, labels: L) -> Counter {
+        self.0.get_or_create_owned(&labels)
+    }
+}
+
+/// A gauge of live things per label set.
+#[derive(Debug, Clone)]
+pub struct LiveBy<L>(Family<L, Gauge>);
+
+impl<L: Labels> LiveBy<L> {
+    /// Registers under `name` (with the registry's prefix).
+    pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+        let family = Family::default();
+        registry.register(name, help, family.clone());
+        Self(family)
+    }
+
+    /// One more with these labels, until the guard is dropped.
+    pub fn enter(&self, labels: L) -> LiveGuard {
+        LiveGuard::enter(&self.0.get_or_create(&labels))
+    }
+}

@@ -1,0 +1,101 @@
+//! Gauges that are true at all times, because the things that they count do the counting.
+
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::Lazy;
+
+/// Counts live things of one kind. Appears at first use. Clones share the count.
+#[derive(Debug, Clone, Default)]
+pub struct Live(Lazy<Gauge>);
+
+impl Live {
+    /// Registers under `name` (with the registry's prefix).
+    pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+        let live = Self::default();
+        registry.register(name, help, live.0.clone());
+        live
+    }
+
+    /// One more, until the guard is dropped.
+    pub fn enter(&self) -> LiveGuard {
+        LiveGuard::enter(&self.0)
+    }
+
+    /// Shows the gauge from now on, at 0 if nothing lives.
+    pub fn show(&self) {
+        let _: &Gauge = &self.0;
+    }
+
+    /// How many live now.
+    pub fn count(&self) -> i64 {
+        self.0.get()
+    }
+}
+
+/// One live thing. Counted from its construction to its drop, exactly once.
+#[derive(Debug)]
+#[must_use = "the gauge falls when this is dropped"]
+pub struct LiveGuard(Gauge);
+
+impl LiveGuard {
+    /// One more on this gauge.
+    pub fn enter(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for LiveGuard {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// A sum of amounts that live things hold, bytes in queues for instance.
+#[derive(Debug, Clone, Default)]
+pub struct Holdings(Gauge);
+
+impl Holdings {
+    /// Registers under `name` (with the registry's prefix). Shown from the start.
+    pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+        let holdings = Self::default();
+        registry.register(name, help, holdings.0.clone());
+        holdings
+    }
+
+    /// A new holder of nothing.
+    pub fn hold(&self) -> Held {
+        Held { sum: self.0.clone(), amount: 0 }
+    }
+
+    /// The sum over all holders.
+    pub fn sum(&self) -> i64 {
+        self.0.get()
+    }
+}
+
+/// What one thing holds of a sum. Dropping it gives everything back.
+#[derive(Debug)]
+#[must_use = "what it holds is given back when this is dropped"]
+pub struct Held {
+    sum: Gauge,
+    amount: i64,
+}
+
+impl Held {
+    /// Holds this amount from now on. One relaxed atomic addition, none if nothing changed.
+    pub fn set(&mut self, amount: usize) {
+        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+        if amount != self.amount {
+            self.sum.inc_by(amount - self.amount);
+            self.amount = amount;
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}

@@ -1,0 +1,63 @@
+//! A metric that appears at its first use, as the child of a Go vector without labels does.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+/// A metric that no scrape shows before it was used. Clones share it. Dereferencing is a use.
+#[derive(Debug)]
+pub struct Lazy<M>(Arc<Inner<M>>);
+
+#[derive(Debug)]
+struct Inner<M> {
+    cell: OnceLock<M>,
+    make: fn() -> M,
+}
+
+impl<M> Lazy<M> {
+    /// `make` builds the metric when it is used for the first time.
+    pub fn new(make: fn() -> M) -> Self {
+        Self(Arc::new(Inner { cell: OnceLock::new(), make }))
+    }
+}
+
+impl<M: Default> Default for Lazy<M> {
+    fn default() -> Self {
+        Self::new(M::default)
+    }
+}
+
+impl<M> Clone for Lazy<M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<M> Deref for Lazy<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        self.0.cell.get_or_init(self.0.make)
+    }
+}
+
+impl<M: TypedMetric> TypedMetric for Lazy<M> {
+    const TYPE: MetricType = M::TYPE;
+}
+
+impl<M: EncodeMetric + TypedMetric> EncodeMetric for Lazy<M> {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.0.cell.get().map_or(Ok(()), |metric| metric.encode(encoder))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        M::TYPE
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.cell.get().is_none()
+    }
+}

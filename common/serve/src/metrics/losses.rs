@@ -1,0 +1,85 @@
+//! What did not get through, by reason: packets that had no effect, connections that were broken off.
+//!
+//! The Go peers have no such families. Nothing is dropped silently here.
+
+use prometheus_client::registry::Registry;
+use tunnel::{Cause, Dropped};
+
+use super::CountBy;
+
+/// Why a packet had no effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// A type of packet that this side does not know.
+    UnknownType,
+    /// A known type without its own payload, or no packet at all.
+    Malformed,
+    /// The core found no use for it.
+    Core(Dropped),
+}
+
+impl DropReason {
+    fn name(self) -> &'static str {
+        match self {
+            DropReason::UnknownType => "unknown_type",
+            DropReason::Malformed => "malformed",
+            DropReason::Core(dropped) => dropped.label(),
+        }
+    }
+}
+
+impl From<Dropped> for DropReason {
+    fn from(dropped: Dropped) -> Self {
+        DropReason::Core(dropped)
+    }
+}
+
+crate::label!(DropReason in "reason");
+
+/// `dropped_packets_total` {reason}.
+#[derive(Debug, Clone)]
+pub struct Drops(CountBy<DropReason>);
+
+impl Drops {
+    /// Registers the family; it appears with the first loss.
+    pub fn register(registry: &mut Registry) -> Self {
+        Self(CountBy::register(
+            registry,
+            "dropped_packets_total",
+            "Packets from peers that had no effect, by reason",
+        ))
+    }
+
+    /// One packet.
+    pub fn count(&self, reason: impl Into<DropReason>) {
+        self.0.count(reason.into());
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct ResetReason(&'static str);
+
+impl ResetReason {
+    fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+crate::label!(ResetReason in "reason");
+
+/// `connection_resets_total` {reason}.
+#[derive(Debug, Clone)]
+pub struct Resets(CountBy<ResetReason>);
+
+impl Resets {
+    /// Registers the family; it appears with the first reset.
+    pub fn register(registry: &mut Registry) -> Self {
+        let help = "Connections that were broken off, so that bytes may be missing, by reason";
+        Self(CountBy::register(registry, "connection_resets_total", help))
+    }
+
+    /// One connection.
+    pub fn count(&self, cause: &Cause) {
+        self.0.count(ResetReason(cause.label()));
+    }
+}

@@ -1,0 +1,88 @@
+//! Metrics as the Go peers expose them: exact names, their text format, families that appear at first use.
+//!
+//! Types of metrics and the encoder are here; which metrics there are is each binary's own `metrics` module.
+//! There are no globals: everything is built on a [`Registry`] that the caller passes.
+
+mod api;
+mod by;
+mod gauge;
+mod histogram;
+mod lazy;
+mod losses;
+mod number;
+mod process;
+mod streams;
+mod text;
+
+use std::sync::Arc;
+
+pub use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::family::Family;
+pub use prometheus_client::metrics::gauge::Gauge;
+pub use prometheus_client::registry::Registry;
+
+pub use api::ApiCalls;
+pub use by::{CountBy, Labels, LiveBy};
+pub use gauge::{Held, Holdings, Live, LiveGuard};
+pub use histogram::Histogram;
+pub use lazy::Lazy;
+pub use losses::{DropReason, Drops, Resets};
+pub use process::ProcessCollector;
+pub use streams::{PacketMeter, Segment, StreamErrors, StreamPackets};
+
+/// The `Content-Type` of [`Exposition::scrape`], as Go's promhttp answers a client without preferences.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+/// A finished registry, ready to be scraped. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Exposition(Arc<Registry>);
+
+impl Exposition {
+    /// Takes the registry after everything was registered, and adds the `process_*` families.
+    pub fn new(mut registry: Registry) -> Self {
+        registry.register_collector(Box::new(ProcessCollector::default()));
+        Self(Arc::new(registry))
+    }
+
+    /// The current values in text format 0.0.4, sorted as Go sorts them.
+    pub fn scrape(&self) -> String {
+        text::encode(&self.0)
+    }
+}
+
+/// Declares a closed set of label values, usable as (a part of) the label set of a [`Family`].
+///
+/// A tuple of two such types is a label set as well, in any nesting: `(Segment, (Code, PacketType))`. The short
+/// form, `label!(Reason in "reason")`, makes one of a type that has `fn name(&self) -> &'static str` already.
+#[macro_export]
+macro_rules! label {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident in $label:literal {
+        $($(#[$doc:meta])* $variant:ident => $value:literal,)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        $vis enum $name { $($(#[$doc])* $variant,)+ }
+
+        #[allow(dead_code, unreachable_pub, reason = "not every set needs all of these")]
+        impl $name {
+            /// Every value.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// The text of the label's value.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $value,)+ }
+            }
+        }
+
+        $crate::label!($name in $label);
+    };
+    ($name:ident in $label:literal) => {
+        impl $crate::metrics::EncodeLabelSet for $name {
+            fn encode(&self, encoder: &mut $crate::metrics::LabelSetEncoder<'_>) -> ::std::fmt::Result {
+                $crate::metrics::EncodeLabel::encode(&($label, self.name()), encoder.encode_label())
+            }
+        }
+    };
+}
+
+pub use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};

@@ -1,0 +1,167 @@
+//! The `process_*` families, read from `/proc/self` at each scrape.
+//!
+//! The same names and meanings as those of Go's process collector. What cannot be read is left out.
+
+use std::fs;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// Reads `/proc`. Register it once, on a registry without a prefix.
+#[derive(Debug, Default)]
+pub struct ProcessCollector {}
+
+impl Collector for ProcessCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let mut out = Out { encoder: &mut encoder };
+        if let Some(stat) = Stat::read() {
+            out.counter(
+                "process_cpu_seconds_total",
+                "User and system CPU time in seconds",
+                stat.cpu_seconds,
+            )?;
+            out.gauge("process_resident_memory_bytes", "Resident memory in bytes", stat.resident_bytes)?;
+            out.gauge("process_virtual_memory_bytes", "Virtual memory in bytes", stat.virtual_bytes)?;
+            if let Some(boot) = boot_time() {
+                let start = boot + stat.start_seconds;
+                out.gauge("process_start_time_seconds", "Start of the process, in Unix time", start)?;
+            }
+        }
+        if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+            // One of them is the directory itself, which Go counts too.
+            out.gauge("process_open_fds", "Open file descriptors", to_float(entries.count() as u64))?;
+        }
+        let files = limit(rustix::process::Resource::Nofile);
+        out.gauge("process_max_fds", "File descriptors that may be open at most", files)?;
+        let space = limit(rustix::process::Resource::As);
+        out.gauge(
+            "process_virtual_memory_max_bytes",
+            "Virtual memory that may be used at most, in bytes",
+            space,
+        )?;
+        if let Some((received, sent)) = network_octets() {
+            let help = "Bytes received by the network namespace of the process";
+            out.counter("process_network_receive_bytes_total", help, received)?;
+            let help = "Bytes sent by the network namespace of the process";
+            out.counter("process_network_transmit_bytes_total", help, sent)?;
+        }
+        Ok(())
+    }
+}
+
+struct Out<'a, 'e> {
+    encoder: &'a mut DescriptorEncoder<'e>,
+}
+
+impl Out<'_, '_> {
+    fn counter(&mut self, name: &str, help: &str, value: f64) -> std::fmt::Result {
+        let counter = ConstCounter::new(value);
+        counter.encode(self.encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) -> std::fmt::Result {
+        let gauge = ConstGauge::new(value);
+        gauge.encode(self.encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+    }
+}
+
+/// What `/proc/self/stat` says. Source: proc_pid_stat(5).
+#[derive(Debug)]
+struct Stat {
+    cpu_seconds: f64,
+    /// Since boot.
+    start_seconds: f64,
+    virtual_bytes: f64,
+    resident_bytes: f64,
+}
+
+impl Stat {
+    fn read() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The second field is the command in parentheses, and may contain any of them: split at the last one.
+        let (_, rest) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // `number` is the field's number in the manual; the first one here is number 3.
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        let ticks = to_float(rustix::param::clock_ticks_per_second());
+        Some(Self {
+            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            start_seconds: field(22)? / ticks,
+            virtual_bytes: field(23)?,
+            resident_bytes: field(24)? * to_float(rustix::param::page_size() as u64),
+        })
+    }
+}
+
+/// When the machine booted, in seconds of Unix time.
+fn boot_time() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+/// A soft limit; none is `u64::MAX`, as Go shows it.
+fn limit(resource: rustix::process::Resource) -> f64 {
+    to_float(rustix::process::getrlimit(resource).current.unwrap_or(u64::MAX))
+}
+
+/// InOctets and OutOctets of the line `IpExt` in `/proc/self/net/netstat`: names on one line, values on the next.
+fn network_octets() -> Option<(f64, f64)> {
+    let text = fs::read_to_string("/proc/self/net/netstat").ok()?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("IpExt:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let value = |wanted: &str| {
+        let pairs = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
+        pairs.filter(|(name, _)| *name == wanted).find_map(|(_, value)| value.parse::<f64>().ok())
+    };
+    Some((value("InOctets")?, value("OutOctets")?))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "the exposition format knows floats only")]
+fn to_float(value: u64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_with_parentheses_does_not_shift_the_fields() {
+        let head = "7 (a) b) (c) S 1 2 3 4 5 6 7 8 9 10";
+        let stat = Stat::parse(&format!("{head} 150 50 0 0 20 0 4 0 1000 4096 2 0")).expect("parses");
+        let ticks = to_float(rustix::param::clock_ticks_per_second());
+        assert_eq!(stat.cpu_seconds, 200.0 / ticks);
+        assert_eq!(stat.start_seconds, 1000.0 / ticks);
+        assert_eq!(stat.virtual_bytes, 4096.0);
+        assert!(Stat::parse("7 (a S").is_none());
+    }
+
+    #[test]
+    fn all_families_of_go_are_there() {
+        let scrape = crate::metrics::Exposition::new(Default::default()).scrape();
+        let names: Vec<&str> = scrape
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "process_cpu_seconds_total",
+                "process_max_fds",
+                "process_network_receive_bytes_total",
+                "process_network_transmit_bytes_total",
+                "process_open_fds",
+                "process_resident_memory_bytes",
+                "process_start_time_seconds",
+                "process_virtual_memory_bytes",
+                "process_virtual_memory_max_bytes",
+            ]
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! The two families that both halves share: packets by segment and type, stream errors by code as well.
+
+use std::sync::{Arc, OnceLock};
+
+use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use tunnel::PacketKind;
+
+crate::label! {
+    /// Which hop, and which way, seen from the server: an agent's sends are [`Segment::FromAgent`] too.
+    pub enum Segment in "segment" {
+        /// Frontend to server.
+        FromClient => "from_client",
+        /// Server to frontend.
+        ToClient => "to_client",
+        /// Agent to server.
+        FromAgent => "from_agent",
+        /// Server to agent.
+        ToAgent => "to_agent",
+    }
+}
+
+/// The label `packet_type`: the enum's name, or `Unknown` where an error met no packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct PacketType(Option<PacketKind>);
+
+impl EncodeLabelSet for PacketType {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        let name = self.0.map_or("Unknown", PacketKind::name);
+        EncodeLabel::encode(&("packet_type", name), encoder.encode_label())
+    }
+}
+
+/// The label `code`: a gRPC status code by Go's name for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Code(&'static str);
+
+impl EncodeLabelSet for Code {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        EncodeLabel::encode(&("code", self.0), encoder.encode_label())
+    }
+}
+
+/// `stream_packets_total` {segment, packet_type}.
+#[derive(Debug, Clone)]
+pub struct StreamPackets {
+    meters: [PacketMeter; Segment::ALL.len()],
+}
+
+impl StreamPackets {
+    /// Registers the family; it appears with the first packet.
+    pub fn register(registry: &mut Registry) -> Self {
+        let family = Family::default();
+        registry.register("stream_packets_total", "Packets by segment of the way and type", family.clone());
+        Self { meters: std::array::from_fn(|index| PacketMeter::new(&family, Segment::ALL[index])) }
+    }
+
+    /// The counter of one segment, to be kept by whoever counts there.
+    pub fn meter(&self, segment: Segment) -> PacketMeter {
+        self.meters[segment as usize].clone()
+    }
+}
+
+/// Counts the packets of one segment. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct PacketMeter(Arc<Cells>);
+
+#[derive(Debug)]
+struct Cells {
+    family: Family<(Segment, PacketType), Counter>,
+    segment: Segment,
+    cells: [OnceLock<Counter>; PacketKind::ALL.len()],
+}
+
+impl PacketMeter {
+    fn new(family: &Family<(Segment, PacketType), Counter>, segment: Segment) -> Self {
+        Self(Arc::new(Cells { family: family.clone(), segment, cells: Default::default() }))
+    }
+
+    /// One packet of this kind. After the first of its kind one relaxed atomic addition.
+    ///
+    /// Go counts what it sends *before* the send, and what it receives when it was received.
+    pub fn count(&self, kind: PacketKind) {
+        let Cells { family, segment, cells } = &*self.0;
+        let make = || family.get_or_create_owned(&(*segment, PacketType(Some(kind))));
+        if let Some(cell) = usize::try_from(kind.number()).ok().and_then(|index| cells.get(index)) {
+            cell.get_or_init(make).inc();
+        }
+    }
+}
+
+/// `stream_errors_total` {segment, code, packet_type}.
+#[derive(Debug, Clone, Default)]
+pub struct StreamErrors(Family<(Segment, (Code, PacketType)), Counter>);
+
+impl StreamErrors {
+    /// Registers the family; it appears with the first error.
+    pub fn register(registry: &mut Registry) -> Self {
+        let errors = Self::default();
+        let help = "Errors of gRPC streams by segment, status code and the type of the packet that met them";
+        registry.register("stream_errors_total", help, errors.0.clone());
+        errors
+    }
+
+    /// One error. `code` is gRPC's code by Go's name (`Unavailable`), `packet` what was to be sent; none for an
+    /// error while receiving. An orderly end of a stream is no error.
+    pub fn count(&self, segment: Segment, code: &'static str, packet: Option<PacketKind>) {
+        self.0.get_or_create(&(segment, (Code(code), PacketType(packet)))).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::text;
+
+    #[test]
+    fn children_appear_with_their_first_packet() {
+        let mut registry = Registry::with_prefix("p");
+        let packets = StreamPackets::register(&mut registry);
+        assert_eq!(text::encode(&registry), "");
+        let meter = packets.meter(Segment::ToAgent);
+        meter.count(PacketKind::Drain);
+        meter.clone().count(PacketKind::Drain);
+        packets.meter(Segment::FromClient).count(PacketKind::DialReq);
+        let scrape = text::encode(&registry);
+        let samples: Vec<&str> = scrape.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            samples,
+            [
+                "p_stream_packets_total{packet_type=\"DIAL_REQ\",segment=\"from_client\"} 1",
+                "p_stream_packets_total{packet_type=\"DRAIN\",segment=\"to_agent\"} 2",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_error_without_packet_is_unknown() {
+        let mut registry = Registry::default();
+        let errors = StreamErrors::register(&mut registry);
+        errors.count(Segment::FromAgent, "Unavailable", None);
+        let expected =
+            "stream_errors_total{code=\"Unavailable\",packet_type=\"Unknown\",segment=\"from_agent\"} 1\n";
+        assert!(text::encode(&registry).ends_with(expected));
+    }
+}

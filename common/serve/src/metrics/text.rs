@@ -1,0 +1,174 @@
+//! The text exposition format 0.0.4, byte for byte as Go's client library writes it.
+//!
+//! prometheus-client's own text encoder speaks OpenMetrics, which dashboards made for the Go peers do not fit:
+//! `_total` forced on counters, `le="1.0"`, `# EOF`. Its protobuf model is Prometheus' data model, the one that Go
+//! encodes from too: this writes that model down. Two additions of the library are taken off again on the way:
+//! the `_total` that it appends to every counter's name, and the full stop that it appends to every HELP.
+
+use std::fmt::Write;
+
+use prometheus_client::encoding::prometheus_protobuf::{self, prometheus_data_model as model};
+use prometheus_client::registry::Registry;
+
+use super::number;
+
+/// Everything in the registry: families sorted by name, children by label values, labels by name; families
+/// without children are left out.
+pub(super) fn encode(registry: &Registry) -> String {
+    let mut families = prometheus_protobuf::encode(registry).unwrap_or_else(|error| {
+        // Only a collector can fail, and ours skip what they cannot read.
+        tracing::error!(%error, "metrics cannot be encoded");
+        Vec::new()
+    });
+    families.retain(|family| !family.metric.is_empty());
+    for family in &mut families {
+        normalize(family);
+    }
+    families.sort_by(|a, b| a.name.cmp(&b.name));
+
+    let mut out = String::with_capacity(16 * 1024);
+    for family in &families {
+        write_family(&mut out, family);
+    }
+    out
+}
+
+fn normalize(family: &mut model::MetricFamily) {
+    if family.r#type() == model::MetricType::Counter
+        && let Some(name) = family.name.strip_suffix("_total")
+    {
+        family.name.truncate(name.len());
+    }
+    if family.help.ends_with('.') {
+        family.help.pop();
+    }
+    for metric in &mut family.metric {
+        metric.label.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    family.metric.sort_by(|a, b| {
+        let values =
+            |metric: &model::Metric| metric.label.iter().map(|l| l.value.clone()).collect::<Vec<_>>();
+        values(a).cmp(&values(b))
+    });
+}
+
+fn write_family(out: &mut String, family: &model::MetricFamily) {
+    let (name, kind) = (&family.name, kind(family.r#type()));
+    line(out, format_args!("# HELP {name} {}", escape(&family.help, false)));
+    line(out, format_args!("# TYPE {name} {kind}"));
+    for metric in &family.metric {
+        if let Some(histogram) = &metric.histogram {
+            write_histogram(out, name, &metric.label, histogram);
+        } else if let Some(value) = value(metric) {
+            line(out, format_args!("{name}{} {}", labels(&metric.label, None), number::format(value)));
+        }
+    }
+}
+
+fn write_histogram(out: &mut String, name: &str, label: &[model::LabelPair], histogram: &model::Histogram) {
+    for bucket in &histogram.bucket {
+        let labels = labels(label, Some(bucket.upper_bound));
+        let count = number::format(to_float(bucket.cumulative_count));
+        line(out, format_args!("{name}_bucket{labels} {count}"));
+    }
+    let labels = labels(label, None);
+    line(out, format_args!("{name}_sum{labels} {}", number::format(histogram.sample_sum)));
+    line(out, format_args!("{name}_count{labels} {}", number::format(to_float(histogram.sample_count))));
+}
+
+fn value(metric: &model::Metric) -> Option<f64> {
+    let counter = metric.counter.as_ref().map(|counter| counter.value);
+    let gauge = metric.gauge.as_ref().map(|gauge| gauge.value);
+    counter.or(gauge).or(metric.untyped.as_ref().map(|untyped| untyped.value))
+}
+
+fn kind(kind: model::MetricType) -> &'static str {
+    match kind {
+        model::MetricType::Counter => "counter",
+        model::MetricType::Gauge => "gauge",
+        model::MetricType::Histogram | model::MetricType::GaugeHistogram => "histogram",
+        model::MetricType::Summary => "summary",
+        model::MetricType::Untyped => "untyped",
+    }
+}
+
+/// `{a="b",le="0.5"}`, or nothing. `le` goes last, as in Go.
+fn labels(pairs: &[model::LabelPair], le: Option<f64>) -> String {
+    let pairs = pairs.iter().map(|pair| format!("{}=\"{}\"", pair.name, escape(&pair.value, true)));
+    let le = le.map(|bound| format!("le=\"{}\"", number::format(bound)));
+    let all: Vec<String> = pairs.chain(le).collect();
+    if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
+}
+
+fn escape(text: &str, quoted: bool) -> String {
+    let text = text.replace('\\', "\\\\").replace('\n', "\\n");
+    if quoted { text.replace('"', "\\\"") } else { text }
+}
+
+/// All numbers of the format are floats, counts too: 1e+06 is a million.
+#[allow(clippy::cast_precision_loss, reason = "what Go does with counts above 2^53")]
+fn to_float(count: u64) -> f64 {
+    count as f64
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = out.write_fmt(text);
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::metrics::{Counter, Family, Gauge, Histogram, Lazy, Live};
+
+    crate::label! {
+        enum Reason in "reason" { NoAgent => "no_agent", Odd => "a\"b\\c\nd", }
+    }
+    crate::label! {
+        enum Code in "code" { Ok => "OK", }
+    }
+
+    /// Written by Go's client_golang 1.23 for the same names and values.
+    const GOLDEN: &str = include_str!("../../testdata/golden.prom");
+
+    #[test]
+    fn golden() {
+        let mut registry = Registry::with_prefix("konnectivity_test");
+        let failures = Family::<(Reason, Code), Counter>::default();
+        registry.register("dial_failure_count", "Dials that failed", failures.clone());
+        failures.get_or_create(&(Reason::NoAgent, Code::Ok)).inc_by(1_000_000);
+        failures.get_or_create(&(Reason::Odd, Code::Ok)).inc();
+        let total = Counter::<u64>::default();
+        registry.register("packets_total", "With a \\ and\na second line.", total.clone());
+        total.inc_by(7);
+        let durations = Histogram::new(&[1e-6, 1e-5, 1e-4, 0.005, 1.0, 14400.0, 1e6]);
+        registry.register("dial_duration_seconds", "Time that dials took", durations.clone());
+        durations.observe(Duration::from_micros(5));
+        durations.observe(Duration::from_millis(1500));
+        let gauge = Gauge::<i64>::default();
+        registry.register("http_connections", "Open connections", gauge.clone());
+        gauge.set(-3);
+
+        assert_eq!(encode(&registry), GOLDEN);
+    }
+
+    #[test]
+    fn what_was_never_used_is_absent() {
+        let mut registry = Registry::default();
+        let lazy = Lazy::<Counter>::default();
+        registry.register("lazy", "Lazy", lazy.clone());
+        registry.register("family", "Family", Family::<Reason, Counter>::default());
+        let live = Live::register(&mut registry, "live", "Live");
+        assert_eq!(encode(&registry), "");
+
+        lazy.inc();
+        drop(live.enter());
+        assert_eq!(
+            encode(&registry),
+            "# HELP lazy Lazy\n# TYPE lazy counter\nlazy 1\n# HELP live Live\n# TYPE live gauge\nlive 0\n"
+        );
+    }
+}
