@@ -1,3 +1,4 @@
 //! The proxy-server: frontends, routes and agent links.
 
+pub mod args;
 pub mod link;

@@ -36,6 +36,9 @@ fn describe(text: &mut String, flag: &Flag<'_>) {
     }
     text.push('\n');
     let mut words = flag.help.to_owned();
+    if let Some(old) = flag.old_name {
+        let _ = write!(words, " (Once --{old}, which still works.)");
+    }
     match flag.remark {
         Some(Remark::Deprecated(instead)) => {
             let _ = write!(words, " Deprecated: {instead}.");

@@ -20,6 +20,8 @@ mod places;
 mod refusal;
 mod set;
 mod syntax;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -27,7 +29,7 @@ mod value;
 pub use exit::Exit;
 pub use go::duration::GoDuration;
 pub use log::{LogFlags, LogFormat, LogOptions, Severity};
-pub use places::{BindHost, existing_file, header_text, identity, pair};
+pub use places::{Bind, BindHost, existing_file, header_text, identity, pair};
 pub use refusal::Refusal;
 pub use set::{Flag, FlagSet};
 pub use syntax::SyntaxError;

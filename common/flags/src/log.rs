@@ -223,8 +223,16 @@ impl LogFlags {
     pub fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Log");
         set.add("v", &mut self.v, "Verbosity: lines of a level up to this one are written.").letter('v');
-        set.add("vmodule", &mut self.vmodule, "Verbosity of single source files, by patterns of their names.");
-        set.add("log-format", &mut self.log_format, "text (as klog writes it) or json (one object to a line).");
+        set.add(
+            "vmodule",
+            &mut self.vmodule,
+            "Verbosity of single source files, by patterns of their names.",
+        );
+        set.add(
+            "log-format",
+            &mut self.log_format,
+            "text (as klog writes it) or json (one object to a line).",
+        );
         set.add("logtostderr", &mut self.logtostderr, "Log to standard error instead of files.");
         set.add(
             "alsologtostderr",

@@ -31,6 +31,15 @@ impl BindHost {
     }
 }
 
+/// A host and a port to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The host.
+    pub host: BindHost,
+    /// The port, never 0.
+    pub port: u16,
+}
+
 impl fmt::Display for BindHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -65,6 +65,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// A value outside what `flag` takes.
+    #[expect(clippy::needless_pass_by_value, reason = "callers hand in numbers and format_args")]
     pub fn value(flag: &'static str, value: impl ToString, want: impl Into<String>) -> Self {
         Self::Value { flag, value: value.to_string(), want: want.into() }
     }

@@ -9,6 +9,7 @@ use crate::{Exit, Value, help};
 pub struct Flag<'a> {
     pub(crate) name: &'static str,
     pub(crate) letter: Option<u8>,
+    pub(crate) old_name: Option<&'static str>,
     pub(crate) value: &'a mut dyn Value,
     /// The default as shown, taken before the command line is read.
     pub(crate) default: String,
@@ -16,6 +17,7 @@ pub struct Flag<'a> {
     pub(crate) help: &'static str,
     pub(crate) remark: Option<Remark>,
     given: bool,
+    given_by_old_name: bool,
 }
 
 /// What is said about a flag, in the help and once at the start when it is given.
@@ -29,6 +31,12 @@ impl Flag<'_> {
     /// Also known as one dash and this letter.
     pub fn letter(&mut self, letter: char) -> &mut Self {
         self.letter = u8::try_from(letter).ok();
+        self
+    }
+
+    /// Also known by a deprecated name.
+    pub fn old_name(&mut self, name: &'static str) -> &mut Self {
+        self.old_name = Some(name);
         self
     }
 
@@ -51,6 +59,9 @@ impl Flag<'_> {
     }
 
     fn notice(&self) -> Option<String> {
+        if let Some(old) = self.old_name.filter(|_| self.given_by_old_name) {
+            return Some(format!("--{old} is deprecated: use --{}", self.name));
+        }
         match self.remark.filter(|_| self.given)? {
             Remark::Deprecated(instead) => Some(format!("--{} is deprecated: {instead}", self.name)),
             Remark::NoEffect(why) => Some(format!("--{} has no effect: {why}", self.name)),
@@ -95,6 +106,8 @@ impl<'a> FlagSet<'a> {
         self.flags.push(Flag {
             name,
             letter: None,
+            old_name: None,
+            given_by_old_name: false,
             value,
             default,
             heading: self.heading,
@@ -126,6 +139,8 @@ pub(crate) enum Id {
     Help,
     Version,
     At(usize),
+    /// The same, by its deprecated name.
+    OldAt(usize),
 }
 
 impl FlagSet<'_> {
@@ -133,7 +148,7 @@ impl FlagSet<'_> {
         match id {
             Id::Help => &mut self.wants_help,
             Id::Version => &mut self.wants_version,
-            Id::At(index) => self.flags[index].value,
+            Id::At(index) | Id::OldAt(index) => self.flags[index].value,
         }
     }
 
@@ -141,6 +156,7 @@ impl FlagSet<'_> {
         match id {
             Id::Help => "-h, --help".to_owned(),
             Id::Version => "--version".to_owned(),
+            Id::OldAt(index) => format!("--{}", self.flags[index].old_name.unwrap_or_default()),
             Id::At(index) => {
                 let Flag { name, letter, .. } = &self.flags[index];
                 letter.map_or_else(|| format!("--{name}"), |l| format!("-{}, --{name}", char::from(l)))
@@ -156,7 +172,11 @@ impl Flags for FlagSet<'_> {
         match name {
             b"help" => Some(Id::Help),
             b"version" => Some(Id::Version),
-            _ => self.flags.iter().position(|flag| flag.name.as_bytes() == name).map(Id::At),
+            _ => {
+                let is = |known: &str| known.as_bytes() == name;
+                let old = || self.flags.iter().position(|flag| flag.old_name.is_some_and(is)).map(Id::OldAt);
+                self.flags.iter().position(|flag| is(flag.name)).map(Id::At).or_else(old)
+            }
         }
     }
 
@@ -170,7 +190,7 @@ impl Flags for FlagSet<'_> {
     fn stands_alone(&self, id: Id) -> bool {
         match id {
             Id::Help | Id::Version => true,
-            Id::At(index) => self.flags[index].value.stands_alone(),
+            Id::At(index) | Id::OldAt(index) => self.flags[index].value.stands_alone(),
         }
     }
 
@@ -180,8 +200,10 @@ impl Flags for FlagSet<'_> {
             flag: self.title(id),
             reason,
         })?;
-        if let Id::At(index) = id {
-            self.flags[index].given = true;
+        match id {
+            Id::Help | Id::Version => {}
+            Id::At(index) => self.flags[index].given = true,
+            Id::OldAt(index) => self.flags[index].given_by_old_name = true,
         }
         Ok(())
     }

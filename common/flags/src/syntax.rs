@@ -99,15 +99,15 @@ fn read_letters<F: Flags>(
 ) -> Result<(), SyntaxError> {
     let mut rest = word;
     while let [letter, after @ ..] = rest {
-        let id = flags.letter(*letter).ok_or_else(|| SyntaxError::UnknownLetter {
-            letter: char::from(*letter),
-            word: lossy(rest),
-        })?;
+        let id = flags
+            .letter(*letter)
+            .ok_or_else(|| SyntaxError::UnknownLetter { letter: char::from(*letter), word: lossy(rest) })?;
         match after {
             [b'=', value @ ..] if !value.is_empty() => return flags.assign(id, OsStr::from_bytes(value)),
             _ if flags.stands_alone(id) => flags.assign(id, OsStr::new("true"))?,
             [] => {
-                let missing = || SyntaxError::NoValue(format!("{:?} in -{}", char::from(*letter), lossy(rest)));
+                let missing =
+                    || SyntaxError::NoValue(format!("{:?} in -{}", char::from(*letter), lossy(rest)));
                 let value = words.next().ok_or_else(missing)?;
                 return flags.assign(id, &value);
             }

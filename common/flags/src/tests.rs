@@ -77,7 +77,8 @@ fn switches_never_take_the_next_word() {
 
 #[test]
 fn letters() {
-    for words in [&["-v=7"][..], &["-v7"], &["-v", "7"], &["--v", "7"], &["--v=7"], &["-bv7"], &["-bv", "7"]] {
+    for words in [&["-v=7"][..], &["-v7"], &["-v", "7"], &["--v", "7"], &["--v=7"], &["-bv7"], &["-bv", "7"]]
+    {
         assert_eq!(log(words).0.verbosity, 7, "{words:?}");
     }
     assert_eq!(log(&["-v", "-1"]).0.verbosity, -1);
@@ -115,9 +116,18 @@ fn refusals() {
         (&["-v="], "invalid argument \"=\" for \"-v, --v\" flag: it must be a decimal number"),
         (&["-v=0x4"], "invalid argument \"0x4\" for \"-v, --v\" flag: it must be a decimal number"),
         (&["--vmodule=a"], "invalid argument \"a\" for \"--vmodule\" flag: it must be a comma-separated"),
-        (&["--vmodule=a=-1"], "invalid argument \"a=-1\" for \"--vmodule\" flag: a level must not be below 0"),
-        (&["--stderrthreshold=LOUD"], "invalid argument \"LOUD\" for \"--stderrthreshold\" flag: it must be INFO"),
-        (&["--log-backtrace-at=a:1"], "invalid argument \"a:1\" for \"--log-backtrace-at\" flag: it must be FILE"),
+        (
+            &["--vmodule=a=-1"],
+            "invalid argument \"a=-1\" for \"--vmodule\" flag: a level must not be below 0",
+        ),
+        (
+            &["--stderrthreshold=LOUD"],
+            "invalid argument \"LOUD\" for \"--stderrthreshold\" flag: it must be INFO",
+        ),
+        (
+            &["--log-backtrace-at=a:1"],
+            "invalid argument \"a:1\" for \"--log-backtrace-at\" flag: it must be FILE",
+        ),
     ];
     for (words, line) in table {
         let exit = read(words).expect_err(&format!("{words:?}"));
@@ -131,10 +141,15 @@ fn help_and_version() {
     for words in [&["-h"][..], &["--help"], &["--port=1", "--help", "--on"], &["-bh"]] {
         let exit = read(words).expect_err("help");
         assert_eq!((exit.code, exit.stderr.as_str()), (0, ""));
-        for piece in ["prog: does things.", "First:\n  --name TEXT\n        A name.\n", "--port INT  (default 8090)",
-            "--wait DURATION  (default long)", "-v, --v LEVEL  (default 4)", "Deprecated: use --on.",
-            "Accepted without effect: it names lines of Go sources."]
-        {
+        for piece in [
+            "prog: does things.",
+            "First:\n  --name TEXT\n        A name.\n",
+            "--port INT  (default 8090)",
+            "--wait DURATION  (default long)",
+            "-v, --v LEVEL  (default 4)",
+            "Deprecated: use --on.",
+            "Accepted without effect: it names lines of Go sources.",
+        ] {
             assert!(exit.stdout.contains(piece), "{piece:?} is not in\n{}", exit.stdout);
         }
         assert!(exit.stdout.lines().all(|line| line.chars().count() <= 100));

@@ -11,6 +11,7 @@ pub struct Unfit(String);
 
 impl Unfit {
     /// A reason in words.
+    #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
     pub fn because(reason: impl ToString) -> Self {
         Self(reason.to_string())
     }

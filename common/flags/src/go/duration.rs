@@ -97,14 +97,21 @@ fn part(text: &str) -> Result<(u64, &str), DurationError> {
 fn fraction_of(digits: &str, unit: u64) -> u64 {
     let (mut value, mut scale) = (0_u64, 1.0_f64);
     for digit in digits.bytes() {
-        let Some(grown) = value.checked_mul(10).map(|v| v.saturating_add(u64::from(digit - b'0'))) else { break };
+        let Some(grown) = value.checked_mul(10).map(|v| v.saturating_add(u64::from(digit - b'0'))) else {
+            break;
+        };
         if value > (LIMIT - 1) / 10 || grown > LIMIT {
             break;
         }
         value = grown;
         scale *= 10.0;
     }
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "Go's way")]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "Go's way"
+    )]
     let nanoseconds = (value as f64 * (unit as f64 / scale)) as u64;
     nanoseconds
 }
@@ -225,9 +232,29 @@ mod tests {
     #[test]
     fn refusals() {
         let invalid = [
-            "", "-", "+", ".", "-.", ".s", "+.s", "s", " 1s", "1s ", "1 s", "--1s", "1s-2s", "-1", "1s2",
-            "9223372036854775810ns", "9223372036854775808ns", "-9223372036854775809ns", "9223372036854776us",
-            "3000000h", "9223372036854775.808us", "99999999999999999999s", "1.s.",
+            "",
+            "-",
+            "+",
+            ".",
+            "-.",
+            ".s",
+            "+.s",
+            "s",
+            " 1s",
+            "1s ",
+            "1 s",
+            "--1s",
+            "1s-2s",
+            "-1",
+            "1s2",
+            "9223372036854775810ns",
+            "9223372036854775808ns",
+            "-9223372036854775809ns",
+            "9223372036854776us",
+            "3000000h",
+            "9223372036854775.808us",
+            "99999999999999999999s",
+            "1.s.",
             "9223372036854775808ns9223372036854775808ns",
         ];
         for text in invalid {

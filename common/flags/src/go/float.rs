@@ -27,7 +27,9 @@ pub fn parse(text: &str) -> Result<f32, FloatError> {
         return Ok(f32::NAN);
     }
     // What is left must be digits: Rust's parser would take a second sign and more names.
-    if !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.') || !underscores_separate_digits(rest.as_bytes()) {
+    if !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        || !underscores_separate_digits(rest.as_bytes())
+    {
         return Err(FloatError::Syntax);
     }
     let digits = rest.replace('_', "").to_ascii_lowercase();

@@ -97,7 +97,10 @@ mod tests {
         for (text, value) in good {
             assert_eq!(signed(text), Ok(value), "{text}");
         }
-        for text in ["", "-", "+", "x", "0x", "08", "0b2", "1__0", "_1", "1_", "0x_", "1.0", "1e3", " 1", "--1", "0x1g"] {
+        for text in [
+            "", "-", "+", "x", "0x", "08", "0b2", "1__0", "_1", "1_", "0x_", "1.0", "1e3", " 1", "--1",
+            "0x1g",
+        ] {
             assert_eq!(signed(text), Err(IntegerError::Syntax), "{text}");
         }
         for text in ["9223372036854775808", "-9223372036854775809", "0x1_0000_0000_0000_0000"] {

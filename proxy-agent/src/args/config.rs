@@ -1,0 +1,97 @@
+//! What a command line means, once it was read and found sound.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flags::{Bind, LogOptions};
+
+use super::{Identifiers, LabelSelector};
+
+/// Everything that the proxy-agent is told at its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Name or address of the proxy-servers (or of what stands before them), which their certificate must bear.
+    pub proxy_server_host: String,
+    /// Their port for agents.
+    pub proxy_server_port: u16,
+    /// What we show; `None`: nothing.
+    pub certificate: Option<CertPair>,
+    /// Authorities of the servers' certificates, PEM; `None`: the system's.
+    pub ca: Option<PathBuf>,
+    /// Protocols to offer ahead of `h2`, each of 1 to 255 bytes.
+    pub alpn_protos: Vec<String>,
+    /// Idle time before a ping to a server; at least 10 s.
+    pub keepalive_time: Duration,
+    /// A file with a token to show, read anew for each connect.
+    pub service_account_token_path: Option<PathBuf>,
+    /// This agent among its peers: printable ASCII, not empty.
+    pub agent_id: String,
+    /// Hosts that this agent serves best.
+    pub agent_identifiers: Identifiers,
+    /// Time between looks for missing servers; above 0.
+    pub sync_interval: Duration,
+    /// What that time may back off to; not below [`Self::sync_interval`].
+    pub sync_interval_cap: Duration,
+    /// Time between looks at established connections; above 0.
+    pub probe_interval: Duration,
+    /// Keep looking for servers when as many are connected as there should be.
+    pub sync_forever: bool,
+    /// Whose count of servers counts.
+    pub server_count_source: ServerCountSource,
+    /// Packets that Go queues per connection; above 0.
+    pub xfr_channel_size: usize,
+    /// Health, readiness and metrics.
+    pub health: Bind,
+    /// Metrics (by redirection) and profiles.
+    pub admin: Bind,
+    /// Serve profiles on the admin port.
+    pub profiling: bool,
+    /// Asked for profiles of lock contention; implies [`Self::profiling`].
+    pub contention_profiling: bool,
+    /// Leases by which servers are counted.
+    pub leases: Leases,
+    /// How to reach the Kubernetes API.
+    pub kube: KubeClient,
+    /// How and where to log.
+    pub log: LogOptions,
+    /// Lines to log once at the start: flags given in vain, deprecated or remarkable.
+    pub notices: Vec<String>,
+}
+
+/// A certificate chain and its key, both PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertPair {
+    /// The chain.
+    pub cert: PathBuf,
+    /// The key.
+    pub key: PathBuf,
+}
+
+/// How the count from leases and the count from servers make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerCountSource {
+    /// Leases when they are counted, else what the last new server said.
+    Default,
+    /// The larger of the two.
+    Max,
+}
+
+/// Leases by which servers are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leases {
+    /// Count them.
+    pub counted: bool,
+    /// Where they live.
+    pub namespace: String,
+    /// Which of them count.
+    pub selector: LabelSelector,
+}
+
+/// How to reach the Kubernetes API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeClient {
+    /// A kubeconfig; `None`: the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// The form of requests, as a media type.
+    pub content_type: String,
+}

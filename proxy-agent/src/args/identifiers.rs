@@ -1,0 +1,161 @@
+//! Identifiers of an agent: a URL-encoded query with five known keys.
+//!
+//! The text travels to servers as it was given; the pairs are what they will read from it. Values are not judged:
+//! a server matches them as text. Facts: Go's `url.ParseQuery`, and the Go agent's refusal of unknown keys.
+
+/// As many pairs as Go takes; empty ones count.
+const MOST_PAIRS: usize = 10_000;
+
+/// Identifiers that were found sound.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identifiers {
+    text: String,
+    pairs: Vec<(IdentifierKind, String)>,
+}
+
+/// A key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentifierKind {
+    /// `ipv4`
+    Ipv4,
+    /// `ipv6`
+    Ipv6,
+    /// `host`
+    Host,
+    /// `cidr`
+    Cidr,
+    /// `default-route`
+    DefaultRoute,
+}
+
+/// Why a text holds no identifiers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentifierError {
+    /// A key that servers do not know.
+    #[error("unknown key {0:?}; the keys are host, ipv4, ipv6, cidr and default-route")]
+    UnknownKey(String),
+    /// `%` without two hexadecimal digits.
+    #[error("{0:?} is no URL escape; write a percent sign as %25")]
+    Escape(String),
+    /// Semicolons once separated pairs.
+    #[error("pairs are joined by &, and a semicolon is written %3B")]
+    Semicolon,
+    /// More than Go takes.
+    #[error("there are more than {MOST_PAIRS} pairs")]
+    TooMany,
+}
+
+impl Identifiers {
+    /// Reads the flag's value; the empty one holds none.
+    pub fn parse(text: &str) -> Result<Self, IdentifierError> {
+        if text.split('&').count() > MOST_PAIRS {
+            return Err(IdentifierError::TooMany);
+        }
+        let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(pair).collect::<Result<_, _>>()?;
+        Ok(Self { text: text.to_owned(), pairs })
+    }
+
+    /// The text as given, for the metadata of a connect.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Keys and decoded values in order; a key may recur.
+    pub fn pairs(&self) -> &[(IdentifierKind, String)] {
+        &self.pairs
+    }
+}
+
+fn pair(text: &str) -> Result<(IdentifierKind, String), IdentifierError> {
+    if text.contains(';') {
+        return Err(IdentifierError::Semicolon);
+    }
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
+    let (key, value) = (unescape(key)?, unescape(value)?);
+    let kind = match key.as_str() {
+        "ipv4" => IdentifierKind::Ipv4,
+        "ipv6" => IdentifierKind::Ipv6,
+        "host" => IdentifierKind::Host,
+        "cidr" => IdentifierKind::Cidr,
+        "default-route" => IdentifierKind::DefaultRoute,
+        _ => return Err(IdentifierError::UnknownKey(key)),
+    };
+    Ok((kind, value))
+}
+
+/// `%41` is `A`, `+` is a blank. Escapes that make no UTF-8 become replacement characters, which match no host.
+fn unescape(text: &str) -> Result<String, IdentifierError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        bytes.push(match first {
+            b'+' => b' ',
+            b'%' => {
+                let digits = String::from_utf8_lossy(&after[..after.len().min(2)]);
+                let escape = || IdentifierError::Escape(format!("%{digits}"));
+                let [high, low, behind @ ..] = after else { return Err(escape()) };
+                let digit =
+                    |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+                rest = behind;
+                digit(*high).zip(digit(*low)).map(|(high, low)| high << 4 | low).ok_or_else(escape)?
+            }
+            other => *other,
+        });
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_go_accepts() {
+        use IdentifierKind::{Cidr, DefaultRoute, Host, Ipv4, Ipv6};
+        let table: [(&str, &[(IdentifierKind, &str)]); 7] = [
+            ("", &[]),
+            ("&&", &[]),
+            ("ipv4=1.2.3.4&ipv4=5.6.7.8", &[(Ipv4, "1.2.3.4"), (Ipv4, "5.6.7.8")]),
+            ("ipv6=:::::&cidr=127.0.0.1/16", &[(Ipv6, ":::::"), (Cidr, "127.0.0.1/16")]),
+            ("default-route=true&", &[(DefaultRoute, "true")]),
+            ("host", &[(Host, "")]),
+            ("h%6Fst=a%2eb+c=d", &[(Host, "a.b c=d")]),
+        ];
+        for (text, pairs) in table {
+            let found = Identifiers::parse(text).unwrap();
+            let found: Vec<_> = found.pairs().iter().map(|(kind, value)| (*kind, value.as_str())).collect();
+            assert_eq!(found, pairs, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_go_refuses() {
+        let unknown = |key: &str| IdentifierError::UnknownKey(key.to_owned());
+        let escape = |text: &str| IdentifierError::Escape(text.to_owned());
+        let table = [
+            ("uid=1", unknown("uid")),
+            ("Host=a", unknown("Host")),
+            (" host=a", unknown(" host")),
+            ("=a", unknown("")),
+            ("host=a;ipv4=b", IdentifierError::Semicolon),
+            ("host=%", escape("%")),
+            ("host=%4", escape("%4")),
+            ("host=%zz1", escape("%zz")),
+            ("ho%st=a", escape("%st")),
+        ];
+        for (text, error) in table {
+            assert_eq!(Identifiers::parse(text), Err(error), "{text}");
+        }
+        assert!(Identifiers::parse(&"&".repeat(9_999)).is_ok());
+        assert_eq!(Identifiers::parse(&"&".repeat(10_000)), Err(IdentifierError::TooMany));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "(host|ipv4)?=?[%a-f0-9;&+\\PC]{0,30}") {
+            let _ = Identifiers::parse(&text);
+        }
+    }
+}

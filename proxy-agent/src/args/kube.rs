@@ -1,0 +1,65 @@
+//! Flags of leases and of the way to the Kubernetes API.
+
+use std::ffi::OsString;
+
+use flags::{FlagSet, Refusal, existing_file};
+
+use super::{KubeClient, LabelSelector, Leases, not_yet};
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    count_server_leases: bool,
+    lease_namespace: String,
+    lease_label_selector: LabelSelector,
+    kubeconfig: OsString,
+    kube_api_content_type: String,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            count_server_leases: false,
+            lease_namespace: "kube-system".into(),
+            lease_label_selector: LabelSelector::konnectivity_server(),
+            kubeconfig: OsString::new(),
+            kube_api_content_type: "application/vnd.kubernetes.protobuf".into(),
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("Kubernetes");
+        set.add(
+            "count-server-leases",
+            &mut self.count_server_leases,
+            "Count servers by their leases instead of by what they say.",
+        );
+        set.add("lease-namespace", &mut self.lease_namespace, "Namespace of the leases.");
+        set.add(
+            "lease-label-selector",
+            &mut self.lease_label_selector,
+            "Which leases count, by their labels.",
+        )
+        .old_name("lease-label");
+        set.add(
+            "kubeconfig",
+            &mut self.kubeconfig,
+            "Kubeconfig to reach the API with. Empty: the pod's own way.",
+        )
+        .no_effect(not_yet::NO_CLIENT);
+        set.add("kube-api-content-type", &mut self.kube_api_content_type, "Media type of requests.")
+            .no_effect(not_yet::NO_CLIENT);
+    }
+
+    pub(super) fn check(self) -> Result<(Leases, KubeClient), Refusal> {
+        let kubeconfig = existing_file("kubeconfig", self.kubeconfig)?;
+        let leases = Leases {
+            counted: self.count_server_leases,
+            namespace: self.lease_namespace,
+            selector: self.lease_label_selector,
+        };
+        Ok((leases, KubeClient { kubeconfig, content_type: self.kube_api_content_type }))
+    }
+}

@@ -1,0 +1,105 @@
+//! The command line of the proxy-agent: from words to a typed [`Config`], or one line of refusal.
+//!
+//! Each of `uplink`, `identity`, `sync`, `serving` and `kube` holds a group of flags as they are written (one field
+//! for each flag, under its name) and the checks that turn the group into its part of the [`Config`];
+//! `identifiers` and `selector` read the two little languages among the values; `not_yet` lists what this version
+//! must refuse for want of machinery. Nothing is bound, connected or logged here; files are asked for their
+//! existence only. Behind this module no flag is a string any more, unless it is text by nature.
+//!
+//! Names, defaults, spellings and refusals are those of the Go proxy-agent (v0.30 to its current main).
+
+mod config;
+mod identifiers;
+mod identity;
+mod kube;
+mod not_yet;
+mod selector;
+mod serving;
+mod sync;
+mod uplink;
+
+use std::ffi::OsString;
+
+use flags::{Exit, FlagSet, LogFlags, Refusal};
+
+pub use config::{CertPair, Config, KubeClient, Leases, ServerCountSource};
+pub use identifiers::{IdentifierError, IdentifierKind, Identifiers};
+pub use selector::{LabelSelector, SelectorError};
+
+const ABOUT: &str = "dials a cluster's endpoints on behalf of the proxy-servers it connects to.";
+
+/// Reads the process's command line, the program's name first, and its environment.
+pub fn parse(argv: impl Iterator<Item = OsString>) -> Result<Config, Exit> {
+    parse_with(argv, |name| std::env::var_os(name))
+}
+
+/// As [`parse`], with the environment passed in.
+pub fn parse_with(
+    argv: impl Iterator<Item = OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Config, Exit> {
+    let mut lines = Lines::default();
+    let notices = lines.read(argv)?;
+    let config = lines.check(environment("PROXY_AGENT_ID"), notices)?;
+    not_yet::refuse(&config)?;
+    Ok(config)
+}
+
+/// All flags as they are written.
+#[derive(Debug, Default)]
+struct Lines {
+    uplink: uplink::Lines,
+    identity: identity::Lines,
+    sync: sync::Lines,
+    serving: serving::Lines,
+    kube: kube::Lines,
+    log: LogFlags,
+}
+
+impl Lines {
+    fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
+        let mut set = FlagSet::new("proxy-agent", env!("CARGO_PKG_VERSION"), ABOUT);
+        self.uplink.lend(&mut set);
+        self.identity.lend(&mut set);
+        self.sync.lend(&mut set);
+        self.serving.lend(&mut set);
+        self.kube.lend(&mut set);
+        self.log.lend(&mut set);
+        set.read(argv)
+    }
+
+    fn check(self, inherited_id: Option<OsString>, mut notices: Vec<String>) -> Result<Config, Refusal> {
+        let uplink = self.uplink.check(&mut notices)?;
+        let serving = self.serving.check()?;
+        let sync = self.sync.check(&mut notices)?;
+        let (agent_id, agent_identifiers) = self.identity.check(inherited_id)?;
+        let (leases, kube) = self.kube.check()?;
+        let (log, log_notices) = self.log.options()?;
+        notices.extend(log_notices);
+        Ok(Config {
+            proxy_server_host: uplink.host,
+            proxy_server_port: uplink.port,
+            certificate: uplink.certificate,
+            ca: uplink.ca,
+            alpn_protos: uplink.alpn_protos,
+            keepalive_time: uplink.keepalive_time,
+            service_account_token_path: uplink.token_path,
+            agent_id,
+            agent_identifiers,
+            sync_interval: sync.interval,
+            sync_interval_cap: sync.cap,
+            probe_interval: sync.probe_interval,
+            sync_forever: sync.forever,
+            server_count_source: sync.count_source,
+            xfr_channel_size: sync.xfr_channel_size,
+            health: serving.health,
+            admin: serving.admin,
+            profiling: serving.profiling,
+            contention_profiling: serving.contention_profiling,
+            leases,
+            kube,
+            log,
+            notices,
+        })
+    }
+}

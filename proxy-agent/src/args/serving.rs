@@ -1,0 +1,88 @@
+//! Flags of the health and admin ports.
+
+use flags::{Bind, BindHost, FlagSet, Refusal};
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    health_server_host: String,
+    health_server_port: i64,
+    admin_bind_address: String,
+    admin_server_port: i64,
+    enable_profiling: bool,
+    enable_contention_profiling: bool,
+}
+
+/// What they mean.
+pub(super) struct Serving {
+    pub(super) health: Bind,
+    pub(super) admin: Bind,
+    pub(super) profiling: bool,
+    pub(super) contention_profiling: bool,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            health_server_host: String::new(),
+            health_server_port: 8093,
+            admin_bind_address: "127.0.0.1".into(),
+            admin_server_port: 8094,
+            enable_profiling: false,
+            enable_contention_profiling: false,
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("Health and administration");
+        set.add(
+            "health-server-port",
+            &mut self.health_server_port,
+            "Port for /healthz, /readyz and /metrics.",
+        );
+        set.add(
+            "health-server-host",
+            &mut self.health_server_host,
+            "Address for --health-server-port. Empty: all interfaces.",
+        );
+        set.add("admin-server-port", &mut self.admin_server_port, "Port for /debug/pprof, with profiling.");
+        set.add(
+            "admin-bind-address",
+            &mut self.admin_bind_address,
+            "Address for --admin-server-port. Empty: all interfaces.",
+        );
+        set.add("enable-profiling", &mut self.enable_profiling, "Serve profiles on the admin port.");
+        set.add(
+            "enable-contention-profiling",
+            &mut self.enable_contention_profiling,
+            "Needs --enable-profiling.",
+        )
+        .no_effect("profiles of lock contention belong to Go's runtime");
+    }
+
+    pub(super) fn check(self) -> Result<Serving, Refusal> {
+        let health_port = port("health-server-port", self.health_server_port)?;
+        let admin_port = port("admin-server-port", self.admin_server_port)?;
+        if self.enable_contention_profiling && !self.enable_profiling {
+            return Err(Refusal::Needs {
+                flag: "enable-contention-profiling",
+                other: "enable-profiling",
+                fix: "give both, or neither",
+            });
+        }
+        Ok(Serving {
+            health: Bind { host: BindHost::parse(&self.health_server_host), port: health_port },
+            admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
+            profiling: self.enable_profiling,
+            contention_profiling: self.enable_contention_profiling,
+        })
+    }
+}
+
+/// Any port. (Go starts with one above 65535 and then can neither bind nor dial it.)
+pub(super) fn port(flag: &'static str, value: i64) -> Result<u16, Refusal> {
+    let usable = u16::try_from(value).ok().filter(|port| *port > 0);
+    usable.ok_or_else(|| Refusal::value(flag, value, "it must be a port from 1 to 65535"))
+}

@@ -1,0 +1,109 @@
+//! Flags of how connections to all servers are sought and kept.
+
+use std::time::Duration;
+
+use flags::{FlagSet, GoDuration, Refusal};
+
+use super::ServerCountSource;
+
+/// Shorter intervals would be busy loops, as they are in Go.
+const LEAST_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    sync_interval: GoDuration,
+    sync_interval_cap: GoDuration,
+    probe_interval: GoDuration,
+    sync_forever: bool,
+    server_count_source: String,
+    xfr_channel_size: i64,
+    warn_on_channel_limit: bool,
+}
+
+/// What they mean.
+pub(super) struct Sync {
+    pub(super) interval: Duration,
+    pub(super) cap: Duration,
+    pub(super) probe_interval: Duration,
+    pub(super) forever: bool,
+    pub(super) count_source: ServerCountSource,
+    pub(super) xfr_channel_size: usize,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            sync_interval: GoDuration::from_seconds(1),
+            sync_interval_cap: GoDuration::from_seconds(10),
+            probe_interval: GoDuration::from_seconds(1),
+            sync_forever: false,
+            server_count_source: "default".into(),
+            xfr_channel_size: 150,
+            warn_on_channel_limit: false,
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("Finding all servers");
+        set.add("sync-interval", &mut self.sync_interval, "Time between looks for missing servers.");
+        set.add(
+            "sync-interval-cap",
+            &mut self.sync_interval_cap,
+            "What --sync-interval may back off to while servers cannot be reached.",
+        );
+        set.add(
+            "probe-interval",
+            &mut self.probe_interval,
+            "Time between looks at the established connections.",
+        );
+        set.add(
+            "sync-forever",
+            &mut self.sync_forever,
+            "Keep looking when as many servers are connected as there should be.",
+        );
+        set.add(
+            "server-count-source",
+            &mut self.server_count_source,
+            "How servers are counted: default (leases when they are counted, else what servers say) or max (the \
+             larger of both).",
+        );
+        set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for a connection. Above 0.");
+        set.add("warn-on-channel-limit", &mut self.warn_on_channel_limit, "")
+            .no_effect("there is no channel to be full");
+    }
+
+    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Sync, Refusal> {
+        let size = usize::try_from(self.xfr_channel_size).ok().filter(|size| *size > 0);
+        let xfr_channel_size = size
+            .ok_or_else(|| Refusal::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"))?;
+        if self.sync_interval > self.sync_interval_cap {
+            let want = format!("it must not be above --sync-interval-cap={}", self.sync_interval_cap);
+            return Err(Refusal::value("sync-interval", self.sync_interval, want));
+        }
+        let count_source = match self.server_count_source.as_str() {
+            "" | "default" => ServerCountSource::Default,
+            "max" => ServerCountSource::Max,
+            other => {
+                let want = "it must be default or max";
+                return Err(Refusal::value("server-count-source", format_args!("{other:?}"), want));
+            }
+        };
+        let mut interval = |flag: &str, given: GoDuration| {
+            if given.or_zero() < LEAST_INTERVAL {
+                notices.push(format!("--{flag}={given}: it counts as 1ms, less would be a busy loop"));
+            }
+            given.or_zero().max(LEAST_INTERVAL)
+        };
+        Ok(Sync {
+            interval: interval("sync-interval", self.sync_interval),
+            cap: interval("sync-interval-cap", self.sync_interval_cap),
+            probe_interval: interval("probe-interval", self.probe_interval),
+            forever: self.sync_forever,
+            count_source,
+            xfr_channel_size,
+        })
+    }
+}

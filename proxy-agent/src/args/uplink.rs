@@ -1,0 +1,115 @@
+//! Flags of the way to the proxy-servers.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flags::{FlagSet, GoDuration, List, Refusal, existing_file, header_text, pair};
+
+use super::CertPair;
+use super::serving::port;
+
+/// gRPC's floor for clients (grpc-go `WithKeepaliveParams`); 0 and less count as this, too.
+const LEAST_KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    proxy_server_host: String,
+    proxy_server_port: i64,
+    agent_cert: OsString,
+    agent_key: OsString,
+    ca_cert: OsString,
+    alpn_proto: List,
+    keepalive_time: GoDuration,
+    service_account_token_path: OsString,
+}
+
+/// What they mean.
+pub(super) struct Uplink {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) certificate: Option<CertPair>,
+    pub(super) ca: Option<PathBuf>,
+    pub(super) alpn_protos: Vec<String>,
+    pub(super) keepalive_time: Duration,
+    pub(super) token_path: Option<PathBuf>,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            proxy_server_host: "127.0.0.1".into(),
+            proxy_server_port: 8091,
+            agent_cert: OsString::new(),
+            agent_key: OsString::new(),
+            ca_cert: OsString::new(),
+            alpn_proto: List::default(),
+            keepalive_time: GoDuration::from_seconds(3_600),
+            service_account_token_path: OsString::new(),
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("Proxy-servers");
+        set.add(
+            "proxy-server-host",
+            &mut self.proxy_server_host,
+            "Name or address of the proxy-servers, which their certificate must bear.",
+        );
+        set.add("proxy-server-port", &mut self.proxy_server_port, "Their port for agents.");
+        set.add(
+            "ca-cert",
+            &mut self.ca_cert,
+            "Authorities of the servers' certificates, PEM. Empty: the system's. (The Go proxy-agent needs it.)",
+        );
+        set.add("agent-cert", &mut self.agent_cert, "Certificate chain to show to servers, PEM.");
+        set.add("agent-key", &mut self.agent_key, "Key of --agent-cert, PEM.");
+        set.add(
+            "service-account-token-path",
+            &mut self.service_account_token_path,
+            "File with a token to show to servers; read anew for each connect.",
+        );
+        set.add(
+            "alpn-proto",
+            &mut self.alpn_proto,
+            "Protocols to offer ahead of h2 in the TLS handshake, so that something before the servers can tell \
+             agents from others.",
+        );
+        set.add(
+            "keepalive-time",
+            &mut self.keepalive_time,
+            "Idle time before a ping to a server. At least 10s; 0 is 10s.",
+        );
+    }
+
+    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Uplink, Refusal> {
+        let certificate = pair(("agent-cert", self.agent_cert), ("agent-key", self.agent_key))?;
+        let ca = existing_file("ca-cert", self.ca_cert)?;
+        if ca.is_none() {
+            notices.push("--ca-cert is empty: servers are trusted by the system's authorities".to_owned());
+        }
+        let mut host = self.proxy_server_host;
+        header_text("proxy-server-host", &host)?;
+        if host.is_empty() {
+            // An address without a host is the local machine to grpc-go.
+            host = "localhost".to_owned();
+        }
+        let unfit = self.alpn_proto.items.iter().find(|name| !(1..=255).contains(&name.len()));
+        if let Some(name) = unfit {
+            let want = "a protocol's name has 1 to 255 bytes";
+            return Err(Refusal::value("alpn-proto", format_args!("{name:?}"), want));
+        }
+        Ok(Uplink {
+            host,
+            port: port("proxy-server-port", self.proxy_server_port)?,
+            certificate: certificate.map(|(cert, key)| CertPair { cert, key }),
+            ca,
+            alpn_protos: self.alpn_proto.items,
+            keepalive_time: self.keepalive_time.or_zero().max(LEAST_KEEPALIVE),
+            token_path: existing_file("service-account-token-path", self.service_account_token_path)?,
+        })
+    }
+}

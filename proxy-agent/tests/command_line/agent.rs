@@ -1,0 +1,130 @@
+//! Who this agent is, its health and admin ports, and how it counts leases.
+
+use flags::testing::Entry;
+use proxy_agent::args::Config;
+
+use super::flag;
+
+pub(crate) fn identity() -> Vec<Entry<Config>> {
+    vec![
+        flag("agent-id", |c| c.agent_id.clone())
+            .default("from-the-environment")
+            .takes(&["--agent-id=a"], "a")
+            .takes(&["--agent-id="], "from-the-environment")
+            .refuses_what_go_starts(
+                &["--agent-id=a\u{1}"],
+                "--agent-id=\"a\\u{1}\": it travels in a gRPC header",
+            ),
+        flag("agent-identifiers", |c| {
+            format!("{} {}", c.agent_identifiers.text(), c.agent_identifiers.pairs().len())
+        })
+        .default(" 0")
+        .takes(&["--agent-identifiers=host=a&host=b&ipv6=:::::"], "host=a&host=b&ipv6=::::: 3")
+        .takes(
+            &["--agent-identifiers=cidr=127.0.0.1/16&default-route=true"],
+            "cidr=127.0.0.1/16&default-route=true 2",
+        )
+        .takes(&["--agent-identifiers=h%6Fst=a%20b"], "h%6Fst=a%20b 1")
+        .takes(&["--agent-identifiers=host"], "host 1")
+        .takes(&["--agent-identifiers", "&"], "& 0")
+        .refuses(
+            &["--agent-identifiers=uid=1"],
+            "--agent-identifiers=\"uid=1\": unknown key \"uid\"; the keys",
+        )
+        .refuses(&["--agent-identifiers=node1"], "--agent-identifiers=\"node1\": unknown key \"node1\"")
+        .refuses(&["--agent-identifiers=Host=a"], "--agent-identifiers=\"Host=a\": unknown key \"Host\"")
+        .refuses(
+            &["--agent-identifiers=host=a;ipv4=b"],
+            "--agent-identifiers=\"host=a;ipv4=b\": pairs are joined",
+        )
+        .refuses(
+            &["--agent-identifiers=host=%zz"],
+            "--agent-identifiers=\"host=%zz\": \"%zz\" is no URL escape",
+        )
+        .refuses_what_go_starts(
+            &["--agent-identifiers=host=zo\u{eb}"],
+            "--agent-identifiers=\"host=zo\u{eb}\": it travels in a gRPC header",
+        ),
+    ]
+}
+
+pub(crate) fn serving() -> Vec<Entry<Config>> {
+    fn admin(config: &Config) -> String {
+        format!("{}, {}", config.admin.host, config.admin.port)
+    }
+    fn health(config: &Config) -> String {
+        format!("{}, {}", config.health.host, config.health.port)
+    }
+    vec![
+        flag("health-server-port", health)
+            .default("all interfaces, 8093")
+            .takes(&["--health-server-port=1"], "all interfaces, 1")
+            .takes(&["--health-server-port=65535"], "all interfaces, 65535")
+            .refuses(&["--health-server-port=0"], "--health-server-port=0: it must be a port from 1 to 65535")
+            .refuses_what_go_starts(
+                &["--health-server-port=70000"],
+                "--health-server-port=70000: it must be a port",
+            ),
+        flag("health-server-host", health).takes(&["--health-server-host=127.0.0.1"], "127.0.0.1, 8093"),
+        flag("admin-server-port", admin)
+            .default("127.0.0.1, 8094")
+            .takes(&["--admin-server-port=9000"], "127.0.0.1, 9000")
+            .refuses(
+                &["--admin-server-port=-5"],
+                "--admin-server-port=-5: it must be a port from 1 to 65535",
+            ),
+        flag("admin-bind-address", admin).takes(&["--admin-bind-address="], "all interfaces, 8094"),
+        flag("enable-profiling", |c| c.profiling.to_string())
+            .default("false")
+            .takes(&["--enable-profiling"], "true"),
+        flag("enable-contention-profiling", |c| c.contention_profiling.to_string())
+            .default("false")
+            .takes(&["--enable-profiling", "--enable-contention-profiling=T"], "true")
+            .refuses(
+                &["--enable-contention-profiling"],
+                "--enable-contention-profiling needs --enable-profiling: ",
+            ),
+    ]
+}
+
+pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
+    vec![
+        flag("count-server-leases", |c| c.leases.counted.to_string())
+            .default("false")
+            .takes(&["--count-server-leases=false"], "false")
+            .not_yet(
+                &["--count-server-leases"],
+                "--count-server-leases: leases are not available in this version; drop the flag and give servers",
+            ),
+        flag("lease-namespace", |c| c.leases.namespace.clone())
+            .default("kube-system")
+            .takes(&["--lease-namespace=x"], "x"),
+        flag("lease-label-selector", |c| c.leases.selector.to_string())
+            .default("k8s-app=konnectivity-server")
+            .takes(&["--lease-label-selector=a in (b,c),!d"], "a in (b,c),!d")
+            .takes(&["--lease-label-selector="], "")
+            .takes(&["--lease-label=a=b"], "a=b")
+            .takes(&["--lease-label=a=b", "--lease-label-selector=c"], "c")
+            .takes(&["--lease-label-selector=c", "--lease-label=a=b"], "a=b")
+            .refuses(
+                &["--lease-label-selector=a b"],
+                "invalid argument \"a b\" for \"--lease-label-selector\" flag: found \"b\" where one of = == != in",
+            )
+            .refuses(
+                &["--lease-label=a=b c"],
+                "invalid argument \"a=b c\" for \"--lease-label\" flag: found \"c\" where ',' or the end was due",
+            )
+            .refuses(
+                &["--lease-label-selector=-a"],
+                "invalid argument \"-a\" for \"--lease-label-selector\" flag: \"-a\" is no label key",
+            ),
+        flag("kubeconfig", |c| c.kube.kubeconfig.is_some().to_string())
+            .default("false")
+            .takes(&["--kubeconfig="], "false")
+            .takes(&["--kubeconfig={file}"], "true")
+            .refuses(&["--kubeconfig={none}"], "--kubeconfig: "),
+        flag("kube-api-content-type", |c| c.kube.content_type.clone())
+            .default("application/vnd.kubernetes.protobuf")
+            .takes(&["--kube-api-content-type="], ""),
+    ]
+}

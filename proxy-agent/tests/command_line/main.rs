@@ -1,0 +1,115 @@
+//! Every flag of the proxy-agent: its default, its spellings, its refusals, in one table.
+
+mod agent;
+mod servers;
+
+use std::path::Path;
+
+use flags::Exit;
+use flags::testing::{Entry, argv, check, check_help, log_entries};
+use proptest::prelude::*;
+use proxy_agent::args::{Config, parse_with};
+
+/// The base of rows. `{file}` exists, `{none}` does not.
+const BASE: &[&str] = &["--ca-cert={file}"];
+
+/// An entry whose rows lie on the base.
+fn flag(flag: &'static str, shown: fn(&Config) -> String) -> Entry<Config> {
+    Entry::new(flag, BASE, shown)
+}
+
+fn table() -> Vec<Entry<Config>> {
+    let log = log_entries(BASE, |config: &Config| &config.log, |config| &config.notices);
+    let groups =
+        [servers::uplink(), servers::sync(), agent::identity(), agent::serving(), agent::kubernetes(), log];
+    groups.into_iter().flatten().collect()
+}
+
+fn run(words: &[&str], dir: &Path) -> Result<Config, Exit> {
+    parse_with(argv("proxy-agent", words, dir), |name| {
+        (name == "PROXY_AGENT_ID").then(|| "from-the-environment".into())
+    })
+}
+
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(dir.path().join("file"), "").expect("a file in it");
+    dir
+}
+
+#[test]
+fn every_row_of_the_table() {
+    let dir = directory();
+    check(&table(), |words| run(words, dir.path()));
+}
+
+#[test]
+fn the_table_and_the_help_name_the_same_flags() {
+    check_help(&table(), &run(&["--help"], Path::new("/")).unwrap_err());
+}
+
+#[test]
+fn identities_without_flag_and_environment_differ() {
+    let fresh = || parse_with(std::iter::once("proxy-agent".into()), |_| None).unwrap().agent_id;
+    assert_eq!(fresh().len(), 36);
+    assert_ne!(fresh(), fresh());
+}
+
+#[test]
+fn flags_that_weaken_or_do_nothing_are_said() {
+    let dir = directory();
+    let notices = |words: &[&str]| run(&[BASE, words].concat(), dir.path()).unwrap().notices;
+    assert_eq!(notices(&[]), [""; 0]);
+    let table = [
+        ("--ca-cert=", "--ca-cert is empty: servers are trusted by the system's authorities"),
+        ("--probe-interval=0", "--probe-interval=0s: it counts as 1ms"),
+        ("--kubeconfig={file}", "--kubeconfig has no effect"),
+        ("--lease-label=a=b", "--lease-label is deprecated: use --lease-label-selector"),
+        ("--log-file=/x", "--log-file has no effect without --logtostderr=false"),
+    ];
+    for (word, notice) in table {
+        let said = notices(&[word]);
+        assert!(said.len() == 1 && said[0].contains(notice), "{word} said {said:?}");
+    }
+}
+
+#[test]
+fn the_sample_manifest_starts() {
+    let dir = directory();
+    let words = [
+        "--logtostderr=true",
+        "--ca-cert={file}",
+        "--proxy-server-host=konnectivity.example",
+        "--proxy-server-port=8132",
+        "--admin-server-port=8133",
+        "--health-server-port=8134",
+        "--sync-interval=5s",
+        "--sync-interval-cap=30s",
+        "--probe-interval=5s",
+        "--service-account-token-path={file}",
+        "--agent-identifiers=ipv4=10.0.0.1&host=node1",
+        "--v=3",
+    ];
+    let config = run(&words, dir.path()).unwrap();
+    assert_eq!((config.proxy_server_port, config.agent_identifiers.pairs().len()), (8132, 2));
+}
+
+proptest! {
+    #[test]
+    fn no_command_line_panics(words in prop::collection::vec(word(), 0..8)) {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        if let Err(exit) = run(&words, Path::new("/nowhere")) {
+            prop_assert_eq!(exit.stderr.lines().count(), usize::from(exit.code));
+        }
+    }
+}
+
+/// A flag of the table with some value, or anything.
+fn word() -> impl Strategy<Value = String> {
+    let names: Vec<_> = table().iter().map(|entry| entry.flag).collect();
+    let value = "(=[-0-9a-z,=\"\\[\\]%&;!()]{0,12})?";
+    prop_oneof![
+        (prop::sample::select(names), value).prop_map(|(name, value)| format!("--{name}{value}")),
+        "-{0,3}\\PC{0,12}",
+    ]
+}

@@ -1,0 +1,124 @@
+//! The way to the proxy-servers, and how all of them are found.
+
+use flags::testing::Entry;
+use proxy_agent::args::Config;
+
+use super::flag;
+
+pub(crate) fn uplink() -> Vec<Entry<Config>> {
+    fn certificate(config: &Config) -> String {
+        config.certificate.is_some().to_string()
+    }
+    vec![
+        flag("proxy-server-host", |c| c.proxy_server_host.clone())
+            .default("127.0.0.1")
+            .takes(&["--proxy-server-host=konnectivity.example"], "konnectivity.example")
+            .takes(&["--proxy-server-host", "::1"], "::1")
+            .takes(&["--proxy-server-host="], "localhost"),
+        flag("proxy-server-port", |c| c.proxy_server_port.to_string())
+            .default("8091")
+            .takes(&["--proxy-server-port=443"], "443")
+            .takes(&["--proxy-server-port=65535"], "65535")
+            .takes(&["--proxy-server-port=0x1F9B"], "8091")
+            .refuses(&["--proxy-server-port=0"], "--proxy-server-port=0: it must be a port from 1 to 65535")
+            .refuses(&["--proxy-server-port=-1"], "--proxy-server-port=-1: it must be a port from 1 to 65535")
+            .refuses_what_go_starts(
+                &["--proxy-server-port=65536"],
+                "--proxy-server-port=65536: it must be a port",
+            )
+            .refuses(
+                &["--proxy-server-port=http"],
+                "invalid argument \"http\" for \"--proxy-server-port\" flag: ",
+            ),
+        flag("ca-cert", |c| c.ca.is_some().to_string())
+            .default("true")
+            .takes_what_go_refuses(&["--ca-cert="], "false")
+            .refuses(&["--ca-cert={none}"], "--ca-cert: "),
+        flag("agent-cert", certificate)
+            .default("false")
+            .takes(&["--agent-cert={file}", "--agent-key={file}"], "true")
+            .takes(&["--agent-cert=", "--agent-key="], "false")
+            .refuses(&["--agent-cert={file}"], "--agent-cert needs --agent-key: give both, or neither")
+            .refuses(&["--agent-cert={none}", "--agent-key={file}"], "--agent-cert: "),
+        flag("agent-key", certificate)
+            .refuses(&["--agent-key={file}"], "--agent-key needs --agent-cert: give both, or neither")
+            .refuses(&["--agent-key={none}"], "--agent-key: "),
+        flag("service-account-token-path", |c| c.service_account_token_path.is_some().to_string())
+            .default("false")
+            .takes(&["--service-account-token-path={file}"], "true")
+            .refuses(&["--service-account-token-path={none}"], "--service-account-token-path: "),
+        flag("alpn-proto", |c| c.alpn_protos.join(" "))
+            .default("")
+            .takes(&["--alpn-proto=a,b", "--alpn-proto=c"], "a b c")
+            .takes(&["--alpn-proto=[]"], "")
+            .takes(&["--alpn-proto=[a,b]"], "a b")
+            .takes(&["--alpn-proto=\"a,b\""], "a,b")
+            .takes(&["--alpn-proto="], "")
+            .refuses_what_go_starts(
+                &["--alpn-proto=a,"],
+                "--alpn-proto=\"\": a protocol's name has 1 to 255 bytes",
+            )
+            .refuses(
+                &["--alpn-proto=\"a"],
+                "invalid argument \"\\\"a\" for \"--alpn-proto\" flag: a quotation mark",
+            ),
+        flag("keepalive-time", |c| format!("{:?}", c.keepalive_time))
+            .default("3600s")
+            .takes(&["--keepalive-time=30s"], "30s")
+            .takes(&["--keepalive-time=0"], "10s")
+            .takes(&["--keepalive-time=1ns"], "10s")
+            .takes(&["--keepalive-time=-1h"], "10s")
+            .refuses(
+                &["--keepalive-time=1"],
+                "invalid argument \"1\" for \"--keepalive-time\" flag: the unit is",
+            ),
+    ]
+}
+
+pub(crate) fn sync() -> Vec<Entry<Config>> {
+    vec![
+        flag("sync-interval", |c| format!("{:?}", c.sync_interval))
+            .default("1s")
+            .takes(&["--sync-interval=10s"], "10s")
+            .takes(&["--sync-interval=0"], "1ms")
+            .takes(&["--sync-interval=-1s"], "1ms")
+            .refuses(
+                &["--sync-interval=11s"],
+                "--sync-interval=11s: it must not be above --sync-interval-cap=10s",
+            ),
+        flag("sync-interval-cap", |c| format!("{:?}", c.sync_interval_cap))
+            .default("10s")
+            .takes(&["--sync-interval-cap=1s"], "1s")
+            .takes(&["--sync-interval-cap=1m", "--sync-interval=30s"], "60s")
+            .refuses(
+                &["--sync-interval-cap=100ms"],
+                "--sync-interval=1s: it must not be above --sync-interval-cap=100ms",
+            ),
+        flag("probe-interval", |c| format!("{:?}", c.probe_interval))
+            .default("1s")
+            .takes(&["--probe-interval=100ms"], "100ms")
+            .takes(&["--probe-interval=1\u{b5}s"], "1ms"),
+        flag("sync-forever", |c| c.sync_forever.to_string())
+            .default("false")
+            .takes(&["--sync-forever"], "true")
+            .takes(&["--sync-forever=false"], "false"),
+        flag("server-count-source", |c| format!("{:?}", c.server_count_source))
+            .default("Default")
+            .takes(&["--server-count-source="], "Default")
+            .takes(&["--server-count-source=default"], "Default")
+            .takes(&["--server-count-source=max"], "Max")
+            .refuses(
+                &["--server-count-source=min"],
+                "--server-count-source=\"min\": it must be default or max",
+            ),
+        flag("xfr-channel-size", |c| c.xfr_channel_size.to_string())
+            .default("150")
+            .takes(&["--xfr-channel-size=1"], "1")
+            .refuses(&["--xfr-channel-size=0"], "--xfr-channel-size=0: it must be above 0")
+            .refuses(&["--xfr-channel-size=-1"], "--xfr-channel-size=-1: it must be above 0"),
+        flag("warn-on-channel-limit", |c| c.notices.join("; ")).default("").takes(
+            &["--warn-on-channel-limit=true"],
+            "--warn-on-channel-limit has no effect: there is no channel to be full",
+        ),
+    ]
+}

@@ -1,0 +1,111 @@
+//! Flags of the side where agents connect, and of TLS on both sides.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use flags::{Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair};
+
+use super::serving::port;
+use super::{AgentListener, TlsVersion, tls};
+
+/// The default of both keepalive flags.
+pub(super) const HOUR: GoDuration = GoDuration::from_seconds(3_600);
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    agent_bind_address: String,
+    agent_port: i64,
+    cluster_cert: OsString,
+    cluster_key: OsString,
+    cluster_ca_cert: OsString,
+    keepalive_time: GoDuration,
+    cipher_suites: List,
+    tls_min_version: String,
+}
+
+/// What they mean.
+pub(super) struct Agents {
+    pub(super) listener: AgentListener,
+    pub(super) keepalive_time: Duration,
+    pub(super) cipher_suites: Vec<String>,
+    pub(super) tls_min_version: TlsVersion,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            agent_bind_address: String::new(),
+            agent_port: 8091,
+            cluster_cert: OsString::new(),
+            cluster_key: OsString::new(),
+            cluster_ca_cert: OsString::new(),
+            keepalive_time: HOUR,
+            cipher_suites: List::default(),
+            tls_min_version: String::new(),
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("Agents");
+        set.add("agent-port", &mut self.agent_port, "Port for agents.");
+        set.add(
+            "agent-bind-address",
+            &mut self.agent_bind_address,
+            "Address for --agent-port. Empty: all interfaces.",
+        );
+        set.add("cluster-cert", &mut self.cluster_cert, "Certificate chain shown to agents, PEM. Needed.");
+        set.add("cluster-key", &mut self.cluster_key, "Key of --cluster-cert, PEM. Needed.");
+        set.add(
+            "cluster-ca-cert",
+            &mut self.cluster_ca_cert,
+            "Authorities of agents' client certificates, PEM. Empty: none is asked for.",
+        );
+        set.add(
+            "keepalive-time",
+            &mut self.keepalive_time,
+            "Idle time before a ping to an agent. At least 1s; 0 is 2h.",
+        );
+        set.add(
+            "cipher-suites",
+            &mut self.cipher_suites,
+            "Allowed TLS 1.2 cipher suites by their Go names, for both TLS listeners. Empty: all that are sound. \
+             Those of TLS 1.3 cannot be chosen.",
+        );
+        set.add(
+            "tls-min-version",
+            &mut self.tls_min_version,
+            "Least TLS version, for both TLS listeners: VersionTLS12 or VersionTLS13; VersionTLS10 and VersionTLS11 \
+             are taken and mean VersionTLS12. Empty: VersionTLS12.",
+        );
+    }
+
+    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Agents, Refusal> {
+        let pair = pair(("cluster-cert", self.cluster_cert), ("cluster-key", self.cluster_key))?;
+        let client_ca = existing_file("cluster-ca-cert", self.cluster_ca_cert)?;
+        let port = port("agent-port", self.agent_port)?;
+        let tls_min_version = TlsVersion::from_flag(&self.tls_min_version, notices)?;
+        tls::check_suites(&self.cipher_suites.items, notices)?;
+        let (cert, key) = pair.ok_or(Refusal::Empty {
+            flag: "cluster-cert",
+            fix: "give --cluster-cert and --cluster-key, agents connect with TLS only",
+        })?;
+        let bind = Bind { host: BindHost::parse(&self.agent_bind_address), port };
+        Ok(Agents {
+            listener: AgentListener { bind, cert, key, client_ca },
+            keepalive_time: keepalive(self.keepalive_time),
+            cipher_suites: self.cipher_suites.items,
+            tls_min_version,
+        })
+    }
+}
+
+/// gRPC's rule for servers (grpc-go `KeepaliveParams`): 0 is two hours, less than a second is a second.
+pub(super) fn keepalive(flag: GoDuration) -> Duration {
+    if flag == GoDuration::ZERO {
+        return Duration::from_secs(7_200);
+    }
+    flag.or_zero().max(Duration::from_secs(1))
+}

@@ -1,0 +1,135 @@
+//! Flags of the side where kube-apiserver connects.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flags::{Bind, BindHost, FlagSet, GoDuration, Refusal, existing_file, pair};
+
+use super::agents::{HOUR, keepalive};
+use super::serving::port;
+use super::{FrontendListener, Mode};
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    mode: String,
+    uds_name: OsString,
+    delete_existing_uds_file: bool,
+    server_bind_address: String,
+    server_port: i64,
+    server_cert: OsString,
+    server_key: OsString,
+    server_ca_cert: OsString,
+    frontend_keepalive_time: GoDuration,
+}
+
+/// What they mean.
+pub(super) struct Frontend {
+    pub(super) listener: FrontendListener,
+    pub(super) mode: Mode,
+    pub(super) keepalive_time: Duration,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            mode: "grpc".into(),
+            uds_name: OsString::new(),
+            delete_existing_uds_file: true,
+            server_bind_address: String::new(),
+            server_port: 8090,
+            server_cert: OsString::new(),
+            server_key: OsString::new(),
+            server_ca_cert: OsString::new(),
+            frontend_keepalive_time: HOUR,
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("Frontend (where kube-apiserver connects)");
+        set.add("mode", &mut self.mode, "How kube-apiserver speaks: grpc or http-connect.");
+        set.add(
+            "uds-name",
+            &mut self.uds_name,
+            "Path of the Unix socket to listen on, without TLS. Empty: listen on --server-port, with TLS.",
+        );
+        set.add(
+            "delete-existing-uds-file",
+            &mut self.delete_existing_uds_file,
+            "Delete what is there under --uds-name before listening.",
+        );
+        set.add(
+            "server-port",
+            &mut self.server_port,
+            "Port for kube-apiserver. Set it to 0 with --uds-name.",
+        );
+        set.add(
+            "server-bind-address",
+            &mut self.server_bind_address,
+            "Address for --server-port. Empty: all interfaces.",
+        );
+        set.add("server-cert", &mut self.server_cert, "Certificate chain shown to kube-apiserver, PEM.");
+        set.add("server-key", &mut self.server_key, "Key of --server-cert, PEM.");
+        set.add(
+            "server-ca-cert",
+            &mut self.server_ca_cert,
+            "Authorities of kube-apiserver's client certificates, PEM. Needed without --uds-name.",
+        );
+        set.add(
+            "frontend-keepalive-time",
+            &mut self.frontend_keepalive_time,
+            "Idle time before a ping to a gRPC frontend. At least 1s; 0 is 2h.",
+        );
+    }
+
+    pub(super) fn check(self) -> Result<Frontend, Refusal> {
+        let mode = match self.mode.as_str() {
+            "grpc" => Mode::Grpc,
+            "http-connect" => Mode::HttpConnect,
+            other => {
+                let want = "it must be grpc or http-connect";
+                return Err(Refusal::value("mode", format_args!("{other:?}"), want));
+            }
+        };
+        let keepalive_time = keepalive(self.frontend_keepalive_time);
+        let listener = if self.uds_name.is_empty() { self.tcp()? } else { self.unix()? };
+        Ok(Frontend { listener, mode, keepalive_time })
+    }
+
+    fn unix(self) -> Result<FrontendListener, Refusal> {
+        let conflict = |flag, fix| Err(Refusal::Conflict { flag, with: "uds-name", fix });
+        if self.server_port != 0 {
+            return conflict("server-port", "set --server-port=0 to listen on the Unix socket");
+        }
+        let tls_flags = [
+            ("server-key", &self.server_key),
+            ("server-cert", &self.server_cert),
+            ("server-ca-cert", &self.server_ca_cert),
+        ];
+        if let Some((flag, _)) = tls_flags.into_iter().find(|(_, path)| !path.is_empty()) {
+            return conflict(flag, "drop it, the Unix socket carries no TLS");
+        }
+        Ok(FrontendListener::Unix {
+            path: PathBuf::from(self.uds_name),
+            delete_existing: self.delete_existing_uds_file,
+        })
+    }
+
+    fn tcp(self) -> Result<FrontendListener, Refusal> {
+        let pair = pair(("server-cert", self.server_cert), ("server-key", self.server_key))?;
+        let ca = existing_file("server-ca-cert", self.server_ca_cert)?.ok_or(Refusal::Empty {
+            flag: "server-ca-cert",
+            fix: "give the authorities of kube-apiserver's certificate, or --uds-name and --server-port=0",
+        })?;
+        let port = port("server-port", self.server_port)?;
+        let (cert, key) = pair.ok_or(Refusal::Empty {
+            flag: "server-cert",
+            fix: "give --server-cert and --server-key, or --uds-name and --server-port=0",
+        })?;
+        let bind = Bind { host: BindHost::parse(&self.server_bind_address), port };
+        Ok(FrontendListener::Tcp { bind, cert, key, ca })
+    }
+}

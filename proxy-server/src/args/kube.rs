@@ -1,0 +1,90 @@
+//! Flags of leases and of the way to the Kubernetes API.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use flags::{FlagSet, Refusal, existing_file};
+
+use super::{KubeClient, Leases, not_yet};
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    enable_lease_controller: bool,
+    lease_namespace: String,
+    lease_label: String,
+    kubeconfig: OsString,
+    kubeconfig_qps: f32,
+    kubeconfig_burst: i64,
+    kube_api_content_type: String,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            enable_lease_controller: false,
+            lease_namespace: "kube-system".into(),
+            lease_label: "k8s-app=konnectivity-server".into(),
+            kubeconfig: OsString::new(),
+            kubeconfig_qps: 0.0,
+            kubeconfig_burst: 0,
+            kube_api_content_type: "application/vnd.kubernetes.protobuf".into(),
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("Kubernetes");
+        set.add(
+            "enable-lease-controller",
+            &mut self.enable_lease_controller,
+            "Publish a lease for this replica and delete expired ones.",
+        );
+        set.add("lease-namespace", &mut self.lease_namespace, "Namespace of the leases.");
+        set.add("lease-label", &mut self.lease_label, "Labels that mark the leases: KEY=VALUE by commas.");
+        set.add(
+            "kubeconfig",
+            &mut self.kubeconfig,
+            "Kubeconfig to reach the API with. Empty: the pod's own way.",
+        )
+        .no_effect(not_yet::NO_CLIENT);
+        set.add("kubeconfig-qps", &mut self.kubeconfig_qps, "Requests a second; 0 leaves it to the client.")
+            .no_effect(not_yet::NO_CLIENT);
+        set.add(
+            "kubeconfig-burst",
+            &mut self.kubeconfig_burst,
+            "Requests at once; 0 leaves it to the client.",
+        )
+        .no_effect(not_yet::NO_CLIENT);
+        set.add("kube-api-content-type", &mut self.kube_api_content_type, "Media type of requests.")
+            .no_effect(not_yet::NO_CLIENT);
+    }
+
+    pub(super) fn check(self) -> Result<(Leases, KubeClient), Refusal> {
+        let kubeconfig = existing_file("kubeconfig", self.kubeconfig)?;
+        // Bad labels refuse even with the controller off, as they do in Go once the listeners are up.
+        let labels = labels(&self.lease_label)?;
+        let leases =
+            Leases { enabled: self.enable_lease_controller, namespace: self.lease_namespace, labels };
+        let kube = KubeClient {
+            kubeconfig,
+            qps: self.kubeconfig_qps,
+            burst: self.kubeconfig_burst,
+            content_type: self.kube_api_content_type,
+        };
+        Ok((leases, kube))
+    }
+}
+
+/// `KEY=VALUE` by commas, blanks around each trimmed; exactly one `=` in each, neither half checked further.
+fn labels(text: &str) -> Result<BTreeMap<String, String>, Refusal> {
+    let want = "it must be KEY=VALUE, or several by commas";
+    let label = |pair: &str| {
+        let halves = pair.split_once('=').filter(|(_, value)| !value.contains('='));
+        let (key, value) =
+            halves.ok_or_else(|| Refusal::value("lease-label", format_args!("{text:?}"), want))?;
+        Ok((key.trim().to_owned(), value.trim().to_owned()))
+    };
+    text.split(',').map(label).collect()
+}

@@ -1,0 +1,109 @@
+//! The command line of the proxy-server: from words to a typed [`Config`], or one line of refusal.
+//!
+//! Each of `frontend`, `agents`, `access`, `routing`, `serving` and `kube` holds a group of flags as they are written (one
+//! field for each flag, under its name) and the checks that turn the group into its part of the [`Config`]; `tls`
+//! knows the names of versions and cipher suites; `not_yet` lists what this version must refuse for want of
+//! machinery. Nothing is bound, connected or logged here; files are asked for their existence only. Behind this
+//! module no flag is a string any more, unless it is text by nature.
+//!
+//! Names, defaults, spellings and refusals are those of the Go proxy-server (v0.30 to v0.36).
+
+mod access;
+mod agents;
+mod config;
+mod frontend;
+mod kube;
+mod not_yet;
+mod routing;
+mod serving;
+mod tls;
+
+use std::ffi::OsString;
+
+use flags::{Exit, FlagSet, LogFlags, Refusal};
+
+pub use config::{
+    AgentListener, Config, FrontendListener, KubeClient, Leases, Mode, ProxyStrategy, TokenAuth,
+};
+pub use tls::TlsVersion;
+
+const ABOUT: &str = "carries kube-apiserver's connections to the agents of a cluster.";
+
+/// Reads the process's command line, the program's name first, and its environment.
+pub fn parse(argv: impl Iterator<Item = OsString>) -> Result<Config, Exit> {
+    parse_with(argv, |name| std::env::var_os(name))
+}
+
+/// As [`parse`], with the environment passed in.
+pub fn parse_with(
+    argv: impl Iterator<Item = OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Config, Exit> {
+    let mut lines = Lines::default();
+    let notices = lines.read(argv)?;
+    let config = lines.check(environment("PROXY_SERVER_ID"), notices)?;
+    not_yet::refuse(&config)?;
+    Ok(config)
+}
+
+/// All flags as they are written.
+#[derive(Debug, Default)]
+struct Lines {
+    frontend: frontend::Lines,
+    agents: agents::Lines,
+    access: access::Lines,
+    routing: routing::Lines,
+    serving: serving::Lines,
+    kube: kube::Lines,
+    log: LogFlags,
+}
+
+impl Lines {
+    fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
+        let mut set = FlagSet::new("proxy-server", env!("CARGO_PKG_VERSION"), ABOUT);
+        self.frontend.lend(&mut set);
+        self.agents.lend(&mut set);
+        self.access.lend(&mut set);
+        self.routing.lend(&mut set);
+        self.serving.lend(&mut set);
+        self.kube.lend(&mut set);
+        self.log.lend(&mut set);
+        set.read(argv)
+    }
+
+    fn check(self, inherited_id: Option<OsString>, mut notices: Vec<String>) -> Result<Config, Refusal> {
+        let frontend = self.frontend.check()?;
+        let agents = self.agents.check(&mut notices)?;
+        let access = self.access.check(agents.listener.client_ca.is_some())?;
+        let routing = self.routing.check(inherited_id, &mut notices)?;
+        let serving = self.serving.check()?;
+        let (leases, kube) = self.kube.check()?;
+        let (log, log_notices) = self.log.options()?;
+        notices.extend(log_notices);
+        Ok(Config {
+            frontend: frontend.listener,
+            mode: frontend.mode,
+            agent_listener: agents.listener,
+            health: serving.health,
+            admin: serving.admin,
+            keepalive_time: agents.keepalive_time,
+            frontend_keepalive_time: frontend.keepalive_time,
+            profiling: serving.profiling,
+            contention_profiling: serving.contention_profiling,
+            server_id: routing.server_id,
+            server_count: routing.server_count,
+            strategies: routing.strategies,
+            cipher_suites: agents.cipher_suites,
+            tls_min_version: agents.tls_min_version,
+            xfr_channel_size: routing.xfr_channel_size,
+            graceful_shutdown_timeout: routing.graceful_shutdown_timeout,
+            dial_timeout: routing.dial_timeout,
+            require_agent_auth: access.required,
+            token_auth: access.token_auth,
+            leases,
+            kube,
+            log,
+            notices,
+        })
+    }
+}

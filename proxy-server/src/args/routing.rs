@@ -1,0 +1,133 @@
+//! Flags of this replica and of how it chooses agents.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use flags::{FlagSet, GoDuration, Refusal, identity};
+use uuid::Uuid;
+
+use super::ProxyStrategy;
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    server_id: String,
+    server_count: i64,
+    proxy_strategies: String,
+    backend_dial_timeout: GoDuration,
+    graceful_shutdown_timeout: GoDuration,
+    xfr_channel_size: i64,
+    warn_on_channel_limit: bool,
+}
+
+/// What they mean.
+pub(super) struct Routing {
+    pub(super) server_id: String,
+    pub(super) server_count: u32,
+    pub(super) strategies: Vec<ProxyStrategy>,
+    pub(super) dial_timeout: Option<Duration>,
+    pub(super) graceful_shutdown_timeout: Duration,
+    pub(super) xfr_channel_size: usize,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            server_id: String::new(),
+            server_count: 1,
+            proxy_strategies: "default".into(),
+            backend_dial_timeout: GoDuration::ZERO,
+            graceful_shutdown_timeout: GoDuration::ZERO,
+            xfr_channel_size: 10,
+            warn_on_channel_limit: true,
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("This replica and its choice of agents");
+        set.add(
+            "server-id",
+            &mut self.server_id,
+            "Id of this replica, different from every other's. The environment's PROXY_SERVER_ID serves when the \
+             flag is empty.",
+        )
+        .default_shown("PROXY_SERVER_ID, or a new UUID");
+        set.add(
+            "server-count",
+            &mut self.server_count,
+            "Replicas that agents should connect to. At least 1.",
+        );
+        set.add(
+            "proxy-strategies",
+            &mut self.proxy_strategies,
+            "Ways to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent that \
+             names the target's host), defaultRoute (an agent with default-route=true).",
+        );
+        set.add(
+            "backend-dial-timeout",
+            &mut self.backend_dial_timeout,
+            "Deadline of one dial through agents, retries included. 0: 25s.",
+        );
+        set.add(
+            "graceful-shutdown-timeout",
+            &mut self.graceful_shutdown_timeout,
+            "Time for connections to finish after the first SIGTERM or SIGINT. 0: none.",
+        );
+        set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for each stream. Above 0.");
+        set.add("warn-on-channel-limit", &mut self.warn_on_channel_limit, "")
+            .no_effect("it is deprecated, full queues show in the metric full_receive_channels");
+    }
+
+    pub(super) fn check(
+        self,
+        inherited_id: Option<OsString>,
+        notices: &mut Vec<String>,
+    ) -> Result<Routing, Refusal> {
+        let strategies = strategies(&self.proxy_strategies)?;
+        let xfr_channel_size = usize::try_from(self.xfr_channel_size).ok().filter(|size| *size > 0);
+        let xfr_channel_size = xfr_channel_size
+            .ok_or_else(|| Refusal::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"))?;
+        if self.server_count < 1 {
+            notices
+                .push(format!("--server-count={}: it counts as 1, this replica exists", self.server_count));
+        }
+        let dial_timeout = not_negative("backend-dial-timeout", self.backend_dial_timeout)?;
+        Ok(Routing {
+            server_id: identity("server-id", self.server_id, inherited_id, || Uuid::new_v4().to_string())?,
+            server_count: u32::try_from(self.server_count.max(1)).unwrap_or(u32::MAX),
+            strategies,
+            dial_timeout: (!dial_timeout.is_zero()).then_some(dial_timeout),
+            graceful_shutdown_timeout: not_negative(
+                "graceful-shutdown-timeout",
+                self.graceful_shutdown_timeout,
+            )?,
+            xfr_channel_size,
+        })
+    }
+}
+
+/// Names by commas, in order; empty places between commas are skipped, blanks are not.
+fn strategies(text: &str) -> Result<Vec<ProxyStrategy>, Refusal> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let names = bare.split(',').filter(|name| !name.is_empty());
+    let known = |name: &str| {
+        let want = "the strategies are default, destHost and defaultRoute";
+        ProxyStrategy::named(name)
+            .ok_or_else(|| Refusal::value("proxy-strategies", format_args!("{name:?}"), want))
+    };
+    let strategies: Vec<_> = names.map(known).collect::<Result<_, _>>()?;
+    if strategies.is_empty() {
+        let fix = "name at least one of default, destHost and defaultRoute";
+        return Err(Refusal::Empty { flag: "proxy-strategies", fix });
+    }
+    Ok(strategies)
+}
+
+fn not_negative(flag: &'static str, duration: GoDuration) -> Result<Duration, Refusal> {
+    if duration < GoDuration::ZERO {
+        return Err(Refusal::value(flag, duration, "it must not be below 0"));
+    }
+    Ok(duration.or_zero())
+}

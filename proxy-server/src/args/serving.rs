@@ -1,0 +1,84 @@
+//! Flags of the health and admin ports.
+
+use flags::{Bind, BindHost, FlagSet, Refusal};
+
+/// The flags as they are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    health_bind_address: String,
+    health_port: i64,
+    admin_bind_address: String,
+    admin_port: i64,
+    enable_profiling: bool,
+    enable_contention_profiling: bool,
+}
+
+/// What they mean.
+pub(super) struct Serving {
+    pub(super) health: Bind,
+    pub(super) admin: Bind,
+    pub(super) profiling: bool,
+    pub(super) contention_profiling: bool,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            health_bind_address: String::new(),
+            health_port: 8092,
+            admin_bind_address: "127.0.0.1".into(),
+            admin_port: 8095,
+            enable_profiling: false,
+            enable_contention_profiling: false,
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("Health and administration");
+        set.add("health-port", &mut self.health_port, "Port for /healthz, /readyz and /metrics.");
+        set.add(
+            "health-bind-address",
+            &mut self.health_bind_address,
+            "Address for --health-port. Empty: all interfaces.",
+        );
+        set.add("admin-port", &mut self.admin_port, "Port for /metrics and, with profiling, /debug/pprof.");
+        set.add(
+            "admin-bind-address",
+            &mut self.admin_bind_address,
+            "Address for --admin-port. Empty: all interfaces.",
+        );
+        set.add("enable-profiling", &mut self.enable_profiling, "Serve profiles on the admin port.");
+        set.add(
+            "enable-contention-profiling",
+            &mut self.enable_contention_profiling,
+            "Needs --enable-profiling.",
+        )
+        .no_effect("profiles of lock contention belong to Go's runtime");
+    }
+
+    pub(super) fn check(self) -> Result<Serving, Refusal> {
+        let admin_port = port("admin-port", self.admin_port)?;
+        let health_port = port("health-port", self.health_port)?;
+        if self.enable_contention_profiling && !self.enable_profiling {
+            return Err(Refusal::Needs {
+                flag: "enable-contention-profiling",
+                other: "enable-profiling",
+                fix: "give both, or neither",
+            });
+        }
+        Ok(Serving {
+            health: Bind { host: BindHost::parse(&self.health_bind_address), port: health_port },
+            admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
+            profiling: self.enable_profiling,
+            contention_profiling: self.enable_contention_profiling,
+        })
+    }
+}
+
+/// Neither a reserved port nor an ephemeral one, as the Go proxy-server has it.
+pub(super) fn port(flag: &'static str, value: i64) -> Result<u16, Refusal> {
+    let usable = u16::try_from(value).ok().filter(|port| (1_024..=49_151).contains(port));
+    usable.ok_or_else(|| Refusal::value(flag, value, "it must be a port from 1024 to 49151"))
+}

@@ -1,0 +1,130 @@
+//! The side where agents connect, TLS, and who is let in.
+
+use flags::testing::Entry;
+use proxy_server::args::Config;
+
+use super::flag;
+
+pub(crate) fn agents() -> Vec<Entry<Config>> {
+    fn bind(config: &Config) -> String {
+        format!("{}, {}", config.agent_listener.bind.host, config.agent_listener.bind.port)
+    }
+    fn suites(config: &Config) -> String {
+        config.cipher_suites.join(" ")
+    }
+    vec![
+        flag("agent-port", bind)
+            .default("all interfaces, 8091")
+            .takes(&["--agent-port=1024"], "all interfaces, 1024")
+            .takes(&["--agent-port=49151"], "all interfaces, 49151")
+            .refuses(&["--agent-port=0"], "--agent-port=0: it must be a port from 1024 to 49151")
+            .refuses(&["--agent-port=1023"], "--agent-port=1023: it must be")
+            .refuses(&["--agent-port=49152"], "--agent-port=49152: it must be"),
+        flag("agent-bind-address", bind).takes(&["--agent-bind-address=::"], "::, 8091"),
+        flag("cluster-cert", |c| format!("{}", c.agent_listener.cert.is_file()))
+            .default("true")
+            .refuses(&["--cluster-cert={none}"], "--cluster-cert: ")
+            .refuses(&["--cluster-cert="], "--cluster-key needs --cluster-cert: give both, or neither")
+            .refuses(
+                &["--cluster-cert=", "--cluster-key="],
+                "--cluster-cert must not be empty: give --cluster-cert",
+            ),
+        flag("cluster-key", |c| format!("{}", c.agent_listener.key.is_file()))
+            .default("true")
+            .refuses(&["--cluster-key={none}"], "--cluster-key: ")
+            .refuses(&["--cluster-key="], "--cluster-cert needs --cluster-key: give both, or neither"),
+        flag("cluster-ca-cert", |c| format!("{}", c.agent_listener.client_ca.is_some()))
+            .default("false")
+            .takes(&["--cluster-ca-cert={file}"], "true")
+            .takes(&["--cluster-ca-cert", ""], "false")
+            .refuses(&["--cluster-ca-cert={none}"], "--cluster-ca-cert: "),
+        flag("keepalive-time", |c| format!("{:?}", c.keepalive_time))
+            .default("3600s")
+            .takes(&["--keepalive-time=1h30m"], "5400s")
+            .takes(&["--keepalive-time", "10.5s"], "10.5s")
+            .takes(&["--keepalive-time=0s"], "7200s")
+            .takes(&["--keepalive-time=100ms"], "1s")
+            .refuses(
+                &["--keepalive-time=1d"],
+                "invalid argument \"1d\" for \"--keepalive-time\" flag: unknown unit",
+            )
+            .refuses(
+                &["--keepalive-time="],
+                "invalid argument \"\" for \"--keepalive-time\" flag: it must be",
+            ),
+        flag("cipher-suites", suites)
+            .default("")
+            .takes(&["--cipher-suites="], "")
+            .takes_what_go_refuses(&["--cipher-suites=[]"], "")
+            .takes(
+                &["--cipher-suites=TLS_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
+                "TLS_AES_256_GCM_SHA384 TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            )
+            .takes_what_go_refuses(
+                &["--cipher-suites=[TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256]"],
+                "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            )
+            .takes(
+                &[
+                    "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+                    "--cipher-suites",
+                    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+                ],
+                "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            )
+            .refuses(
+                &["--cipher-suites=TLS_RSA_WITH_AES_128_GCM_SHA256"],
+                "--cipher-suites=\"TLS_RSA_WITH_AES_128",
+            )
+            .refuses(
+                &["--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256"],
+                "--cipher-suites=\"TLS_ECDHE_RSA",
+            )
+            .refuses(&["--cipher-suites=x"], "--cipher-suites=\"x\": it is unknown or insecure")
+            .refuses(&["--cipher-suites=TLS_AES_256_GCM_SHA384,"], "--cipher-suites=\"\": it is unknown")
+            .refuses(&["--cipher-suites=a\"b"], "invalid argument \"a\\\"b\" for \"--cipher-suites\" flag"),
+        flag("tls-min-version", |c| format!("{:?}", c.tls_min_version))
+            .default("Tls12")
+            .takes(&["--tls-min-version="], "Tls12")
+            .takes(&["--tls-min-version=VersionTLS10"], "Tls10")
+            .takes(&["--tls-min-version=VersionTLS11"], "Tls11")
+            .takes(&["--tls-min-version=VersionTLS12"], "Tls12")
+            .takes(&["--tls-min-version=VersionTLS13"], "Tls13")
+            .refuses(&["--tls-min-version=TLS12"], "--tls-min-version=\"TLS12\": it must be VersionTLS10, "),
+    ]
+}
+
+pub(crate) fn access() -> Vec<Entry<Config>> {
+    fn token(config: &Config) -> String {
+        format!("{:?}", config.token_auth)
+    }
+    vec![
+        flag("require-agent-auth", |c| c.require_agent_auth.to_string())
+            .default("false")
+            .takes_what_go_refuses(&["--require-agent-auth=false"], "false")
+            .takes_what_go_refuses(&["--require-agent-auth", "--cluster-ca-cert={file}"], "true")
+            .refuses(&["--require-agent-auth"], "--require-agent-auth needs --cluster-ca-cert: give the"),
+        flag("agent-namespace", token)
+            .default("None")
+            .takes(&["--agent-namespace=", "--agent-service-account=", "--authentication-audience="], "None")
+            .not_yet(
+                &["--agent-namespace=a", "--agent-service-account=b", "--authentication-audience=c"],
+                "--agent-namespace: authentication of agents by token is not available in this version; ",
+            )
+            .refuses(&["--agent-namespace=a"], "--agent-namespace needs --agent-service-account: token")
+            .refuses(
+                &["--agent-namespace=a", "--cluster-ca-cert={file}"],
+                "--cluster-ca-cert cannot be used with --agent-namespace: ",
+            ),
+        flag("agent-service-account", token)
+            .refuses(&["--agent-service-account=b"], "--agent-service-account needs --agent-namespace: token")
+            .refuses(
+                &["--agent-service-account=b", "--authentication-audience=c"],
+                "--agent-service-account needs --agent-namespace: token",
+            ),
+        flag("authentication-audience", token).refuses(
+            &["--authentication-audience=c"],
+            "--authentication-audience needs --agent-namespace: token",
+        ),
+    ]
+}

@@ -1,0 +1,121 @@
+//! The side where kube-apiserver connects.
+
+use flags::testing::Entry;
+use proxy_server::args::{Config, FrontendListener};
+
+use super::{BARE, TCP, flag};
+
+pub(crate) fn frontend() -> Vec<Entry<Config>> {
+    fn tcp_bind(config: &Config) -> String {
+        match &config.frontend {
+            FrontendListener::Tcp { bind, .. } => format!("{}, {}", bind.host, bind.port),
+            FrontendListener::Unix { .. } => "unix".into(),
+        }
+    }
+    fn tls(config: &Config) -> String {
+        match &config.frontend {
+            FrontendListener::Tcp { cert, key, ca, .. } => [cert, key, ca]
+                .map(|path| {
+                    path.file_name().expect("paths of the table have a name").to_string_lossy().into_owned()
+                })
+                .join(" "),
+            FrontendListener::Unix { .. } => "unix".into(),
+        }
+    }
+    fn unix(config: &Config) -> String {
+        match &config.frontend {
+            FrontendListener::Unix { path, delete_existing } => {
+                format!(
+                    "{} {delete_existing}",
+                    path.file_name().expect("paths of the table have a name").to_string_lossy()
+                )
+            }
+            FrontendListener::Tcp { .. } => "tcp".into(),
+        }
+    }
+    vec![
+        flag("mode", |c| format!("{:?}", c.mode))
+            .default("Grpc")
+            .takes(&["--mode=http-connect"], "HttpConnect")
+            .takes(&["--mode", "grpc"], "Grpc")
+            .takes(&["--mode=bad", "--mode=grpc"], "Grpc")
+            .refuses(&["--mode=http"], "--mode=\"http\": it must be grpc or http-connect")
+            .refuses(&["--mode="], "--mode=\"\": it must be grpc or http-connect"),
+        flag("uds-name", unix)
+            .default("none true")
+            .takes(&["--uds-name", "{dir}/s"], "s true")
+            .refuses(&["--uds-name="], "--server-ca-cert must not be empty")
+            .refuses(
+                &["--server-port=8090"],
+                "--server-port cannot be used with --uds-name: set --server-port=0",
+            )
+            .refuses(&["--server-port=-1"], "--server-port cannot be used with --uds-name")
+            .refuses(
+                &["--server-cert={file}", "--server-key={file}"],
+                "--server-key cannot be used with --uds-name",
+            )
+            .refuses(&["--server-ca-cert={file}"], "--server-ca-cert cannot be used with --uds-name"),
+        flag("delete-existing-uds-file", unix)
+            .takes(&["--delete-existing-uds-file=false"], "none false")
+            .takes(&["--delete-existing-uds-file"], "none true")
+            .takes(&["--delete-existing-uds-file", "false"], "none true")
+            .takes(&["--delete-existing-uds-file=F"], "none false")
+            .refuses(
+                &["--delete-existing-uds-file=no"],
+                "invalid argument \"no\" for \"--delete-existing-uds-file\"",
+            ),
+        flag("server-port", tcp_bind)
+            .on(TCP)
+            .default("all interfaces, 8090")
+            .takes(&["--server-port=1024"], "all interfaces, 1024")
+            .takes(&["--server-port=0xbfff"], "all interfaces, 49151")
+            .takes(&["--server-port", "0o20000"], "all interfaces, 8192")
+            .takes(&["--server-port=8_090"], "all interfaces, 8090")
+            .takes(&["--server-port=1", "--server-port=2000"], "all interfaces, 2000")
+            .refuses(&["--server-port=0"], "--server-port=0: it must be a port from 1024 to 49151")
+            .refuses(&["--server-port=1023"], "--server-port=1023: it must be a port from 1024 to 49151")
+            .refuses(&["--server-port=49152"], "--server-port=49152: it must be a port from 1024 to 49151")
+            .refuses(&["--server-port=70000"], "--server-port=70000: it must be a port from 1024 to 49151")
+            .refuses(
+                &["--server-port="],
+                "invalid argument \"\" for \"--server-port\" flag: it must be a whole",
+            )
+            .refuses(
+                &["--server-port=08"],
+                "invalid argument \"08\" for \"--server-port\" flag: it must be a whole",
+            ),
+        flag("server-bind-address", tcp_bind)
+            .on(TCP)
+            .takes(&["--server-bind-address=127.0.0.1"], "127.0.0.1, 8090")
+            .takes(&["--server-bind-address=::1"], "::1, 8090")
+            .takes(&["--server-bind-address=localhost"], "localhost, 8090")
+            .takes(&["--server-bind-address="], "all interfaces, 8090")
+            .takes_what_go_refuses(&["--server-bind-address=[::1]"], "::1, 8090"),
+        flag("server-cert", tls)
+            .on(TCP)
+            .default("file file file")
+            .refuses(&["--server-cert={none}"], "--server-cert: ")
+            .refuses(&["--server-cert="], "--server-key needs --server-cert: give both, or neither")
+            .refuses(&["--server-cert=", "--server-key="], "--server-cert must not be empty"),
+        flag("server-key", tls)
+            .on(TCP)
+            .refuses(&["--server-key={none}"], "--server-key: ")
+            .refuses(&["--server-key="], "--server-cert needs --server-key: give both, or neither"),
+        flag("server-ca-cert", tls)
+            .on(TCP)
+            .refuses(&["--server-ca-cert={none}"], "--server-ca-cert: ")
+            .refuses(&["--server-ca-cert="], "--server-ca-cert must not be empty")
+            .on(BARE)
+            .refuses(&[], "--server-ca-cert must not be empty: give the authorities"),
+        flag("frontend-keepalive-time", |c| format!("{:?}", c.frontend_keepalive_time))
+            .default("3600s")
+            .takes(&["--frontend-keepalive-time=1h0m0s"], "3600s")
+            .takes(&["--frontend-keepalive-time=0"], "7200s")
+            .takes(&["--frontend-keepalive-time=1ns"], "1s")
+            .takes(&["--frontend-keepalive-time=-1s"], "1s")
+            .refuses(
+                &["--frontend-keepalive-time=30"],
+                "invalid argument \"30\" for \"--frontend-keepalive-time\"",
+            ),
+    ]
+}

@@ -1,0 +1,50 @@
+//! Leases and the way to the Kubernetes API.
+
+use flags::testing::Entry;
+use proxy_server::args::Config;
+
+use super::flag;
+
+pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
+    fn labels(config: &Config) -> String {
+        format!("{:?}", config.leases.labels)
+    }
+    vec![
+        flag("enable-lease-controller", |c| c.leases.enabled.to_string())
+            .default("false")
+            .takes(&["--enable-lease-controller=false"], "false")
+            .not_yet(
+                &["--enable-lease-controller"],
+                "--enable-lease-controller: leases are not available in this version; drop the flag and tell agents",
+            ),
+        flag("lease-namespace", |c| c.leases.namespace.clone())
+            .default("kube-system")
+            .takes(&["--lease-namespace=x"], "x"),
+        flag("lease-label", labels)
+            .default("{\"k8s-app\": \"konnectivity-server\"}")
+            .takes(&["--lease-label= a = b ,c="], "{\"a\": \"b\", \"c\": \"\"}")
+            .takes(&["--lease-label==x"], "{\"\": \"x\"}")
+            .refuses(&["--lease-label="], "--lease-label=\"\": it must be KEY=VALUE")
+            .refuses(&["--lease-label=a"], "--lease-label=\"a\": it must be KEY=VALUE")
+            .refuses(&["--lease-label=a=b=c"], "--lease-label=\"a=b=c\": it must be KEY=VALUE")
+            .refuses(&["--lease-label=a=b,"], "--lease-label=\"a=b,\": it must be KEY=VALUE"),
+        flag("kubeconfig", |c| c.kube.kubeconfig.is_some().to_string())
+            .default("false")
+            .takes(&["--kubeconfig="], "false")
+            .takes(&["--kubeconfig={file}"], "true")
+            .refuses(&["--kubeconfig={none}"], "--kubeconfig: "),
+        flag("kubeconfig-qps", |c| c.kube.qps.to_string())
+            .default("0")
+            .takes(&["--kubeconfig-qps=12.5"], "12.5")
+            .takes(&["--kubeconfig-qps", "1e2"], "100")
+            .refuses(&["--kubeconfig-qps=x"], "invalid argument \"x\" for \"--kubeconfig-qps\" flag: it must be a number")
+            .refuses(&["--kubeconfig-qps=1e39"], "invalid argument \"1e39\" for \"--kubeconfig-qps\" flag: the number"),
+        flag("kubeconfig-burst", |c| c.kube.burst.to_string())
+            .default("0")
+            .takes(&["--kubeconfig-burst=7"], "7")
+            .refuses(&["--kubeconfig-burst=1.5"], "invalid argument \"1.5\" for \"--kubeconfig-burst\" flag"),
+        flag("kube-api-content-type", |c| c.kube.content_type.clone())
+            .default("application/vnd.kubernetes.protobuf")
+            .takes(&["--kube-api-content-type=application/json"], "application/json"),
+    ]
+}

@@ -1,0 +1,148 @@
+//! Every flag of the proxy-server: its default, its spellings, its refusals, in one table.
+
+mod agents;
+mod frontend;
+mod kubernetes;
+mod replica;
+
+use std::path::Path;
+
+use flags::Exit;
+use flags::testing::{Entry, argv, check, check_help, log_entries};
+use proptest::prelude::*;
+use proxy_server::args::{Config, parse_with};
+
+/// Bases of rows: a Unix socket, a port with TLS, and nothing at all. `{file}` exists, `{none}` does not.
+const UDS: &[&str] =
+    &["--uds-name={none}", "--server-port=0", "--cluster-cert={file}", "--cluster-key={file}"];
+const TCP: &[&str] = &[
+    "--server-cert={file}",
+    "--server-key={file}",
+    "--server-ca-cert={file}",
+    "--cluster-cert={file}",
+    "--cluster-key={file}",
+];
+const BARE: &[&str] = &[];
+
+/// An entry whose rows lie on the Unix socket's base.
+fn flag(flag: &'static str, shown: fn(&Config) -> String) -> Entry<Config> {
+    Entry::new(flag, UDS, shown)
+}
+
+fn table() -> Vec<Entry<Config>> {
+    let log = log_entries(UDS, |config: &Config| &config.log, |config| &config.notices);
+    let groups = [
+        frontend::frontend(),
+        agents::agents(),
+        agents::access(),
+        replica::routing(),
+        replica::serving(),
+        kubernetes::kubernetes(),
+        log,
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+fn run(words: &[&str], dir: &Path) -> Result<Config, Exit> {
+    parse_with(argv("proxy-server", words, dir), |name| {
+        (name == "PROXY_SERVER_ID").then(|| "from-the-environment".into())
+    })
+}
+
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(dir.path().join("file"), "").expect("a file in it");
+    dir
+}
+
+#[test]
+fn every_row_of_the_table() {
+    let dir = directory();
+    check(&table(), |words| run(words, dir.path()));
+}
+
+#[test]
+fn the_table_and_the_help_name_the_same_flags() {
+    check_help(&table(), &run(&["--help"], Path::new("/")).unwrap_err());
+}
+
+#[test]
+fn identities_without_flag_and_environment_differ() {
+    let dir = directory();
+    let file = dir.path().join("file").into_os_string();
+    let fresh = || {
+        let flag = |name: &str| [name.into(), file.clone()];
+        let words =
+            [["proxy-server".into(), "--uds-name=x".into()], flag("--cluster-cert"), flag("--cluster-key")];
+        let words = words.into_iter().flatten().chain(["--server-port=0".into()]);
+        parse_with(words, |_| None).unwrap().server_id
+    };
+    assert_eq!(fresh().len(), 36);
+    assert_ne!(fresh(), fresh());
+}
+
+#[test]
+fn flags_that_weaken_or_do_nothing_are_said() {
+    let dir = directory();
+    let notices = |words: &[&str]| run(&[UDS, words].concat(), dir.path()).unwrap().notices;
+    assert_eq!(notices(&[]), [""; 0]);
+    let table = [
+        ("--tls-min-version=VersionTLS10", "TLS below 1.2 is insecure"),
+        ("--cipher-suites=TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256 has no effect"),
+        (
+            "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+            "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA is not offered",
+        ),
+        ("--kubeconfig={file}", "--kubeconfig has no effect"),
+        ("--log-file=/x", "--log-file has no effect without --logtostderr=false"),
+        ("--server-count=0", "--server-count=0: it counts as 1"),
+    ];
+    for (word, notice) in table {
+        let said = notices(&[word]);
+        assert!(said.len() == 1 && said[0].contains(notice), "{word} said {said:?}");
+    }
+}
+
+#[test]
+fn the_sample_manifest_starts() {
+    let dir = directory();
+    let words = [
+        "--logtostderr=true",
+        "--uds-name={dir}/konnectivity-server.socket",
+        "--delete-existing-uds-file",
+        "--cluster-cert={file}",
+        "--cluster-key={file}",
+        "--server-port=0",
+        "--agent-port=8132",
+        "--health-port=8133",
+        "--admin-port=8134",
+        "--keepalive-time=1h",
+        "--mode=grpc",
+        "--v=4",
+        "--kubeconfig=",
+        "word",
+        "--",
+        "--nonsense",
+    ];
+    assert!(run(&words, dir.path()).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn no_command_line_panics(words in prop::collection::vec(word(), 0..8)) {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        if let Err(exit) = run(&words, Path::new("/nowhere")) {
+            prop_assert_eq!(exit.stderr.lines().count(), usize::from(exit.code));
+        }
+    }
+}
+
+/// A flag of the table with some value, or anything.
+fn word() -> impl Strategy<Value = String> {
+    let names: Vec<_> = table().iter().map(|entry| entry.flag).collect();
+    let value = "(=[-0-9a-z,=\"\\[\\]%]{0,12})?";
+    prop_oneof![
+        (prop::sample::select(names), value).prop_map(|(name, value)| format!("--{name}{value}")),
+        "-{0,3}\\PC{0,12}",
+    ]
+}
