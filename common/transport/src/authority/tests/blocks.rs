@@ -1,0 +1,163 @@
+//! Header blocks, before and after.
+
+use http::uri::Authority;
+use httlib_hpack::{Decoder, Encoder};
+use proptest::prelude::*;
+
+use super::super::{block, huffman};
+use super::{KINDS, SOCKET, request};
+
+type Field = (Vec<u8>, Vec<u8>, u8);
+
+fn decode(decoder: &mut Decoder<'_>, block: &[u8]) -> Vec<Field> {
+    let mut fields = Vec::new();
+    decoder.decode(&mut block.to_vec(), &mut fields).unwrap();
+    fields
+}
+
+fn authority(fields: &[Field]) -> &[u8] {
+    &fields.iter().find(|(name, ..)| name == b":authority").unwrap().1
+}
+
+/// Patches and checks what must hold whatever happened; returns the authority afterwards.
+fn patched(before: &[u8]) -> Vec<u8> {
+    let mut after = before.to_vec();
+    block::patch(&mut after);
+    let (old, new) = (
+        decode(&mut Decoder::with_dynamic_size(4096), before),
+        decode(&mut Decoder::with_dynamic_size(4096), &after),
+    );
+    assert_eq!(old.len(), new.len());
+    for ((old_name, old_value, old_flags), (name, value, flags)) in old.iter().zip(&new) {
+        assert_eq!((old_name, old_flags), (name, flags));
+        assert_eq!(old_value.len(), value.len(), "dynamic tables would disagree");
+        assert!(name == b":authority" || old_value == value);
+    }
+    authority(&new).to_vec()
+}
+
+#[test]
+fn the_socket_path_becomes_acceptable_in_every_representation() {
+    for authority in [SOCKET, b"/var/run/konnectivity server.sock", b"a@b@c:1:2", b"[::1", b"x#>^}<{|\\`\"?"] {
+        for kind in KINDS {
+            for named in [false, true] {
+                let block = request(&mut Encoder::with_dynamic_size(4096), authority, kind, named);
+                let after = patched(&block);
+                assert!(Authority::try_from(after.as_slice()).is_ok(), "{kind} {named}: {after:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn good_authorities_stay_as_they_are() {
+    for authority in [b"localhost:8090".as_slice(), b"[::1]:80", b"a.b-c_d~e!$&'()*+,;=", b"user@host"] {
+        for kind in KINDS {
+            let block = request(&mut Encoder::with_dynamic_size(4096), authority, kind, false);
+            assert_eq!(patched(&block), authority);
+        }
+    }
+}
+
+#[test]
+fn values_of_other_names_are_left_alone() {
+    let mut encoder = Encoder::with_dynamic_size(4096);
+    let mut block = Vec::new();
+    encoder.encode_indexed_name(4, b"/a%2Fb".to_vec(), 0, &mut block).unwrap();
+    encoder.encode_literal(b":authoritx".to_vec(), b"%2F".to_vec(), 0, &mut block).unwrap();
+    encoder.encode_literal(b"authority".to_vec(), b"%2F".to_vec(), 3, &mut block).unwrap();
+    let before = block.clone();
+    block::patch(&mut block);
+    assert_eq!(block, before);
+}
+
+#[test]
+fn a_size_update_before_the_fields_is_passed_over() {
+    let mut block = vec![0x3f, 0xe1, 0x1f];
+    block.extend(request(&mut Encoder::with_dynamic_size(4096), SOCKET, 0, false));
+    assert!(Authority::try_from(patched(&block).as_slice()).is_ok());
+}
+
+#[test]
+fn indexed_names_and_values_follow_over_many_requests() {
+    let mut encoder = Encoder::with_dynamic_size(4096);
+    let mut decoder = Decoder::with_dynamic_size(4096);
+    for number in 0..2_000 {
+        let mut block = Vec::new();
+        let all = Encoder::BEST_FORMAT | Encoder::WITH_INDEXING | Encoder::HUFFMAN_VALUE;
+        for (name, value) in [
+            (b":method".to_vec(), b"POST".to_vec()),
+            (b":authority".to_vec(), if number % 7 == 0 { SOCKET.to_vec() } else { b"/run/a b".to_vec() }),
+            (b"x-number".to_vec(), number.to_string().into_bytes()),
+        ] {
+            encoder.encode((name, value, all), &mut block).unwrap();
+        }
+        block::patch(&mut block);
+        let fields = decode(&mut decoder, &block);
+        assert_eq!(fields[2].1, number.to_string().as_bytes(), "the tables disagree");
+        // A name from the dynamic table is not followed: that request is h2's to refuse.
+        if number == 0 {
+            assert!(Authority::try_from(authority(&fields)).is_ok());
+        }
+    }
+}
+
+#[test]
+fn every_cut_is_survived() {
+    for kind in KINDS {
+        let block = request(&mut Encoder::with_dynamic_size(4096), SOCKET, kind, true);
+        for end in 0..block.len() {
+            let mut cut = block[..end].to_vec();
+            block::patch(&mut cut);
+            assert_eq!(cut.len(), end);
+        }
+    }
+}
+
+#[test]
+fn huffman_is_the_rfcs() {
+    // RFC 7541, C.4.1 and C.6.1.
+    let host = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
+    assert_eq!(huffman::decode(&host).unwrap(), b"www.example.com");
+    assert_eq!(huffman::encode(b"www.example.com"), host);
+    assert_eq!(huffman::encode(b"302"), [0x64, 0x02]);
+    assert_eq!(huffman::decode(&[0xff; 4]), None, "EOS");
+    assert_eq!(huffman::decode(&[0x64, 0x02, 0xff]), None, "a whole octet of padding");
+    assert_eq!(huffman::decode(&[0x64, 0x00]).map(|text| text.len()), Some(3));
+}
+
+proptest! {
+    #[test]
+    fn huffman_agrees_with_the_oracle(text in prop::collection::vec(any::<u8>(), 0..60)) {
+        let encoded = huffman::encode(&text);
+        prop_assert_eq!(huffman::decode(&encoded), Some(text.clone()));
+        let mut literal = Vec::new();
+        Encoder::with_dynamic_size(0)
+            .encode_literal(b"x".to_vec(), text, Encoder::HUFFMAN_VALUE, &mut literal)
+            .unwrap();
+        prop_assert!(literal.ends_with(&encoded));
+    }
+
+    #[test]
+    fn any_authority(
+        authority in prop::collection::vec(prop_oneof![4 => 0x20_u8..0x7f, 1 => any::<u8>()], 1..80),
+        kind in prop::sample::select(&KINDS),
+        named: bool,
+    ) {
+        let block = request(&mut Encoder::with_dynamic_size(4096), &authority, kind, named);
+        let after = patched(&block);
+        let bits = authority.iter().map(|byte| huffman::bits(*byte)).sum::<usize>();
+        if Authority::try_from(authority.as_slice()).is_ok() {
+            prop_assert_eq!(after, authority);
+        } else if kind & Encoder::HUFFMAN_VALUE == 0 || bits <= 13 * authority.len() {
+            prop_assert!(Authority::try_from(after.as_slice()).is_ok(), "{:?}", after);
+        }
+    }
+
+    #[test]
+    fn garbage_never_panics(mut block in prop::collection::vec(any::<u8>(), 0..200)) {
+        let before = block.len();
+        block::patch(&mut block);
+        prop_assert_eq!(block.len(), before);
+    }
+}
