@@ -158,9 +158,9 @@ fn parse_port(network: Network, port: &str) -> Result<u16, AddressError> {
         _ => (false, port),
     };
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        let number = digits.bytes().fold(0_u32, |sum, digit| {
-            sum.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
-        });
+        let number = digits
+            .bytes()
+            .fold(0_u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')));
         return match u16::try_from(number) {
             Ok(number) if !negative || number == 0 => Ok(number),
             _ => Err(AddressError::InvalidPort(port.to_owned())),
@@ -168,10 +168,9 @@ fn parse_port(network: Network, port: &str) -> Result<u16, AddressError> {
     }
     let name = port.to_ascii_lowercase();
     let known = SERVICES.iter().find(|(service, _)| *service == name).map(|(_, number)| *number);
-    known.or_else(|| system_service(&name)).ok_or_else(|| AddressError::UnknownPort {
-        network: network.name(),
-        service: port.to_owned(),
-    })
+    known
+        .or_else(|| system_service(&name))
+        .ok_or_else(|| AddressError::UnknownPort { network: network.name(), service: port.to_owned() })
 }
 
 /// Looks a TCP service up in /etc/services, which most images lack.
@@ -246,7 +245,10 @@ mod tests {
         assert_eq!(parse("a.b:https"), Ok(Target { host: Host::Name("a.b".into()), port: 443 }));
         assert_eq!(parse("127.0.0.1%lo:9").unwrap().host, Host::Name("127.0.0.1%lo".into()));
         let zone = Some("eth0".to_owned());
-        assert_eq!(parse("[fe80::1%eth0]:9").unwrap().host, Host::Ip { ip: "fe80::1".parse().unwrap(), zone });
+        assert_eq!(
+            parse("[fe80::1%eth0]:9").unwrap().host,
+            Host::Ip { ip: "fe80::1".parse().unwrap(), zone }
+        );
     }
 
     #[test]

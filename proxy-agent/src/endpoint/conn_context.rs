@@ -73,7 +73,7 @@ impl<G> ConnContext<G> {
     /// Takes a dialled endpoint and says so in the log; `open` lives as long as the connection.
     pub fn new(endpoint: Endpoint, info: ConnInfo, open: G) -> Self {
         let Endpoint { stream, peer } = endpoint;
-        tracing::info!(
+        tracing::debug!(
             server_id = %info.server_id,
             connection_id = info.connect_id,
             dial_address = %Peer(&info.address),
@@ -191,7 +191,7 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
 
 impl<G> Drop for ConnContext<G> {
     fn drop(&mut self) {
-        tracing::info!(
+        tracing::debug!(
             server_id = %self.info.server_id,
             connection_id = self.info.connect_id,
             dial_address = %Peer(&self.info.address),

@@ -39,7 +39,11 @@ async fn bytes_pass_both_ways_and_are_counted() {
     endpoint.read_exact(&mut got).await.unwrap();
     assert_eq!(&got, b"hello");
     endpoint.write_all(b"worlds").await.unwrap();
-    assert_eq!(read(&mut local, 4).await, Read::Data(Bytes::from_static(b"worl")), "never more than asked for");
+    assert_eq!(
+        read(&mut local, 4).await,
+        Read::Data(Bytes::from_static(b"worl")),
+        "never more than asked for"
+    );
     assert_eq!(read(&mut local, 4).await, Read::Data(Bytes::from_static(b"ds")));
     assert_eq!((local.received(), local.sent()), (6, 5));
     assert_eq!(Arc::strong_count(&gauge), 2);

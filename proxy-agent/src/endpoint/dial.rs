@@ -97,8 +97,7 @@ impl<R: Resolve> Dialer<R> {
         deadline: Instant,
     ) -> Result<Vec<Candidate>, DialError> {
         let port = target.port;
-        let unsuitable =
-            |host: String| DialError::NoSuitableAddress { network: network.name(), host };
+        let unsuitable = |host: String| DialError::NoSuitableAddress { network: network.name(), host };
         match &target.host {
             Host::Empty => {
                 let ip: IpAddr = match network {
@@ -113,11 +112,8 @@ impl<R: Resolve> Dialer<R> {
                 let found = timeout_at(deadline, self.resolver.lookup(name, network)).await;
                 let found = found.unwrap_or_else(|_| Err(LookupError::Deadline { host: name.clone() }));
                 let found = found.map_err(|source| DialError::Lookup { network: network.name(), source })?;
-                let mut admitted: Vec<IpAddr> = found
-                    .into_iter()
-                    .map(|ip| ip.to_canonical())
-                    .filter(|ip| network.admits(*ip))
-                    .collect();
+                let mut admitted: Vec<IpAddr> =
+                    found.into_iter().map(|ip| ip.to_canonical()).filter(|ip| network.admits(*ip)).collect();
                 if admitted.is_empty() {
                     return Err(unsuitable(name.clone()));
                 }
@@ -150,7 +146,11 @@ fn zone_index(zone: &str) -> u32 {
 }
 
 /// Tries the first family's addresses, and the other's beside them after a head start.
-async fn race(network: Network, candidates: Vec<Candidate>, deadline: Instant) -> Result<Endpoint, DialError> {
+async fn race(
+    network: Network,
+    candidates: Vec<Candidate>,
+    deadline: Instant,
+) -> Result<Endpoint, DialError> {
     let prefers_v4 = candidates.first().is_some_and(|first| first.address.is_ipv4());
     let (first, second): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|candidate| candidate.address.is_ipv4() == prefers_v4);

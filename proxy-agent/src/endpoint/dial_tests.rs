@@ -18,9 +18,9 @@ impl Resolve for Table {
 }
 
 fn dialer(names: impl IntoIterator<Item = (&'static str, Vec<&'static str>)>) -> Dialer<Arc<Table>> {
-    let answers = names.into_iter().map(|(name, ips)| {
-        (name, Ok(ips.into_iter().map(|ip| ip.parse().unwrap()).collect()))
-    });
+    let answers = names
+        .into_iter()
+        .map(|(name, ips)| (name, Ok(ips.into_iter().map(|ip| ip.parse().unwrap()).collect())));
     Dialer::new(Arc::new(Table(answers.collect())), DestinationPolicy::default())
 }
 

@@ -249,7 +249,10 @@ mod tests {
     fn system_calls_read_as_in_go() {
         assert_eq!(os(Step::Connect, Errno::CONNREFUSED), "dial tcp 1.2.3.4:9: connect: connection refused");
         assert_eq!(os(Step::Connect, Errno::HOSTUNREACH), "dial tcp 1.2.3.4:9: connect: no route to host");
-        assert_eq!(os(Step::Connect, Errno::NETUNREACH), "dial tcp 1.2.3.4:9: connect: network is unreachable");
+        assert_eq!(
+            os(Step::Connect, Errno::NETUNREACH),
+            "dial tcp 1.2.3.4:9: connect: network is unreachable"
+        );
         assert_eq!(os(Step::Socket, Errno::MFILE), "dial tcp 1.2.3.4:9: socket: too many open files");
         assert_eq!(os(Step::Connect, Errno::INVAL), "dial tcp 1.2.3.4:9: connect: invalid argument");
     }

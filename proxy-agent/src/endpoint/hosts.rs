@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn names_and_aliases_are_found_whatever_their_case() {
-        let hosts = Hosts::parse("# top\n127.0.0.1 localhost Box # tail\n::1\tlocalhost\nnonsense x\n10.0.0.1\n");
+        let hosts =
+            Hosts::parse("# top\n127.0.0.1 localhost Box # tail\n::1\tlocalhost\nnonsense x\n10.0.0.1\n");
         let both: [IpAddr; 2] = ["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
         assert_eq!(hosts.lookup("localhost"), both);
         assert_eq!(hosts.lookup("LOCALHOST."), both);

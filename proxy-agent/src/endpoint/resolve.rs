@@ -138,6 +138,11 @@ impl Configured {
         if !known.is_empty() {
             return Ok(known.to_vec());
         }
+        if host.strip_suffix('.').unwrap_or(host).eq_ignore_ascii_case("localhost") {
+            // RFC 6761: no server is to be asked, and a search list would have us ask several.
+            let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            return Ok(both.into_iter().filter(|ip| network.admits(*ip)).collect());
+        }
         let found = self.resolver.lookup_ip(host).await.map_err(|error| self.explain(host, &error))?;
         let mut found: Vec<IpAddr> = found.iter().filter(|ip| network.admits(*ip)).collect();
         // A server rotates its answers; the cache would pin everybody to one of them for the TTL.
@@ -203,7 +208,9 @@ fn is_domain_name(name: &str) -> bool {
             && !label.ends_with('-')
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
     };
-    name.len() <= 253 && name.split('.').all(label) && name.bytes().any(|b| b.is_ascii_alphabetic() || b == b'_')
+    name.len() <= 253
+        && name.split('.').all(label)
+        && name.bytes().any(|b| b.is_ascii_alphabetic() || b == b'_')
 }
 
 #[cfg(test)]

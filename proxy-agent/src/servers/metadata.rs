@@ -99,7 +99,8 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName, what: &str) -> Result<&'a
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (Some(value), None) => {
-            let text = value.to_str().map_err(|_| ConnectError::Answer(format!("{what} is not ASCII text")))?;
+            let text =
+                value.to_str().map_err(|_| ConnectError::Answer(format!("{what} is not ASCII text")))?;
             if text.is_empty() { Err(ConnectError::Answer(format!("{what} is empty"))) } else { Ok(text) }
         }
         (None, _) => Err(ConnectError::Answer(format!("expected one {what}, got none"))),
