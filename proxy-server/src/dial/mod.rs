@@ -204,6 +204,8 @@ impl From<LinkDialError> for Answer {
     fn from(error: LinkDialError) -> Self {
         match error {
             LinkDialError::Refused(text) => Answer::Refused(RemoteError::parse(text)),
+            // As final as a refusal, and the agent's doing as well: 502, counted as an error response.
+            LinkDialError::BadAnswer => Answer::Refused(RemoteError::parse(error.to_string())),
             LinkDialError::Lost => Answer::Lost,
             LinkDialError::Full => Answer::Full,
         }

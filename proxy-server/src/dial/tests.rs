@@ -161,6 +161,14 @@ async fn an_agents_refusal_is_final() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_impossible_answer_is_final_too() {
+    let bad = Script::Fail(SOON, LinkDialError::BadAnswer);
+    let bench = bench(Duration::ZERO, many(), &[bad, Script::Open(SOON)]);
+    assert_eq!(bench.dial().await.unwrap_err().http_status(), 502);
+    assert_eq!(bench.sum(), (1, 0, vec!["error_response".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_or_full_link_is_replaced_once() {
     for error in [LinkDialError::Lost, LinkDialError::Full] {
         let failing = Script::Fail(SOON, error.clone());
