@@ -7,6 +7,7 @@
 
 pub mod balancer;
 pub mod endpoints;
+pub mod exchange;
 pub mod frontend;
 pub mod http1;
 pub mod metrics;

@@ -41,16 +41,18 @@ impl Agent {
         let mut args = setup.agent_args.clone();
         args.extend(further.iter().map(|arg| (*arg).to_owned()));
         let program = setup.programs.as_ref().map(|(_, agent)| agent.clone());
-        Self::start_program(program, id, identifiers, server, args, folder, pki)
+        Self::start_program(program, id, identifiers, server, args, Vec::new(), folder, pki)
     }
 
     /// Starts an agent against any server; `further` flags override the usual ones.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one command line, named at each call")]
     pub fn start_program(
         program: Option<std::path::PathBuf>,
         id: &str,
         identifiers: &str,
         server: SocketAddr,
         further: Vec<String>,
+        env: Vec<(String, String)>,
         folder: Arc<TempDir>,
         pki: &Pki,
     ) -> Result<Self> {
@@ -79,7 +81,7 @@ impl Agent {
             None => Program::Agent.path()?,
         };
         let name = format!("proxy-agent {id}");
-        let process = Process::spawn(Recipe { name, program, args, env: Vec::new() })?;
+        let process = Process::spawn(Recipe { name, program, args, env })?;
         Ok(Self {
             process,
             health: local(health.port()),

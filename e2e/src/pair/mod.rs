@@ -205,6 +205,16 @@ impl Pair {
         Ok(())
     }
 
+    /// Starts one more agent with that environment, without waiting for it.
+    pub fn add_agent_with_env(&mut self, id: &str, env: &[(&str, &str)]) -> Result<()> {
+        let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
+        let (address, flags) = (self.server().agent_address(), self.setup.agent_args.clone());
+        let folder = self.folder.clone();
+        self.agents.push(Agent::start_program(program, id, "", address, flags, env, folder, &self.pki)?);
+        Ok(())
+    }
+
     /// Waits until every agent holds a stream to every server, and every server knows as many.
     pub async fn wait_connected(&mut self) -> Result<()> {
         let (agents, servers) = (self.agents.len(), self.servers.len());

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use proto::Packet;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,7 +33,7 @@ pub struct WildServer {
 pub struct WildLink {
     /// What the agent said on Connect.
     pub metadata: MetadataMap,
-    out: mpsc::Sender<Result<Packet, Status>>,
+    out: Option<mpsc::Sender<Result<Packet, Status>>>,
     inbound: Streaming<Packet>,
 }
 
@@ -79,9 +79,15 @@ impl Drop for WildServer {
 impl WildLink {
     /// Sends a packet.
     pub async fn send(&mut self, packet: Packet) -> Result<()> {
-        within("sending a packet", self.out.send(Ok(packet)))
+        let out = self.out.as_ref().context("the stream was finished")?;
+        within("sending a packet", out.send(Ok(packet)))
             .await?
             .map_err(|_| anyhow::anyhow!("the agent is gone"))
+    }
+
+    /// Ends the stream with OK, as a server does that shuts down.
+    pub fn finish(&mut self) {
+        self.out = None;
     }
 
     /// The next packet, which must come.
@@ -134,7 +140,7 @@ impl AgentService for Service {
     ) -> Result<Response<Self::ConnectStream>, Status> {
         let metadata = request.metadata().clone();
         let (out, queue) = mpsc::channel(16);
-        let link = WildLink { metadata, out, inbound: request.into_inner() };
+        let link = WildLink { metadata, out: Some(out), inbound: request.into_inner() };
         self.links.send(link).await.map_err(|_| Status::unavailable("the test is over"))?;
         let mut response = Response::new(ReceiverStream::new(queue));
         let headers = response.metadata_mut();

@@ -1,5 +1,23 @@
 //! Tests against the built binaries, one file per theme. The programs under test are named by `PROXY_SERVER` and
 //! `PROXY_AGENT`, so that the same tests run against other implementations; `docs/compatibility.md` maps behaviours
 //! to tests.
+//!
+//! One test binary on purpose: everything runs in parallel, and is linked once.
 
+mod authority;
 mod bytes;
+mod closes;
+mod dial_errors;
+mod drain_shutdown;
+mod gauges;
+mod http_endpoints;
+mod losses;
+mod metrics;
+mod misbehaving_agents;
+mod misbehaving_frontends;
+mod misbehaving_servers;
+mod replicas;
+mod server_first;
+mod strategies;
+mod transports;
+mod uploads;

@@ -1,0 +1,56 @@
+//! The usual exchanges over one connection, each with checksums and a deadline.
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::frontend::{Conn, Frontend};
+use crate::payload::Payload;
+use crate::wait::within;
+
+/// Sends a payload to an echo and reads it back at the same time; the connection stays open.
+pub async fn echo(conn: Conn, payload: Payload) -> Result<Conn> {
+    let (mut input, mut output) = tokio::io::split(conn);
+    let both = async { tokio::join!(payload.send(&mut output), payload.receive(&mut input)) };
+    let (sent, received) = within("an echo", both).await?;
+    sent.context("cannot send")?;
+    received?;
+    Ok(input.unsplit(output))
+}
+
+/// Dials an echo, has a payload echoed, and closes in order.
+pub async fn echoed(frontend: &Frontend, target: &str, payload: Payload) -> Result<()> {
+    let mut conn = echo(frontend.dial(target).await?, payload).await?;
+    conn.shutdown().await?;
+    expect_end(&mut conn).await
+}
+
+/// Whether one small echo works now.
+pub async fn works(frontend: &Frontend, target: &str) -> Result<()> {
+    echoed(frontend, target, Payload::new(1, 100)).await.context("a plain dial and echo")
+}
+
+/// Sends a payload and closes at once, as an upload does; waits until the other side ended too.
+pub async fn upload(frontend: &Frontend, target: &str, payload: Payload) -> Result<()> {
+    let mut conn = frontend.dial(target).await?;
+    within("an upload", payload.send(&mut conn)).await??;
+    conn.shutdown().await?;
+    expect_end(&mut conn).await
+}
+
+/// Waits for the orderly end of what can be read, with nothing before it.
+pub async fn expect_end(conn: &mut Conn) -> Result<()> {
+    let mut rest = Vec::new();
+    within("the end of a connection", conn.read_to_end(&mut rest))
+        .await?
+        .context("the end of a connection")?;
+    ensure!(rest.is_empty(), "{} bytes came before the end", rest.len());
+    Ok(())
+}
+
+/// Waits for any end of what can be read, orderly or not.
+pub async fn expect_any_end(conn: &mut Conn) -> Result<()> {
+    let mut rest = Vec::new();
+    // A reset is an end too.
+    let _ = within("the end of a connection", conn.read_to_end(&mut rest)).await?;
+    Ok(())
+}

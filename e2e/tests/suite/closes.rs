@@ -1,0 +1,249 @@
+//! The ends of connections: each side learns of it once, in order, and nothing sent before is lost.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use e2e::endpoints::Endpoint;
+use e2e::exchange::{echo, expect_any_end, expect_end, works};
+use e2e::frontend::{Conn, Mode, Tunnel};
+use e2e::pair::{FRONTS, Front, Pair, Setup};
+use e2e::payload::Payload;
+use e2e::wait::{within, within_limit};
+use e2e::wild::{close_req, close_rsp, data, dial_req};
+use proto::packet::Payload as Body;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+async fn tunnel(pair: &Pair, target: &str) -> Result<Tunnel> {
+    Ok(Tunnel::dial(pair.frontend().packets().await?, target).await?)
+}
+
+#[tokio::test]
+async fn the_clients_close_reaches_the_endpoint() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let pair = Setup::new(mode, front).start().await?;
+        let endpoint = Endpoint::sink().await?;
+        let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+        conn.write_all(b"last words").await?;
+        conn.shutdown().await?;
+        let received = endpoint.wait_received(1).await?;
+        assert!(received[0].clean, "a reset instead of an orderly end");
+        assert_eq!(received[0].digest.length, 10);
+        expect_end(&mut conn).await?;
+        pair.server().wait_metric("established_connections", &[], 0.0).await?;
+        pair.agent().wait_metric("open_endpoint_connections", &[], 0.0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_endpoints_close_reaches_the_client_behind_its_bytes() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let pair = Setup::new(mode, front).start().await?;
+        let payload = Payload::new(4, 3_000_000);
+        let endpoint = Endpoint::source(payload).await?;
+        let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+        within("the source's bytes", payload.receive_all(&mut conn)).await??;
+        conn.shutdown().await?;
+        drop(conn);
+        endpoint.wait_open(0).await?;
+        pair.server().wait_metric("established_connections", &[], 0.0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn close_rsp_after_an_orderly_end_has_no_error() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::source(Payload::new(1, 10)).await?;
+    let mut tunnel = tunnel(&pair, &endpoint.target()).await?;
+    let mut bytes = Vec::new();
+    within("the source's bytes", tunnel.read_to_end(&mut bytes)).await??;
+    assert_eq!((bytes.len(), tunnel.ended()), (10, Some("")));
+    Ok(())
+}
+
+/// A Go server never ends a stream itself; its clients' readers hang on it.
+#[tokio::test]
+async fn the_stream_ends_with_ok_soon_after_its_close_rsp() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::source(Payload::new(1, 10)).await?;
+    let mut tunnel = tunnel(&pair, &endpoint.target()).await?;
+    let mut bytes = Vec::new();
+    within("the source's bytes", tunnel.read_to_end(&mut bytes)).await??;
+    let end = tunnel.packets().end("the end of the stream");
+    let (rest, status) = within_limit("the end of the stream", Duration::from_secs(5), end).await??;
+    assert!(rest.is_empty() && status.is_none(), "{rest:?} {status:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_dropped_client_closes_the_endpoint() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let pair = Setup::new(mode, front).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
+        drop(conn);
+        endpoint.wait_open(0).await?;
+        pair.server().wait_metric("established_connections", &[], 0.0).await?;
+        pair.agent().wait_metric("open_endpoint_connections", &[], 0.0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_end_of_the_clients_stream_closes_the_endpoint() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::sink().await?;
+    let mut tunnel = tunnel(&pair, &endpoint.target()).await?;
+    tunnel.write_all(b"0123456789").await?;
+    tunnel.packets().half_close();
+    assert_eq!(endpoint.wait_received(1).await?[0].digest.length, 10);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_endpoints_reset_ends_the_connection() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let pair = Setup::new(mode, front).start().await?;
+        let endpoint = Endpoint::resetting().await?;
+        let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+        conn.write_all(b"x").await?;
+        expect_any_end(&mut conn).await?;
+        drop(conn);
+        pair.server().wait_metric("established_connections", &[], 0.0).await?;
+        pair.agent().wait_metric("open_endpoint_connections", &[], 0.0).await?;
+    }
+    Ok(())
+}
+
+/// The endpoint ends its side; what the client still sends arrives whole.
+#[tokio::test]
+async fn the_endpoints_half_close_leaves_the_way_in_open() -> Result<()> {
+    let pair = Setup::http_connect().start().await?;
+    let (down, up) = (Payload::new(5, 1_000), Payload::new(6, 2_000_000));
+    let endpoint = Endpoint::source(down).await?;
+    let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+    within("the endpoint's side", down.receive_all(&mut conn)).await??;
+    within("the client's side", up.send(&mut conn)).await??;
+    conn.shutdown().await?;
+    up.check(&endpoint.wait_received(1).await?[0].digest)
+}
+
+/// The client ends its side; the endpoint answers only then, and the answer arrives whole.
+#[tokio::test]
+async fn the_clients_half_close_leaves_the_way_out_open() -> Result<()> {
+    for front in [Front::Unix, Front::Tls] {
+        let pair = Setup::new(Mode::HttpConnect, front).start().await?;
+        let (up, down) = (Payload::new(7, 500_000), Payload::new(8, 2_000_000));
+        let endpoint = Endpoint::answer_after_end(down).await?;
+        let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+        up.send(&mut conn).await?;
+        conn.shutdown().await?;
+        within("the answer", down.receive_all(&mut conn)).await??;
+        up.check(&endpoint.wait_received(1).await?[0].digest)?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn close_req_before_any_dial() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let mut stream = pair.frontend().packets().await?;
+    stream.send(close_req(7)).await?;
+    assert_eq!(stream.expect("the answer").await?, close_rsp(7, "backend uninitialized"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn data_before_any_dial() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let mut stream = pair.frontend().packets().await?;
+    stream.send(data(7, "early")).await?;
+    assert_eq!(stream.expect("the answer").await?, close_rsp(7, "backend not initialized"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_connection_id_closes_both() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::sink().await?;
+    let mut stream = pair.frontend().packets().await?;
+    stream.send(dial_req(1, &endpoint.target())).await?;
+    let Some(Body::DialResponse(response)) = stream.expect("the DIAL_RSP").await?.payload else {
+        anyhow::bail!("no DIAL_RSP");
+    };
+    let id = response.connect_id;
+    stream.send(data(id, "one")).await?;
+    stream.send(data(id + 1, "two")).await?;
+    let mut closed = Vec::new();
+    while closed.len() < 2 {
+        match stream.expect("both CLOSE_RSP").await?.payload {
+            Some(Body::CloseResponse(close)) if close.error == "mismatched connection IDs" => {
+                closed.push(close.connect_id)
+            }
+            // The agent's own answer to the close may come between.
+            Some(Body::CloseResponse(_)) => {}
+            other => anyhow::bail!("{other:?}"),
+        }
+    }
+    closed.sort_unstable();
+    assert_eq!(closed, [id, id + 1]);
+    endpoint.wait_open(0).await
+}
+
+/// The Go client gives up on a CLOSE_RSP after 10 s, so the answer comes within 5 s even if the endpoint does not read.
+#[tokio::test]
+async fn close_is_answered_in_time_though_the_endpoint_stalls() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::stalled().await?;
+    let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+    let payload = Payload::new(1, 12 << 20);
+    // As much as fits into all buffers on the way; whatever does not fit stays unsent.
+    let _ = tokio::time::timeout(Duration::from_millis(500), payload.send(&mut conn)).await;
+    let closing = async {
+        conn.shutdown().await?;
+        conn.read_to_end(&mut Vec::new()).await
+    };
+    within_limit("the CLOSE_RSP", Duration::from_secs(8), closing).await??;
+    endpoint.release();
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+/// A thousand connections opened and closed in order, one after the other, leave nothing behind.
+#[tokio::test]
+async fn a_closed_connections_stream_can_be_dropped_at_once() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::sink().await?;
+    for _ in 0..50 {
+        let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+        conn.write_all(b"0123456789").await?;
+        conn.shutdown().await?;
+        // The stream is reset right behind its CLOSE_REQ: the bytes count all the same.
+        drop(conn);
+    }
+    let received = endpoint.wait_received(50).await?;
+    assert!(received.iter().all(|one| one.digest.length == 10), "{received:?}");
+    Ok(())
+}
+
+/// Two dials on one stream: a server must survive it, whatever it makes of the second.
+#[tokio::test]
+async fn one_stream_with_two_connections_is_survived() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut stream = pair.frontend().packets().await?;
+    stream.send(dial_req(1, &endpoint.target())).await?;
+    stream.send(dial_req(2, &endpoint.target())).await?;
+    let mut answered = Vec::new();
+    while answered.len() < 2 {
+        if let Some(Body::DialResponse(response)) = stream.expect("both DIAL_RSP").await?.payload {
+            answered.push(response.random);
+        }
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 2]);
+    drop(stream);
+    endpoint.wait_open(0).await?;
+    let conn = pair.frontend().dial(&endpoint.target()).await?;
+    echo(conn, Payload::new(1, 100)).await.map(|conn: Conn| drop(conn))
+}

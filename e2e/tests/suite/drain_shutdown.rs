@@ -1,0 +1,222 @@
+//! Signals: an agent drains, a server shuts down, and nobody loses a connection before its time.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use e2e::endpoints::Endpoint;
+use e2e::exchange::{echo, expect_any_end, works};
+use e2e::frontend::Place;
+use e2e::http1;
+use e2e::pair::Setup;
+use e2e::payload::Payload;
+use e2e::process::Signal;
+use e2e::wait::{DEADLINE, until, within, within_limit};
+use e2e::wild::{AgentMeta, WildAgent};
+use tokio::io::AsyncWriteExt;
+
+#[tokio::test]
+async fn an_agents_first_signal_drains_and_keeps_its_connections() -> Result<()> {
+    for signal in [Signal::TERM, Signal::INT] {
+        let pair = Setup::grpc().agents(2).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let mut conns = Vec::new();
+        for _ in 0..20 {
+            conns.push(pair.frontend().dial(&endpoint.target()).await?);
+        }
+        pair.agents[0].process.signal(signal)?;
+        // The agent of v0.36 looks at its drain flag only between packets: give it some.
+        let drained = [("segment", "from_agent"), ("packet_type", "DRAIN")];
+        until("the DRAIN", DEADLINE, || async {
+            works(pair.frontend(), &endpoint.target()).await.ok()?;
+            pair.server().metric("stream_packets_total", &drained).await.ok().filter(|count| *count == 1.0)
+        })
+        .await?;
+        let before = pair.agents[0].metric("open_endpoint_connections", &[]).await?;
+        assert!(before > 0.0, "no connection on the draining agent");
+        for _ in 0..10 {
+            conns.push(echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?);
+        }
+        assert_eq!(pair.agents[0].metric("open_endpoint_connections", &[]).await?, before);
+        for conn in conns {
+            echo(conn, Payload::new(2, 10_000)).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agents_second_signal_stops_it() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    let agent = &mut pair.agents[0];
+    agent.process.signal(Signal::TERM)?;
+    let status = until("the end after further signals", DEADLINE, || {
+        // Signals that arrive together are one: send until it ends.
+        let _ = agent.process.signal(Signal::TERM);
+        let ended = agent.process.ended();
+        async move { ended }
+    })
+    .await?;
+    assert!(status.success(), "{status}");
+    expect_any_end(&mut conn).await
+}
+
+#[tokio::test]
+async fn a_draining_agent_does_not_reconnect() -> Result<()> {
+    let mut pair = Setup::grpc().balanced().start().await?;
+    pair.agent().process.signal(Signal::TERM)?;
+    // The signal counts once it was handled; a cut before that would only be a lost network.
+    let endpoint = Endpoint::echo().await?;
+    until("the DRAIN", DEADLINE, || async {
+        works(pair.frontend(), &endpoint.target()).await.ok()?;
+        let drained = [("segment", "from_agent"), ("packet_type", "DRAIN")];
+        pair.server().metric("stream_packets_total", &drained).await.ok().filter(|count| *count == 1.0)
+    })
+    .await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    let before = balancer.accepted();
+    balancer.cut();
+    pair.server_mut().wait_unready().await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    let again = until("a reconnect", Duration::from_secs(2), || async {
+        (balancer.accepted() > before).then_some(())
+    });
+    assert!(again.await.is_err(), "a draining agent connected again");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_without_timeout_stops_at_once() -> Result<()> {
+    let mut pair = Setup::http_connect().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    pair.server().process.signal(Signal::TERM)?;
+    let status = pair.server_mut().process.exit(Duration::from_secs(5)).await?;
+    assert!(status.success(), "{status}");
+    expect_any_end(&mut conn).await
+}
+
+/// A Go server waits for ever for its gRPC frontend's streams.
+#[tokio::test]
+async fn a_server_without_timeout_stops_at_once_by_grpc() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    pair.server().process.signal(Signal::TERM)?;
+    let status = pair.server_mut().process.exit(Duration::from_secs(5)).await?;
+    assert!(status.success(), "{status}");
+    expect_any_end(&mut conn).await
+}
+
+#[tokio::test]
+async fn the_socket_file_is_removed_at_shutdown() -> Result<()> {
+    for setup in [Setup::grpc(), Setup::http_connect()] {
+        let mut pair = setup.start().await?;
+        let Place::Unix(path) = pair.frontend().place.clone() else { anyhow::bail!("a Unix socket") };
+        assert!(path.exists());
+        pair.server().process.signal(Signal::TERM)?;
+        pair.server_mut().process.exit(DEADLINE).await?;
+        assert!(!path.exists(), "{} is still there", path.display());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_graceful_shutdown_lets_connections_finish() -> Result<()> {
+    let mut pair = Setup::grpc().server_arg("--graceful-shutdown-timeout=60s").start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    pair.server().process.signal(Signal::TERM)?;
+    let frontend = pair.frontend().clone();
+    until("a frontend that takes no more", DEADLINE, || async {
+        frontend.socket().await.is_err().then_some(())
+    })
+    .await?;
+    let mut conn = echo(conn, Payload::new(2, 1_000_000)).await?;
+    conn.shutdown().await?;
+    expect_any_end(&mut conn).await?;
+    drop(conn);
+    let status = pair.server_mut().process.exit(Duration::from_secs(10)).await?;
+    assert!(status.success(), "{status}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn readiness_flips_on_shutdown() -> Result<()> {
+    let mut pair = Setup::grpc().server_arg("--graceful-shutdown-timeout=60s").start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    pair.server().process.signal(Signal::TERM)?;
+    pair.server_mut().wait_unready().await?;
+    assert_eq!(http1::get(pair.server().health, "/healthz").await?.head.status, 200);
+    echo(conn, Payload::new(2, 10)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_graceful_shutdown_ends_with_its_deadline() -> Result<()> {
+    let mut pair = Setup::grpc().server_arg("--graceful-shutdown-timeout=1s").start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    pair.server().process.signal(Signal::TERM)?;
+    let status = pair.server_mut().process.exit(Duration::from_secs(6)).await?;
+    assert!(status.success(), "{status}");
+    expect_any_end(&mut conn).await
+}
+
+#[tokio::test]
+async fn a_servers_second_signal_exits_at_once() -> Result<()> {
+    let mut pair = Setup::grpc().server_arg("--graceful-shutdown-timeout=60s").start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let _conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    let server = pair.server_mut();
+    server.process.signal(Signal::TERM)?;
+    let status = until("the end after further signals", Duration::from_secs(10), || {
+        let _ = server.process.signal(Signal::TERM);
+        let ended = server.process.ended();
+        async move { ended }
+    })
+    .await?;
+    assert_eq!(status.code(), Some(1));
+    Ok(())
+}
+
+/// A GOAWAY kills Go agents with their tunnels: streams end with OK instead.
+#[tokio::test]
+async fn a_graceful_shutdown_ends_agent_streams_with_ok() -> Result<()> {
+    let mut pair = Setup::grpc().agents(0).server_arg("--graceful-shutdown-timeout=60s").start().await?;
+    let mut agent =
+        WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
+    pair.server().process.signal(Signal::TERM)?;
+    let (_, status) = agent.stream.end("the end of the agent's stream").await?;
+    assert!(status.is_none(), "{status:?}");
+    let status = pair.server_mut().process.exit(Duration::from_secs(10)).await?;
+    assert!(status.success(), "{status}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_agent_hop_is_untouched_while_connections_finish() -> Result<()> {
+    let pair = Setup::grpc().agents(0).server_arg("--graceful-shutdown-timeout=60s").start().await?;
+    let mut agent =
+        WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
+    pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 1.0).await?;
+    let frontend = pair.frontend().clone();
+    let dial = tokio::spawn(async move { frontend.dial("127.0.0.1:9").await });
+    agent.accept(1).await?;
+    let mut conn = within("the dial", dial).await???;
+    pair.server().process.signal(Signal::TERM)?;
+    let frontend = pair.frontend().clone();
+    until("a frontend that takes no more", DEADLINE, || async {
+        frontend.socket().await.is_err().then_some(())
+    })
+    .await?;
+    conn.write_all(b"still here").await?;
+    assert_eq!(agent.stream.expect("DATA during the shutdown").await?, e2e::wild::data(1, "still here"));
+    within_limit("the agent's answer", DEADLINE, agent.stream.send(e2e::wild::data(1, "me too"))).await??;
+    let mut answer = [0; 6];
+    within("the answer", tokio::io::AsyncReadExt::read_exact(&mut conn, &mut answer)).await??;
+    assert_eq!(&answer, b"me too");
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! Many connections opened and dropped: every gauge returns to zero, descriptors and memory come back.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::{echo, works};
+use e2e::frontend::{Conn, Mode, Tunnel};
+use e2e::metrics::{AGENT, SERVER, Scrape};
+use e2e::pair::{Front, Pair, Setup};
+use e2e::payload::Payload;
+use e2e::process::Process;
+use e2e::wait::until;
+use e2e::wild::PacketStream;
+
+const COUNT: usize = 2_000;
+/// How soon everything must be back (THREATS: descriptors, tasks and gauges at the base line within 5 s), doubled for
+/// busy machines.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The gauges that count connections.
+const GAUGES: [(&str, &[(&str, &str)]); 5] = [
+    ("established_connections", &[]),
+    ("pending_backend_dials", &[]),
+    ("http_connections", &[]),
+    ("grpc_connections", &[("service_method", "Proxy")]),
+    ("full_receive_channels", &[]),
+];
+
+fn at_rest(server: &Scrape, agent: &Scrape) -> bool {
+    GAUGES.iter().all(|(name, labels)| server.value(&format!("{SERVER}{name}"), labels) == 0.0)
+        && agent.value(&format!("{AGENT}open_endpoint_connections"), &[]) == 0.0
+}
+
+/// Waits until every gauge is zero and both processes hold as many descriptors as before.
+async fn back_to_rest(pair: &Pair, descriptors: (usize, usize)) -> Result<()> {
+    let wanted = until("gauges and descriptors at rest", LIMIT, || async {
+        let rest = at_rest(&pair.server().metrics().await.ok()?, &pair.agent().metrics().await.ok()?);
+        let now = held(pair).ok()?;
+        // A scrape of our own may be in flight.
+        (rest && now.0 <= descriptors.0 + 3 && now.1 <= descriptors.1 + 3).then_some(())
+    });
+    if let Err(error) = wanted.await {
+        let gauges = GAUGES.map(|(name, labels)| (name, pair.server().metric(name, labels)));
+        let mut text = Vec::new();
+        for (name, value) in gauges {
+            text.push(format!("{name} = {}", value.await?));
+        }
+        anyhow::bail!("{error:#}: {}, descriptors {:?} from {descriptors:?}", text.join(", "), held(pair)?);
+    }
+    Ok(())
+}
+
+fn held(pair: &Pair) -> Result<(usize, usize)> {
+    Ok((pair.server().process.usage()?.descriptors, pair.agent().process.usage()?.descriptors))
+}
+
+fn rss(process: &Process) -> Result<u64> {
+    Ok(process.usage()?.rss_kib)
+}
+
+/// Opens all, has an echo over each, checks the gauges, drops all.
+async fn round(pair: &Pair, endpoint: &Endpoint, count: usize, shared: bool) -> Result<()> {
+    let channel = if shared { Some(pair.frontend().channel().await?) } else { None };
+    let mut conns = Vec::new();
+    for seed in 0..count {
+        let conn = match &channel {
+            Some(channel) => {
+                let stream = PacketStream::proxy(channel.clone());
+                Conn::Grpc(Box::new(Tunnel::dial(stream, &endpoint.target()).await?))
+            }
+            None => pair.frontend().dial(&endpoint.target()).await?,
+        };
+        conns.push(echo(conn, Payload::new(seed as u64, 100)).await?);
+    }
+    pair.server().wait_metric("established_connections", &[], count as f64).await?;
+    pair.agent().wait_metric("open_endpoint_connections", &[], count as f64).await?;
+    assert_eq!(endpoint.open(), count);
+    drop(conns);
+    Ok(())
+}
+
+async fn two_thousand(mode: Mode, shared: bool) -> Result<()> {
+    let pair = Setup::new(mode, Front::Unix).start().await?;
+    let endpoint = Endpoint::echo().await?;
+    works(pair.frontend(), &endpoint.target()).await?;
+    let before = held(&pair)?;
+    round(&pair, &endpoint, COUNT, shared).await?;
+    back_to_rest(&pair, before).await?;
+    let first = (rss(&pair.server().process)?, rss(&pair.agent().process)?);
+    // Memory that a second round needs anew was not given back: it leaked.
+    round(&pair, &endpoint, COUNT, shared).await?;
+    back_to_rest(&pair, before).await?;
+    let second = (rss(&pair.server().process)?, rss(&pair.agent().process)?);
+    // 4 KiB for each connection would be 8 MiB.
+    ensure!(second.0 < first.0 + 8_192, "the server's memory grew from {} to {} KiB", first.0, second.0);
+    ensure!(second.1 < first.1 + 8_192, "the agent's memory grew from {} to {} KiB", first.1, second.1);
+    endpoint.wait_open(0).await?;
+    works(pair.frontend(), &endpoint.target()).await
+}
+
+#[tokio::test]
+async fn two_thousand_connections_by_grpc_leave_nothing() -> Result<()> {
+    two_thousand(Mode::Grpc, false).await
+}
+
+#[tokio::test]
+async fn two_thousand_streams_of_one_connection_leave_nothing() -> Result<()> {
+    two_thousand(Mode::Grpc, true).await
+}
+
+#[tokio::test]
+async fn two_thousand_connections_by_http_connect_leave_nothing() -> Result<()> {
+    two_thousand(Mode::HttpConnect, false).await
+}
+
+/// The same when everything ends by the loss of the agent.
+#[tokio::test]
+async fn a_lost_agent_leaves_nothing() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut conns = Vec::new();
+    for _ in 0..200 {
+        conns.push(pair.frontend().dial(&endpoint.target()).await?);
+    }
+    pair.agent_mut().process.kill()?;
+    for name in ["established_connections", "pending_backend_dials", "ready_backend_connections"] {
+        pair.server().wait_metric(name, &[], 0.0).await?;
+    }
+    pair.server().wait_metric("ready_backends", &[("proxy_strategy", "default")], 0.0).await?;
+    pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 0.0).await?;
+    drop(conns);
+    pair.server().wait_metric("grpc_connections", &[("service_method", "Proxy")], 0.0).await?;
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Sudden losses: processes killed in mid-transfer, connections cut, networks gone silent.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use e2e::endpoints::Endpoint;
+use e2e::exchange::{echo, echoed, expect_any_end, works};
+use e2e::frontend::{Conn, Mode, Tunnel};
+use e2e::pair::{FRONTS, Front, Pair, Setup};
+use e2e::payload::Payload;
+use e2e::process::Signal;
+use e2e::wait::{within, within_limit};
+use e2e::wild::AgentMeta;
+use e2e::wild::WildAgent;
+use tokio::io::AsyncReadExt;
+
+/// Connections that were established before something is killed.
+async fn established(pair: &Pair, target: &str, count: usize) -> Result<Vec<Conn>> {
+    let mut conns = Vec::new();
+    for seed in 0..count {
+        let conn = pair.frontend().dial(target).await?;
+        conns.push(echo(conn, Payload::new(seed as u64, 1_000)).await?);
+    }
+    Ok(conns)
+}
+
+#[tokio::test]
+async fn an_agent_killed_in_mid_transfer_ends_its_connections_at_once() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let mut pair = Setup::new(mode, front).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let conns = established(&pair, &endpoint.target(), 20).await?;
+        let mut transfers = tokio::task::JoinSet::new();
+        for conn in conns {
+            transfers.spawn(async move {
+                let (mut input, mut output) = tokio::io::split(conn);
+                let endless = Payload::new(1, 1 << 40);
+                let mut rest = vec![0; 65_536];
+                let reading = async { while input.read(&mut rest).await.is_ok_and(|count| count > 0) {} };
+                // Reading ends with the connection; writing alone would wait for a reader.
+                tokio::select! { _ = reading => {}, _ = async { let _ = endless.send(&mut output).await; std::future::pending::<()>().await } => {} }
+            });
+        }
+        pair.agent_mut().process.kill()?;
+        let ended = async { while transfers.join_next().await.is_some() {} };
+        within_limit("the end of twenty transfers", Duration::from_secs(5), ended).await?;
+        endpoint.wait_open(0).await?;
+        pair.server_mut().wait_unready().await?;
+        pair.server().wait_metric("established_connections", &[], 0.0).await?;
+        pair.server().wait_metric("ready_backend_connections", &[], 0.0).await?;
+        pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 0.0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lost_agent_is_a_close_rsp_without_error() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut tunnel = Tunnel::dial(pair.frontend().packets().await?, &endpoint.target()).await?;
+    pair.agent_mut().process.kill()?;
+    within("the CLOSE_RSP", tunnel.read_to_end(&mut Vec::new())).await??;
+    assert_eq!(tunnel.ended(), Some(""));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_loss_of_one_agent_leaves_the_others_alone() -> Result<()> {
+    let mut pair = Setup::grpc()
+        .server_arg("--proxy-strategies=destHost")
+        .agent("by-address", "ipv4=127.0.0.1")
+        .agent("by-name", "host=localhost")
+        .start()
+        .await?;
+    let endpoint = Endpoint::echo().await?;
+    let by_name = format!("localhost:{}", endpoint.address().port());
+    let mut lost = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
+    let kept = echo(pair.frontend().dial(&by_name).await?, Payload::new(2, 1_000)).await?;
+    pair.agent_mut().process.kill()?;
+    expect_any_end(&mut lost).await?;
+    echo(kept, Payload::new(3, 1_000_000)).await?;
+    works(pair.frontend(), &by_name).await
+}
+
+#[tokio::test]
+async fn a_server_killed_in_mid_transfer_closes_the_endpoints_and_the_agent_returns() -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let mut pair = Setup::new(mode, Front::Unix).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let mut conns = established(&pair, &endpoint.target(), 10).await?;
+        pair.server_mut().process.kill()?;
+        for conn in &mut conns {
+            expect_any_end(conn).await?;
+        }
+        endpoint.wait_open(0).await?;
+        pair.agent_mut().wait_unready().await?;
+        pair.agent().wait_metric("open_endpoint_connections", &[], 0.0).await?;
+        pair.server_mut().restart()?;
+        pair.server_mut().wait_healthy().await?;
+        within_limit("the agent's return", Duration::from_secs(15), pair.wait_connected()).await??;
+        works(pair.frontend(), &endpoint.target()).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cut_network_ends_the_connections_and_heals() -> Result<()> {
+    let mut pair = Setup::grpc().balanced().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut conns = established(&pair, &endpoint.target(), 10).await?;
+    pair.balancer.as_ref().expect("balanced").cut();
+    for conn in &mut conns {
+        expect_any_end(conn).await?;
+    }
+    endpoint.wait_open(0).await?;
+    within_limit("the agent's return", Duration::from_secs(15), pair.wait_connected()).await??;
+    works(pair.frontend(), &endpoint.target()).await
+}
+
+#[tokio::test]
+async fn a_pause_of_the_network_harms_nothing() -> Result<()> {
+    let pair = Setup::grpc().balanced().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    balancer.pause(true);
+    let transfer = tokio::spawn(echo(conn, Payload::new(2, 4 << 20)));
+    assert!(
+        tokio::time::timeout(Duration::from_millis(700), async {
+            while !transfer.is_finished() {
+                tokio::task::yield_now().await
+            }
+        })
+        .await
+        .is_err()
+    );
+    balancer.pause(false);
+    within("the transfer after the pause", transfer).await???;
+    Ok(())
+}
+
+/// Nothing is closed, nothing arrives any more: between own peers both ends notice within half a minute.
+#[tokio::test]
+async fn a_silent_network_is_noticed_at_both_ends() -> Result<()> {
+    let mut pair = Setup::grpc().balanced().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut conns = established(&pair, &endpoint.target(), 3).await?;
+    pair.balancer.as_ref().expect("balanced").pause(true);
+    let noticed = async {
+        pair.server().wait_metric("ready_backend_connections", &[], 0.0).await?;
+        pair.agent().wait_metric("open_endpoint_connections", &[], 0.0).await?;
+        anyhow::Ok(())
+    };
+    within_limit("both ends noticing a silent network", Duration::from_secs(30), noticed).await??;
+    for conn in &mut conns {
+        expect_any_end(conn).await?;
+    }
+    pair.balancer.as_ref().expect("balanced").pause(false);
+    within_limit("the agent's return", Duration::from_secs(30), pair.wait_connected()).await??;
+    works(pair.frontend(), &endpoint.target()).await
+}
+
+/// A stopped agent that goes on after a while has lost nothing.
+#[tokio::test]
+async fn a_stopped_agent_goes_on_without_corruption() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
+    pair.agent().process.signal(Signal::STOP)?;
+    let transfer = tokio::spawn(echo(conn, Payload::new(2, 16 << 20)));
+    let stopped = tokio::time::timeout(Duration::from_secs(2), async {
+        while !transfer.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(stopped.await.is_err(), "a transfer through a stopped agent ended");
+    pair.agent().process.signal(Signal::CONT)?;
+    within("the transfer after the stop", transfer).await???;
+    Ok(())
+}
+
+/// Two streams of one agent id: the end of the older one must not take the younger with it.
+#[tokio::test]
+async fn a_stale_streams_end_does_not_evict_its_successor() -> Result<()> {
+    let pair = Setup::grpc().agents(0).start().await?;
+    let port = pair.server().agent_port();
+    let meta = AgentMeta::new("twin", "");
+    let stale = WildAgent::connect(port, &pair.pki, &meta).await?;
+    let mut fresh = WildAgent::connect(port, &pair.pki, &meta).await?;
+    drop(stale);
+    pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 1.0).await?;
+    let frontend = pair.frontend().clone();
+    let dial = tokio::spawn(async move { frontend.dial("127.0.0.1:9").await });
+    within("the successor's dial", fresh.accept(1)).await??;
+    within("the dial", dial).await???;
+    Ok(())
+}
+
+/// Kills and restarts the agent again and again under traffic: never a wrong byte, and always a return.
+#[tokio::test]
+async fn agents_that_come_and_go_corrupt_nothing() -> Result<()> {
+    let mut pair = Setup::http_connect().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    for round in 0..3 {
+        let (frontend, target) = (pair.frontend().clone(), endpoint.target());
+        let traffic = tokio::spawn(async move {
+            let mut whole = 0;
+            // Until the first failure, which the kill below causes.
+            while echoed(&frontend, &target, Payload::new(round, 200_000)).await.is_ok() {
+                whole += 1;
+            }
+            whole
+        });
+        pair.server()
+            .wait_metrics("some traffic", |scrape| {
+                scrape.value("konnectivity_network_proxy_server_established_connections", &[]) > 0.0
+            })
+            .await?;
+        pair.agent_mut().process.kill()?;
+        within("the end of the traffic", traffic).await??;
+        pair.agent_mut().process.restart()?;
+        pair.wait_connected().await?;
+        works(pair.frontend(), &endpoint.target()).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,375 @@
+//! Frontends that lie, and what they must not be able to do to others.
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use e2e::endpoints::{Endpoint, FullQueue};
+use e2e::exchange::{echo, works};
+use e2e::frontend::{Conn, Mode, Tunnel};
+use e2e::pair::{Front, Pair, Setup};
+use e2e::payload::Payload;
+use e2e::wait::within;
+use e2e::wild::{PacketStream, bare, close_req, crossed, data, dial_cls, dial_req, dial_rsp, drain, unknown};
+use proto::PacketType;
+use proto::packet::Payload as Body;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Dials by hand: the stream and its connection id.
+async fn dialled(pair: &Pair, random: i64, target: &str) -> Result<(PacketStream, i64)> {
+    let mut stream = pair.frontend().packets().await?;
+    stream.send(dial_req(random, target)).await?;
+    match stream.expect("the DIAL_RSP").await?.payload {
+        Some(Body::DialResponse(response)) if response.error.is_empty() => {
+            ensure!(response.random == random, "the answer names dial {}", response.random);
+            Ok((stream, response.connect_id))
+        }
+        other => anyhow::bail!("{other:?}"),
+    }
+}
+
+/// Sends bytes by hand and expects them back.
+async fn echoes(stream: &mut PacketStream, id: i64, text: &str) -> Result<()> {
+    stream.send(data(id, text.to_owned())).await?;
+    let mut got = Vec::new();
+    while got.len() < text.len() {
+        match stream.expect("the echo").await?.payload {
+            Some(Body::Data(data)) => got.extend_from_slice(&data.data),
+            other => anyhow::bail!("{other:?}"),
+        }
+    }
+    ensure!(got == text.as_bytes(), "{got:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn unknown_packet_types_are_ignored() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    for number in [7, 99, 100, 1_000, i32::MAX, -1, i32::MIN] {
+        stream.send(unknown(number)).await?;
+        echoes(&mut stream, id, "still here").await?;
+    }
+    Ok(())
+}
+
+/// A Go server dies of these, with everything it carries.
+#[tokio::test]
+async fn a_known_type_without_its_payload_is_survived() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let (mut bystander, id) = dialled(&pair, 6, &endpoint.target()).await?;
+    for number in 0..=6 {
+        let kind = PacketType::try_from(number)?;
+        for packet in [bare(kind), crossed(kind, data(1, "x")), crossed(kind, dial_rsp(1, 1, "x"))] {
+            let mut stream = pair.frontend().packets().await?;
+            // The server may well end the stream.
+            let _ = stream.send(packet).await;
+            drop(stream);
+            echoes(&mut bystander, id, "still here").await?;
+        }
+    }
+    pair.server_mut().process.check_alive()?;
+    works(pair.frontend(), &endpoint.target()).await
+}
+
+#[tokio::test]
+async fn packets_that_only_agents_send_are_harmless() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let (mut bystander, id) = dialled(&pair, 6, &endpoint.target()).await?;
+    let mut stream = pair.frontend().packets().await?;
+    for packet in
+        [drain(), dial_rsp(6, id, ""), dial_rsp(6, id, "x"), e2e::wild::close_rsp(id, "x"), dial_cls(6)]
+    {
+        let _ = stream.send(packet).await;
+    }
+    echoes(&mut bystander, id, "still here").await?;
+    works(pair.frontend(), &endpoint.target()).await
+}
+
+/// In Go any frontend can write to and close any connection of the same agent.
+#[tokio::test]
+async fn a_stranger_can_neither_write_nor_close() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let (endpoint, other) = (Endpoint::echo().await?, Endpoint::echo().await?);
+    let (mut victim, id) = dialled(&pair, 1, &endpoint.target()).await?;
+    let (mut thief, own) = dialled(&pair, 2, &other.target()).await?;
+    echoes(&mut thief, own, "mine").await?;
+    for stolen in (id - 5..id + 5).filter(|stolen| *stolen != own) {
+        let _ = thief.send(data(stolen, "injected")).await;
+        let _ = thief.send(close_req(stolen)).await;
+    }
+    drop(thief);
+    for stolen in id - 5..id + 5 {
+        // A stream of its own for each, that dialled something: it knows an agent.
+        let (mut thief, own) = dialled(&pair, 3, &other.target()).await?;
+        if stolen != own {
+            let _ = thief.send(data(stolen, "injected")).await;
+            let _ = thief.send(close_req(stolen)).await;
+        }
+        other.wait_open(1).await?;
+        drop(thief);
+        other.wait_open(0).await?;
+    }
+    echoes(&mut victim, id, "untouched").await?;
+    assert_eq!(endpoint.open(), 1);
+    Ok(())
+}
+
+/// The dial id is the client's own: two clients with the same one both get their own endpoint.
+#[tokio::test]
+async fn equal_dial_ids_do_not_collide() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let silent = FullQueue::new()?;
+    let endpoint = Endpoint::echo().await?;
+    let mut waiting = pair.frontend().packets().await?;
+    waiting.send(dial_req(42, &silent.target())).await?;
+    pair.server().wait_metric("pending_backend_dials", &[], 1.0).await?;
+    let (mut stream, id) = dialled(&pair, 42, &endpoint.target()).await?;
+    echoes(&mut stream, id, "mine").await?;
+    match waiting.expect("the answer to the silent dial").await?.payload {
+        Some(Body::DialResponse(response)) => {
+            ensure!(response.error.ends_with("i/o timeout"), "{response:?}")
+        }
+        other => anyhow::bail!("{other:?}"),
+    }
+    echoes(&mut stream, id, "still mine").await
+}
+
+#[tokio::test]
+async fn a_stranger_cannot_cancel_a_dial() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let silent = FullQueue::new()?;
+    let mut waiting = pair.frontend().packets().await?;
+    waiting.send(dial_req(42, &silent.target())).await?;
+    pair.server().wait_metric("pending_backend_dials", &[], 1.0).await?;
+    let mut stranger = pair.frontend().packets().await?;
+    stranger.send(dial_cls(42)).await?;
+    match waiting.expect("the answer to the silent dial").await?.payload {
+        Some(Body::DialResponse(response)) => {
+            ensure!(response.error.ends_with("i/o timeout"), "{response:?}")
+        }
+        other => anyhow::bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn odd_ids_are_accepted_as_dial_ids() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    for random in [1, -1, i64::MAX, i64::MIN] {
+        let (mut stream, id) = dialled(&pair, random, &endpoint.target()).await?;
+        echoes(&mut stream, id, "hello").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn data_for_connection_zero_is_ignored() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    stream.send(data(0, "nobody's")).await?;
+    echoes(&mut stream, id, "mine").await
+}
+
+#[tokio::test]
+async fn empty_data_is_no_end_of_file() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    stream.send(data(id, Bytes::new())).await?;
+    echoes(&mut stream, id, "still here").await
+}
+
+#[tokio::test]
+async fn closing_twice_is_harmless() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    let _ = stream.send(close_req(id)).await;
+    let _ = stream.send(close_req(id)).await;
+    let _ = stream.send(data(id, "too late")).await;
+    drop(stream);
+    endpoint.wait_open(0).await?;
+    works(pair.frontend(), &endpoint.target()).await?;
+    pair.server().wait_metric("established_connections", &[], 0.0).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_large_data_is_carried_and_a_larger_one_ends_only_its_stream() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::sink().await?;
+    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    stream.send(data(id, vec![7; 4_000_000])).await?;
+    stream.send(close_req(id)).await?;
+    assert_eq!(endpoint.wait_received(1).await?[0].digest.length, 4_000_000);
+    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    let _ = stream.send(data(id, vec![7; 5_000_000])).await;
+    let (_, status) = stream.end("the end of the stream").await?;
+    assert_eq!(status.map(|status| status.code()), Some(tonic::Code::ResourceExhausted));
+    endpoint.wait_received(2).await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+/// Bytes that are no HTTP at all, or stop in the middle: only that connection suffers.
+#[tokio::test]
+async fn garbage_is_survived() -> Result<()> {
+    for (mode, front) in
+        [(Mode::Grpc, Front::Unix), (Mode::HttpConnect, Front::Unix), (Mode::Grpc, Front::Tls)]
+    {
+        let mut pair = Setup::new(mode, front).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let mut held = Vec::new();
+        for garbage in [
+            &b"\x00\x01\x02\x03\xff\xfe\xfd"[..],
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+            b"PRI * HTTP/2.0\r\n",
+            b"CONNECT",
+            b"CONNECT  HTTP/1.1\r\n\r\n",
+            b"CONNECT no-port HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"CONNECT a:b HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\n\n\n\n",
+        ] {
+            let mut socket = pair.frontend().socket().await?;
+            let _ = socket.write_all(garbage).await;
+            let _ = socket.flush().await;
+            held.push(socket);
+        }
+        pair.server_mut().process.check_alive()?;
+        works(pair.frontend(), &endpoint.target()).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused() -> Result<()> {
+    let pair = Setup::http_connect().start().await?;
+    let mut socket = pair.frontend().socket().await?;
+    socket.write_all(b"CONNECT 127.0.0.1:9 HTTP/1.1\r\n").await?;
+    let flood = async {
+        while socket
+            .write_all(b"X-Padding: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n")
+            .await
+            .is_ok()
+        {}
+    };
+    within("a refusal of endless headers", flood).await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+/// Ten thousand streams on one connection, opened and reset at once.
+#[tokio::test]
+async fn a_flood_of_resets_is_survived() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let (mut bystander, id) = dialled(&pair, 6, &endpoint.target()).await?;
+    let channel = pair.frontend().channel().await?;
+    for round in 0..2_000 {
+        let mut stream = PacketStream::proxy(channel.clone());
+        if stream.send(dial_req(round, &endpoint.target())).await.is_err() {
+            break;
+        }
+    }
+    drop(channel);
+    echoes(&mut bystander, id, "still here").await?;
+    pair.server_mut().process.check_alive()?;
+    drop(bystander);
+    endpoint.wait_open(0).await?;
+    pair.server().wait_metric("pending_backend_dials", &[], 0.0).await?;
+    pair.server().wait_metric("established_connections", &[], 0.0).await?;
+    works(pair.frontend(), &endpoint.target()).await
+}
+
+/// A reader that stops reading holds up nobody but itself.
+#[tokio::test]
+async fn a_frontend_that_does_not_read_stalls_nobody_else() -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let pair = Setup::new(mode, Front::Unix).start().await?;
+        let (source, endpoint) =
+            (Endpoint::source(Payload::new(1, 64 << 20)).await?, Endpoint::echo().await?);
+        let mut stalled = Vec::new();
+        for _ in 0..4 {
+            stalled.push(pair.frontend().dial(&source.target()).await?);
+        }
+        source.wait_open(4).await?;
+        let conn = pair.frontend().dial(&endpoint.target()).await?;
+        echo(conn, Payload::new(2, 4 << 20)).await?;
+        drop(stalled);
+    }
+    Ok(())
+}
+
+/// The same towards an endpoint that does not read.
+#[tokio::test]
+async fn an_endpoint_that_does_not_read_stalls_nobody_else() -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let pair = Setup::new(mode, Front::Unix).start().await?;
+        let (stalled, endpoint) = (Endpoint::stalled().await?, Endpoint::echo().await?);
+        let mut uploads = tokio::task::JoinSet::new();
+        for seed in 0..4 {
+            let mut conn = pair.frontend().dial(&stalled.target()).await?;
+            uploads.spawn(async move {
+                let _ = Payload::new(seed, 32 << 20).send(&mut conn).await;
+                conn
+            });
+        }
+        stalled.wait_open(4).await?;
+        for seed in 0..5 {
+            let conn: Conn = pair.frontend().dial(&endpoint.target()).await?;
+            echo(conn, Payload::new(seed, 1 << 20)).await?;
+        }
+        uploads.abort_all();
+    }
+    Ok(())
+}
+
+/// A second dial on a stream in Go moves the stream to another agent: the first connection must stay where it is.
+#[tokio::test]
+async fn a_second_dial_leaves_the_first_connection_where_it_is() -> Result<()> {
+    let pair = Setup::grpc()
+        .server_arg("--proxy-strategies=destHost")
+        .agent("by-address", "ipv4=127.0.0.1")
+        .agent("by-name", "host=localhost")
+        .start()
+        .await?;
+    let endpoint = Endpoint::echo().await?;
+    let (mut stream, id) = dialled(&pair, 1, &endpoint.target()).await?;
+    stream.send(dial_req(2, &format!("localhost:{}", endpoint.address().port()))).await?;
+    match stream.expect("the second DIAL_RSP").await?.payload {
+        Some(Body::DialResponse(response)) => ensure!(response.random == 2, "{response:?}"),
+        other => anyhow::bail!("{other:?}"),
+    }
+    echoes(&mut stream, id, "still at the first agent").await
+}
+
+/// The dial of a stream that says nothing more and just leaves is cleaned up.
+#[tokio::test]
+async fn a_frontend_that_leaves_at_once_leaves_nothing_behind() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    for random in 0..50 {
+        let mut stream = pair.frontend().packets().await?;
+        stream.send(dial_req(random, &endpoint.target())).await?;
+        stream.half_close();
+        drop(stream);
+    }
+    pair.server().wait_metric("grpc_connections", &[("service_method", "Proxy")], 0.0).await?;
+    pair.server().wait_metric("pending_backend_dials", &[], 0.0).await?;
+    pair.server().wait_metric("established_connections", &[], 0.0).await?;
+    endpoint.wait_open(0).await
+}
+
+/// `Tunnel` reads to its end although the peer says more: the harness itself.
+#[tokio::test]
+async fn the_harness_reads_a_tunnel_to_its_end() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::source(Payload::new(2, 70_000)).await?;
+    let mut tunnel = Tunnel::dial(pair.frontend().packets().await?, &endpoint.target()).await?;
+    let mut all = Vec::new();
+    within("the source's bytes", tunnel.read_to_end(&mut all)).await??;
+    assert_eq!(all.len(), 70_000);
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Several server replicas behind one address: the agent finds all of them, keeps one stream to each, and comes back.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use e2e::balancer::{Balancer, Policy};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::{echo, works};
+use e2e::pair::Setup;
+use e2e::payload::Payload;
+use e2e::wait::{DEADLINE, until, within_limit};
+
+#[tokio::test]
+async fn an_agent_finds_every_replica() -> Result<()> {
+    let pair = Setup::grpc().servers(3).agents(2).start().await?;
+    let endpoint = Endpoint::echo().await?;
+    for server in &pair.servers {
+        works(&server.frontend, &endpoint.target()).await?;
+    }
+    for agent in &pair.agents {
+        agent.wait_metric("open_server_connections", &[], 3.0).await?;
+        agent.wait_metric("known_server_count", &[], 3.0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_restart_of_one_replica_leaves_the_others_connections_alone() -> Result<()> {
+    let mut pair = Setup::grpc().servers(2).start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let conn = pair.servers[1].frontend.dial(&endpoint.target()).await?;
+    let conn = echo(conn, Payload::new(1, 1_000)).await?;
+    pair.servers[0].restart()?;
+    pair.servers[0].wait_healthy().await?;
+    within_limit("the agent's return", Duration::from_secs(15), pair.wait_connected()).await??;
+    works(&pair.servers[0].frontend, &endpoint.target()).await?;
+    echo(conn, Payload::new(2, 1_000_000)).await?;
+    Ok(())
+}
+
+/// Each try that lands on a known server is closed again, and harms neither the tunnels nor the server.
+#[tokio::test]
+async fn a_balancer_that_sticks_to_one_replica_leaks_nothing() -> Result<()> {
+    let mut pair = Setup::grpc().servers(2).agents(0).start().await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    balancer.set_policy(Policy::Stick(0));
+    pair.add_agent("sticky", "", &[])?;
+    let endpoint = Endpoint::echo().await?;
+    pair.servers[0].wait_ready().await?;
+    let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    until("eight tries", DEADLINE, || async { (balancer.accepted() >= 8).then_some(()) }).await?;
+    let conn = echo(conn, Payload::new(2, 100_000)).await?;
+    assert_eq!(pair.agent().metric("open_server_connections", &[]).await?, 1.0);
+    pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 1.0).await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    balancer.set_policy(Policy::Stick(1));
+    pair.wait_connected().await?;
+    works(&pair.servers[1].frontend, &endpoint.target()).await?;
+    echo(conn, Payload::new(3, 100_000)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_more_tries_once_every_replica_is_found() -> Result<()> {
+    let pair = Setup::grpc().servers(2).start().await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    let before = balancer.accepted();
+    let more = until("a needless try", Duration::from_secs(1), || async {
+        (balancer.accepted() > before).then_some(())
+    });
+    assert!(more.await.is_err(), "the agent tried again although it is connected to both");
+    Ok(())
+}
+
+#[tokio::test]
+async fn sync_forever_goes_on_looking() -> Result<()> {
+    let pair = Setup::grpc().servers(2).agent_arg("--sync-forever=true").start().await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    let before = balancer.accepted();
+    until("further tries", DEADLINE, || async { (balancer.accepted() >= before + 3).then_some(()) }).await?;
+    pair.agent().wait_metric("open_server_connections", &[], 2.0).await?;
+    Ok(())
+}
+
+/// A replica that is announced later is found with `--sync-forever`, although no server counted it before.
+#[tokio::test]
+async fn sync_forever_finds_an_uncounted_replica() -> Result<()> {
+    let mut pair = Setup::grpc()
+        .servers(2)
+        .agents(0)
+        .server_arg("--server-count=1")
+        .agent_arg("--sync-forever")
+        .start()
+        .await?;
+    pair.balancer.as_ref().expect("balanced").set_policy(Policy::Stick(0));
+    pair.add_agent("eager", "", &[])?;
+    pair.servers[0].wait_ready().await?;
+    pair.balancer.as_ref().expect("balanced").set_policy(Policy::RoundRobin);
+    pair.wait_connected().await
+}
+
+#[tokio::test]
+async fn an_agent_waits_for_a_server_that_is_not_there_yet() -> Result<()> {
+    let mut pair = Setup::grpc().balanced().agents(0).start().await?;
+    pair.server_mut().process.kill()?;
+    pair.add_agent("early", "", &[])?;
+    pair.agents[0].wait_unready().await?;
+    pair.server_mut().process.restart()?;
+    pair.server_mut().wait_healthy().await?;
+    within_limit("the agent's arrival", Duration::from_secs(15), pair.wait_connected()).await??;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+/// The harness itself: a balancer serves its replicas in turn.
+#[tokio::test]
+async fn the_balancer_takes_turns() -> Result<()> {
+    let (one, two) = (Endpoint::echo().await?, Endpoint::echo().await?);
+    let balancer = Balancer::start(vec![one.address(), two.address()]).await?;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(tokio::net::TcpStream::connect(balancer.address()).await?);
+    }
+    one.wait_open(2).await?;
+    two.wait_open(2).await?;
+    drop(held);
+    one.wait_open(0).await?;
+    two.wait_open(0).await
+}

@@ -1,0 +1,125 @@
+//! Endpoints that speak first: their bytes come behind the answer to the dial, and never with it.
+
+use anyhow::{Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::frontend::Mode;
+use e2e::pair::{FRONTS, Front, Setup};
+use e2e::payload::Payload;
+use e2e::wait::within;
+use e2e::wild::dial_req;
+use proto::packet::Payload as Body;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const HEAD: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
+
+#[tokio::test]
+async fn a_greeting_arrives_whole() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let pair = Setup::new(mode, front).start().await?;
+        let greeting = Payload::new(11, 300_000);
+        let endpoint = Endpoint::greeter(greeting).await?;
+        for _ in 0..20 {
+            let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+            within("the greeting", greeting.receive(&mut conn)).await??;
+        }
+    }
+    Ok(())
+}
+
+/// kube-apiserver fails when anything is buffered behind the head. In Go payload can even precede it.
+async fn alone(front: Front, rounds: usize) -> Result<()> {
+    let pair = Setup::new(Mode::HttpConnect, front).start().await?;
+    let greeting = Payload::new(12, 5);
+    let endpoint = Endpoint::greeter(greeting).await?;
+    for round in 0..rounds {
+        let mut socket = pair.frontend().socket().await?;
+        let request = format!("CONNECT {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", endpoint.target());
+        socket.write_all(request.as_bytes()).await?;
+        socket.flush().await?;
+        let mut first = vec![0; 4_096];
+        let count = within("the head", socket.read(&mut first)).await??;
+        let first = &first[..count];
+        ensure!(first == HEAD, "round {round}: {:?}", String::from_utf8_lossy(first));
+        within("the greeting", greeting.receive(&mut socket)).await??;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_200_head_is_alone_in_its_read_on_a_unix_socket() -> Result<()> {
+    alone(Front::Unix, 300).await
+}
+
+#[tokio::test]
+async fn the_200_head_is_alone_in_its_read_on_tls() -> Result<()> {
+    alone(Front::Tls, 100).await
+}
+
+#[tokio::test]
+async fn the_dial_rsp_comes_before_the_greeting() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::source(Payload::new(13, 5)).await?;
+    for random in 1..=50 {
+        let mut stream = pair.frontend().packets().await?;
+        stream.send(dial_req(random, &endpoint.target())).await?;
+        let Some(Body::DialResponse(response)) = stream.expect("the DIAL_RSP").await?.payload else {
+            anyhow::bail!("not the DIAL_RSP first");
+        };
+        let Some(Body::Data(data)) = stream.expect("the DATA").await?.payload else {
+            anyhow::bail!("no DATA")
+        };
+        ensure!(data.connect_id == response.connect_id && data.data.len() == 5, "{data:?}");
+        let Some(Body::CloseResponse(close)) = stream.expect("the CLOSE_RSP").await?.payload else {
+            anyhow::bail!("no CLOSE_RSP");
+        };
+        ensure!(close.connect_id == response.connect_id && close.error.is_empty(), "{close:?}");
+    }
+    Ok(())
+}
+
+/// Bytes that come in the same write as the CONNECT head are payload.
+#[tokio::test]
+async fn bytes_behind_the_head_are_payload() -> Result<()> {
+    for front in [Front::Unix, Front::Tls] {
+        let pair = Setup::new(Mode::HttpConnect, front).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let mut socket = pair.frontend().socket().await?;
+        let request = format!("CONNECT {} HTTP/1.1\r\nHost: x\r\n\r\nearly bird", endpoint.target());
+        socket.write_all(request.as_bytes()).await?;
+        socket.flush().await?;
+        let mut head = vec![0; HEAD.len()];
+        within("the head", socket.read_exact(&mut head)).await??;
+        assert_eq!(head, HEAD);
+        let mut echo = [0; 10];
+        within("the echo", socket.read_exact(&mut echo)).await??;
+        assert_eq!(&echo, b"early bird");
+    }
+    Ok(())
+}
+
+/// The target is the request line's, whatever Host says or whether there is one.
+#[tokio::test]
+async fn the_host_header_means_nothing() -> Result<()> {
+    let pair = Setup::http_connect().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    for host in ["Host: 127.0.0.1\r\n", "Host: nonsense:1\r\n", "Host:\r\n"] {
+        let mut socket = pair.frontend().socket().await?;
+        socket.write_all(format!("CONNECT {} HTTP/1.1\r\n{host}\r\n", endpoint.target()).as_bytes()).await?;
+        let mut head = vec![0; HEAD.len()];
+        within("the head", socket.read_exact(&mut head)).await??;
+        assert_eq!(head, HEAD, "{host:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_missing_host_header_is_fine() -> Result<()> {
+    let pair = Setup::http_connect().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut socket = pair.frontend().socket().await?;
+    socket.write_all(format!("CONNECT {} HTTP/1.1\r\n\r\n", endpoint.target()).as_bytes()).await?;
+    let mut head = vec![0; HEAD.len()];
+    within("the head", socket.read_exact(&mut head)).await??;
+    assert_eq!(head, HEAD);
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Sockets and TLS: who gets in, and what lies in the file system.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+use anyhow::{Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::works;
+use e2e::frontend::{Mode, Place};
+use e2e::pair::{Front, Setup};
+use e2e::pki::Pki;
+use e2e::wild::{AgentMeta, WildAgent};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test]
+async fn the_socket_file_has_mode_0770() -> Result<()> {
+    for setup in [Setup::grpc(), Setup::http_connect()] {
+        let pair = setup.agents(0).start().await?;
+        let Place::Unix(path) = &pair.frontend().place else { anyhow::bail!("a Unix socket") };
+        let metadata = std::fs::metadata(path)?;
+        ensure!(metadata.file_type().is_socket(), "not a socket");
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o770);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stale_socket_file_is_replaced() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    // Killed: its socket file stays.
+    pair.server_mut().process.kill()?;
+    let Place::Unix(path) = pair.frontend().place.clone() else { anyhow::bail!("a Unix socket") };
+    ensure!(path.exists(), "the file is gone");
+    pair.server_mut().process.restart()?;
+    pair.server_mut().wait_healthy().await?;
+    pair.wait_connected().await?;
+    works(pair.frontend(), &endpoint.target()).await
+}
+
+#[tokio::test]
+async fn a_stale_socket_file_is_kept_when_told_so() -> Result<()> {
+    let mut pair = Setup::grpc().agents(0).server_arg("--delete-existing-uds-file=false").start().await?;
+    pair.server_mut().process.kill()?;
+    pair.server_mut().process.restart()?;
+    let status = pair.server_mut().process.exit(e2e::wait::DEADLINE).await?;
+    assert_eq!(status.code(), Some(1));
+    Ok(())
+}
+
+/// Whether a TLS client without any certificate of that side gets a single byte of an answer.
+async fn let_in(address: std::net::SocketAddr, pki: &Pki) -> Result<bool> {
+    let Ok(mut socket) = e2e::frontend::tls_socket(address, pki.frontend_client(&["h2"])?).await else {
+        return Ok(false);
+    };
+    // With TLS 1.3 the refusal comes behind the client's handshake.
+    let _ = socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+    let mut byte = [0; 1];
+    let read = e2e::wait::within("an answer or a refusal", socket.read(&mut byte)).await?;
+    Ok(read.is_ok_and(|count| count > 0))
+}
+
+#[tokio::test]
+async fn the_agent_port_refuses_strange_certificates() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let folder = tempfile::tempdir()?;
+    let mut strange = Pki::create(folder.path())?;
+    // It trusts the right server and shows a certificate of another authority.
+    strange.front_ca = pair.pki.cluster_ca.clone();
+    ensure!(!let_in(pair.server().agent_address(), &strange).await?, "a strange certificate was let in");
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+#[tokio::test]
+async fn the_frontend_port_refuses_the_agents_certificates() -> Result<()> {
+    let pair = Setup::new(Mode::Grpc, Front::Tls).start().await?;
+    let Place::Tls(address) = pair.frontend().place else { anyhow::bail!("a TLS frontend") };
+    let mut agents = pair.pki.clone();
+    agents.front_client = pair.pki.agent.clone();
+    ensure!(!let_in(address, &agents).await?, "an agent's certificate was let in");
+    ensure!(let_in(address, &pair.pki).await?, "the right certificate was not let in");
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+/// Legal in Go: without a CA for clients, and without token flags, everybody is an agent.
+#[tokio::test]
+async fn without_a_cluster_ca_agents_need_no_certificate() -> Result<()> {
+    let pair = Setup::grpc()
+        .server_arg("--cluster-ca-cert=")
+        .agent_arg("--agent-cert=")
+        .agent_arg("--agent-key=")
+        .start()
+        .await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+#[tokio::test]
+async fn further_alpn_protocols_of_the_agent_do_no_harm() -> Result<()> {
+    let pair = Setup::grpc().agent_arg("--alpn-proto=konnectivity,acme").start().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+#[tokio::test]
+async fn the_agent_refuses_a_server_of_another_authority() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let strange = Pki::create(folder.path())?;
+    let mut pair = Setup::grpc().agents(0).start().await?;
+    let flag = format!("--ca-cert={}", strange.cluster_ca.display());
+    pair.add_agent("deceived", "", &[&flag])?;
+    pair.agents[0].wait_unready().await?;
+    assert_eq!(pair.server().metric("grpc_connections", &[("service_method", "Connect")]).await?, 0.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_server_announces_itself_in_its_headers() -> Result<()> {
+    let pair = Setup::grpc().agents(0).server_arg("--server-count=5").start().await?;
+    let agent = WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
+    assert_eq!(agent.server, ("server-0".to_owned(), "5".to_owned()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_agents_proxy_variables_are_honoured_but_never_for_loopback() -> Result<()> {
+    let mut pair = Setup::grpc().agents(0).start().await?;
+    pair.add_agent_with_env("proxied", &[("HTTPS_PROXY", "http://127.0.0.1:1")])?;
+    pair.wait_connected().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}

@@ -1,0 +1,61 @@
+//! Send, then close at once: every upload arrives whole. A Go agent cuts a fifth of them short.
+
+use anyhow::{Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::upload;
+use e2e::frontend::{Frontend, Mode};
+use e2e::pair::{Front, Setup};
+use e2e::payload::Payload;
+use tokio::task::JoinSet;
+
+/// Uploads at once; the digests that arrived are exactly those that were sent.
+async fn whole(mode: Mode, front: Front, count: u64, size: u64) -> Result<()> {
+    let pair = Setup::new(mode, front).start().await?;
+    let endpoint = Endpoint::sink().await?;
+    let mut running = JoinSet::new();
+    for seed in 0..count {
+        let (frontend, target): (Frontend, String) = (pair.frontend().clone(), endpoint.target());
+        // Each with a length of its own, so that each is recognised.
+        running.spawn(async move { upload(&frontend, &target, Payload::new(seed, size + seed)).await });
+    }
+    while let Some(ended) = running.join_next().await {
+        ended??;
+    }
+    let received = endpoint.wait_received(count as usize).await?;
+    let mut cut = 0;
+    for seed in 0..count {
+        let wanted = Payload::new(seed, size + seed).digest();
+        cut += usize::from(!received.iter().any(|one| one.digest == wanted));
+    }
+    ensure!(cut == 0, "{cut} of {count} uploads did not arrive whole");
+    ensure!(received.iter().all(|one| one.clean), "some uploads ended by a reset");
+    Ok(())
+}
+
+#[tokio::test]
+async fn all_whole_by_grpc() -> Result<()> {
+    whole(Mode::Grpc, Front::Unix, 100, 1 << 20).await
+}
+
+#[tokio::test]
+async fn all_whole_by_grpc_over_tls() -> Result<()> {
+    whole(Mode::Grpc, Front::Tls, 50, 1 << 20).await
+}
+
+#[tokio::test]
+async fn all_whole_by_http_connect() -> Result<()> {
+    whole(Mode::HttpConnect, Front::Unix, 100, 1 << 20).await
+}
+
+#[tokio::test]
+async fn all_whole_by_http_connect_over_tls() -> Result<()> {
+    whole(Mode::HttpConnect, Front::Tls, 50, 1 << 20).await
+}
+
+#[tokio::test]
+async fn small_ones_too() -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        whole(mode, Front::Unix, 300, 1).await?;
+    }
+    Ok(())
+}
