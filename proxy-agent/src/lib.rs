@@ -1,7 +1,10 @@
 //! The proxy-agent: one stream to every server replica, and the endpoints that it dials for them.
+//!
+//! The data's way through the folders: [`servers`] open streams, [`link`] carries one, [`endpoint`] dials.
 
 pub mod args;
+pub mod boot;
 pub mod endpoint;
-pub mod metrics;
 pub mod link;
+pub mod metrics;
 pub mod servers;

@@ -1,4 +1,12 @@
 //! The proxy-server: frontends, routes and agent links.
+//!
+//! The data's way through the folders: [`front`], [`dial`], [`route`], [`link`], and out through the crate `relay`.
 
 pub mod args;
+pub mod boot;
+pub mod dial;
+pub mod front;
+pub mod limits;
 pub mod link;
+pub mod metrics;
+pub mod route;

@@ -1,2 +1,62 @@
-//! (stub)
-fn main() {}
+//! The proxy-server's boot story: parse, log, bind, announce, serve, drain.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use proxy_server::{args, boot::Server};
+use serve::http::OpsRuntime;
+use serve::logs::{self, Logs};
+use serve::metrics::Registry;
+use serve::signals::Signals;
+
+/// Less CPU than the system's on large, short-lived buffers (measured: 5 to 38 %).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let config = match args::parse(std::env::args_os()) {
+        Ok(config) => config,
+        Err(exit) => {
+            let _ = std::io::stdout().write_all(exit.stdout.as_bytes());
+            let _ = std::io::stderr().write_all(exit.stderr.as_bytes());
+            return ExitCode::from(exit.code);
+        }
+    };
+    match start(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            logs::fatal(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(config: args::Config) -> anyhow::Result<()> {
+    let logs = Logs::start(&config.log)?;
+    for notice in &config.notices {
+        tracing::warn!("{notice}");
+    }
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), server_id = config.server_id, "Proxy server starts");
+    let descriptors = transport::listen::DescriptorLimit::raise();
+    tracing::info!(?descriptors, "Descriptor limit");
+
+    let mut registry = Registry::default();
+    logs.register(&mut registry, proxy_server::metrics::PREFIX);
+    let ops = OpsRuntime::start()?;
+    let signals = Signals::install(ops.handle())?;
+    let insist = signals.clone();
+    ops.handle().spawn(async move {
+        insist.second().await;
+        logs::fatal("second signal, exiting at once");
+        std::process::exit(1);
+    });
+
+    let runtime = relay::data_runtime()?;
+    let served: anyhow::Result<()> = runtime.block_on(async {
+        Server::build(config, registry, &ops)?.run(&signals).await;
+        Ok(())
+    });
+    runtime.shutdown_background();
+    drop(logs);
+    served
+}

@@ -46,6 +46,29 @@ pub struct LogOptions {
     pub format: LogFormat,
 }
 
+impl Default for LogOptions {
+    /// The defaults of the flags.
+    fn default() -> Self {
+        Self {
+            verbosity: 4,
+            vmodule: Vec::new(),
+            logtostderr: true,
+            alsologtostderr: false,
+            alsologtostderrthreshold: Severity::Info,
+            stderrthreshold: Severity::Error,
+            legacy_stderr_threshold_behavior: true,
+            log_dir: None,
+            log_file: None,
+            log_file_max_size: 1800,
+            skip_headers: false,
+            skip_log_headers: false,
+            one_output: false,
+            add_dir_header: false,
+            format: LogFormat::Text,
+        }
+    }
+}
+
 /// The form of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {

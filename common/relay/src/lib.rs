@@ -12,8 +12,10 @@ mod owner;
 mod queue;
 mod ready;
 mod relay;
+mod runtime;
 
 pub use conns::Conns;
 pub use local::{Ending, Local, Read};
 pub use owner::{Meter, Owner};
 pub use relay::{LinkEnd, Relay};
+pub use runtime::data_runtime;

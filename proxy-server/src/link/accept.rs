@@ -8,6 +8,8 @@ use serve::logs::Peer;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use transport::wire::{Code, Request};
 use tunnel::{Limits, Server};
 
@@ -29,8 +31,16 @@ pub struct AgentService {
     /// Response metadata of every stream: `serverID` and `serverCount`.
     greeting: HeaderMap,
     server_id: Arc<str>,
-    /// When this falls, every stream ends with status OK; there is no GOAWAY.
-    end_streams: CancellationToken,
+    lifetimes: Lifetimes,
+}
+
+/// What shutdown waits for, and what it ends.
+#[derive(Debug, Clone, Default)]
+pub struct Lifetimes {
+    /// Established connections.
+    pub connections: TaskTracker,
+    /// When this falls, every agent stream ends with status OK; there is no GOAWAY.
+    pub end_streams: CancellationToken,
 }
 
 impl AgentService {
@@ -43,12 +53,12 @@ impl AgentService {
         metrics: Metrics,
         server_id: &str,
         server_count: u32,
-        end_streams: CancellationToken,
+        lifetimes: Lifetimes,
     ) -> Result<Self, http::header::InvalidHeaderValue> {
         let mut greeting = HeaderMap::new();
         greeting.insert("serverid", HeaderValue::from_str(server_id)?);
         greeting.insert("servercount", HeaderValue::from(server_count));
-        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), end_streams })
+        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), lifetimes })
     }
 
     /// Serves one stream to its end. `peer` says where it comes from, for the log.
@@ -91,8 +101,12 @@ impl AgentService {
         };
         tracing::info!(agent_id = %Peer(&agent_id), server_id = %self.server_id, %peer, "Agent connected");
         let began = Instant::now();
-        let observer =
-            Observer { backends: self.backends.clone(), metrics: self.metrics.clone(), registration: Some(registration) };
+        let observer = Observer {
+            backends: self.backends.clone(),
+            metrics: self.metrics.clone(),
+            connections: self.lifetimes.connections.clone(),
+            registration: Some(registration),
+        };
         let owner = ServerOwner::new(commands, &handle, observer);
         let relay = Relay::<Server, _, _, _>::new(Limits::default(), stream, owner, LinkMeter::new(&self.metrics));
         let end = self.run(relay, handle).await;
@@ -112,7 +126,7 @@ impl AgentService {
         let mut relay = std::pin::pin!(unconstrained(relay));
         tokio::select! {
             end = &mut relay => return end,
-            () = self.end_streams.cancelled() => handle.finish(),
+            () = self.lifetimes.end_streams.cancelled() => handle.finish(),
         }
         relay.await
     }
@@ -122,14 +136,15 @@ impl AgentService {
 struct Observer {
     backends: BackendManager<LinkHandle>,
     metrics: Metrics,
+    connections: TaskTracker,
     registration: Option<Registration<LinkHandle>>,
 }
 
 impl LinkObserver for Observer {
-    type Established = EstablishedGuard;
+    type Established = (EstablishedGuard, TaskTrackerToken);
 
-    fn established(&self) -> EstablishedGuard {
-        self.metrics.established.enter()
+    fn established(&self) -> Self::Established {
+        (self.metrics.established.enter(), self.connections.token())
     }
 
     fn draining(&self) {

@@ -7,8 +7,10 @@
 mod accept;
 mod handle;
 mod hello;
+mod listen;
 mod meter;
 mod owner;
 
-pub use accept::AgentService;
+pub use accept::{AgentService, Lifetimes};
+pub use listen::AgentListener;
 pub use handle::{LinkDialError, LinkHandle, OpenConnection, PendingDial};

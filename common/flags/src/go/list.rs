@@ -18,7 +18,9 @@ pub fn parse(text: &str) -> Result<Vec<String>, ListError> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let mut rest = text.trim_start_matches(['\r', '\n']);
+    // Line ends become bare line feeds, blank lines ahead are skipped, and one line is read.
+    let text = text.strip_suffix('\r').unwrap_or(text).replace("\r\n", "\n");
+    let mut rest = text.trim_start_matches('\n');
     if rest.is_empty() {
         return Err(ListError::Nothing);
     }
@@ -43,7 +45,7 @@ fn plain_item(text: &str) -> Result<Item<'_>, ListError> {
     let line = text.find('\n').map_or(text, |end| &text[..end]);
     let (item, more) = match line.find(',') {
         Some(comma) => (&line[..comma], Some(&text[comma + 1..])),
-        None => (line.strip_suffix('\r').unwrap_or(line), None),
+        None => (line, None),
     };
     if item.contains('"') { Err(ListError::Quote) } else { Ok((item.to_owned(), more)) }
 }
@@ -61,7 +63,7 @@ fn quoted_item(text: &str) -> Result<Item<'_>, ListError> {
                 rest = &after[1..];
             }
             [b',', ..] => return Ok((item, Some(&after[1..]))),
-            [] | [b'\n', ..] | [b'\r'] | [b'\r', b'\n', ..] => return Ok((item, None)),
+            [] | [b'\n', ..] => return Ok((item, None)),
             _ => return Err(ListError::Quote),
         }
     }

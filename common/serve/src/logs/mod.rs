@@ -35,91 +35,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use escape::Peer;
+pub use flags::{LogFormat as Format, LogOptions as Options, Severity};
 pub use subscriber::Subscriber;
 
 use crate::metrics::Registry;
 use queue::Queue;
-
-/// How and where to log. The fields are klog's flags under their own names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// The form of a line.
-    pub format: Format,
-    /// `-v`, see the table above.
-    pub verbosity: i32,
-    /// `--vmodule`: higher verbosity for source files. A pattern (`*`, `?`) is matched with the file's name
-    /// without `.rs` (a `mod.rs` has its folder's), or with its path if it contains a slash. First match counts.
-    pub vmodule: Vec<(String, i32)>,
-    /// Standard error instead of files.
-    pub logtostderr: bool,
-    /// Standard error beside files.
-    pub alsologtostderr: bool,
-    /// What reaches standard error because of `alsologtostderr`.
-    pub alsologtostderrthreshold: Severity,
-    /// What reaches standard error beside files without `alsologtostderr`.
-    pub stderrthreshold: Severity,
-    /// True: `stderrthreshold` is ignored while `logtostderr` holds.
-    pub legacy_stderr_threshold_behavior: bool,
-    /// Folder of files named by program, host, user and severity; the system's temporary folder if there is none.
-    pub log_dir: Option<PathBuf>,
-    /// One file for everything; outranks `log_dir`.
-    pub log_file: Option<PathBuf>,
-    /// Size in MiB at which `log_file` is begun anew (its old lines are gone, as with klog); 0 is unlimited.
-    pub log_file_max_size: u64,
-    /// Lines without their prefix.
-    pub skip_headers: bool,
-    /// Files without their opening lines.
-    pub skip_log_headers: bool,
-    /// Each line into its own severity's file only, not into those of lesser ones.
-    pub one_output: bool,
-    /// The source file's folder in the prefix.
-    pub add_dir_header: bool,
-}
-
-impl Default for Options {
-    /// The defaults of the flags.
-    fn default() -> Self {
-        Self {
-            format: Format::Text,
-            verbosity: 4,
-            vmodule: Vec::new(),
-            logtostderr: true,
-            alsologtostderr: false,
-            alsologtostderrthreshold: Severity::Info,
-            stderrthreshold: Severity::Error,
-            legacy_stderr_threshold_behavior: true,
-            log_dir: None,
-            log_file: None,
-            log_file_max_size: 1800,
-            skip_headers: false,
-            skip_log_headers: false,
-            one_output: false,
-            add_dir_header: false,
-        }
-    }
-}
-
-/// The form of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// klog's: `I1121 16:34:05.123456       1 file.rs:42] "message" key="value"`.
-    Text,
-    /// One JSON object to a line: `ts`, `level`, `caller`, `msg`, and the fields.
-    Json,
-}
-
-/// klog's severities.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
-    /// INFO, DEBUG and TRACE of `tracing`.
-    Info,
-    /// WARN.
-    Warning,
-    /// ERROR.
-    Error,
-    /// As a threshold: nothing. No line has it.
-    Fatal,
-}
 
 /// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]

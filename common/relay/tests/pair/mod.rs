@@ -1,0 +1,290 @@
+//! Two relays, a server's and an agent's, joined by a stream in memory.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use relay::{Conns, Ending, LinkEnd, Local, Meter, Owner, Read, Relay};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use transport::wire::{Incoming, Wire, WireError};
+use tunnel::{Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Packet, PacketKind, Server, Time};
+
+/// One direction of a stream: packets, bounded in payload bytes.
+#[derive(Default)]
+struct Lane {
+    packets: VecDeque<Packet<Bytes>>,
+    bytes: usize,
+    ended: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+/// One end of a stream in memory.
+pub struct MemoryWire {
+    out: Arc<Mutex<Lane>>,
+    inward: Arc<Mutex<Lane>>,
+    window: usize,
+}
+
+/// A stream whose directions hold `window` payload bytes each.
+pub fn wires(window: usize) -> (MemoryWire, MemoryWire) {
+    let (a, b) = (Arc::new(Mutex::new(Lane::default())), Arc::new(Mutex::new(Lane::default())));
+    let one = MemoryWire { out: Arc::clone(&a), inward: Arc::clone(&b), window };
+    (one, MemoryWire { out: b, inward: a, window })
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+impl Wire for MemoryWire {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
+        let mut lane = self.out.lock();
+        if lane.bytes < self.window {
+            return Poll::Ready(Ok(self.window - lane.bytes));
+        }
+        lane.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
+        let mut lane = self.out.lock();
+        if let Packet::Data { payload, .. } = &packet {
+            assert!(!payload.is_empty(), "an empty DATA reads as end of file");
+            lane.bytes += payload.len();
+        }
+        lane.packets.push_back(packet);
+        wake(&mut lane.reader);
+        Ok(())
+    }
+
+    fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>> {
+        let mut lane = self.inward.lock();
+        match lane.packets.pop_front() {
+            Some(packet) => {
+                if let Packet::Data { payload, .. } = &packet {
+                    lane.bytes -= payload.len();
+                    wake(&mut lane.writer);
+                }
+                Poll::Ready(Some(Ok(Incoming::Packet(packet))))
+            }
+            None if lane.ended => Poll::Ready(None),
+            None => {
+                lane.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        let mut lane = self.out.lock();
+        lane.ended = true;
+        wake(&mut lane.reader);
+    }
+}
+
+impl Drop for MemoryWire {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// A local end over a pipe in memory, which reports how it ended.
+pub struct PipeLocal {
+    io: DuplexStream,
+    ended: Option<oneshot::Sender<Ending>>,
+}
+
+/// The other side of a [`PipeLocal`].
+pub struct Peer {
+    pub io: DuplexStream,
+    pub ended: oneshot::Receiver<Ending>,
+}
+
+pub fn pipe(capacity: usize) -> (PipeLocal, Peer) {
+    let (ours, theirs) = tokio::io::duplex(capacity);
+    let (tell, ended) = oneshot::channel();
+    (PipeLocal { io: ours, ended: Some(tell) }, Peer { io: theirs, ended })
+}
+
+impl Local for PipeLocal {
+    fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
+        let mut buffer = vec![0; max];
+        let mut buf = ReadBuf::new(&mut buffer);
+        std::task::ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf))?;
+        Poll::Ready(Ok(match buf.filled() {
+            [] => Read::Eof,
+            bytes => Read::Data(Bytes::copy_from_slice(bytes)),
+        }))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
+        let written = std::task::ready!(Pin::new(&mut self.io).poll_write(cx, data))?;
+        let _ = data.split_to(written);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_end(&mut self, _cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
+        if let Some(tell) = self.ended.take() {
+            let _ = tell.send(ending.clone());
+        }
+        Poll::Ready(())
+    }
+}
+
+/// What was counted, by name.
+pub type Counts = Arc<Mutex<HashMap<String, usize>>>;
+
+#[derive(Clone, Default)]
+pub struct CountingMeter(pub Counts);
+
+impl CountingMeter {
+    fn count(&self, what: impl Into<String>) {
+        *self.0.lock().entry(what.into()).or_default() += 1;
+    }
+}
+
+impl Meter for CountingMeter {
+    fn sent(&self, kind: PacketKind) {
+        self.count(format!("sent {}", kind.name()));
+    }
+    fn received(&self, kind: PacketKind) {
+        self.count(format!("received {}", kind.name()));
+    }
+    fn unknown(&self) {
+        self.count("unknown");
+    }
+    fn malformed(&self) {
+        self.count("malformed");
+    }
+    fn dropped(&self, reason: Dropped) {
+        self.count(format!("dropped {}", reason.label()));
+    }
+    fn broken(&self, cause: &Cause) {
+        self.count(format!("broken {}", cause.label()));
+    }
+    fn queued(&mut self, charged: usize) {
+        self.0.lock().insert("queued".into(), charged);
+    }
+    fn paused(&mut self, paused: bool) {
+        self.count(if paused { "paused" } else { "resumed" });
+    }
+    fn receive_error(&self, _error: &WireError) {
+        self.count("receive error");
+    }
+    fn send_error(&self, _error: &WireError, _kind: PacketKind) {
+        self.count("send error");
+    }
+}
+
+pub enum ToServer {
+    Dial(oneshot::Sender<Result<ConnKey, DialError>>),
+    Attach(ConnKey, PipeLocal),
+    Abandon(ConnKey),
+    Stop,
+}
+
+pub struct TestServer {
+    commands: mpsc::UnboundedReceiver<ToServer>,
+    dials: HashMap<ConnKey, oneshot::Sender<Result<ConnKey, DialError>>>,
+    stopping: bool,
+}
+
+impl Owner<Server> for TestServer {
+    fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>, now: Time) -> Poll<()> {
+        while let Poll::Ready(Some(command)) = self.commands.poll_recv(cx) {
+            match command {
+                ToServer::Dial(reply) => {
+                    let key = conns.link().dial("tcp", "endpoint:1").expect("room for a dial");
+                    self.dials.insert(key, reply);
+                }
+                ToServer::Attach(key, local) => conns.attach(key, Box::new(local)),
+                ToServer::Abandon(key) => {
+                    conns.link().abandon(now, key);
+                    conns.discard(key);
+                }
+                ToServer::Stop => self.stopping = true,
+            }
+        }
+        if self.stopping { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn opened(&mut self, _conns: &mut Conns<Server>, _now: Time, key: ConnKey, _id: ConnectId) {
+        let _ = self.dials.remove(&key).expect("a dial for each opening").send(Ok(key));
+    }
+
+    fn dial_failed(&mut self, key: ConnKey, error: DialError) {
+        let _ = self.dials.remove(&key).expect("a dial for each failure").send(Err(error));
+    }
+}
+
+/// Accepts every dial with a pipe, whose other side it hands out.
+pub struct TestAgent {
+    peers: mpsc::UnboundedSender<Peer>,
+    capacity: usize,
+}
+
+impl Owner<Agent> for TestAgent {
+    fn poll_commands(&mut self, _cx: &mut Context<'_>, _conns: &mut Conns<Agent>, _now: Time) -> Poll<()> {
+        Poll::Pending
+    }
+
+    fn dial(&mut self, conns: &mut Conns<Agent>, key: ConnKey, _protocol: String, _address: String) {
+        let (local, peer) = pipe(self.capacity);
+        assert!(conns.link().dialed(key, Ok(())), "nobody cancels");
+        conns.open(key);
+        conns.attach(key, Box::new(local));
+        let _ = self.peers.send(peer);
+    }
+}
+
+/// A server and an agent that are connected.
+pub struct Pair {
+    pub server: mpsc::UnboundedSender<ToServer>,
+    pub endpoints: mpsc::UnboundedReceiver<Peer>,
+    pub server_counts: Counts,
+    pub agent_counts: Counts,
+    pub server_task: JoinHandle<LinkEnd>,
+    pub agent_task: JoinHandle<LinkEnd>,
+}
+
+impl Pair {
+    pub fn start(limits: Limits, window: usize, endpoint_capacity: usize) -> Self {
+        let (server_wire, agent_wire) = wires(window);
+        let (server, commands) = mpsc::unbounded_channel();
+        let (peers, endpoints) = mpsc::unbounded_channel();
+        let owner = TestServer { commands, dials: HashMap::new(), stopping: false };
+        let (server_meter, agent_meter) = (CountingMeter::default(), CountingMeter::default());
+        let (server_counts, agent_counts) = (Arc::clone(&server_meter.0), Arc::clone(&agent_meter.0));
+        let server_task = tokio::spawn(Relay::<Server, _, _, _>::new(limits.clone(), server_wire, owner, server_meter));
+        let owner = TestAgent { peers, capacity: endpoint_capacity };
+        let agent_task = tokio::spawn(Relay::<Agent, _, _, _>::new(limits, agent_wire, owner, agent_meter));
+        Pair { server, endpoints, server_counts, agent_counts, server_task, agent_task }
+    }
+
+    pub async fn dial(&mut self) -> ConnKey {
+        let (reply, answer) = oneshot::channel();
+        assert!(self.server.send(ToServer::Dial(reply)).is_ok(), "the server runs");
+        answer.await.expect("an answer").expect("a connection")
+    }
+
+    /// A frontend and the endpoint that it is connected to.
+    pub async fn connect(&mut self, frontend_capacity: usize) -> (Peer, Peer) {
+        let key = self.dial().await;
+        let (local, frontend) = pipe(frontend_capacity);
+        assert!(self.server.send(ToServer::Attach(key, local)).is_ok(), "the server runs");
+        (frontend, self.endpoints.recv().await.expect("the agent dialled"))
+    }
+}

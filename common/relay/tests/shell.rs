@@ -1,0 +1,193 @@
+//! The relay over streams and sockets in memory.
+
+mod pair;
+
+use std::time::Duration;
+
+use relay::{Ending, LinkEnd};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tunnel::{Cause, Limits};
+
+use pair::{Pair, ToServer};
+
+const WINDOW: usize = 64 << 10;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| u8::try_from(n * 31 % 251).unwrap()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_arrive_both_ways_in_order() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
+    let (frontend, endpoint) = pair.connect(4_096).await;
+    let sent = pattern(1 << 20);
+    let (mut from_frontend, mut to_frontend) = tokio::io::split(frontend.io);
+    let (mut from_endpoint, mut to_endpoint) = tokio::io::split(endpoint.io);
+    let mut up = vec![0; sent.len()];
+    let mut down = vec![0; sent.len()];
+    let (a, b, c, d) = tokio::join!(
+        to_frontend.write_all(&sent),
+        to_endpoint.write_all(&sent),
+        from_endpoint.read_exact(&mut up),
+        from_frontend.read_exact(&mut down),
+    );
+    (a.unwrap(), b.unwrap(), c.unwrap(), d.unwrap());
+    assert_eq!(up, sent);
+    assert_eq!(down, sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_closed_right_after_sending_arrives_whole_at_a_slow_endpoint() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 1_000);
+    let (mut frontend, mut endpoint) = pair.connect(1 << 20).await;
+    let sent = pattern(300_000);
+    frontend.io.write_all(&sent).await.unwrap();
+    frontend.io.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    let mut piece = [0; 777];
+    while received.len() < sent.len() {
+        let n = endpoint.io.read(&mut piece).await.unwrap();
+        assert_ne!(n, 0, "cut off after {} bytes", received.len());
+        received.extend_from_slice(&piece[..n]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(received, sent);
+    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_echoes_into_a_closed_connection_still_takes_everything() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 1_000);
+    let (mut frontend, endpoint) = pair.connect(1 << 20).await;
+    let sent = pattern(200_000);
+    let echo = tokio::spawn(async move {
+        let (mut read, mut write) = tokio::io::split(endpoint.io);
+        tokio::io::copy(&mut read, &mut write).await
+    });
+    frontend.io.write_all(&sent).await.unwrap();
+    frontend.io.shutdown().await.unwrap();
+    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(echo.await.unwrap().unwrap(), 200_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_arrives_before_the_local_end_is_attached_waits_for_it() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
+    let key = pair.dial().await;
+    let mut endpoint = pair.endpoints.recv().await.unwrap();
+    endpoint.io.write_all(b"first words").await.unwrap();
+    endpoint.io.shutdown().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let (local, mut frontend) = pair::pipe(4_096);
+    assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
+    let mut words = String::new();
+    frontend.io.read_to_string(&mut words).await.unwrap();
+    assert_eq!(words, "first words");
+    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_ended_before_it_was_attached_is_told_when_it_is() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
+    let key = pair.dial().await;
+    drop(pair.endpoints.recv().await.unwrap());
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let (local, frontend) = pair::pipe(4_096);
+    assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
+    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_connection_ends_at_the_endpoint() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
+    let key = pair.dial().await;
+    let endpoint = pair.endpoints.recv().await.unwrap();
+    assert!(pair.server.send(ToServer::Abandon(key)).is_ok());
+    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_the_stream_ends_everything_and_both_tasks() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
+    let mut connections = Vec::new();
+    for _ in 0..50 {
+        connections.push(pair.connect(4_096).await);
+    }
+    pair.agent_task.abort();
+    for (frontend, _) in connections {
+        assert_eq!(frontend.ended.await.unwrap(), Ending::Broken(Cause::LinkLost));
+    }
+    assert_eq!(pair.server_task.await.unwrap(), LinkEnd::Finished);
+    assert_eq!(pair.server_counts.lock()["queued"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stops_ends_the_stream_in_order() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
+    let (frontend, endpoint) = pair.connect(4_096).await;
+    assert!(pair.server.send(ToServer::Stop).is_ok());
+    assert_eq!(pair.server_task.await.unwrap(), LinkEnd::Stopped);
+    assert_eq!(pair.agent_task.await.unwrap(), LinkEnd::Finished);
+    assert_eq!(frontend.ended.await.unwrap(), Ending::Broken(Cause::LinkLost));
+    assert_eq!(endpoint.ended.await.unwrap(), Ending::Broken(Cause::LinkLost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_takes_nothing_is_reset_and_the_others_go_on() {
+    let limits = Limits { soft_cap: 20_000, hard_cap: 100_000, ..Limits::default() };
+    let mut pair = Pair::start(limits, WINDOW, 4_096);
+    let (stalled, mut source) = pair.connect(1_000).await;
+    let (mut frontend, mut endpoint) = pair.connect(4_096).await;
+    let flood = tokio::spawn(async move {
+        let block = pattern(10_000);
+        while source.io.write_all(&block).await.is_ok() {}
+    });
+    let echo = tokio::spawn(async move {
+        let mut byte = [0; 1];
+        while endpoint.io.read_exact(&mut byte).await.is_ok() {
+            endpoint.io.write_all(&byte).await.unwrap();
+        }
+    });
+    let mut answer = [0; 1];
+    for n in 0..200 {
+        frontend.io.write_all(&[n]).await.unwrap();
+        let exchange = frontend.io.read_exact(&mut answer);
+        tokio::time::timeout(Duration::from_secs(10), exchange).await.expect("others are served").unwrap();
+        assert_eq!(answer, [n]);
+    }
+    assert_eq!(stalled.ended.await.unwrap(), Ending::Broken(Cause::Stalled));
+    flood.await.unwrap();
+    assert_eq!(pair.server_counts.lock()["broken stalled"], 1);
+    assert_eq!(pair.server_counts.lock()["paused"], pair.server_counts.lock().get("resumed").copied().unwrap_or(0));
+    drop(frontend);
+    echo.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_connections_lose_no_byte_and_leave_nothing() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 512);
+    let mut clients = tokio::task::JoinSet::new();
+    for n in 0..1_000_usize {
+        let (mut frontend, endpoint) = pair.connect(512).await;
+        clients.spawn(async move {
+            let (mut read, mut write) = tokio::io::split(endpoint.io);
+            let _ = tokio::io::copy(&mut read, &mut write).await;
+        });
+        clients.spawn(async move {
+            let sent = pattern(100 + n * 7);
+            let mut received = vec![0; sent.len()];
+            let (mut read, mut write) = tokio::io::split(&mut frontend.io);
+            let (a, b) = tokio::join!(write.write_all(&sent), read.read_exact(&mut received));
+            (a.unwrap(), b.unwrap());
+            assert_eq!(received, sent);
+        });
+    }
+    while let Some(done) = clients.join_next().await {
+        done.unwrap();
+    }
+    assert!(pair.server.send(ToServer::Stop).is_ok());
+    assert_eq!(pair.server_task.await.unwrap(), LinkEnd::Stopped);
+    assert_eq!(pair.agent_task.await.unwrap(), LinkEnd::Finished);
+    assert_eq!(pair.agent_counts.lock()["queued"], 0);
+}

@@ -1,0 +1,147 @@
+//! From a configuration to a running agent, and back down again.
+//!
+//! The first signal drains: every server is asked for no new dials, no stream is opened any more, connections go
+//! on. The second stops. (The Go agent needs two signals as well.)
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use flags::BindHost;
+use serve::http::{OpsRuntime, ServerHandle, admin, health};
+use serve::metrics::{Exposition, Registry};
+use serve::signals::Signals;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use transport::env_proxy::EnvProxy;
+use transport::tls::{CaSource, ClientTls, ClientTlsOptions, ignore_odd_pki};
+
+use crate::args::{Config, ServerCountSource};
+use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
+use crate::link::Links;
+use crate::metrics::Metrics;
+use crate::servers::{
+    AgentMetadata, ClientSet, CountSource, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
+};
+
+type Resolver = Arc<SystemResolver>;
+
+/// An agent that is ready to connect.
+pub struct Agent {
+    set: ClientSet<GrpcConnector<Resolver>, Links<Resolver>>,
+    ports: Vec<ServerHandle>,
+    config: Config,
+    /// Keeps the count of servers by leases, which this version does not count, open and empty.
+    _leases: watch::Sender<Option<usize>>,
+}
+
+impl Agent {
+    /// Loads certificates and opens the operators' ports. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// What an operator must mend before the agent can start.
+    pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
+        let metrics = Metrics::new(&mut registry);
+        let resolver: Resolver = Arc::new(SystemResolver::default());
+        let links =
+            Links::new(Dialer::new(Arc::clone(&resolver), DestinationPolicy::default()), metrics.clone());
+        let metadata = AgentMetadata::new(
+            &config.agent_id,
+            config.agent_identifiers.text(),
+            config.service_account_token_path.clone(),
+        )
+        .context("--agent-id or --agent-identifiers")?;
+        let connector = GrpcConnector::new(
+            ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },
+            resolver,
+            EnvProxy::from_env(),
+            tls(&config)?,
+            metadata,
+            config.keepalive_time,
+        );
+        let (leases, counted) = watch::channel(None);
+        let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
+        let ports = serve_ports(&config, registry, set.servers(), ops);
+        Ok(Agent { set, ports, config, _leases: leases })
+    }
+
+    /// Keeps a stream to every server until the second signal.
+    pub async fn run(self, signals: &Signals) {
+        tracing::info!(
+            agent_id = self.config.agent_id,
+            proxy_server = %format_args!("{}:{}", self.config.proxy_server_host, self.config.proxy_server_port),
+            "Proxy agent is running"
+        );
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let watch_signals = async {
+            signals.first().await;
+            drain.cancel();
+            signals.second().await;
+            stop.cancel();
+        };
+        let mut running = std::pin::pin!(self.set.run(drain.clone(), stop.clone()));
+        let end = tokio::select! {
+            end = &mut running => end,
+            () = watch_signals => running.await,
+        };
+        if end == RunEnd::Drained {
+            // As the Go agent: the operator's second signal ends it.
+            tracing::info!("Every stream has ended; waiting for the second signal");
+            signals.second().await;
+        }
+        for port in self.ports {
+            port.stop(Duration::from_millis(500)).await;
+        }
+        tracing::info!("Proxy agent has stopped");
+    }
+}
+
+fn host(host: &BindHost) -> String {
+    match host {
+        BindHost::All => String::new(),
+        BindHost::Address(address) => address.to_string(),
+        BindHost::Name(name) => name.clone(),
+    }
+}
+
+fn tls(config: &Config) -> Result<ClientTls> {
+    let options = ClientTlsOptions {
+        ca: config.ca.clone().map_or(CaSource::System, CaSource::File),
+        identity: config.certificate.as_ref().map(|pair| (pair.cert.clone(), pair.key.clone())),
+        server_name: config.proxy_server_host.clone(),
+        alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
+    };
+    ClientTls::load(options, ignore_odd_pki()).context("--ca-cert, --agent-cert or --agent-key")
+}
+
+fn sync_settings(config: &Config) -> SyncSettings {
+    SyncSettings {
+        interval: config.sync_interval,
+        cap: config.sync_interval_cap,
+        forever: config.sync_forever,
+        count_source: match config.server_count_source {
+            ServerCountSource::Default => CountSource::Default,
+            ServerCountSource::Max => CountSource::Max,
+        },
+    }
+}
+
+/// The health and the admin port, on a thread of their own.
+fn serve_ports(
+    config: &Config,
+    registry: Registry,
+    servers: watch::Receiver<Servers>,
+    ops: &OpsRuntime,
+) -> Vec<ServerHandle> {
+    let exposition = Exposition::new(registry);
+    let readiness = move || {
+        let ready = servers.borrow().is_ready();
+        vec![health::Condition::check("server-connected", ready, "no servers connected")]
+    };
+    let at = |bind: &flags::Bind| serve::http::Bind { host: host(&bind.host), port: bind.port };
+    let admin = admin::agent(config.health.port, config.profiling);
+    vec![
+        serve::http::serve(ops.handle(), "health", at(&config.health), health::agent(readiness, exposition)),
+        serve::http::serve(ops.handle(), "admin", at(&config.admin), admin),
+    ]
+}

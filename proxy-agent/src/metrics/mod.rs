@@ -1,0 +1,136 @@
+//! Every metric of the agent: names, labels and buckets as the Go agent has them, and a few of our own.
+//!
+//! A struct on a passed registry, never globals. What counts live things is handed out as a guard, so that a gauge
+//! cannot drift. Nothing here decides anything.
+//!
+//! Go's `lease_watches_total` is absent from every scrape there too: its agent counts watches in
+//! `lease_lists_total`, and so does [`Families::lease_lists`].
+
+mod labels;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use serve::metrics::{
+    ApiCalls, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, Live, PacketMeter, Registry, Resets, Segment,
+    StreamErrors, StreamPackets,
+};
+use transport::wire::Code;
+use tunnel::PacketKind;
+
+pub use labels::{DialFailureReason, Direction};
+
+/// What every name begins with.
+pub const PREFIX: &str = "konnectivity_network_proxy_agent";
+
+/// Upper bounds in seconds: 5 ms to 30 s.
+const LATENCY: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
+
+/// The agent's metrics. Cheap to clone; clones share the values.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Families>);
+
+impl Deref for Metrics {
+    type Target = Families;
+
+    fn deref(&self) -> &Families {
+        &self.0
+    }
+}
+
+/// The families, by what they measure.
+#[derive(Debug)]
+pub struct Families {
+    /// `open_server_connections`: streams to server replicas.
+    pub server_connections: Live,
+    /// `open_endpoint_connections`.
+    pub endpoint_connections: Live,
+    /// `dial_duration_seconds`: dials of endpoints; successes only.
+    pub dial_duration: Lazy<Histogram>,
+    /// `endpoint_dial_failure_total`.
+    pub dial_failures: CountBy<DialFailureReason>,
+    /// `lease_lists_total` (lists and watches) and `lease_list_latency_seconds` (lists).
+    pub lease_lists: ApiCalls,
+    /// `dropped_packets_total` (ours).
+    pub drops: Drops,
+    /// `connection_resets_total` (ours).
+    pub resets: Resets,
+    /// `queued_bytes` (ours): bytes that wait for endpoints, as they are charged.
+    pub queued_bytes: Holdings,
+    known_servers: Gauge,
+    server_failures: CountBy<Direction>,
+    packets: StreamPackets,
+    stream_errors: StreamErrors,
+}
+
+impl Metrics {
+    /// Registers everything under [`PREFIX`].
+    pub fn new(registry: &mut Registry) -> Self {
+        let r = registry.sub_registry_with_prefix(PREFIX);
+        let known_servers = Gauge::default();
+        r.register("known_server_count", "Server replicas that the agent wants a stream to", known_servers.clone());
+        let dial_duration = Lazy::new(latency);
+        r.register("dial_duration_seconds", "Seconds until an endpoint was dialled", dial_duration.clone());
+        Self(Arc::new(Families {
+            known_servers,
+            dial_duration,
+            server_connections: Live::register(r, "open_server_connections", "Open streams to server replicas"),
+            endpoint_connections: Live::register(r, "open_endpoint_connections", "Open connections to endpoints"),
+            dial_failures: CountBy::register(
+                r,
+                "endpoint_dial_failure_total",
+                "Dials of endpoints that failed, by reason",
+            ),
+            server_failures: CountBy::register(
+                r,
+                "server_connection_failure_count",
+                "Errors of streams to servers, by direction. DEPRECATED, see stream_errors_total",
+            ),
+            lease_lists: ApiCalls::register(
+                r,
+                "http_response_code",
+                ("lease_lists_total", "Lists and watches of server leases, by HTTP status and reason"),
+                ("lease_list_latency_seconds", "Seconds that lists of server leases took"),
+                latency,
+            ),
+            packets: StreamPackets::register(r),
+            stream_errors: StreamErrors::register(r),
+            drops: Drops::register(r),
+            resets: Resets::register(r),
+            queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards endpoints"),
+        }))
+    }
+
+    /// How many server replicas the agent knows of.
+    pub fn set_known_servers(&self, count: usize) {
+        self.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// The counter of packets that go one way. The segments are named from the server's point of view: what an
+    /// agent sends is `from_agent`.
+    pub fn packets(&self, direction: Direction) -> PacketMeter {
+        self.packets.meter(direction.segment())
+    }
+
+    /// An error of a stream to a server: `packet` is what was to be sent, none for an error while receiving. An
+    /// orderly end is no error. Counted under the deprecated name too.
+    pub fn stream_error(&self, direction: Direction, code: Code, packet: Option<PacketKind>) {
+        self.stream_errors.count(direction.segment(), code.name(), packet);
+        self.server_failures.count(direction);
+    }
+}
+
+impl Direction {
+    fn segment(self) -> Segment {
+        match self {
+            Direction::FromServer => Segment::ToAgent,
+            Direction::ToServer => Segment::FromAgent,
+        }
+    }
+}
+
+fn latency() -> Histogram {
+    Histogram::new(LATENCY)
+}

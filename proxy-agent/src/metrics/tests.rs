@@ -1,0 +1,59 @@
+//! The scrape against the list of the contract.
+
+use std::time::Duration;
+
+use serve::metrics::Exposition;
+use tunnel::{Cause, Dropped};
+
+use super::*;
+
+/// Everything but HELP, after everything was used once. Families in the order of the scrape.
+const GOLDEN: &str = include_str!("../../testdata/scrape.prom");
+
+fn samples(registry: Registry) -> String {
+    let scrape = Exposition::new(registry).scrape();
+    scrape.lines().filter(|line| line.contains(PREFIX) && !line.starts_with("# HELP")).fold(
+        String::new(),
+        |mut all, line| {
+            all.push_str(line);
+            all.push('\n');
+            all
+        },
+    )
+}
+
+#[test]
+fn golden() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    metrics.dial_duration.observe(Duration::from_millis(30));
+    metrics.dial_failures.count(DialFailureReason::Timeout);
+    metrics.dial_failures.count(DialFailureReason::Unknown);
+    drop(metrics.server_connections.enter());
+    let endpoints = [metrics.endpoint_connections.enter(), metrics.endpoint_connections.enter()];
+    metrics.lease_lists.count(200, "");
+    metrics.lease_lists.observe(200, Duration::from_secs(4));
+    metrics.set_known_servers(3);
+    metrics.packets(Direction::FromServer).count(PacketKind::DialReq);
+    metrics.packets(Direction::ToServer).count(PacketKind::DialRsp);
+    metrics.stream_error(Direction::FromServer, Code::Unavailable, None);
+    metrics.stream_error(Direction::ToServer, Code::Canceled, Some(PacketKind::Data));
+    metrics.drops.count(Dropped::UnknownConnection);
+    metrics.resets.count(&Cause::FlushTimeout);
+    assert_eq!(samples(registry), GOLDEN);
+    drop(endpoints);
+    assert_eq!(metrics.endpoint_connections.count(), 0);
+}
+
+#[test]
+fn at_the_start_only_what_go_shows() {
+    let mut registry = Registry::default();
+    let _metrics = Metrics::new(&mut registry);
+    assert_eq!(
+        samples(registry),
+        format!(
+            "# TYPE {PREFIX}_known_server_count gauge\n{PREFIX}_known_server_count 0\n\
+             # TYPE {PREFIX}_queued_bytes gauge\n{PREFIX}_queued_bytes 0\n"
+        )
+    );
+}

@@ -1,0 +1,249 @@
+//! From a configuration to a running server, and back down again.
+//!
+//! Everything that must be bound is bound by [`Server::build`]; [`Server::run`] serves until the first signal, then
+//! drains: readiness fails, listeners close, live connections get `--graceful-shutdown-timeout`, agent streams end
+//! with OK. A second signal is the caller's business: it exits at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use flags::BindHost;
+use serve::http::{OpsRuntime, ServerHandle, admin, health};
+use serve::metrics::{Exposition, Registry};
+use serve::signals::Signals;
+use tokio_util::sync::CancellationToken;
+use transport::listen::bind_tcp;
+use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion, ignore_odd_pki};
+
+use crate::args::{self, Config, FrontendListener, Mode};
+use crate::dial::Dialer;
+use crate::front::{self, serve_frontend};
+use crate::limits::{ServerBudget, connections_within, descriptor_limit};
+use crate::link::{AgentListener, AgentService, Lifetimes};
+use crate::metrics::{AgentAuthMode, Metrics};
+use crate::route::BackendManager;
+
+/// How long agent streams get to end in order, once connections have ended or their time is up.
+const STREAMS_END_WITHIN: Duration = Duration::from_secs(2);
+/// Between attempts to bind a listener whose failure is not fatal.
+const BIND_AGAIN: Duration = Duration::from_secs(1);
+
+/// A server whose sockets are bound.
+pub struct Server {
+    config: Config,
+    metrics: Metrics,
+    dialer: Dialer,
+    agents: AgentListener,
+    frontend: Option<front::FrontendListener>,
+    lifetimes: Lifetimes,
+    leaving: Arc<AtomicBool>,
+    ports: Vec<ServerHandle>,
+}
+
+impl Server {
+    /// Loads certificates and binds sockets. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// What an operator must mend before the server can start.
+    pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
+        let metrics = Metrics::new(&mut registry);
+        let backends = BackendManager::new(&config.strategies, Arc::new(metrics.clone()));
+        let budget = ServerBudget::new(
+            crate::limits::MAX_PENDING_DIALS,
+            connections_within(descriptor_limit()),
+        );
+        let dialer = Dialer::new(
+            backends.clone(),
+            budget,
+            config.dial_timeout.unwrap_or_default(),
+            Arc::new(metrics.clone()),
+        );
+        let lifetimes = Lifetimes::default();
+        announce_agent_auth(&config, &metrics)?;
+        let service = AgentService::new(
+            backends.clone(),
+            metrics.clone(),
+            &config.server_id,
+            config.server_count,
+            lifetimes.clone(),
+        )
+        .context("--server-id cannot be sent as metadata, use printable ASCII")?;
+        let tls = agent_tls(&config)?;
+        let bind = &config.agent_listener.bind;
+        let listener = bind_tcp(&host(&bind.host), bind.port).context("--agent-port")?;
+        let agents = AgentListener::new(listener, tls, service, config.keepalive_time);
+        let frontend = match bind_frontend(&config) {
+            Ok(listener) => Some(listener),
+            Err(error) if config.mode == Mode::HttpConnect && error.is::<transport::listen::BindError>() => {
+                tracing::error!(error = format!("{error:#}"), "Frontend cannot listen, trying again");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let leaving = Arc::new(AtomicBool::new(false));
+        let ports = serve_ports(&config, registry, &backends, &leaving, ops);
+        Ok(Server { config, metrics, dialer, agents, frontend, lifetimes, leaving, ports })
+    }
+
+    /// Serves until the first signal and then drains.
+    pub async fn run(self, signals: &Signals) {
+        let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
+        let agents = tokio::spawn(self.agents.serve(close_agents.clone()));
+        let mode = match self.config.mode {
+            Mode::Grpc => front::Mode::Grpc,
+            Mode::HttpConnect => front::Mode::HttpConnect,
+        };
+        let frontend = tokio::spawn(frontend(
+            self.config.clone(),
+            mode,
+            self.frontend,
+            self.dialer,
+            self.metrics,
+            close_frontends.clone(),
+        ));
+        tracing::info!(server_id = self.config.server_id, "Proxy server is running");
+        signals.first().await;
+
+        self.leaving.store(true, Ordering::Release);
+        close_frontends.cancel();
+        self.lifetimes.connections.close();
+        let grace = self.config.graceful_shutdown_timeout;
+        tracing::info!(connections = self.lifetimes.connections.len(), ?grace, "Shutting down");
+        if tokio::time::timeout(grace, self.lifetimes.connections.wait()).await.is_err() && !grace.is_zero() {
+            let left = self.lifetimes.connections.len();
+            tracing::warn!(connections = left, "Connections are left after --graceful-shutdown-timeout");
+        }
+        close_agents.cancel();
+        self.lifetimes.end_streams.cancel();
+        let ended = async {
+            let _ = frontend.await;
+            let _ = agents.await;
+        };
+        let _ = tokio::time::timeout(STREAMS_END_WITHIN, ended).await;
+        for port in self.ports {
+            port.stop(Duration::from_millis(500)).await;
+        }
+        tracing::info!("Proxy server has stopped");
+    }
+}
+
+/// Serves the frontend's listener, bound already or as soon as that succeeds.
+async fn frontend(
+    config: Config,
+    mode: front::Mode,
+    bound: Option<front::FrontendListener>,
+    dialer: Dialer,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
+    let mut listener = bound;
+    while listener.is_none() {
+        tokio::select! {
+            () = tokio::time::sleep(BIND_AGAIN) => listener = bind_frontend(&config).ok(),
+            () = stop.cancelled() => return,
+        }
+    }
+    if let Some(listener) = listener {
+        serve_frontend(mode, listener, dialer, metrics, config.frontend_keepalive_time, stop).await;
+    }
+}
+
+fn host(host: &BindHost) -> String {
+    match host {
+        BindHost::All => String::new(),
+        BindHost::Address(address) => address.to_string(),
+        BindHost::Name(name) => name.clone(),
+    }
+}
+
+/// Says loudly when anybody may be an agent, or refuses to start like that.
+fn announce_agent_auth(config: &Config, metrics: &Metrics) -> Result<()> {
+    let mode = match (&config.agent_listener.client_ca, &config.token_auth) {
+        (Some(_), _) => AgentAuthMode::Certificate,
+        (None, Some(_)) => AgentAuthMode::Token,
+        (None, None) => AgentAuthMode::None,
+    };
+    metrics.set_agent_auth_mode(mode);
+    if mode == AgentAuthMode::None {
+        anyhow::ensure!(
+            !config.require_agent_auth,
+            "--require-agent-auth: agents are not authenticated, set --cluster-ca-cert or the token flags"
+        );
+        tracing::warn!(
+            "Agents are not authenticated: whoever reaches the agent port receives the cluster's traffic. \
+             Set --cluster-ca-cert or the token flags"
+        );
+    }
+    Ok(())
+}
+
+fn agent_tls(config: &Config) -> Result<ServerTls> {
+    let listener = &config.agent_listener;
+    let options = ServerTlsOptions {
+        cert: listener.cert.clone(),
+        key: listener.key.clone(),
+        client_ca: listener.client_ca.clone(),
+        alpn: vec![ALPN_H2.to_vec()],
+        min_version: min_version(config),
+        suites: suites(config)?,
+    };
+    ServerTls::load(options, ignore_odd_pki()).context("--cluster-cert, --cluster-key or --cluster-ca-cert")
+}
+
+fn bind_frontend(config: &Config) -> Result<front::FrontendListener> {
+    Ok(match &config.frontend {
+        FrontendListener::Unix { path, delete_existing } => {
+            front::FrontendListener::Unix(transport::listen::UnixSocket::bind(path, *delete_existing)?)
+        }
+        FrontendListener::Tcp { bind, cert, key, ca } => {
+            let alpn = if config.mode == Mode::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
+            let options = ServerTlsOptions {
+                cert: cert.clone(),
+                key: key.clone(),
+                client_ca: Some(ca.clone()),
+                alpn: vec![alpn.to_vec()],
+                min_version: min_version(config),
+                suites: suites(config)?,
+            };
+            let tls = ServerTls::load(options, ignore_odd_pki())
+                .context("--server-cert, --server-key or --server-ca-cert")?;
+            front::FrontendListener::Tls(bind_tcp(&host(&bind.host), bind.port)?, tls)
+        }
+    })
+}
+
+fn min_version(config: &Config) -> TlsVersion {
+    match config.tls_min_version {
+        args::TlsVersion::Tls13 => TlsVersion::Tls13,
+        args::TlsVersion::Tls10 | args::TlsVersion::Tls11 | args::TlsVersion::Tls12 => TlsVersion::Tls12,
+    }
+}
+
+fn suites(config: &Config) -> Result<CipherSuites> {
+    Ok(CipherSuites::parse(&config.cipher_suites).context("--cipher-suites")?.value)
+}
+
+/// The health and the admin port, on a thread of their own.
+fn serve_ports(
+    config: &Config,
+    registry: Registry,
+    backends: &BackendManager<crate::link::LinkHandle>,
+    leaving: &Arc<AtomicBool>,
+    ops: &OpsRuntime,
+) -> Vec<ServerHandle> {
+    let exposition = Exposition::new(registry);
+    let (backends, leaving) = (backends.clone(), Arc::clone(leaving));
+    let readiness = move || {
+        vec![
+            health::Condition::check("shutdown", !leaving.load(Ordering::Acquire), "the server is shutting down"),
+            health::Condition::check("backends", backends.ready(), "no connection to any proxy agent"),
+        ]
+    };
+    let at = |bind: &flags::Bind| serve::http::Bind { host: host(&bind.host), port: bind.port };
+    vec![
+        serve::http::serve(ops.handle(), "health", at(&config.health), health::server(readiness, exposition.clone())),
+        serve::http::serve(ops.handle(), "admin", at(&config.admin), admin::server(exposition, config.profiling)),
+    ]
+}

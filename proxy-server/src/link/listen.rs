@@ -1,0 +1,106 @@
+//! The agent port: from a TCP connection to the streams that it carries.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, tune};
+use transport::tls::{PeerIdentity, ServerTls, read_ahead};
+use transport::wire::{ServerSettings, serve_connection};
+
+use super::accept::AgentService;
+
+/// How long bytes that we sent may stay unacknowledged: grpc-go sets its keepalive time-out, 20 s.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What serves the agent port.
+pub struct AgentListener {
+    listener: TcpListener,
+    tls: ServerTls,
+    service: AgentService,
+    settings: ServerSettings,
+}
+
+impl AgentListener {
+    /// A listener that is bound, and not accepting yet. Agents that say nothing for `keepalive` are pinged.
+    pub fn new(listener: TcpListener, tls: ServerTls, service: AgentService, keepalive: Duration) -> Self {
+        let mut settings = ServerSettings::for_agents();
+        settings.keepalive.interval = keepalive;
+        AgentListener { listener, tls, service, settings }
+    }
+
+    /// Accepts agents until `stop` falls, then waits for the connections of those that were accepted. Dropping
+    /// the future ends them.
+    pub async fn serve(self, stop: CancellationToken) {
+        let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
+        let mut listener = AcceptLoop::new(self.listener, name);
+        let (gate, settings) = (HandshakeGate::default(), Arc::new(self.settings));
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                (stream, address) = listener.accept() => {
+                    let serving = serve(
+                        stream, address, self.tls.clone(), gate.clone(), Arc::clone(&settings), self.service.clone(),
+                    );
+                    connections.spawn(serving);
+                }
+                Some(ended) = connections.join_next() => report(ended),
+                () = stop.cancelled() => break,
+            }
+        }
+        drop(listener);
+        while let Some(ended) = connections.join_next().await {
+            report(ended);
+        }
+    }
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "an agent connection's task failed; the agent will reconnect");
+    }
+}
+
+/// Serves one connection and the streams on it.
+async fn serve(
+    stream: TcpStream,
+    address: SocketAddr,
+    tls: ServerTls,
+    gate: HandshakeGate,
+    settings: Arc<ServerSettings>,
+    service: AgentService,
+) {
+    let handshake = async {
+        tune(&stream, KeepAlive::default(), Some(USER_TIMEOUT))?;
+        gate.run(tls.accept(read_ahead(stream))).await
+    };
+    let io = match handshake.await {
+        Ok(io) => io,
+        // Port checks end here; they are no news.
+        Err(error) => {
+            tracing::debug!(%address, %error, "agent connection not accepted");
+            return;
+        }
+    };
+    let peer: Arc<str> = match PeerIdentity::of(io.get_ref().1.peer_certificates()) {
+        Some(identity) => format!("{identity} at {address}").into(),
+        None => address.to_string().into(),
+    };
+    let mut streams = JoinSet::new();
+    let served = serve_connection(io, &settings, |request| {
+        while streams.try_join_next().is_some() {}
+        streams.spawn(service.clone().serve(request, Arc::clone(&peer)));
+    })
+    .await;
+    match served {
+        Ok(()) => tracing::debug!(%peer, "agent connection ended"),
+        Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
+    }
+    // What agents sent before they left is still delivered to frontends, within the core's bounds.
+    while let Some(ended) = streams.join_next().await {
+        report(ended);
+    }
+}

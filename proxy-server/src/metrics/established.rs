@@ -1,0 +1,48 @@
+//! Established connections: how many, and how long each lived.
+
+use serve::metrics::{Histogram, Lazy, Live, LiveGuard, Registry};
+use tokio::time::Instant;
+
+use super::DURATION;
+
+/// `established_connections` and `connection_duration_seconds`, which belong together.
+#[derive(Debug, Clone)]
+pub struct Established {
+    live: Live,
+    duration: Lazy<Histogram>,
+}
+
+impl Established {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let duration = Lazy::new(|| Histogram::new(DURATION));
+        let help = "Seconds from a connection's establishment to its end";
+        registry.register("connection_duration_seconds", help, duration.clone());
+        let help = "Connections from a frontend to an endpoint";
+        Self { live: Live::register(registry, "established_connections", help), duration }
+    }
+
+    /// A connection is established, until the guard is dropped.
+    pub fn enter(&self) -> EstablishedGuard {
+        EstablishedGuard { since: Instant::now(), duration: self.duration.clone(), _live: self.live.enter() }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> i64 {
+        self.live.count()
+    }
+}
+
+/// One established connection; its drop is its end.
+#[derive(Debug)]
+#[must_use = "the connection counts as ended when this is dropped"]
+pub struct EstablishedGuard {
+    since: Instant,
+    duration: Lazy<Histogram>,
+    _live: LiveGuard,
+}
+
+impl Drop for EstablishedGuard {
+    fn drop(&mut self) {
+        self.duration.observe(self.since.elapsed());
+    }
+}

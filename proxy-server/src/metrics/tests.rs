@@ -1,0 +1,167 @@
+//! The scrape against the list of the contract: names, types, labels, buckets, and what is there from the start.
+
+use std::time::Duration;
+
+use serve::metrics::{Exposition, Held};
+use tunnel::{Cause, Dropped};
+
+use super::*;
+use crate::dial::DialObserver;
+use crate::route::RouteObserver;
+
+/// Name, type, labels in the order of the scrape, bounds of the buckets.
+type Family = (&'static str, &'static str, &'static [&'static str], &'static [&'static str]);
+
+const LATENCY_TEXT: &[&str] = &["1e-06", "1e-05", "0.0001", "0.005", "0.025", "0.1", "0.5", "2.5", "12.5", "+Inf"];
+const DEFAULT_TEXT: &[&str] =
+    &["0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf"];
+const DURATION_TEXT: &[&str] = &[
+    "1", "5", "15", "30", "60", "300", "900", "1800", "3600", "14400", "43200", "86400", "+Inf",
+];
+
+/// As the Go server registers them, sorted by name.
+const FAMILIES: &[Family] = &[
+    ("connection_duration_seconds", "histogram", &[], DURATION_TEXT),
+    ("culled_leases_count", "counter", &[], &[]),
+    ("dial_duration_seconds", "histogram", &[], LATENCY_TEXT),
+    ("dial_failure_count", "counter", &["reason"], &[]),
+    ("established_connections", "gauge", &[], &[]),
+    ("frontend_write_duration_seconds", "histogram", &[], LATENCY_TEXT),
+    ("full_receive_channels", "gauge", &["service_method"], &[]),
+    ("grpc_connections", "gauge", &["service_method"], &[]),
+    ("http_connections", "gauge", &[], &[]),
+    ("lease_delete_latency_seconds", "histogram", &["http_status_code"], DEFAULT_TEXT),
+    ("lease_delete_total", "counter", &["http_status_code", "reason"], &[]),
+    ("lease_list_latency_seconds", "histogram", &["http_status_code"], DEFAULT_TEXT),
+    ("lease_list_total", "counter", &["http_status_code", "reason"], &[]),
+    ("pending_backend_dials", "gauge", &[], &[]),
+    ("ready_backend_connections", "gauge", &[], &[]),
+    ("ready_backends", "gauge", &["proxy_strategy"], &[]),
+    ("stream_errors_total", "counter", &["code", "packet_type", "segment"], &[]),
+    ("stream_packets_total", "counter", &["packet_type", "segment"], &[]),
+];
+
+/// Ours.
+const OURS: &[Family] = &[
+    ("agent_auth_mode", "gauge", &["mode"], &[]),
+    ("connection_resets_total", "counter", &["reason"], &[]),
+    ("dropped_packets_total", "counter", &["reason"], &[]),
+    ("queued_bytes", "gauge", &[], &[]),
+];
+
+struct Scraped {
+    name: String,
+    kind: String,
+    labels: Vec<String>,
+    bounds: Vec<String>,
+}
+
+fn parse(scrape: &str) -> Vec<Scraped> {
+    let mut families: Vec<Scraped> = Vec::new();
+    for line in scrape.lines() {
+        if let Some(head) = line.strip_prefix(&format!("# TYPE {PREFIX}_")) {
+            let (name, kind) = head.split_once(' ').expect("a type line has a type");
+            let (name, kind) = (name.to_owned(), kind.to_owned());
+            families.push(Scraped { name, kind, labels: Vec::new(), bounds: Vec::new() });
+        } else if let Some(family) = families.last_mut().filter(|_| line.starts_with(PREFIX)) {
+            let body = line.split_once('{').map_or("", |(_, rest)| rest.split_once('}').expect("closed").0);
+            let mut labels = Vec::new();
+            for pair in body.split(',').filter(|pair| !pair.is_empty()) {
+                let (label, value) = pair.split_once('=').expect("a label has a value");
+                match label {
+                    "le" => family.bounds.push(value.trim_matches('"').to_owned()),
+                    _ => labels.push(label.to_owned()),
+                }
+            }
+            family.labels = labels;
+        }
+    }
+    families
+}
+
+fn use_everything(metrics: &Metrics) -> impl Sized {
+    DialObserver::started(metrics);
+    DialObserver::succeeded(metrics, Duration::from_millis(3));
+    DialObserver::started(metrics);
+    DialObserver::failed(metrics, FailureReason::NoAgent);
+    drop(metrics.established.enter());
+    metrics.frontend_write.observe(Duration::from_micros(20));
+    drop(metrics.grpc_connections.enter(ServiceMethod::Connect));
+    drop(metrics.full_receive_channels.enter(ServiceMethod::Proxy));
+    metrics.packets.meter(Segment::ToAgent).count(PacketKind::DialReq);
+    metrics.stream_error(Segment::FromAgent, Code::Unavailable, None);
+    metrics.drops.count(Dropped::UnknownDial);
+    metrics.resets.count(&Cause::Stalled);
+    metrics.lease_lists.count(200, "");
+    metrics.lease_lists.observe(200, Duration::from_millis(1));
+    metrics.lease_deletes.count(409, "Conflict");
+    metrics.lease_deletes.observe(409, Duration::from_millis(1));
+    metrics.set_agent_auth_mode(AgentAuthMode::None);
+    RouteObserver::ready_backends(metrics, Strategy::DestHost, 2);
+    RouteObserver::ready_backend_connections(metrics, 2);
+    let mut held: Held = metrics.queued_bytes.hold();
+    held.set(100);
+    held.set(40);
+    held
+}
+
+#[test]
+fn golden_families() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let scrape = Exposition::new(registry);
+    let held = use_everything(&metrics);
+
+    let mut expected: Vec<Family> = [FAMILIES, OURS].concat();
+    expected.sort_unstable_by_key(|family| family.0);
+    let found = parse(&scrape.scrape());
+    let names: Vec<&str> = found.iter().map(|family| family.name.as_str()).collect();
+    assert_eq!(names, expected.iter().map(|family| family.0).collect::<Vec<_>>());
+    for (found, (name, kind, labels, bounds)) in found.iter().zip(expected) {
+        assert_eq!(found.kind, kind, "{name}");
+        assert_eq!(found.labels, labels, "{name}");
+        assert_eq!(found.bounds, bounds, "{name}");
+    }
+    assert!(scrape.scrape().contains("_queued_bytes 40\n"));
+    drop(held);
+    assert!(scrape.scrape().contains("_queued_bytes 0\n"));
+}
+
+#[test]
+fn at_the_start_only_what_go_shows() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    // What the backend manager does for each strategy when it is built.
+    metrics.set_ready_backends(Strategy::Default, 0);
+    let found = parse(&Exposition::new(registry).scrape());
+    let names: Vec<&str> = found.iter().map(|family| family.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["culled_leases_count", "http_connections", "queued_bytes", "ready_backend_connections", "ready_backends"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_counts_once_and_its_time_is_observed() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let guards = [metrics.established.enter(), metrics.clone().established.enter()];
+    assert_eq!(metrics.established.count(), 2);
+    tokio::time::advance(Duration::from_secs(20)).await;
+    drop(guards);
+    assert_eq!(metrics.established.count(), 0);
+    let scrape = Exposition::new(registry).scrape();
+    assert!(scrape.contains(&format!("{PREFIX}_connection_duration_seconds_sum 40\n")), "{scrape}");
+    assert!(scrape.contains(&format!("{PREFIX}_connection_duration_seconds_bucket{{le=\"15\"}} 0\n")), "{scrape}");
+}
+
+#[test]
+fn reasons_of_the_kubernetes_api_are_a_closed_set() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    metrics.lease_lists.count(403, "Forbidden");
+    metrics.lease_lists.count(500, "whatever somebody sends\"");
+    let scrape = Exposition::new(registry).scrape();
+    assert!(scrape.contains("{http_status_code=\"403\",reason=\"Forbidden\"} 1"), "{scrape}");
+    assert!(scrape.contains("{http_status_code=\"500\",reason=\"Unknown\"} 1"), "{scrape}");
+}
