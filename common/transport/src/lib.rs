@@ -1,3 +1,7 @@
 //! TLS, sockets, HTTP/2 and gRPC framing.
 
+pub mod authority;
+pub mod env_proxy;
+pub mod listen;
+pub mod tls;
 pub mod wire;

@@ -83,7 +83,11 @@ fn string(block: &[u8], at: &mut usize) -> Option<Literal> {
 fn is_authority(name: &[u8], huffman: bool) -> bool {
     const NAME: &[u8] = b":authority";
     // Decoding is only worth it for what can be as short.
-    if huffman { name.len() <= NAME.len() && huffman::decode(name).as_deref() == Some(NAME) } else { name == NAME }
+    if huffman {
+        name.len() <= NAME.len() && huffman::decode(name).as_deref() == Some(NAME)
+    } else {
+        name == NAME
+    }
 }
 
 fn is_accepted(value: &[u8]) -> bool {

@@ -5,7 +5,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 
 use super::frame::PREFIX;
 use super::{Code, WireError};
@@ -34,7 +34,7 @@ pub(super) struct Deframer {
     /// How much of `prefix` is there; at `PREFIX` it has been checked and `length` holds.
     have: usize,
     length: usize,
-    gathered: BytesMut,
+    gathered: Vec<u8>,
     /// Whether the peer named a `grpc-encoding`: decides how a compressed message is refused.
     encoded: bool,
 }
@@ -72,7 +72,7 @@ impl Deframer {
             return Ok(Step::Hungry(before));
         }
         self.have = 0;
-        let message = std::mem::take(&mut self.gathered).freeze();
+        let message = Bytes::from(std::mem::take(&mut self.gathered));
         Ok(Step::Message(message, before - self.chunk.len()))
     }
 
@@ -110,8 +110,16 @@ impl Deframer {
         let need = self.gathered.len() + part.len();
         if need > self.gathered.capacity() {
             let target = need.max(self.gathered.capacity() * 2).max(FIRST_RESERVE).min(self.length);
-            self.gathered.reserve(target - self.gathered.len());
+            self.gathered.reserve_exact(target - self.gathered.len());
         }
         self.gathered.extend_from_slice(part);
+    }
+}
+
+#[cfg(test)]
+impl Deframer {
+    /// The memory that waits for the rest of a message, in bytes.
+    pub(super) fn reserved(&self) -> usize {
+        self.gathered.capacity()
     }
 }

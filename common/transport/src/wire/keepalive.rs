@@ -25,11 +25,8 @@ pub struct Keepalive {
 
 impl Keepalive {
     /// grpc-go's server: every two hours, 20 s for the answer.
-    pub const DEFAULT: Keepalive = Keepalive {
-        interval: Duration::from_secs(7200),
-        timeout: Duration::from_secs(20),
-        while_idle: true,
-    };
+    pub const DEFAULT: Keepalive =
+        Keepalive { interval: Duration::from_secs(7200), timeout: Duration::from_secs(20), while_idle: true };
 }
 
 /// The keepalive of one connection as others see it: adjusted and asked at run time.

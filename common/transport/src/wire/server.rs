@@ -197,11 +197,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
     ) -> Poll<Result<(), ConnectionError>> {
         loop {
             match self.connection.poll_accept(cx) {
-                Poll::Ready(Some(stream)) => {
-                    let (request, respond) = stream?;
+                Poll::Ready(Some(Ok((request, respond)))) => {
                     self.first_stream = None;
                     self.admit(request, respond, on_stream);
                 }
+                // Peers may hang up as soon as they have read GOAWAY.
+                Poll::Ready(Some(Err(error))) if self.leaving == Leaving::Said && error.is_io() => {
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending if self.leaving == Leaving::WhenIdle && !self.connection.has_streams() => {
                     self.say_goodbye();

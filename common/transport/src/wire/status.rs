@@ -30,7 +30,11 @@ impl WireError {
         let mut text = String::new();
         for c in message.as_ref().chars() {
             let before = text.len();
-            if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+            if c.is_control() {
+                text.extend(c.escape_default())
+            } else {
+                text.push(c)
+            }
             if text.len() > LONGEST {
                 text.truncate(before);
                 break;

@@ -98,10 +98,9 @@ impl WireStream {
             (Poll::Ready(Ok(reason)), Side::Server) => {
                 Some(WireError::new(Code::Canceled, format!("stream error received: {reason}")))
             }
-            (Poll::Ready(Ok(reason)), Side::Client(_)) => Some(WireError::new(
-                status::code_of(reason),
-                format!("stream error received: {reason}"),
-            )),
+            (Poll::Ready(Ok(reason)), Side::Client(_)) => {
+                Some(WireError::new(status::code_of(reason), format!("stream error received: {reason}")))
+            }
             (Poll::Ready(Err(error)), _) => Some(self.error(&error)),
             (Poll::Pending, Side::Client(_)) => None,
             (Poll::Pending, Side::Server) => Some(WireError::new(Code::Internal, "the stream is closed")),

@@ -1,7 +1,7 @@
 //! Header blocks, before and after.
 
-use http::uri::Authority;
 use httlib_hpack::{Decoder, Encoder};
+use http::uri::Authority;
 use proptest::prelude::*;
 
 use super::super::{block, huffman};
@@ -38,7 +38,8 @@ fn patched(before: &[u8]) -> Vec<u8> {
 
 #[test]
 fn the_socket_path_becomes_acceptable_in_every_representation() {
-    for authority in [SOCKET, b"/var/run/konnectivity server.sock", b"a@b@c:1:2", b"[::1", b"x#>^}<{|\\`\"?"] {
+    for authority in [SOCKET, b"/var/run/konnectivity server.sock", b"a@b@c:1:2", b"[::1", b"x#>^}<{|\\`\"?"]
+    {
         for kind in KINDS {
             for named in [false, true] {
                 let block = request(&mut Encoder::with_dynamic_size(4096), authority, kind, named);

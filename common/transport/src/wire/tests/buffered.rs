@@ -1,0 +1,259 @@
+//! The write adapter over a scripted transport.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tokio::io::AsyncWrite;
+
+use crate::wire::buffered::{Buffered, Flusher, buffered};
+
+/// What the transport says to the next call.
+#[derive(Debug, Clone, Copy)]
+enum Say {
+    /// Takes at most so many bytes.
+    Take(usize),
+    /// Is full, and wakes later.
+    Block,
+}
+
+#[derive(Default)]
+struct Script {
+    say: VecDeque<Say>,
+    written: Vec<u8>,
+    writes: usize,
+    /// How much was written at the last flush.
+    flushed: usize,
+    blocked: Option<Waker>,
+    shut: bool,
+}
+
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+impl AsyncWrite for Scripted {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut script = self.0.lock();
+        let limit = match script.say.pop_front() {
+            Some(Say::Block) => {
+                script.blocked = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Some(Say::Take(limit)) => limit,
+            None => usize::MAX,
+        };
+        let all = bufs.iter().flat_map(|slice| slice.to_vec()).collect::<Vec<u8>>();
+        let count = all.len().min(limit);
+        script.written.extend_from_slice(&all[..count]);
+        script.writes += 1;
+        Poll::Ready(Ok(count))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut script = self.0.lock();
+        if let Some(Say::Block) = script.say.front() {
+            script.say.pop_front();
+            script.blocked = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        script.flushed = script.written.len();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut script = self.0.lock();
+        assert_eq!(script.flushed, script.written.len(), "flushed before the end");
+        script.shut = true;
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The driver's part: what h2 does through the adapter, and the end of its turn.
+struct Driver {
+    script: Scripted,
+    io: Buffered<Scripted>,
+    flusher: Flusher<Scripted>,
+    wakes: Arc<Wakes>,
+}
+
+impl Driver {
+    fn new(say: &[Say]) -> Self {
+        let script = Scripted::default();
+        script.0.lock().say.extend(say);
+        let (io, flusher) = buffered(script.clone());
+        Driver { script, io, flusher, wakes: Arc::default() }
+    }
+
+    /// One write and h2's flush behind it.
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> Poll<usize> {
+        let waker = Waker::from(Arc::clone(&self.wakes));
+        let cx = &mut Context::from_waker(&waker);
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices).map(Result::unwrap);
+        assert!(Pin::new(&mut self.io).poll_flush(cx).is_ready(), "h2 never waits for a flush");
+        written
+    }
+
+    fn turn_ends(&mut self) -> Poll<()> {
+        let waker = Waker::from(Arc::clone(&self.wakes));
+        self.flusher.poll_flush(&mut Context::from_waker(&waker)).map(Result::unwrap)
+    }
+
+    /// The transport has room again; whoever was blocked by it must be woken.
+    fn unblock(&self) {
+        let blocked = self.script.0.lock().blocked.take().expect("somebody registered a waker");
+        let before = self.wakes.0.load(Ordering::Relaxed);
+        blocked.wake();
+        assert_eq!(self.wakes.0.load(Ordering::Relaxed), before + 1);
+    }
+
+    fn written(&self) -> Vec<u8> {
+        self.script.0.lock().written.clone()
+    }
+
+    /// Everything written and flushed.
+    fn assert_flushed(&self, all: &[u8]) {
+        let script = self.script.0.lock();
+        assert_eq!(script.written, all);
+        assert_eq!(script.flushed, all.len());
+    }
+}
+
+#[test]
+fn small_writes_of_a_turn_go_out_as_one() {
+    let mut driver = Driver::new(&[]);
+    for part in [b"one ".as_slice(), b"two ", b"three"] {
+        assert_eq!(driver.write(&[IoSlice::new(part)]), Poll::Ready(part.len()));
+        assert!(driver.written().is_empty());
+    }
+    assert_eq!(driver.turn_ends(), Poll::Ready(()));
+    driver.assert_flushed(b"one two three");
+    assert_eq!(driver.script.0.lock().writes, 1);
+    // A turn without writes costs nothing.
+    assert_eq!(driver.turn_ends(), Poll::Ready(()));
+    assert_eq!(driver.script.0.lock().writes, 1);
+}
+
+#[test]
+fn a_large_write_goes_out_at_once_behind_what_was_gathered() {
+    let mut driver = Driver::new(&[]);
+    let large = vec![7; 65_536];
+    assert_eq!(driver.write(&[IoSlice::new(b"head")]), Poll::Ready(4));
+    assert_eq!(driver.write(&[IoSlice::new(b"more"), IoSlice::new(&large)]), Poll::Ready(4 + 65_536));
+    assert_eq!(driver.written(), [b"headmore".as_slice(), &large].concat());
+    assert_eq!(driver.script.0.lock().writes, 1);
+    assert_eq!(driver.turn_ends(), Poll::Ready(()));
+    driver.assert_flushed(&[b"headmore".as_slice(), &large].concat());
+}
+
+#[test]
+fn a_blocked_flush_is_finished_by_a_later_turn_without_new_writes() {
+    for say in [
+        vec![Say::Block],
+        vec![Say::Take(2), Say::Block],
+        vec![Say::Take(2), Say::Block, Say::Take(1), Say::Block],
+        vec![Say::Take(usize::MAX), Say::Block],
+    ] {
+        let mut driver = Driver::new(&say);
+        assert_eq!(driver.write(&[IoSlice::new(b"hello")]), Poll::Ready(5));
+        while driver.turn_ends().is_pending() {
+            driver.unblock();
+        }
+        driver.assert_flushed(b"hello");
+    }
+}
+
+#[test]
+fn a_transport_that_blocks_blocks_h2_within_the_buffer() {
+    let mut driver = Driver::new(&[Say::Block; 200]);
+    let mut taken = 0;
+    while driver.write(&[IoSlice::new(&[1; 1000])]).is_ready() {
+        taken += 1000;
+        assert!(taken <= 16 << 10, "nothing piles up");
+    }
+    driver.unblock();
+    driver.script.0.lock().say.clear();
+    assert_eq!(driver.write(&[IoSlice::new(&[1; 1000])]), Poll::Ready(1000));
+    assert_eq!(driver.turn_ends(), Poll::Ready(()));
+    driver.assert_flushed(&vec![1; taken + 1000]);
+}
+
+#[test]
+fn shutdown_flushes_first() {
+    let mut driver = Driver::new(&[Say::Take(3), Say::Block]);
+    assert_eq!(driver.write(&[IoSlice::new(b"goodbye")]), Poll::Ready(7));
+    let waker = Waker::from(Arc::clone(&driver.wakes));
+    let cx = &mut Context::from_waker(&waker);
+    assert!(Pin::new(&mut driver.io).poll_shutdown(cx).is_pending());
+    driver.unblock();
+    assert!(Pin::new(&mut driver.io).poll_shutdown(cx).is_ready());
+    driver.assert_flushed(b"goodbye");
+    assert!(driver.script.0.lock().shut);
+}
+
+fn say() -> impl Strategy<Value = Say> {
+    prop_oneof![Just(Say::Block), (1_usize..20).prop_map(Say::Take), (1_usize..40_000).prop_map(Say::Take),]
+}
+
+proptest! {
+    #[test]
+    fn every_byte_once_and_in_order(
+        turns in vec(vec(vec(prop_oneof![0_usize..60, 0_usize..30_000], 1..4), 0..6), 1..6),
+        say in vec(say(), 0..60),
+    ) {
+        let mut driver = Driver::new(&say);
+        let (mut sent, mut stamp) = (Vec::new(), 0_u8);
+        for write in turns.into_iter().flatten().map(Some).chain([None]) {
+            let parts = write.into_iter().flatten().map(|length| {
+                stamp = stamp.wrapping_add(1);
+                vec![stamp; length]
+            }).collect::<Vec<_>>();
+            let mut slices = parts.iter().map(|part| IoSlice::new(part)).collect::<Vec<_>>();
+            let mut slices = slices.as_mut_slice();
+            sent.extend(parts.concat());
+            while slices.iter().any(|slice| !slice.is_empty()) {
+                match driver.write(slices) {
+                    Poll::Ready(count) => {
+                        prop_assert!(count > 0);
+                        IoSlice::advance_slices(&mut slices, count);
+                    }
+                    Poll::Pending => {
+                        // The turn ends here, and the next begins when the transport wakes the driver.
+                        let _blocked = driver.turn_ends();
+                        driver.unblock();
+                    }
+                }
+            }
+        }
+        while driver.turn_ends().is_pending() {
+            driver.unblock();
+        }
+        driver.assert_flushed(&sent);
+    }
+}

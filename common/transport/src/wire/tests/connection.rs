@@ -1,0 +1,281 @@
+//! Requests that are refused, limits, and the ends of connections.
+
+use std::future::pending;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use tokio::io::{AsyncReadExt, duplex};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tunnel::Packet;
+
+use super::{data, dial, next, packet, serve, soon};
+use crate::wire::{
+    ClientSettings, Code, ConnectionError, ServerSettings, Wire, WireError, connect, serve_connection_until,
+};
+
+fn request(method: Method, content_type: &'static str) -> Request<()> {
+    let mut request = Request::new(());
+    *request.method_mut() = method;
+    *request.uri_mut() = "http://server/AgentService/Connect".parse().unwrap();
+    request.headers_mut().insert("content-type", HeaderValue::from_static(content_type));
+    request
+}
+
+async fn answer(requests: &SendRequest<Bytes>, request: Request<()>) -> Response<h2::RecvStream> {
+    let mut requests = requests.clone().ready().await.unwrap();
+    let (response, _send) = requests.send_request(request, true).unwrap();
+    soon(response).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_grpc_is_refused_before_the_caller_sees_it() {
+    let (near, far) = duplex(1 << 20);
+    let mut served = serve(far, ServerSettings::for_frontends());
+    let (requests, connection) = h2::client::handshake(near).await.unwrap();
+    tokio::spawn(connection);
+    for (method, content_type, status) in [
+        (Method::GET, "application/grpc", StatusCode::METHOD_NOT_ALLOWED),
+        (Method::POST, "application/json", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        (Method::POST, "application/grpc-web", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    ] {
+        assert_eq!(answer(&requests, request(method, content_type)).await.status(), status);
+    }
+    assert!(served.requests.try_recv().is_err());
+    for content_type in ["application/grpc", "application/grpc+proto", "Application/gRPC; charset=utf-8"] {
+        let (answer, ()) = tokio::join!(answer(&requests, request(Method::POST, content_type)), async {
+            let request = soon(served.requests.recv()).await.unwrap();
+            assert_eq!(request.path, "/AgentService/Connect");
+            request.refuse(Code::Unimplemented, "no such method");
+        });
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.headers()["grpc-status"], "12");
+        assert_eq!(answer.headers()["grpc-message"], "no such method");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_the_clients_error() {
+    let (near, far) = duplex(1 << 20);
+    let mut served = serve(far, ServerSettings::for_agents());
+    let (client, ()) = tokio::join!(dial(near, HeaderMap::new()), async {
+        soon(served.requests.recv()).await.unwrap().refuse(Code::Unknown, "token: größer als erlaubt");
+    });
+    assert_eq!(client.unwrap_err(), WireError::new(Code::Unknown, "token: größer als erlaubt"));
+    // The client's connection ended with it.
+    soon(served.serving).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn metadata_goes_both_ways() {
+    let (near, far) = duplex(1 << 20);
+    let mut served = serve(far, ServerSettings::for_agents());
+    let mut metadata = HeaderMap::new();
+    metadata.insert("agentid", HeaderValue::from_static("a1"));
+    let (client, server) = tokio::join!(dial(near, metadata), async {
+        let request = soon(served.requests.recv()).await.unwrap();
+        assert_eq!(request.metadata["agentid"], "a1");
+        assert_eq!(request.metadata["te"], "trailers");
+        let mut answer = HeaderMap::new();
+        answer.insert("serverid", HeaderValue::from_static("s1"));
+        request.accept(answer).unwrap()
+    });
+    assert_eq!(client.unwrap().metadata["serverid"], "s1");
+    drop(server);
+}
+
+#[tokio::test(start_paused = true)]
+async fn header_lists_are_limited() {
+    for (length, fits) in [(60_000, true), (70_000, false)] {
+        let (near, far) = duplex(1 << 20);
+        let mut served = serve(far, ServerSettings::for_agents());
+        let mut metadata = HeaderMap::new();
+        for number in 0..length / 10_000 {
+            let value = HeaderValue::from_bytes(&vec![b'a' + number as u8; 9_900]).unwrap();
+            metadata.append("agentidentifiers", value);
+        }
+        let dialling = dial(near, metadata);
+        if fits {
+            let (client, server) = tokio::join!(dialling, served.accept());
+            client.unwrap();
+            drop(server);
+        } else {
+            dialling.await.unwrap_err();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn agents_get_eight_streams() {
+    let (near, far) = duplex(1 << 20);
+    let _served = serve(far, ServerSettings::for_agents());
+    let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+    tokio::spawn(connection);
+    // The first answer is behind the server's settings.
+    assert_eq!(answer(&requests, request(Method::GET, "")).await.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(requests.current_max_send_streams(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_no_grpc() {
+    for (status, content_type, code) in [
+        (502, "text/html", Code::Unavailable),
+        (404, "text/html", Code::Unimplemented),
+        (403, "application/grpc", Code::PermissionDenied),
+        (200, "text/html", Code::Unknown),
+    ] {
+        let (near, far) = duplex(1 << 20);
+        tokio::spawn(async move {
+            let mut connection = h2::server::handshake(far).await.unwrap();
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let response = Response::builder().status(status).header("content-type", content_type);
+                let _sent: h2::SendStream<Bytes> =
+                    respond.send_response(response.body(()).unwrap(), true).unwrap();
+            }
+        });
+        assert_eq!(dial(near, HeaderMap::new()).await.unwrap_err().code, code, "{status} {content_type}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_may_be_over_with_its_headers() {
+    let (near, far) = duplex(1 << 20);
+    let mut served = serve(far, ServerSettings::for_agents());
+    let (client, ()) = tokio::join!(dial(near, HeaderMap::new()), async {
+        soon(served.requests.recv()).await.unwrap().refuse(Code::OK, "");
+    });
+    let mut client = client.unwrap();
+    assert_eq!(next(&mut client.stream).await, None);
+    assert!(client.stream.send(Packet::Drain).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_is_a_deadline() {
+    let (near, _far) = duplex(1 << 20);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let settings = ClientSettings::for_agents();
+    let error = connect(near, &settings, "server", "/AgentService/Connect", HeaderMap::new(), deadline).await;
+    assert_eq!(error.unwrap_err().code, Code::DeadlineExceeded);
+    assert_eq!(Instant::now(), deadline);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_authority_that_is_none_is_named() {
+    let (near, _far) = duplex(1 << 20);
+    let settings = ClientSettings::for_agents();
+    let error =
+        connect(near, &settings, "a b", "/AgentService/Connect", HeaderMap::new(), Instant::now()).await;
+    assert!(error.unwrap_err().message.contains("\"a b\""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_stream_ends() {
+    for hello in [false, true] {
+        let (near, far) = duplex(1 << 20);
+        let served = serve(far, ServerSettings::for_agents());
+        let before = Instant::now();
+        let mut silent = Some(near);
+        let mut kept = None;
+        if hello {
+            let (requests, connection) = h2::client::handshake::<_>(silent.take().unwrap()).await.unwrap();
+            tokio::spawn(connection);
+            kept = Some(requests);
+        }
+        let end = soon(served.serving).await.unwrap();
+        assert!(matches!(end, Err(ConnectionError::NoStream)), "{end:?}");
+        assert_eq!(before.elapsed().as_secs(), 10);
+        drop((silent, kept));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_instead_of_http2_is_an_error() {
+    let (mut near, far) = duplex(1 << 20);
+    let served = serve(far, ServerSettings::for_frontends());
+    tokio::io::AsyncWriteExt::write_all(&mut near, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let end = soon(served.serving).await.unwrap();
+    assert!(matches!(end, Err(ConnectionError::Http2(_))), "{end:?}");
+    let mut rest = Vec::new();
+    near.read_to_end(&mut rest).await.unwrap();
+}
+
+/// A shutdown with one stream open and another asked for afterwards; returns the latter's status.
+async fn shut_down(settings: ServerSettings) -> Result<Response<h2::RecvStream>, h2::Error> {
+    let (near, far) = duplex(1 << 20);
+    let (requests, mut arrivals) = mpsc::unbounded_channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(async move {
+        let on_stream = |request| drop(requests.send(request));
+        serve_connection_until(far, &settings, on_stream, async { drop(stopped.await) }).await
+    });
+    let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut requests = requests.ready().await.unwrap();
+    let (first, mut send) = requests.send_request(request(Method::POST, "application/grpc"), false).unwrap();
+    let mut stream = soon(arrivals.recv()).await.unwrap().accept(HeaderMap::new()).unwrap();
+    let mut body = soon(first).await.unwrap().into_body();
+    stop.send(()).unwrap();
+    // Once the server has turned, a new stream is too late.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let late = match requests.ready().await {
+        Ok(mut requests) => {
+            soon(requests.send_request(request(Method::POST, "application/grpc"), true)?.0).await
+        }
+        Err(error) => Err(error),
+    };
+    // The established stream lives.
+    send.send_data(Bytes::from_static(&[0, 0, 0, 0, 4, 8, 6, 0x42, 0]), false).unwrap();
+    assert_eq!(packet(&mut stream).await, Packet::Drain);
+    stream.send(data("alive")).unwrap();
+    assert!(soon(body.data()).await.unwrap().unwrap().ends_with(b"alive"));
+    assert!(!serving.is_finished());
+    stream.finish();
+    drop(stream);
+    assert_eq!(soon(body.trailers()).await.unwrap().unwrap()["grpc-status"], "0");
+    drop((send, body));
+    soon(serving).await.unwrap().unwrap();
+    drop(connection);
+    late
+}
+
+#[tokio::test(start_paused = true)]
+async fn agents_see_no_goaway_while_a_stream_lives() {
+    let late = shut_down(ServerSettings::for_agents()).await.unwrap();
+    assert_eq!(late.headers()["grpc-status"], "14");
+}
+
+#[tokio::test(start_paused = true)]
+async fn frontends_see_goaway() {
+    assert!(shut_down(ServerSettings::for_frontends()).await.unwrap_err().is_go_away());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_ends_at_shutdown() {
+    for settings in [ServerSettings::for_agents(), ServerSettings::for_frontends()] {
+        let (near, far) = duplex(1 << 20);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(async move {
+            serve_connection_until(far, &settings, drop, async { drop(stopped.await) }).await
+        });
+        let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+        tokio::spawn(connection);
+        assert_eq!(
+            answer(&requests, request(Method::GET, "")).await.status(),
+            StatusCode::METHOD_NOT_ALLOWED
+        );
+        stop.send(()).unwrap();
+        soon(serving).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_before_the_preface_ends_at_once() {
+    let (_near, far) = duplex(1 << 20);
+    let settings = ServerSettings::for_agents();
+    soon(serve_connection_until(far, &settings, drop, async {})).await.unwrap();
+    let (near, far) = duplex(1 << 20);
+    drop(near);
+    soon(serve_connection_until(far, &settings, drop, pending())).await.unwrap_err();
+}

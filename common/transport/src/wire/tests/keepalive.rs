@@ -1,0 +1,108 @@
+//! Dead peers, in paused time.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::io::duplex;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{data, failure, packet, pair, pair_with, serve, soon};
+use crate::wire::{Code, ConnectionError, Keepalive, ServerSettings, Wire};
+
+const TEN_AND_FIVE: Keepalive =
+    Keepalive { interval: Duration::from_secs(10), timeout: Duration::from_secs(5), while_idle: true };
+
+fn settings(keepalive: Keepalive) -> ServerSettings {
+    ServerSettings { keepalive, first_stream_timeout: None, ..ServerSettings::for_agents() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_finds_a_dead_client() {
+    let mut pair = pair_with(settings(TEN_AND_FIVE)).await;
+    let before = Instant::now();
+    pair.frozen.store(true, Ordering::Relaxed);
+    let end = soon(pair.served.serving).await.unwrap();
+    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert_eq!(before.elapsed().as_secs(), 15);
+    assert_eq!(failure(&mut pair.server).await.code, Code::Canceled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_client_finds_a_dead_server_by_the_period_of_the_day() {
+    let mut pair = pair().await;
+    sleep(Duration::from_secs(100)).await;
+    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    // The silence so far counts: a ping goes out at once.
+    pair.frozen.store(true, Ordering::Relaxed);
+    let before = Instant::now();
+    let end = soon(pair.client.connection.closed()).await;
+    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert_eq!(before.elapsed().as_secs(), 5);
+    assert_eq!(failure(&mut pair.client.stream).await.code, Code::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn living_peers_are_left_alone() {
+    let mut pair = pair_with(settings(TEN_AND_FIVE)).await;
+    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    sleep(Duration::from_secs(3600)).await;
+    pair.client.stream.send(data("here")).unwrap();
+    assert_eq!(packet(&mut pair.server).await, data("here"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unread_data_does_not_delay_pings() {
+    let mut pair = pair_with(settings(TEN_AND_FIVE)).await;
+    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    for _ in 0..100 {
+        pair.client.stream.send(data(vec![1; 60_000])).unwrap();
+        pair.server.send(data(vec![1; 60_000])).unwrap();
+    }
+    sleep(Duration::from_secs(3600)).await;
+    for _ in 0..100 {
+        assert_eq!(packet(&mut pair.server).await, data(vec![1; 60_000]));
+        assert_eq!(packet(&mut pair.client.stream).await, data(vec![1; 60_000]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_connections_are_pinged_only_if_wanted() {
+    for while_idle in [false, true] {
+        let (mut near, far) = duplex(1 << 20);
+        let served = serve(far, settings(Keepalive { while_idle, ..TEN_AND_FIVE }));
+        // A preface and SETTINGS, and nothing more.
+        let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        tokio::io::AsyncWriteExt::write_all(&mut near, hello).await.unwrap();
+        let end = timeout(Duration::from_secs(3000), served.serving).await;
+        assert_eq!(end.is_ok(), while_idle);
+        drop(near);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_shows_how_long_a_peer_is_silent() {
+    let pair = pair().await;
+    let pulse = &pair.client.connection.pulse;
+    assert_eq!(pulse.unanswered_for(), None);
+    pulse.probe();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(pulse.unanswered_for(), None, "answered");
+    pair.frozen.store(true, Ordering::Relaxed);
+    pulse.probe();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(pulse.unanswered_for().map(|silent| silent.as_secs()), Some(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_period_of_nothing_does_not_spin() {
+    let pair = pair().await;
+    pair.client.connection.set_keepalive(Keepalive {
+        interval: Duration::ZERO,
+        timeout: Duration::MAX,
+        while_idle: false,
+    });
+    sleep(Duration::from_millis(200)).await;
+    pair.client.connection.set_keepalive(Keepalive { interval: Duration::MAX, ..TEN_AND_FIVE });
+    sleep(Duration::from_secs(3600)).await;
+    assert!(!pair.served.serving.is_finished());
+}
