@@ -86,9 +86,7 @@ async fn bounded(
     proxy: &Proxy,
     attempt: impl Future<Output = Result<TcpStream, ConnectError>>,
 ) -> Result<TcpStream, ConnectError> {
-    let timeout = |_| ConnectError::Timeout {
-        proxy: proxy.to_string(),
-    };
+    let timeout = |_| ConnectError::Timeout { proxy: proxy.to_string() };
     tokio::time::timeout(PROXY_LIMIT, attempt).await.map_err(timeout)?
 }
 
@@ -102,11 +100,9 @@ async fn negotiate(mut stream: TcpStream, proxy: &Proxy, target: &str) -> Result
     let head = read_head(&mut stream, proxy).await?;
     match status(&head) {
         Some((code, _)) if (200..300).contains(&code) => Ok(stream),
-        Some((_, status)) => Err(ConnectError::Refused {
-            proxy: proxy.to_string(),
-            target: target.to_owned(),
-            status,
-        }),
+        Some((_, status)) => {
+            Err(ConnectError::Refused { proxy: proxy.to_string(), target: target.to_owned(), status })
+        }
         None => Err(ConnectError::Protocol {
             proxy: proxy.to_string(),
             why: "its answer has no HTTP status line",
@@ -143,10 +139,7 @@ async fn read_head(stream: &mut TcpStream, proxy: &Proxy) -> Result<Vec<u8>, Con
             return Ok(head);
         }
     }
-    Err(ConnectError::Protocol {
-        proxy: proxy.to_string(),
-        why: "the head of its answer is too long",
-    })
+    Err(ConnectError::Protocol { proxy: proxy.to_string(), why: "the head of its answer is too long" })
 }
 
 /// The length of the head with its empty line, if `head` holds it. Lines end in LF or CR LF, as Go reads
@@ -173,8 +166,5 @@ fn status(head: &[u8]) -> Option<(u16, String)> {
 }
 
 fn failed(proxy: &Proxy, source: io::Error) -> ConnectError {
-    ConnectError::Io {
-        proxy: proxy.to_string(),
-        source,
-    }
+    ConnectError::Io { proxy: proxy.to_string(), source }
 }

@@ -37,19 +37,31 @@ impl EnvProxy {
             set.unwrap_or_default()
         };
         let https = first(["HTTPS_PROXY", "https_proxy"]);
-        Self {
-            proxy: if https.is_empty() { Ok(None) } else { Proxy::parse(&https).map(Some) },
-            no_proxy: NoProxy::parse(&first(["NO_PROXY", "no_proxy"])),
-        }
+        Self { proxy: parse(&https), no_proxy: NoProxy::parse(&first(["NO_PROXY", "no_proxy"])) }
     }
 
     /// The proxy to use for a server; `None` is to dial it directly.
     ///
     /// # Errors
-    /// The environment's URL is not one. As in Go that fails every dial, those that `NO_PROXY`
-    /// would exempt included.
+    /// The environment's URL names no usable proxy, and the server is not exempt.
     pub fn proxy_for(&self, host: &str, port: u16) -> Result<Option<&Proxy>, ProxyUrlError> {
-        let proxy = self.proxy.as_ref().map_err(Clone::clone)?;
-        Ok(proxy.as_ref().filter(|_| !self.no_proxy.exempts(host, port)))
+        if self.no_proxy.exempts(host, port) {
+            return Ok(None);
+        }
+        self.proxy.as_ref().map(Option::as_ref).map_err(Clone::clone)
+    }
+}
+
+/// What Go cannot even parse it passes over in silence, and dials directly; so do we, with a warning.
+fn parse(text: &str) -> Result<Option<Proxy>, ProxyUrlError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match Proxy::parse(text) {
+        Err(error) if error.is_ignored() => {
+            tracing::warn!(%error, "dialling without a proxy");
+            Ok(None)
+        }
+        parsed => parsed.map(Some),
     }
 }

@@ -66,7 +66,7 @@ impl Rule {
             Self::Address { ip: wanted, port } => ip == Some(*wanted) && right_port(port),
             Self::Domain { suffix, bare, port } => {
                 let same = *bare && suffix.strip_prefix('.') == Some(name);
-                (same || name.ends_with(suffix.as_str())) && right_port(port)
+                ip.is_none() && (same || name.ends_with(suffix.as_str())) && right_port(port)
             }
         }
     }
@@ -79,10 +79,7 @@ fn rule(entry: &str) -> Option<Rule> {
     let (host, port) = split_port(entry);
     let port = port.filter(|port| !port.is_empty()).map(str::to_owned);
     if let Ok(ip) = host.parse::<IpAddr>() {
-        return Some(Rule::Address {
-            ip: ip.to_canonical(),
-            port,
-        });
+        return Some(Rule::Address { ip: ip.to_canonical(), port });
     }
     let host = host.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(host);
     if host.is_empty() {
@@ -96,12 +93,12 @@ fn rule(entry: &str) -> Option<Rule> {
 /// IPv4 written as IPv6 is IPv4.
 fn canonical(network: IpNet) -> IpNet {
     let mapped = match network {
-        IpNet::V6(v6) if v6.prefix_len() >= 96 => v6.addr().to_ipv4_mapped().map(|ip| (ip, v6.prefix_len() - 96)),
+        IpNet::V6(v6) if v6.prefix_len() >= 96 => {
+            v6.addr().to_ipv4_mapped().map(|ip| (ip, v6.prefix_len() - 96))
+        }
         _ => None,
     };
-    mapped
-        .and_then(|(ip, length)| IpNet::new(ip.into(), length).ok())
-        .unwrap_or(network)
+    mapped.and_then(|(ip, length)| IpNet::new(ip.into(), length).ok()).unwrap_or(network)
 }
 
 /// Splits at a port's colon, if there is exactly one outside brackets.

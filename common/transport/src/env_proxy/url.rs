@@ -25,6 +25,23 @@ pub struct Proxy {
 #[error("the proxy URL in HTTPS_PROXY is not usable: {why} (expected http://[user:password@]host:port)")]
 pub struct ProxyUrlError {
     why: &'static str,
+    ignored: bool,
+}
+
+impl ProxyUrlError {
+    fn new(why: &'static str) -> Self {
+        Self { why, ignored: false }
+    }
+
+    /// For texts that are no URL at all in Go's eyes.
+    fn no_url(why: &'static str) -> Self {
+        Self { why, ignored: true }
+    }
+
+    /// True if Go behaves as if there were no proxy.
+    pub fn is_ignored(&self) -> bool {
+        self.ignored
+    }
 }
 
 impl Proxy {
@@ -33,9 +50,9 @@ impl Proxy {
     /// # Errors
     /// No host, a bad port, bad percent escapes, characters that no URL has.
     pub fn parse(text: &str) -> Result<Self, ProxyUrlError> {
-        let bad = |why| ProxyUrlError { why };
-        if text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
-            return Err(bad("it contains a space or a control character"));
+        let bad = ProxyUrlError::new;
+        if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+            return Err(ProxyUrlError::no_url("it contains a control character"));
         }
         let rest = match text.split_once("://") {
             Some((scheme, rest)) if is_scheme(scheme) => rest,
@@ -51,7 +68,7 @@ impl Proxy {
         Ok(Self {
             host: host.to_owned(),
             port,
-            authorization: user.map(basic).transpose().map_err(bad)?,
+            authorization: user.map(basic).transpose().map_err(ProxyUrlError::no_url)?,
         })
     }
 
@@ -117,7 +134,7 @@ fn split_port(address: &str) -> Result<(&str, u16), &'static str> {
     if host.is_empty() {
         return Err("it has no host");
     }
-    if host.contains(['%', '"', '<', '>', '\\', '^', '`', '{', '|', '}', '[', ']']) {
+    if host.contains([' ', '%', '"', '<', '>', '\\', '^', '`', '{', '|', '}', '[', ']']) {
         return Err("its host has a character that is not allowed there");
     }
     match port {

@@ -57,11 +57,7 @@ struct Episode {
 impl<S: Source> AcceptLoop<S> {
     /// `name` is what logs call the listener: its address.
     pub fn new(source: S, name: impl Into<String>) -> Self {
-        Self {
-            source,
-            name: name.into(),
-            episode: None,
-        }
+        Self { source, name: name.into(), episode: None }
     }
 
     /// The source, for its address.
@@ -102,11 +98,7 @@ impl<S: Source> AcceptLoop<S> {
                 (ACCEPT_BACKOFF_FIRST, 1)
             }
         };
-        self.episode = Some(Episode {
-            pause,
-            until: Instant::now() + pause,
-            failures,
-        });
+        self.episode = Some(Episode { pause, until: Instant::now() + pause, failures });
     }
 
     fn recovered(&mut self) {

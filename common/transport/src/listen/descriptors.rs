@@ -18,18 +18,11 @@ impl DescriptorLimit {
     /// refuses, the limit stays.
     pub fn raise() -> Self {
         let found = getrlimit(Resource::Nofile);
-        let wanted = Rlimit {
-            current: found.maximum,
-            maximum: found.maximum,
-        };
+        let wanted = Rlimit { current: found.maximum, maximum: found.maximum };
         if found.current != found.maximum && setrlimit(Resource::Nofile, wanted).is_err() {
             tracing::warn!(soft = ?found.current, hard = ?found.maximum, "cannot raise the limit on open descriptors");
         }
-        Self {
-            before: found.current,
-            now: getrlimit(Resource::Nofile).current,
-            hard: found.maximum,
-        }
+        Self { before: found.current, now: getrlimit(Resource::Nofile).current, hard: found.maximum }
     }
 
     /// Descriptors that connections may use: the limit less min(512, a quarter), which stays for

@@ -24,10 +24,7 @@ impl Default for HandshakeGate {
 impl HandshakeGate {
     /// `in_flight` handshakes at once, each done within `limit` of its call.
     pub fn new(in_flight: usize, limit: Duration) -> Self {
-        Self {
-            turns: Arc::new(Semaphore::new(in_flight)),
-            limit,
-        }
+        Self { turns: Arc::new(Semaphore::new(in_flight)), limit }
     }
 
     /// Runs one handshake. Waiting for a turn counts into the limit: whoever blocks the gate came

@@ -21,7 +21,8 @@ pub use descriptors::DescriptorLimit;
 pub use error::BindError;
 pub use gate::HandshakeGate;
 pub use limits::{
-    ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, HANDSHAKES_IN_FLIGHT, UNIX_MODE, UNIX_WATCH,
+    ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, HANDSHAKES_IN_FLIGHT, UNIX_MODE,
+    UNIX_WATCH,
 };
 pub use tcp::{KeepAlive, bind_tcp, set_notsent_lowat, set_send_buffer, tune};
 pub use unix::UnixSocket;

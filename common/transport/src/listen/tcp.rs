@@ -26,11 +26,7 @@ impl Default for KeepAlive {
     /// 10 s, 5 s, 3: a peer that vanished is noticed within 25 s, even when HTTP/2 pings are rare
     /// because a Go server would count them as abuse.
     fn default() -> Self {
-        Self {
-            idle: Duration::from_secs(10),
-            interval: Duration::from_secs(5),
-            probes: 3,
-        }
+        Self { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 3 }
     }
 }
 
@@ -51,16 +47,11 @@ pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
         Err(_) => match resolve(bare, port) {
             Some(address) => listener(address, false),
             None => {
-                return Err(BindError::Host {
-                    address: shown,
-                    host: host.to_owned(),
-                });
+                return Err(BindError::Host { address: shown, host: host.to_owned() });
             }
         },
     };
-    bound
-        .and_then(TcpListener::from_std)
-        .map_err(|source| BindError::Tcp { address: shown, source })
+    bound.and_then(TcpListener::from_std).map_err(|source| BindError::Tcp { address: shown, source })
 }
 
 fn every_address(port: u16) -> io::Result<StdListener> {
@@ -72,7 +63,10 @@ fn every_address(port: u16) -> io::Result<StdListener> {
 
 fn lacks_ipv6(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    matches!(Errno::from_io_error(error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT))
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT)
+    )
 }
 
 fn listener(address: SocketAddr, dual_stack: bool) -> io::Result<StdListener> {

@@ -1,1 +1,271 @@
+//! Listeners with real sockets, and the back-off with paused time.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::Path;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use socket2::SockRef;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::tls::HandshakeError;
+
+/// Plays a script of accepts, and notes when it was asked.
+struct Script {
+    results: VecDeque<Result<u32, Errno>>,
+    asked: Vec<Instant>,
+}
+
+impl Script {
+    fn new(results: impl IntoIterator<Item = Result<u32, Errno>>) -> Self {
+        Self { results: results.into_iter().collect(), asked: Vec::new() }
+    }
+}
+
+impl Source for Script {
+    type Conn = u32;
+
+    fn poll_accept(&mut self, _: &mut Context<'_>) -> Poll<io::Result<u32>> {
+        self.asked.push(Instant::now());
+        match self.results.pop_front() {
+            Some(result) => Poll::Ready(result.map_err(io::Error::from)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lack_of_descriptors_is_waited_out() {
+    for lack in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+        let script = Script::new((0..12).map(|_| Err(lack)).chain([Ok(7), Err(lack), Ok(8)]));
+        let mut accepting = AcceptLoop::new(script, "test");
+        assert_eq!(accepting.accept().await, 7);
+        let asked = &accepting.source().asked;
+        let pauses: Vec<_> = asked.windows(2).map(|two| (two[1] - two[0]).as_millis()).collect();
+        // Timers have a resolution of 1 ms, and never fire early.
+        let wanted = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000, 1000];
+        assert!(pauses.iter().zip(wanted).all(|(got, want)| (want..want + 3).contains(got)), "{pauses:?}");
+        // A new episode begins from the start.
+        let before = Instant::now();
+        assert_eq!(accepting.accept().await, 8);
+        assert!(before.elapsed() < Duration::from_millis(10));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_one_connection_cost_no_time() {
+    let script = [Errno::CONNABORTED, Errno::INTR, Errno::PERM, Errno::HOSTUNREACH].map(Err);
+    let mut accepting = AcceptLoop::new(Script::new(script.into_iter().chain([Ok(1)])), "test");
+    let before = Instant::now();
+    assert_eq!(accepting.accept().await, 1);
+    assert_eq!(before.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_accept_keeps_its_pause() {
+    let mut accepting =
+        AcceptLoop::new(Script::new((0..20).map(|_| Err(Errno::MFILE)).chain([Ok(1)])), "test");
+    let before = Instant::now();
+    loop {
+        if let Ok(conn) = timeout(Duration::from_millis(1), accepting.accept()).await {
+            assert_eq!(conn, 1);
+            break;
+        }
+    }
+    assert!(before.elapsed() > Duration::from_secs(12));
+    assert_eq!(accepting.source().asked.len(), 21);
+}
+
+#[tokio::test]
+async fn a_stopped_loop_closes_its_listener() {
+    let listener = bind_tcp("127.0.0.1", 0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, (send, mut accepted)) = (CancellationToken::new(), tokio::sync::mpsc::unbounded_channel());
+    let accepting = AcceptLoop::new(listener, address.to_string());
+    let running = tokio::spawn(accepting.run(stop.clone(), move |(stream, peer)| {
+        send.send((stream, peer)).unwrap();
+    }));
+    let client = TcpStream::connect(address).await.unwrap();
+    let (stream, peer) = accepted.recv().await.unwrap();
+    assert_eq!(peer, client.local_addr().unwrap());
+    stop.cancel();
+    running.await.unwrap();
+    assert_eq!(TcpStream::connect(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    assert!(stream.peer_addr().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn handshakes_are_bounded_in_number_and_time() {
+    let gate = HandshakeGate::new(1, HANDSHAKE_LIMIT);
+    let stuck = tokio::spawn({
+        let gate = gate.clone();
+        async move { gate.run(std::future::pending::<Result<(), HandshakeError>>()).await }
+    });
+    tokio::task::yield_now().await;
+    let before = Instant::now();
+    // Waits for the stuck one's end, and is served then.
+    let waited = gate.clone();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(waited.run(async { Ok::<_, HandshakeError>(5) }).await.is_ok_and(|five| five == 5));
+    assert!(before.elapsed() >= HANDSHAKE_LIMIT - Duration::from_millis(10));
+    assert!(matches!(stuck.await.unwrap(), Err(HandshakeError::Timeout(_))));
+}
+
+#[tokio::test]
+async fn tcp_binds_as_go_does() {
+    for host in ["", "0.0.0.0", "::", "[::]"] {
+        let listener = bind_tcp(host, 0).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        if listener.local_addr().unwrap().is_ipv6() {
+            TcpStream::connect(("::1", port)).await.unwrap();
+        }
+    }
+    for host in ["127.0.0.1", "localhost"] {
+        assert!(bind_tcp(host, 0).unwrap().local_addr().unwrap().ip().is_loopback(), "{host}");
+    }
+}
+
+#[tokio::test]
+async fn bind_errors_name_the_address() {
+    let taken = bind_tcp("127.0.0.1", 0).unwrap().into_std().unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = bind_tcp("127.0.0.1", port).unwrap_err();
+    assert_eq!(error.io().unwrap().kind(), io::ErrorKind::AddrInUse);
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    // An address for documentation, which no machine has.
+    let error = bind_tcp("192.0.2.1", 0).unwrap_err().to_string();
+    assert!(error.contains("192.0.2.1:0"), "{error}");
+    let error = bind_tcp("no such host", 0).unwrap_err().to_string();
+    assert!(error.contains("no such host"), "{error}");
+}
+
+#[tokio::test]
+async fn connections_are_tuned() {
+    let listener = bind_tcp("127.0.0.1", 0).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    tune(&stream, KeepAlive::default(), Some(Duration::from_secs(20))).unwrap();
+    set_notsent_lowat(&stream, 128 * 1024).unwrap();
+    set_send_buffer(&stream, 64 * 1024).unwrap();
+    let socket = SockRef::from(&stream);
+    assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+    assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
+    assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(5));
+    assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+    assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(20)));
+    assert_eq!(socket.tcp_notsent_lowat().unwrap(), 128 * 1024);
+    assert!((64 * 1024..=128 * 1024).contains(&socket.send_buffer_size().unwrap()));
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn a_unix_socket_lives_and_is_removed() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s.sock");
+    let mut accepting = AcceptLoop::new(UnixSocket::bind(&path, true).unwrap(), "test");
+    assert_eq!(mode(&path), UNIX_MODE);
+    let _client = UnixStream::connect(&path).await.unwrap();
+    accepting.accept().await;
+    drop(accepting);
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn what_is_at_the_path_decides() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s.sock");
+    let stale = StdUnixListener::bind(&path).unwrap();
+    assert!(matches!(UnixSocket::bind(&path, false), Err(BindError::Exists { .. })));
+    let bound = UnixSocket::bind(&path, true).unwrap();
+    drop((stale, bound));
+
+    std::fs::write(&path, "precious").unwrap();
+    for delete in [true, false] {
+        let error = UnixSocket::bind(&path, delete).unwrap_err();
+        assert!(matches!(error, BindError::NotASocket { .. }) && error.to_string().contains("s.sock"));
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::os::unix::fs::symlink(dir.path().join("elsewhere"), dir.path().join("link")).unwrap();
+    assert!(matches!(UnixSocket::bind(&dir.path().join("link"), true), Err(BindError::NotASocket { .. })));
+
+    let error = UnixSocket::bind(&dir.path().join("none/s.sock"), true).unwrap_err();
+    assert!(matches!(error, BindError::NoDirectory { .. }), "{error}");
+    let error = UnixSocket::bind(&dir.path().join("x".repeat(200)), true).unwrap_err();
+    assert!(matches!(error, BindError::PathTooLong { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn anothers_file_is_left_alone() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s.sock");
+    let ours = UnixSocket::bind(&path, true).unwrap();
+    let theirs = UnixSocket::bind(&path, true).unwrap();
+    drop(ours);
+    assert!(UnixStream::connect(&path).await.is_ok());
+    drop(theirs);
+    assert!(!path.exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_file_is_bound_again() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s.sock");
+    let mut socket = UnixSocket::bind(&path, true).unwrap();
+    let mut early = UnixStream::connect(&path).await.unwrap();
+    let mut accepted = poll_fn(|cx| socket.poll_accept(cx)).await.unwrap();
+    // In the kernel's queue while the file vanishes.
+    let mut queued = UnixStream::connect(&path).await.unwrap();
+    queued.write_all(b"q").await.unwrap();
+    std::fs::remove_file(&path).unwrap();
+
+    let before = Instant::now();
+    let mut accepting = AcceptLoop::new(socket, "test");
+    let (send, mut accepted_later) = tokio::sync::mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            while let Some(stream) = stop.run_until_cancelled(accepting.accept()).await {
+                send.send(stream).unwrap();
+            }
+        }
+    });
+    assert_eq!(accepted_later.recv().await.unwrap().read_u8().await.unwrap(), b'q');
+    let bound_again = || std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+    while !bound_again() {
+        assert!(before.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(mode(&path), UNIX_MODE);
+    let mut late = UnixStream::connect(&path).await.unwrap();
+    late.write_all(b"n").await.unwrap();
+    assert_eq!(accepted_later.recv().await.unwrap().read_u8().await.unwrap(), b'n');
+
+    early.write_all(b"e").await.unwrap();
+    assert_eq!(accepted.read_u8().await.unwrap(), b'e');
+    stop.cancel();
+    running.await.unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_descriptor_limit_is_raised() {
+    let limit = DescriptorLimit::raise();
+    assert!(limit.now >= limit.before);
+    assert_eq!(DescriptorLimit::raise().before, limit.now);
+    let of = |now| DescriptorLimit { now: Some(now), ..limit };
+    assert_eq!((of(64).for_connections(), of(100_000).for_connections()), (48, 99_488));
+}

@@ -53,10 +53,7 @@ struct FileId {
 
 impl FileId {
     fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-        }
+        Self { device: metadata.dev(), inode: metadata.ino() }
     }
 }
 
@@ -141,10 +138,7 @@ impl Drop for UnixSocket {
 
 impl Bound {
     fn new(path: &Path) -> Result<Self, BindError> {
-        let failed = |source: io::Error| BindError::Unix {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source: io::Error| BindError::Unix { path: path.to_owned(), source };
         let address = SockAddr::unix(path).map_err(|_| BindError::PathTooLong { path: path.to_owned() })?;
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
@@ -176,7 +170,9 @@ fn make_room(path: &Path, delete_existing: bool) -> Result<(), BindError> {
         return Err(BindError::Exists { path: path_buf() });
     }
     match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(BindError::Unix { path: path_buf(), source }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(BindError::Unix { path: path_buf(), source })
+        }
         _ => Ok(()),
     }
 }

@@ -60,14 +60,7 @@ impl ClientTls {
     pub fn load(options: ClientTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
         let name = server_name(&options.server_name)?;
         let config = Reloadable::new(config(&options, &observer)?);
-        Ok(Self {
-            shared: Arc::new(Shared {
-                options,
-                name,
-                observer,
-                config,
-            }),
-        })
+        Ok(Self { shared: Arc::new(Shared { options, name, observer, config }) })
     }
 
     /// Reads the files again, for handshakes from now on.

@@ -16,10 +16,14 @@ pub enum TlsFlagError {
     #[error("unknown cipher suite {0:?}: use Go's names, for example TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")]
     UnknownSuite(String),
     /// A suite that Go lists as insecure.
-    #[error("cipher suite {0:?} is insecure and not supported: use TLS_ECDHE_* suites with GCM or CHACHA20_POLY1305")]
+    #[error(
+        "cipher suite {0:?} is insecure and not supported: use TLS_ECDHE_* suites with GCM or CHACHA20_POLY1305"
+    )]
     InsecureSuite(String),
     /// Only suites that are not implemented.
-    #[error("no usable cipher suite in {0:?} (CBC is not implemented): add a TLS_ECDHE_* suite with GCM or CHACHA20_POLY1305")]
+    #[error(
+        "no usable cipher suite in {0:?} (CBC is not implemented): add a TLS_ECDHE_* suite with GCM or CHACHA20_POLY1305"
+    )]
     NoUsableSuite(String),
 }
 
@@ -99,10 +103,7 @@ pub enum TlsError {
 
 impl TlsError {
     pub(super) fn read(path: &Path, source: io::Error) -> Self {
-        Self::Read {
-            path: path.to_owned(),
-            source,
-        }
+        Self::Read { path: path.to_owned(), source }
     }
 }
 

@@ -30,7 +30,9 @@ impl PeerIdentity {
     /// Reads the names out of a certificate; `None` if it does not parse.
     pub fn from_der(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, cert) = X509Certificate::from_der(der).ok()?;
-        let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
+        let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+            attribute.as_str().ok().map(str::to_owned)
+        };
         let mut found = Self {
             common_name: cert.subject().iter_common_name().find_map(text),
             organizations: cert.subject().iter_organization().filter_map(text).collect(),
@@ -74,7 +76,8 @@ impl fmt::Display for PeerIdentity {
         let ip = self.ips.first().map(IpAddr::to_string);
         let name = self.common_name.as_ref().filter(|name| !name.is_empty());
         let name = name.or(self.dns.first()).or(self.uris.first()).or(ip.as_ref());
-        let escaped: String = name.map_or("(no name)", |name| name).chars().flat_map(char::escape_debug).collect();
+        let escaped: String =
+            name.map_or("(no name)", |name| name).chars().flat_map(char::escape_debug).collect();
         let end = escaped.floor_char_boundary(SHOWN);
         f.write_str(&escaped[..end])
     }

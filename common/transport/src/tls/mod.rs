@@ -58,10 +58,7 @@ pub struct Accepted<T> {
 
 impl<T> Accepted<T> {
     fn plain(value: T) -> Self {
-        Self {
-            value,
-            warnings: Vec::new(),
-        }
+        Self { value, warnings: Vec::new() }
     }
 }
 

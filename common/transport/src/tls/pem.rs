@@ -31,23 +31,21 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 }
 
 /// A certificate chain with its key, known to belong together.
-pub(super) fn certified_key(cert: &Path, key: &Path, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, TlsError> {
+pub(super) fn certified_key(
+    cert: &Path,
+    key: &Path,
+    provider: &CryptoProvider,
+) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = certificates(cert)?;
     let signer = provider
         .key_provider
         .load_private_key(private_key(key)?)
-        .map_err(|error| TlsError::Key {
-            path: key.to_owned(),
-            why: error.to_string(),
-        })?;
+        .map_err(|error| TlsError::Key { path: key.to_owned(), why: error.to_string() })?;
     let pair = Arc::new(CertifiedKey::new(chain, signer));
     if matches(&pair) {
         return Ok(pair);
     }
-    Err(TlsError::Mismatch {
-        cert: cert.to_owned(),
-        key: key.to_owned(),
-    })
+    Err(TlsError::Mismatch { cert: cert.to_owned(), key: key.to_owned() })
 }
 
 /// The first key of a file: PKCS#1, PKCS#8 or SEC1.
@@ -73,19 +71,14 @@ fn broken(path: &Path, error: &pem::Error) -> TlsError {
         pem::Error::Base64Decode(_) => "a block is not valid base64".to_owned(),
         other => other.to_string(),
     };
-    TlsError::Pem {
-        path: path.to_owned(),
-        why,
-    }
+    TlsError::Pem { path: path.to_owned(), why }
 }
 
 /// PKCS#8 says it in the label, the older forms in a header inside the block.
 fn is_encrypted(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----")
-        || text
-            .lines()
-            .any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
+        || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
 }
 
 fn well_formed(der: &CertificateDer<'_>) -> Result<(), String> {

@@ -13,9 +13,7 @@ pub struct Reloadable<T> {
 impl<T> Reloadable<T> {
     /// Starts with `value`.
     pub fn new(value: T) -> Self {
-        Self {
-            current: ArcSwap::from_pointee(value),
-        }
+        Self { current: ArcSwap::from_pointee(value) }
     }
 
     /// The newest value.

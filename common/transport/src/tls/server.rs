@@ -10,7 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::odd::{ClientCerts, Report};
-use super::{ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, OddPkiObserver, Reloadable, TlsError, TlsVersion, pem};
+use super::{
+    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, OddPkiObserver, Reloadable, TlsError, TlsVersion, pem,
+};
 
 /// A TLS stream as a listener has it.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
@@ -61,13 +63,7 @@ impl ServerTls {
     /// Files that are missing, unreadable, malformed or do not belong together.
     pub fn load(options: ServerTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
         let configs = Reloadable::new(configs(&options, &observer)?);
-        Ok(Self {
-            shared: Arc::new(Shared {
-                options,
-                observer,
-                configs,
-            }),
-        })
+        Ok(Self { shared: Arc::new(Shared { options, observer, configs }) })
     }
 
     /// Reads the files again. Handshakes from now on use them; sessions of before cannot be resumed,
@@ -127,7 +123,8 @@ fn configs(options: &ServerTlsOptions, observer: &OddPkiObserver) -> Result<Conf
     let provider = Arc::new(provider);
     let pair = pem::certified_key(&options.cert, &options.key, &provider)?;
     let protocols = options.min_version.protocols(options.suites.has_tls12());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(protocols)?;
+    let builder =
+        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(protocols)?;
     let builder = match &options.client_ca {
         Some(path) => {
             let roots = pem::certificates(path)?;
@@ -139,8 +136,5 @@ fn configs(options: &ServerTlsOptions, observer: &OddPkiObserver) -> Result<Conf
     let without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
     let mut usual = without_alpn.clone();
     usual.alpn_protocols.clone_from(&options.alpn);
-    Ok(Configs {
-        usual: Arc::new(usual),
-        without_alpn: Arc::new(without_alpn),
-    })
+    Ok(Configs { usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) })
 }

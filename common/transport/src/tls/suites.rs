@@ -48,10 +48,7 @@ impl CipherSuites {
         }
         let warnings = (!missing.is_empty())
             .then(|| format!("CBC suites are not implemented and left out: {}", missing.join(",")));
-        Ok(Accepted {
-            value: Self { tls12: Some(usable) },
-            warnings: warnings.into_iter().collect(),
-        })
+        Ok(Accepted { value: Self { tls12: Some(usable) }, warnings: warnings.into_iter().collect() })
     }
 
     /// Keeps of `all` what the list allows.
@@ -80,8 +77,12 @@ fn lookup(name: &str) -> Result<Known, TlsFlagError> {
         "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256" => {
             Known::Usable(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256)
         }
-        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" => Known::Usable(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
-        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384" => Known::Usable(CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" => {
+            Known::Usable(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)
+        }
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384" => {
+            Known::Usable(CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384)
+        }
         "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256" => {
             Known::Usable(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256)
         }

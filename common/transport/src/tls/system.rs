@@ -26,11 +26,7 @@ pub(super) fn roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
         Some(path) => vec![PathBuf::from(path)],
         None => BUNDLES.iter().map(PathBuf::from).collect(),
     };
-    places
-        .iter()
-        .map(|path| bundle(path))
-        .find(|found| !found.is_empty())
-        .ok_or(TlsError::NoSystemRoots)
+    places.iter().map(|path| bundle(path)).find(|found| !found.is_empty()).ok_or(TlsError::NoSystemRoots)
 }
 
 fn bundle(path: &Path) -> Vec<CertificateDer<'static>> {

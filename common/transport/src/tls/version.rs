@@ -35,8 +35,12 @@ impl TlsVersion {
     }
 
     /// The protocol versions to offer, newest first; TLS 1.2 only if a suite for it is left.
-    pub(super) fn protocols(self, tls12_suites: bool) -> &'static [&'static rustls::SupportedProtocolVersion] {
-        static BOTH: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+    pub(super) fn protocols(
+        self,
+        tls12_suites: bool,
+    ) -> &'static [&'static rustls::SupportedProtocolVersion] {
+        static BOTH: &[&rustls::SupportedProtocolVersion] =
+            &[&rustls::version::TLS13, &rustls::version::TLS12];
         static NEW: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
         match self {
             Self::Tls12 if tls12_suites => BOTH,

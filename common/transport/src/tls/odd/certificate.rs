@@ -1,9 +1,11 @@
 //! One certificate as the chain check needs it: parsed fields, and the raw bytes that are signed.
 
+use std::net::IpAddr;
+
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::asn1_rs::Any;
-use x509_parser::extensions::ParsedExtension;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Version;
 
@@ -74,9 +76,7 @@ impl<'a> Certificate<'a> {
             })
             .any(|candidate| {
                 let signed = self.parsed.tbs_certificate.as_ref();
-                candidate
-                    .verify_signature(key, signed, &self.parsed.signature_value.data)
-                    .is_ok()
+                candidate.verify_signature(key, signed, &self.parsed.signature_value.data).is_ok()
             })
     }
 
@@ -117,6 +117,28 @@ impl<'a> Certificate<'a> {
         }
     }
 
+    /// True if one of the alternative names is `name`; common names do not count.
+    pub(super) fn is_for(&self, name: &ServerName<'_>) -> bool {
+        let Ok(Some(names)) = self.parsed.subject_alternative_name() else {
+            return false;
+        };
+        let mut names = names.value.general_names.iter();
+        match name {
+            ServerName::DnsName(wanted) => names.any(|name| match name {
+                GeneralName::DNSName(presented) => same_name(presented, wanted.as_ref()),
+                _ => false,
+            }),
+            ServerName::IpAddress(wanted) => {
+                let wanted = match IpAddr::from(*wanted) {
+                    IpAddr::V4(ip) => ip.octets().to_vec(),
+                    IpAddr::V6(ip) => ip.octets().to_vec(),
+                };
+                names.any(|name| matches!(name, GeneralName::IPAddress(presented) if *presented == wanted))
+            }
+            _ => false,
+        }
+    }
+
     /// True if the certificate may sign others; `root` is whether the operator named it as authority.
     /// A version 1 certificate cannot say that it is a CA: as a root it is believed.
     pub(super) fn may_issue(&self, root: bool, intermediates_below: usize) -> bool {
@@ -141,4 +163,17 @@ impl<'a> Certificate<'a> {
 
 fn seconds(time: UnixTime) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Compares as Go does: without case, and `*` stands for exactly the first label.
+fn same_name(presented: &str, wanted: &str) -> bool {
+    let wanted = wanted.strip_suffix('.').unwrap_or(wanted);
+    if !presented.contains('*') {
+        return !presented.is_empty() && presented.eq_ignore_ascii_case(wanted);
+    }
+    let (Some(presented), Some((first, rest))) = (presented.strip_prefix("*."), wanted.split_once('.'))
+    else {
+        return false;
+    };
+    !first.is_empty() && !rest.is_empty() && presented.eq_ignore_ascii_case(rest)
 }

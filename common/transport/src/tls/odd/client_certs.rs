@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
-use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::certificate::{Certificate, Purpose};
-use super::{OddPki, Report, chain};
+use super::certificate::Purpose;
+use super::{OddPki, Report, chain, signature};
 use crate::tls::TlsError;
 
 /// webpki first; its refusals for odd reasons are judged again. A certificate is always required.
@@ -32,12 +32,7 @@ impl ClientCerts {
         let webpki = WebPkiClientVerifier::builder_with_provider(super::root_store(&roots), provider)
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self {
-            webpki,
-            roots,
-            algorithms,
-            report,
-        })
+        Ok(Self { webpki, roots, algorithms, report })
     }
 }
 
@@ -73,46 +68,23 @@ impl ClientCertVerifier for ClientCerts {
         &self,
         message: &[u8],
         cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let verdict = self.webpki.verify_tls12_signature(message, cert, signature);
-        if !is_old_version(&verdict) {
-            return verdict;
-        }
-        let key = public_key(cert)?;
-        let key = webpki::RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
-        let candidates = self.algorithms.mapping.iter().filter(|(scheme, _)| *scheme == signature.scheme);
-        candidates
-            .flat_map(|(_, algorithms)| algorithms.iter())
-            .any(|algorithm| key.verify_signature(*algorithm, message, signature.signature()).is_ok())
-            .then(HandshakeSignatureValid::assertion)
-            .ok_or_else(|| CertificateError::BadSignature.into())
+        let verdict = self.webpki.verify_tls12_signature(message, cert, signed);
+        signature::tls12(verdict, message, cert, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
         &self,
         message: &[u8],
         cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let verdict = self.webpki.verify_tls13_signature(message, cert, signature);
-        if !is_old_version(&verdict) {
-            return verdict;
-        }
-        verify_tls13_signature_with_raw_key(message, &public_key(cert)?, signature, &self.algorithms)
+        let verdict = self.webpki.verify_tls13_signature(message, cert, signed);
+        signature::tls13(verdict, message, cert, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.webpki.supported_verify_schemes()
     }
-}
-
-/// webpki does not even read such a certificate for its key; everything else about it was judged before.
-fn is_old_version(verdict: &Result<HandshakeSignatureValid, Error>) -> bool {
-    matches!(verdict, Err(error) if OddPki::of(error) == Some(OddPki::OldVersion))
-}
-
-fn public_key(cert: &CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
-    let cert = Certificate::parse(cert).ok_or(CertificateError::BadEncoding)?;
-    Ok(SubjectPublicKeyInfoDer::from(cert.public_key_info().to_vec()))
 }

@@ -6,13 +6,14 @@
 //! the reasons in [`OddPki`], [`chain`] judges it again by Go's rules. Such an acceptance is warned of
 //! and counted by the observer, so that operators can see it and repair their PKI.
 //!
-//! Never here: a second opinion on expiry, names, unknown issuers or bad signatures. What webpki
-//! refuses for those reasons, Go refuses as well.
+//! Never here: a second opinion on expiry or bad signatures, and none on names but for wildcards. What
+//! webpki refuses for those reasons, Go refuses as well.
 
 mod certificate;
 mod chain;
 mod client_certs;
 mod server_certs;
+mod signature;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub enum OddPki {
     OldVersion,
     /// A critical extension that Go understands and webpki does not (certificate policies).
     CriticalExtension,
+    /// A wildcard in front of a single label (`*.local`).
+    ShortWildcard,
 }
 
 impl OddPki {
@@ -50,13 +53,14 @@ impl OddPki {
             Self::AnyPurpose => "any_purpose",
             Self::OldVersion => "old_version",
             Self::CriticalExtension => "critical_extension",
+            Self::ShortWildcard => "short_wildcard",
         }
     }
 
     /// True if webpki's reason is more often plainly right than odd: its own words are the better answer
     /// when Go's rules refuse as well.
     fn is_guess(self) -> bool {
-        matches!(self, Self::PinnedLeaf | Self::AnyPurpose)
+        matches!(self, Self::PinnedLeaf | Self::AnyPurpose | Self::ShortWildcard)
     }
 
     /// The reason in webpki's error, if it is one that Go does not share.
@@ -66,7 +70,12 @@ impl OddPki {
         };
         match error {
             CertificateError::UnknownIssuer => Some(Self::PinnedLeaf),
-            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => Some(Self::AnyPurpose),
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                Some(Self::AnyPurpose)
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Some(Self::ShortWildcard)
+            }
             CertificateError::Other(other) => match other.0.downcast_ref::<webpki::Error>()? {
                 webpki::Error::CaUsedAsEndEntity => Some(Self::CaAsLeaf),
                 webpki::Error::UnsupportedCertVersion => Some(Self::OldVersion),
@@ -86,6 +95,7 @@ impl fmt::Display for OddPki {
             Self::AnyPurpose => "its extended key usage is anyExtendedKeyUsage",
             Self::OldVersion => "it is X.509 version 1 or 2",
             Self::CriticalExtension => "it has a critical policy extension",
+            Self::ShortWildcard => "its name is a wildcard in front of a single label",
         })
     }
 }
@@ -113,10 +123,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(observer: OddPkiObserver) -> Self {
-        Self {
-            observer,
-            warned: AtomicU8::new(0),
-        }
+        Self { observer, warned: AtomicU8::new(0) }
     }
 
     fn accepted(&self, why: OddPki, cert: &CertificateDer<'_>) {

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
-use rustls::server::ParsedCertificate;
-use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::certificate::Purpose;
-use super::{OddPki, Report, chain};
+use super::certificate::{Certificate, Purpose};
+use super::{OddPki, Report, chain, signature};
 use crate::tls::TlsError;
 
 /// webpki first; its refusals for odd reasons are judged again.
@@ -32,12 +31,7 @@ impl ServerCerts {
         let webpki = WebPkiServerVerifier::builder_with_provider(super::root_store(&roots), provider)
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self {
-            webpki,
-            roots,
-            algorithms,
-            report,
-        })
+        Ok(Self { webpki, roots, algorithms, report })
     }
 }
 
@@ -57,33 +51,39 @@ impl ServerCertVerifier for ServerCerts {
         let Some(why) = OddPki::of(&refused) else {
             return Err(refused);
         };
-        // A certificate of version 1 fails here: it has no alternative names, and common names do not count.
-        let parsed = ParsedCertificate::try_from(leaf)?;
-        match chain::verify(leaf, presented, &self.roots, Purpose::Server, now, self.algorithms) {
-            Ok(()) => verify_server_name(&parsed, name)?,
-            Err(_) if why.is_guess() => return Err(refused),
-            Err(error) => return Err(error),
+        let right_name = || match Certificate::parse(leaf) {
+            Some(parsed) if parsed.is_for(name) => Ok(()),
+            _ => Err(CertificateError::NotValidForName.into()),
+        };
+        let verdict = chain::verify(leaf, presented, &self.roots, Purpose::Server, now, self.algorithms);
+        match verdict.and_then(|()| right_name()) {
+            Ok(()) => {
+                self.report.accepted(why, leaf);
+                Ok(ServerCertVerified::assertion())
+            }
+            Err(_) if why.is_guess() => Err(refused),
+            Err(error) => Err(error),
         }
-        self.report.accepted(why, leaf);
-        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
         &self,
         message: &[u8],
         cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls12_signature(message, cert, signature)
+        let verdict = self.webpki.verify_tls12_signature(message, cert, signed);
+        signature::tls12(verdict, message, cert, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
         &self,
         message: &[u8],
         cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls13_signature(message, cert, signature)
+        let verdict = self.webpki.verify_tls13_signature(message, cert, signed);
+        signature::tls13(verdict, message, cert, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

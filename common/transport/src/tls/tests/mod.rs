@@ -1,1 +1,12 @@
+//! Handshakes with certificates made for the occasion.
 
+mod files;
+mod flags;
+mod handshake;
+mod identity;
+mod negotiation;
+mod odd;
+mod odd_handshake;
+mod pki;
+mod reload;
+mod world;

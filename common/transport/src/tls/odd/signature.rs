@@ -1,0 +1,58 @@
+//! Handshake signatures by certificates that webpki does not even read for their key.
+//!
+//! Everything else about such a certificate was judged before; here the key alone counts.
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::{CertificateError, DigitallySignedStruct, Error};
+use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
+
+use super::OddPki;
+use super::certificate::Certificate;
+
+type Verdict = Result<HandshakeSignatureValid, Error>;
+
+/// webpki's verdict, unless it could not give one.
+pub(super) fn tls12(
+    verdict: Verdict,
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Verdict {
+    if !is_unread(&verdict) {
+        return verdict;
+    }
+    let key = public_key(cert)?;
+    let key = webpki::RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
+    let candidates = algorithms.mapping.iter().filter(|(scheme, _)| *scheme == signed.scheme);
+    candidates
+        .flat_map(|(_, candidates)| candidates.iter())
+        .any(|candidate| key.verify_signature(*candidate, message, signed.signature()).is_ok())
+        .then(HandshakeSignatureValid::assertion)
+        .ok_or_else(|| CertificateError::BadSignature.into())
+}
+
+/// webpki's verdict, unless it could not give one.
+pub(super) fn tls13(
+    verdict: Verdict,
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Verdict {
+    if !is_unread(&verdict) {
+        return verdict;
+    }
+    verify_tls13_signature_with_raw_key(message, &public_key(cert)?, signed, algorithms)
+}
+
+fn is_unread(verdict: &Verdict) -> bool {
+    let why = verdict.as_ref().err().and_then(OddPki::of);
+    matches!(why, Some(OddPki::OldVersion | OddPki::CriticalExtension))
+}
+
+fn public_key(cert: &CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
+    let cert = Certificate::parse(cert).ok_or(CertificateError::BadEncoding)?;
+    Ok(SubjectPublicKeyInfoDer::from(cert.public_key_info().to_vec()))
+}

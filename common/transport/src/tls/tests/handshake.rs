@@ -1,0 +1,109 @@
+//! Who is let in.
+
+use rcgen::{SanType, date_time_ymd};
+use rustls::ProtocolVersion;
+use tokio::io::{AsyncWriteExt, duplex};
+
+use super::pki::{Pair, ca, leaf};
+use super::world::{NAME, World};
+use crate::tls::{ALPN_H2, CaSource, HandshakeError, PeerIdentity};
+
+#[tokio::test]
+async fn mutual_authentication_and_identity() {
+    let (server, client) = World::new().shake().await.both();
+    let (_, connection) = server.get_ref();
+    assert_eq!(connection.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+    assert_eq!(connection.alpn_protocol(), Some(ALPN_H2));
+    let peer = PeerIdentity::of(connection.peer_certificates()).unwrap();
+    assert_eq!(peer.dns, ["client.test"]);
+    assert_eq!(peer.to_string(), "leaf");
+    let (_, connection) = client.get_ref();
+    assert_eq!(PeerIdentity::of(connection.peer_certificates()).unwrap().dns, [NAME]);
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_required_with_a_ca_only() {
+    let mut world = World::new();
+    world.client.identity = None;
+    let text = world.shake().await.refused_by_server();
+    assert!(text.contains("no certificates"), "{text}");
+    world.server.client_ca = None;
+    let (server, _) = world.shake().await.both();
+    assert!(PeerIdentity::of(server.get_ref().1.peer_certificates()).is_none());
+}
+
+#[tokio::test]
+async fn strangers_are_refused() {
+    let mut world = World::new();
+    let stranger = Pair::self_signed(ca("root"));
+    world.client.identity = Some(world.files.pair("foreign", &stranger.issue(leaf(&["client.test"]))));
+    // A root of the same name: it is the signature that gives the stranger away.
+    let text = world.shake().await.refused_by_server();
+    assert!(text.contains("invalid peer certificate"), "{text}");
+    let mut world = World::new();
+    world.client.ca = CaSource::File(world.files.certs("other", &[&Pair::self_signed(ca("other")).der]));
+    let text = world.shake().await.refused_by_client();
+    assert!(text.contains("UnknownIssuer"), "{text}");
+}
+
+#[tokio::test]
+async fn expired_and_misnamed_servers_are_refused() {
+    let mut old = leaf(&[NAME]);
+    old.not_before = date_time_ymd(2000, 1, 1);
+    old.not_after = date_time_ymd(2001, 1, 1);
+    let text = World::with_server(old).shake().await.refused_by_client();
+    assert!(text.contains("expired"), "{text}");
+    let text = World::with_server(leaf(&["other.test"])).shake().await.refused_by_client();
+    assert!(text.contains("not valid for name"), "{text}");
+}
+
+#[tokio::test]
+async fn addresses_are_verified_as_addresses() {
+    let mut params = leaf(&[]);
+    params.subject_alt_names =
+        ["10.0.0.1", "fd00::1"].map(|ip| SanType::IpAddress(ip.parse().unwrap())).to_vec();
+    let mut world = World::with_server(params);
+    for (name, good) in [("10.0.0.1", true), ("fd00::1", true), ("[fd00::1]", true), ("10.0.0.2", false)] {
+        world.client.server_name = name.to_owned();
+        let ends = world.shake().await;
+        assert_eq!(ends.client.is_ok(), good, "{name}");
+        assert_eq!(ends.server.is_ok(), good, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn bundles_of_several_authorities() {
+    let mut world = World::new();
+    let other = Pair::self_signed(ca("other"));
+    let bundle = world.files.certs("bundle", &[&other.der, &world.root.der]);
+    world.server.client_ca = Some(bundle.clone());
+    world.client.ca = CaSource::File(bundle);
+    world.shake().await.both();
+    world.client.identity = Some(world.files.pair("of-other", &other.issue(leaf(&["client.test"]))));
+    world.shake().await.both();
+}
+
+#[tokio::test]
+async fn intermediates_are_sent() {
+    let mut world = World::new();
+    let middle = world.root.issue(ca("middle"));
+    let server = middle.issue(leaf(&[NAME]));
+    world.files.pair("below", &server);
+    world.server.cert = world.files.certs("chain", &[&server.der, &middle.der]);
+    world.server.key = world.files.write("chain.key", server.key.serialize_pem());
+    world.shake().await.both();
+    world.server.cert = world.files.certs("chain", &[&server.der]);
+    let text = world.shake().await.refused_by_client();
+    assert!(text.contains("UnknownIssuer"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_not_tls_is_refused() {
+    let server = World::new().server();
+    let (mut near, far) = duplex(1024);
+    near.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    assert!(matches!(server.accept(far).await, Err(HandshakeError::Tls(_))));
+    let (near, far) = duplex(1024);
+    drop(near);
+    assert!(matches!(server.accept(far).await, Err(HandshakeError::Closed)));
+}

@@ -1,0 +1,110 @@
+//! Protocols, versions and suites.
+
+use std::sync::Arc;
+
+use rustls::{ClientConfig, ProtocolVersion, RootCertStore};
+use rustls_pki_types::ServerName;
+use tokio::io::duplex;
+use tokio_rustls::TlsConnector;
+
+use super::world::{Ends, NAME, World};
+use crate::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, TlsVersion};
+
+/// A client with settings that [`ClientTls`] does not have.
+async fn foreign_client(
+    world: &World,
+    alpn: &[&[u8]],
+    only: Option<&'static rustls::SupportedProtocolVersion>,
+) -> Ends {
+    let (near, far) = duplex(64 * 1024);
+    let mut roots = RootCertStore::empty();
+    roots.add(world.root.der.clone()).unwrap();
+    let versions: Vec<_> = only.map_or(rustls::ALL_VERSIONS.to_vec(), |version| vec![version]);
+    let mut config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+            .with_protocol_versions(&versions)
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    let connector = TlsConnector::from(Arc::new(config));
+    let server = world.server();
+    let client = async {
+        let connected = connector.connect(ServerName::try_from(NAME).unwrap(), near).await;
+        connected.map_err(HandshakeError::from)
+    };
+    let (server, client) = tokio::join!(server.accept(far), client);
+    Ends { server, client }
+}
+
+/// The listener's protocol, the client's, the selected one, and whether the handshake succeeds.
+type Negotiation = (&'static [u8], &'static [&'static [u8]], Option<&'static [u8]>, bool);
+
+/// The table holds what `crypto/tls` of Go 1.26 does.
+#[tokio::test]
+async fn alpn_as_gos_server() {
+    let mut world = World::new();
+    world.server.client_ca = None;
+    let cases: [Negotiation; 8] = [
+        (ALPN_H2, &[ALPN_H2], Some(ALPN_H2), true),
+        (ALPN_H2, &[b"extra", ALPN_H2], Some(ALPN_H2), true),
+        (ALPN_H2, &[], None, true),
+        (ALPN_H2, &[b"extra"], None, false),
+        (ALPN_H2, &[b"extra", ALPN_HTTP1], None, true),
+        (ALPN_H2, &[ALPN_HTTP1, ALPN_H2], Some(ALPN_H2), true),
+        (ALPN_HTTP1, &[ALPN_H2], None, false),
+        (ALPN_HTTP1, &[ALPN_H2, ALPN_HTTP1], Some(ALPN_HTTP1), true),
+    ];
+    for (ours, theirs, selected, good) in cases {
+        world.server.alpn = vec![ours.to_vec()];
+        let ends = foreign_client(&world, theirs, None).await;
+        if good {
+            assert_eq!(ends.both().0.get_ref().1.alpn_protocol(), selected, "{theirs:?}");
+        } else {
+            let text = ends.refused_by_client();
+            assert!(text.contains("NoApplicationProtocol"), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_agent_takes_any_selection() {
+    let mut world = World::new();
+    world.client.alpn_extras = vec![b"extra".to_vec()];
+    for (server, selected) in [
+        (vec![ALPN_H2.to_vec()], Some(ALPN_H2)),
+        (vec![b"extra".to_vec(), ALPN_H2.to_vec()], Some(&b"extra"[..])),
+        (vec![], None),
+    ] {
+        world.server.alpn = server;
+        assert_eq!(world.shake().await.both().1.get_ref().1.alpn_protocol(), selected);
+    }
+}
+
+#[tokio::test]
+async fn minimum_version_and_suites() {
+    let mut world = World::new();
+    world.server.client_ca = None;
+    let old = Some(&rustls::version::TLS12);
+    let (server, _) = foreign_client(&world, &[], old).await.both();
+    assert_eq!(server.get_ref().1.protocol_version(), Some(ProtocolVersion::TLSv1_2));
+
+    let name = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384";
+    world.server.suites = CipherSuites::parse(&[name.to_owned()]).unwrap().value;
+    let (server, _) = foreign_client(&world, &[], old).await.both();
+    let suite = server.get_ref().1.negotiated_cipher_suite().unwrap().suite();
+    assert_eq!(suite, rustls::CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384);
+
+    // The certificate's key is not RSA.
+    let name = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384";
+    world.server.suites = CipherSuites::parse(&[name.to_owned()]).unwrap().value;
+    foreign_client(&world, &[], old).await.refused_by_client();
+    foreign_client(&world, &[], None).await.both();
+
+    world.server.suites = CipherSuites::parse(&["TLS_AES_128_GCM_SHA256".to_owned()]).unwrap().value;
+    foreign_client(&world, &[], old).await.refused_by_client();
+    world.server.suites = CipherSuites::default();
+    world.server.min_version = TlsVersion::Tls13;
+    let text = foreign_client(&world, &[], old).await.refused_by_client();
+    assert!(text.contains("ProtocolVersion"), "{text}");
+}

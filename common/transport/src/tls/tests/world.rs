@@ -1,0 +1,106 @@
+//! Two ends that shake hands over a pipe in memory.
+
+use std::path::PathBuf;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+use super::pki::{Files, Pair, ca, leaf};
+use crate::tls::{
+    ALPN_H2, CaSource, CipherSuites, ClientStream, ClientTls, ClientTlsOptions, HandshakeError, ServerStream,
+    ServerTls, ServerTlsOptions, TlsVersion, ignore_odd_pki,
+};
+
+pub(super) const NAME: &str = "server.test";
+
+/// A root, a server's pair and a client's, in files.
+pub(super) struct World {
+    pub(super) files: Files,
+    pub(super) root: Pair,
+    pub(super) ca: PathBuf,
+    pub(super) server: ServerTlsOptions,
+    pub(super) client: ClientTlsOptions,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::with_server(leaf(&[NAME]))
+    }
+
+    pub(super) fn with_server(params: rcgen::CertificateParams) -> Self {
+        let files = Files::new();
+        let root = Pair::self_signed(ca("root"));
+        let ca = files.certs("root.crt", &[&root.der]);
+        let (cert, key) = files.pair("server", &root.issue(params));
+        let identity = files.pair("client", &root.issue(leaf(&["client.test"])));
+        let server = ServerTlsOptions {
+            cert,
+            key,
+            client_ca: Some(ca.clone()),
+            alpn: vec![ALPN_H2.to_vec()],
+            min_version: TlsVersion::default(),
+            suites: CipherSuites::default(),
+        };
+        let client = ClientTlsOptions {
+            ca: CaSource::File(ca.clone()),
+            identity: Some(identity),
+            server_name: NAME.to_owned(),
+            alpn_extras: vec![],
+        };
+        Self { files, root, ca, server, client }
+    }
+
+    pub(super) fn server(&self) -> ServerTls {
+        ServerTls::load(self.server.clone(), ignore_odd_pki()).unwrap()
+    }
+
+    pub(super) fn client(&self) -> ClientTls {
+        ClientTls::load(self.client.clone(), ignore_odd_pki()).unwrap()
+    }
+
+    /// Both ends' results, after a byte each way where the handshake succeeded.
+    pub(super) async fn shake(&self) -> Ends {
+        shake(&self.server(), &self.client()).await
+    }
+}
+
+pub(super) struct Ends {
+    pub(super) server: Result<ServerStream<DuplexStream>, HandshakeError>,
+    pub(super) client: Result<ClientStream<DuplexStream>, HandshakeError>,
+}
+
+impl Ends {
+    #[track_caller]
+    pub(super) fn both(self) -> (ServerStream<DuplexStream>, ClientStream<DuplexStream>) {
+        (self.server.expect("server"), self.client.expect("client"))
+    }
+
+    /// What the server says about a client that it refused.
+    #[track_caller]
+    pub(super) fn refused_by_server(self) -> String {
+        self.server.expect_err("must be refused").to_string()
+    }
+
+    /// What the client says about a server that it refused.
+    #[track_caller]
+    pub(super) fn refused_by_client(self) -> String {
+        self.client.expect_err("must be refused").to_string()
+    }
+}
+
+pub(super) async fn shake(server: &ServerTls, client: &ClientTls) -> Ends {
+    let (near, far) = duplex(64 * 1024);
+    let server = async {
+        let mut stream = server.accept(far).await?;
+        stream.write_all(b"s").await?;
+        stream.flush().await?;
+        Ok(stream)
+    };
+    // With TLS 1.3 a client is done before the server judged it: the first read tells.
+    let client = async {
+        let mut stream = client.connect(near).await?;
+        stream.read_u8().await?;
+        Ok(stream)
+    };
+    let (server, client) = tokio::join!(server, client);
+    Ends { server, client }
+}
