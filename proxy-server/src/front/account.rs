@@ -1,0 +1,115 @@
+//! The account of one established connection: bytes each way and the reason of its end, logged exactly once,
+//! when it is dropped. Never decides anything.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay::Ending;
+use serve::logs::Peer;
+use serve::metrics::LiveGuard;
+use tokio::time::Instant;
+
+use super::meters::Meters;
+use crate::limits::ConnectionSlot;
+
+/// What a connection is called in the log.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Counts connections of all frontends of this process, from 1.
+    pub id: u64,
+    /// `grpc` or `http-connect`.
+    pub frontend: &'static str,
+    /// Who dialled: the certificate's name, or where the connection came from.
+    pub peer: Arc<str>,
+    /// What was dialled.
+    pub address: String,
+    /// The agent that it goes through.
+    pub agent: Arc<str>,
+}
+
+/// See the module.
+pub struct Account {
+    identity: Identity,
+    meters: Meters,
+    since: Instant,
+    from_client: u64,
+    to_client: u64,
+    reason: Option<String>,
+    /// The gauge that this connection counts in.
+    _live: LiveGuard,
+    /// Its room within the server's limits.
+    _slot: ConnectionSlot,
+}
+
+impl Account {
+    /// Opens the account, and logs the connection's begin. `live` and `slot` are given back with the account.
+    pub fn open(identity: Identity, meters: Meters, live: LiveGuard, slot: ConnectionSlot) -> Self {
+        tracing::info!(
+            connection = identity.id,
+            frontend = identity.frontend,
+            peer = %identity.peer,
+            address = %Peer(&identity.address),
+            agent = %Peer(&identity.agent),
+            "connection established"
+        );
+        Account {
+            identity,
+            meters,
+            since: Instant::now(),
+            from_client: 0,
+            to_client: 0,
+            reason: None,
+            _live: live,
+            _slot: slot,
+        }
+    }
+
+    /// Bytes were read from the client.
+    pub fn from_client(&mut self, bytes: usize) {
+        self.from_client += bytes as u64;
+    }
+
+    /// Bytes were written to the client, who let us wait so long.
+    pub fn to_client(&mut self, bytes: usize, waited: Duration) {
+        self.to_client += bytes as u64;
+        self.meters.frontend_write(waited);
+    }
+
+    /// The reason of the end, when it is not the backend's. The first one stays.
+    pub fn note(&mut self, reason: &dyn fmt::Display) {
+        if self.reason.is_none() {
+            self.reason = Some(format!("frontend: {reason}"));
+        }
+    }
+
+    /// The reason of the end, as the link tells it. A reason noted before stays.
+    pub fn ended(&mut self, ending: &Ending) {
+        if self.reason.is_none() {
+            self.reason = Some(ending.to_string());
+        }
+    }
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.identity.fmt(f)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        tracing::info!(
+            connection = self.identity.id,
+            frontend = self.identity.frontend,
+            peer = %self.identity.peer,
+            address = %Peer(&self.identity.address),
+            agent = %Peer(&self.identity.agent),
+            duration = ?self.since.elapsed(),
+            bytes_from_client = self.from_client,
+            bytes_to_client = self.to_client,
+            reason = %Peer(self.reason.as_deref().unwrap_or("dropped with its agent stream")),
+            "connection ended"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! A frontend's Proxy stream as the link's task sees it, once its connection is established.
+//!
+//! Framing only: what a packet means is the machine's.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use relay::{Ending, Local, Read};
+use tokio::time::{Instant, Sleep, sleep};
+use transport::wire::{Wire, WireError};
+use tunnel::Packet;
+
+use super::LINGER;
+use super::machine::{CONNECTION, Order};
+use super::stream::Stream;
+use crate::front::account::Account;
+
+/// Payload of one DATA to the client, in bytes. Larger ones cost more memory and bring no speed.
+const MAX_DATA: usize = 64 * 1024;
+
+/// A client's stream with an established connection.
+#[derive(Debug)]
+pub struct GrpcLocal<W> {
+    stream: Stream<W>,
+    /// What is left of a DATA that was larger than a read.
+    rest: Bytes,
+    account: Account,
+    /// Since when the client grants nothing, for the write histogram.
+    blocked: Option<Instant>,
+    /// Since the terminal packet.
+    lingering: Option<Pin<Box<Sleep>>>,
+}
+
+impl<W: Wire> GrpcLocal<W> {
+    /// `stream` has sent its DIAL_RSP.
+    pub fn new(stream: Stream<W>, account: Account) -> Self {
+        GrpcLocal { stream, rest: Bytes::new(), account, blocked: None, lingering: None }
+    }
+
+    fn broken(&mut self, error: WireError) -> io::Error {
+        self.account.note(&error);
+        io::Error::new(io::ErrorKind::ConnectionReset, error)
+    }
+
+    /// Sends CLOSE_RSP unless the client has had its terminal packet, or is gone.
+    fn send_end(&mut self, text: &str) {
+        if let Some(packet) = self.stream.machine().handle_backend_end(text)
+            && let Err(error) = self.stream.send(packet)
+        {
+            self.account.note(&error);
+        }
+    }
+}
+
+impl<W: Wire + Send> Local for GrpcLocal<W> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
+        if self.stream.machine().is_over() {
+            return Poll::Ready(Ok(Read::Closed));
+        }
+        if self.rest.is_empty() {
+            match ready!(self.stream.poll_order(cx)) {
+                Order::Deliver(payload) => self.rest = payload,
+                // A lost stream closes too: what it had sent is to be delivered.
+                _ => return Poll::Ready(Ok(Read::Closed)),
+            }
+        }
+        let bytes = self.rest.split_to(max.clamp(1, self.rest.len().max(1)));
+        self.account.from_client(bytes.len());
+        Poll::Ready(Ok(Read::Data(bytes)))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
+        let start = *self.blocked.get_or_insert_with(Instant::now);
+        let room = ready!(self.stream.poll_ready(cx));
+        self.blocked = None;
+        let room = room.map_err(|error| self.broken(error))?;
+        let payload = data.split_to(data.len().min(room).min(MAX_DATA));
+        let length = payload.len();
+        if let Err(error) = self.stream.send(Packet::Data { id: CONNECTION, payload }) {
+            return Poll::Ready(Err(self.broken(error)));
+        }
+        self.account.to_client(length, start.elapsed());
+        Poll::Ready(Ok(()))
+    }
+
+    /// The wire's driver flushes.
+    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
+        if self.lingering.is_none() {
+            self.account.ended(ending);
+            self.send_end(&ending.wire_text());
+        }
+        if self.stream.is_lost() {
+            return Poll::Ready(());
+        }
+        let deadline = self.lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        if deadline.as_mut().poll(cx).is_pending() {
+            ready!(self.stream.poll_drained(cx));
+        }
+        self.stream.finish();
+        Poll::Ready(())
+    }
+}

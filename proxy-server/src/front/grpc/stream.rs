@@ -1,0 +1,118 @@
+//! A Proxy stream before and after its connection is attached: the wire, the machine and the counters.
+//!
+//! Sends what the machine replies, counts what passes, and leaves the orders to the caller.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use transport::wire::{Incoming, Wire, WireError};
+use tunnel::Packet;
+
+use super::machine::{Machine, Order};
+use crate::front::meters::Meters;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Stream<W> {
+    wire: W,
+    machine: Machine,
+    meters: Meters,
+    /// The client's direction has ended, or everything has.
+    ended: bool,
+    /// Nobody reads any more.
+    lost: bool,
+}
+
+impl<W: Wire> Stream<W> {
+    /// A stream on which nothing has come yet.
+    pub fn new(wire: W, meters: Meters) -> Self {
+        Stream { wire, machine: Machine::default(), meters, ended: false, lost: false }
+    }
+
+    /// The protocol's state.
+    pub fn machine(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
+    /// Whether nobody reads any more.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// The next order that is more than a reply. [`Order::Finish`], for ever, once the client's direction has ended
+    /// and its consequence was told.
+    pub fn poll_order(&mut self, cx: &mut Context<'_>) -> Poll<Order> {
+        if self.ended {
+            return Poll::Ready(Order::Finish);
+        }
+        loop {
+            let incoming = match ready!(self.poll_incoming(cx)) {
+                Ok(Some(incoming)) => incoming,
+                Ok(None) => return Poll::Ready(self.machine.handle_end()),
+                Err(()) => return Poll::Ready(self.machine.handle_reset()),
+            };
+            let reaction = self.machine.handle(incoming);
+            for packet in reaction.replies {
+                // A loss shows again when reading.
+                let _lost = self.send(packet);
+            }
+            match reaction.order {
+                Order::Nothing => {}
+                Order::Drop(why) => self.meters.dropped(why),
+                order => return Poll::Ready(order),
+            }
+        }
+    }
+
+    /// Throws away what still comes; ready when the client's direction has ended.
+    pub fn poll_drained(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.ended {
+            let _ignored = ready!(self.poll_incoming(cx));
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Incoming>, ()>> {
+        Poll::Ready(match ready!(self.wire.poll_packet(cx)) {
+            Some(Ok(incoming)) => {
+                match &incoming {
+                    Incoming::Packet(packet) => self.meters.received(packet.kind()),
+                    odd => tracing::debug!(?odd, "odd packet from a frontend"),
+                }
+                Ok(Some(incoming))
+            }
+            None => {
+                self.ended = true;
+                Ok(None)
+            }
+            Some(Err(error)) => {
+                tracing::debug!(%error, "frontend stream lost");
+                self.meters.receive_failed(&error);
+                (self.ended, self.lost) = (true, true);
+                Err(())
+            }
+        })
+    }
+
+    /// How much payload may be sent now, in bytes.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
+        let ready = ready!(self.wire.poll_ready(cx));
+        self.lost |= ready.is_err();
+        Poll::Ready(ready)
+    }
+
+    /// Counts and sends.
+    pub fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
+        let kind = packet.kind();
+        self.meters.sending(kind);
+        self.wire.send(packet).inspect_err(|error| {
+            self.lost = true;
+            self.meters.send_failed(error, kind);
+        })
+    }
+
+    /// Ends the stream with OK, behind everything sent.
+    pub fn finish(&mut self) {
+        self.wire.finish();
+    }
+}

@@ -1,0 +1,82 @@
+//! What an HTTP-CONNECT client is answered, byte by byte. A dial's failures render themselves
+//! ([`DialFailure::http_response`](crate::dial::DialFailure::http_response)); here is everything before a dial,
+//! and the success.
+//!
+//! The forms are those of Go's `net/http` server, without its `Date`: the head alone for success, the status line
+//! repeated as body for what is no request, `http.Error`'s fields for another method. All but the success are
+//! followed by a close, and say so.
+
+use super::head::HeadError;
+
+/// The success: a status line, no field, an empty line. Payload follows, never in the same read.
+pub const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
+
+/// The answer to a head that is refused.
+pub fn refusal(error: HeadError) -> String {
+    match error {
+        HeadError::Method => method_not_allowed(&error.to_string()),
+        HeadError::Version => plain("505 HTTP Version Not Supported", Some(error)),
+        HeadError::TooLarge => plain("431 Request Header Fields Too Large", None),
+        HeadError::TransferEncoding
+        | HeadError::ContentLength
+        | HeadError::BareLf
+        | HeadError::Control
+        | HeadError::RequestLine
+        | HeadError::Target
+        | HeadError::Port
+        | HeadError::UserInfo
+        | HeadError::Folded
+        | HeadError::Field => plain("400 Bad Request", Some(error)),
+    }
+}
+
+/// The status, and what is wrong, stand in the body (and in the status line, as Go writes them).
+fn plain(status: &str, detail: Option<HeadError>) -> String {
+    let text = detail.map_or_else(|| status.to_owned(), |detail| format!("{status}: {detail}"));
+    format!("HTTP/1.1 {text}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text}")
+}
+
+fn method_not_allowed(text: &str) -> String {
+    let length = text.len() + 1;
+    format!(
+        "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         X-Content-Type-Options: nosniff\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_methods_get_gos_text() {
+        assert_eq!(
+            refusal(HeadError::Method),
+            "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\n\
+             X-Content-Type-Options: nosniff\r\nContent-Length: 45\r\nConnection: close\r\n\r\n\
+             this proxy only supports CONNECT passthrough\n"
+        );
+    }
+
+    #[test]
+    fn what_is_no_request_is_told_why() {
+        assert_eq!(
+            refusal(HeadError::Port),
+            "HTTP/1.1 400 Bad Request: CONNECT target needs a port from 1 to 65535\r\n\
+             Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
+             400 Bad Request: CONNECT target needs a port from 1 to 65535"
+        );
+        assert_eq!(
+            refusal(HeadError::Version),
+            "HTTP/1.1 505 HTTP Version Not Supported: unsupported protocol version\r\n\
+             Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
+             505 HTTP Version Not Supported: unsupported protocol version"
+        );
+        assert_eq!(
+            refusal(HeadError::TooLarge),
+            "HTTP/1.1 431 Request Header Fields Too Large\r\n\
+             Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
+             431 Request Header Fields Too Large"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! The head of a CONNECT request, parsed once: request line, header fields, empty line.
+//!
+//! Pure: no socket, no clock. The verdict depends on the bytes alone, never on how they were split. What stands
+//! behind the head is payload and is not looked at. Strict where leniency lets two parsers disagree (request
+//! smuggling): bare LF, folded lines, white space before a colon, a body's framing and control characters are
+//! refused.
+//!
+//! Never trusts the Host field: the target is the request line's authority (kube-apiserver sends
+//! `Host: 127.0.0.1`).
+
+use std::net::Ipv6Addr;
+
+/// Bytes of the head, the empty line included.
+pub const MAX_HEAD: usize = 16 * 1024;
+/// Header fields.
+pub const MAX_FIELDS: usize = 64;
+/// Bytes of a `User-Agent` that are kept for the log.
+const MAX_USER_AGENT: usize = 256;
+
+/// A complete, acceptable CONNECT head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// `host:port`, brackets around an IPv6 literal; the port is 1 to 65535.
+    pub address: String,
+    /// The `User-Agent`, cut and without control characters; for the log.
+    pub user_agent: Option<String>,
+    /// How many bytes the head took. What follows is payload.
+    pub len: usize,
+}
+
+/// Why a head is refused. The texts go to the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HeadError {
+    /// A line that ends with LF alone.
+    #[error("line without CR before LF")]
+    BareLf,
+    /// CR without LF, NUL or another control character.
+    #[error("control character in the head")]
+    Control,
+    /// Not `METHOD target HTTP/d.d`.
+    #[error("malformed request line")]
+    RequestLine,
+    /// HTTP/0.9, HTTP/2 and later.
+    #[error("unsupported protocol version")]
+    Version,
+    /// Any method but CONNECT, in an otherwise well-formed head.
+    #[error("this proxy only supports CONNECT passthrough")]
+    Method,
+    /// The target is not `host:port`.
+    #[error("CONNECT target must be host:port")]
+    Target,
+    /// No port, an empty one, zero, or one above 65535.
+    #[error("CONNECT target needs a port from 1 to 65535")]
+    Port,
+    /// `user@host`.
+    #[error("CONNECT target must not carry user information")]
+    UserInfo,
+    /// A continued (folded) header line.
+    #[error("folded header line")]
+    Folded,
+    /// No colon, an empty name, or a name that is no token (white space before the colon included).
+    #[error("malformed header field")]
+    Field,
+    /// CONNECT has no body.
+    #[error("Transfer-Encoding is not allowed with CONNECT")]
+    TransferEncoding,
+    /// CONNECT has no body: only `Content-Length: 0` passes.
+    #[error("Content-Length other than 0 is not allowed with CONNECT")]
+    ContentLength,
+    /// More than [`MAX_HEAD`] bytes or [`MAX_FIELDS`] fields.
+    #[error("head too large")]
+    TooLarge,
+}
+
+/// Reads a head piece by piece. Work is linear in the bytes fed, however small the pieces.
+#[derive(Debug, Default)]
+pub struct HeadParser {
+    /// Bytes looked at so far.
+    scanned: usize,
+    /// Where the current line starts.
+    line_start: usize,
+    fields: usize,
+    request: Option<Result<String, HeadError>>,
+    /// A body's framing, which only matters when the method is CONNECT.
+    framing: Option<HeadError>,
+    user_agent: Option<String>,
+}
+
+impl HeadParser {
+    /// Looks at `bytes`: everything since the connection's start, that is what was passed last time and more.
+    ///
+    /// `Ok(None)` asks for more. After a verdict the parser is spent.
+    pub fn advance(&mut self, bytes: &[u8]) -> Result<Option<Head>, HeadError> {
+        while let Some(&byte) = bytes.get(self.scanned) {
+            if self.scanned >= MAX_HEAD {
+                return Err(HeadError::TooLarge);
+            }
+            let after_cr = self.scanned > self.line_start && bytes.get(self.scanned - 1) == Some(&b'\r');
+            match byte {
+                b'\n' if !after_cr => return Err(HeadError::BareLf),
+                b'\n' => {
+                    let line = bytes.get(self.line_start..self.scanned - 1).unwrap_or_default();
+                    self.scanned += 1;
+                    self.line_start = self.scanned;
+                    if let Some(head) = self.line(line)? {
+                        return Ok(Some(head));
+                    }
+                    continue;
+                }
+                _ if after_cr => return Err(HeadError::Control),
+                b'\r' => {}
+                b'\t' if self.request.is_some() => {}
+                0..=31 | 127 => return Err(HeadError::Control),
+                _ => {}
+            }
+            self.scanned += 1;
+        }
+        Ok(None)
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<Option<Head>, HeadError> {
+        if self.request.is_none() {
+            self.request = Some(request_line(line)?);
+            return Ok(None);
+        }
+        if line.is_empty() {
+            return self.finish().map(Some);
+        }
+        self.field(line)?;
+        Ok(None)
+    }
+
+    fn field(&mut self, line: &[u8]) -> Result<(), HeadError> {
+        self.fields += 1;
+        if self.fields > MAX_FIELDS {
+            return Err(HeadError::TooLarge);
+        }
+        if line.first().is_some_and(|b| matches!(b, b' ' | b'\t')) {
+            return Err(HeadError::Folded);
+        }
+        let colon = line.iter().position(|&b| b == b':').ok_or(HeadError::Field)?;
+        let (name, value) = line.split_at_checked(colon).ok_or(HeadError::Field)?;
+        if name.is_empty() || !name.iter().copied().all(is_token) {
+            return Err(HeadError::Field);
+        }
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.framing.get_or_insert(HeadError::TransferEncoding);
+        } else if name.eq_ignore_ascii_case(b"content-length") && value != b"0" {
+            self.framing.get_or_insert(HeadError::ContentLength);
+        } else if name.eq_ignore_ascii_case(b"user-agent") && self.user_agent.is_none() {
+            let cut = value.get(..value.len().min(MAX_USER_AGENT)).unwrap_or_default();
+            self.user_agent = Some(cut.escape_ascii().to_string());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Head, HeadError> {
+        let address = self.request.take().unwrap_or(Err(HeadError::RequestLine))?;
+        match self.framing {
+            Some(refused) => Err(refused),
+            None => Ok(Head { address, user_agent: self.user_agent.take(), len: self.scanned }),
+        }
+    }
+}
+
+/// The outer error is given at once. The inner one waits for the end of the head, so that what stands in the
+/// fields cannot turn a method's 405 into something else, and the answer meets a client that has sent all.
+fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
+    let line = std::str::from_utf8(line).map_err(|_| HeadError::RequestLine)?;
+    let mut words = line.split(' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(HeadError::RequestLine);
+    };
+    if method.is_empty() || !method.bytes().all(is_token) || target.is_empty() {
+        return Err(HeadError::RequestLine);
+    }
+    match version.as_bytes() {
+        // As Go's server, which takes any minor version of HTTP/1.
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor] if minor.is_ascii_digit() => {}
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            return Err(HeadError::Version);
+        }
+        _ => return Err(HeadError::RequestLine),
+    }
+    // Methods are case-sensitive.
+    Ok(if method == "CONNECT" { authority(target) } else { Err(HeadError::Method) })
+}
+
+/// Checks an authority-form target, and writes it as `host:port`.
+fn authority(target: &str) -> Result<String, HeadError> {
+    if target.contains('@') {
+        return Err(HeadError::UserInfo);
+    }
+    let (host, port) = match target.strip_prefix('[') {
+        Some(rest) => {
+            let (literal, port) = rest.split_once(']').ok_or(HeadError::Target)?;
+            (format!("[{}]", ipv6(literal)?), port.strip_prefix(':').ok_or(HeadError::Port)?)
+        }
+        None => {
+            let (host, port) = target.split_once(':').ok_or(HeadError::Port)?;
+            if host.is_empty() || !host.bytes().all(is_host) {
+                return Err(HeadError::Target);
+            }
+            (host.to_owned(), port)
+        }
+    };
+    if !port.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(HeadError::Target);
+    }
+    match port.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(format!("{host}:{port}")),
+        _ => Err(HeadError::Port),
+    }
+}
+
+/// An IPv6 literal, with a zone written as URIs do (`%25eth0`), which becomes `%eth0`.
+fn ipv6(literal: &str) -> Result<String, HeadError> {
+    let (address, zone) = match literal.split_once("%25") {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (literal, None),
+    };
+    address.parse::<Ipv6Addr>().map_err(|_| HeadError::Target)?;
+    match zone {
+        None => Ok(address.to_owned()),
+        Some(zone) if !zone.is_empty() && zone.bytes().all(is_host) => Ok(format!("{address}%{zone}")),
+        Some(_) => Err(HeadError::Target),
+    }
+}
+
+/// RFC 9110's `tchar`.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// RFC 3986's reg-name without percent-encoding: nothing that a second parser could take for a delimiter.
+fn is_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
+}
+
+#[cfg(test)]
+#[path = "head_tests.rs"]
+mod tests;

@@ -1,0 +1,157 @@
+//! The frontend's socket as the link's task sees it.
+//!
+//! Holds no buffer while idle: reads go through one buffer per thread. Never writes a byte of its own.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use relay::{Ending, Local, Read};
+use tokio::time::{Instant, Sleep};
+use tokio_util::io::poll_read_buf;
+
+use super::socket::Socket;
+use crate::front::account::Account;
+
+/// Bytes of one read at most, whatever the link offers: one frame on the wire.
+const CHUNK: usize = 64 * 1024;
+/// Reads below this are copied, so that a few bytes do not hold a whole chunk's memory.
+const COPY_BELOW: usize = 4 * 1024;
+
+thread_local! {
+    /// Reads of all sockets on this thread go through it; what was read is split off.
+    static SCRATCH: RefCell<BytesMut> = RefCell::new(BytesMut::new());
+}
+
+/// A client's socket behind an answered CONNECT.
+#[derive(Debug)]
+pub(super) struct SocketLocal<S> {
+    socket: S,
+    /// Payload that came before the connection was established.
+    early: Bytes,
+    state: State,
+    account: Account,
+    /// Since when the client takes nothing, for the write histogram.
+    blocked: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The client may send.
+    Open,
+    /// The client's end of file, or its loss, has been seen.
+    Eof,
+    /// All is sent; waiting for the client's end of file.
+    Lingering(Pin<Box<Sleep>>),
+}
+
+impl<S: Socket> SocketLocal<S> {
+    /// `early` is what followed the head.
+    pub(super) fn new(socket: S, early: Bytes, account: Account) -> Self {
+        SocketLocal { socket, early, state: State::Open, account, blocked: None }
+    }
+
+    /// Empty at end of file.
+    fn poll_socket(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        let max = max.clamp(1, CHUNK);
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.clear();
+            if scratch.capacity() < max {
+                scratch.reserve(CHUNK);
+            }
+            let read = ready!(poll_read_buf(Pin::new(&mut self.socket), cx, &mut scratch.limit(max)))?;
+            Poll::Ready(Ok(if read < COPY_BELOW {
+                Bytes::copy_from_slice(scratch)
+            } else {
+                scratch.split().freeze()
+            }))
+        })
+    }
+
+    /// Flushes and shuts down. What fails here failed because nobody listens any more.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let State::Open | State::Eof = self.state {
+            let _gone = ready!(Pin::new(&mut self.socket).poll_shutdown(cx));
+            if matches!(self.state, State::Eof) || S::LINGER.is_zero() {
+                return Poll::Ready(());
+            }
+            self.state = State::Lingering(Box::pin(tokio::time::sleep(S::LINGER)));
+        }
+        loop {
+            if let State::Lingering(deadline) = &mut self.state
+                && deadline.as_mut().poll(cx).is_ready()
+            {
+                return Poll::Ready(());
+            }
+            match ready!(self.poll_socket(cx, CHUNK)) {
+                Ok(waste) if !waste.is_empty() => {}
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+impl<S: Socket> Local for SocketLocal<S> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
+        let bytes = if self.early.is_empty() {
+            match ready!(self.poll_socket(cx, max)) {
+                Ok(bytes) => bytes,
+                // TLS ended without a word of it: whoever closes like that does not read on.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    self.state = State::Eof;
+                    return Poll::Ready(Ok(Read::Closed));
+                }
+                Err(error) => {
+                    self.state = State::Eof;
+                    self.account.note(&error);
+                    return Poll::Ready(Err(error));
+                }
+            }
+        } else {
+            self.early.split_to(max.clamp(1, self.early.len()))
+        };
+        if bytes.is_empty() {
+            self.state = State::Eof;
+            let deaf = self.socket.is_deaf();
+            return Poll::Ready(Ok(if deaf { Read::Closed } else { Read::Eof }));
+        }
+        self.account.from_client(bytes.len());
+        Poll::Ready(Ok(Read::Data(bytes)))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
+        let start = *self.blocked.get_or_insert_with(Instant::now);
+        let written = ready!(Pin::new(&mut self.socket).poll_write(cx, data));
+        self.blocked = None;
+        match written {
+            Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Ok(written) => {
+                data.advance(written);
+                self.account.to_client(written, start.elapsed());
+                Poll::Ready(Ok(()))
+            }
+            Err(error) => {
+                self.account.note(&error);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
+        self.account.ended(ending);
+        match ending {
+            Ending::Flushed => self.poll_close(cx),
+            Ending::Broken(_) => {
+                self.socket.abort();
+                Poll::Ready(())
+            }
+        }
+    }
+}

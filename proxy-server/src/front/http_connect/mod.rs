@@ -1,0 +1,194 @@
+//! The HTTP-CONNECT frontend: one connection, one request, then bytes.
+//!
+//! ```text
+//!   read the head ──▶ dial ──▶ 200 alone ──▶ attach (the link's task takes the socket)
+//!        │              │
+//!        │ refused      │ failed: its answer, then close
+//!        ▼              ▼ the client left: the dial is dropped, which cancels it
+//!      close          close
+//! ```
+//!
+//! Never parses anything behind the head, never serves a second request, never buffers more than [`MAX_EARLY`].
+
+pub mod answer;
+pub mod head;
+mod local;
+pub mod socket;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use serve::logs::Peer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::head::{Head, HeadError, HeadParser};
+use self::local::SocketLocal;
+use self::socket::{ReadBarrier, Separation, Socket};
+use super::account::{Account, Identity};
+use super::meters::Meters;
+use super::{Attach, Dial, next_id};
+use crate::dial::{DialFailure, Dialed, Target};
+
+/// From the first byte of a connection to its head's last. Go allows 60 s; no client needs one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// For an answer to reach the socket. The buffer of a socket that nothing was written to takes it at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between a head and payload where nothing but time keeps them apart.
+const SEPARATION: Duration = Duration::from_millis(5);
+/// Bytes taken from a client while its dial is under way. What it sends beyond them waits in the socket.
+const MAX_EARLY: usize = 64 * 1024;
+/// First buffer of a head; kube-apiserver's take about 70 bytes.
+const FIRST_READ: usize = 1024;
+
+/// What all connections of this frontend share.
+#[derive(Debug, Clone)]
+pub struct HttpConnect<D> {
+    dialer: D,
+    meters: Meters,
+    barrier: ReadBarrier,
+}
+
+/// Why a connection ended before it was one. For the log.
+#[derive(Debug, thiserror::Error)]
+enum NotServed {
+    #[error("the client left before its request was complete")]
+    Left,
+    #[error("no complete request within {HEAD_TIMEOUT:?}")]
+    Slow,
+    #[error("the server stops")]
+    Stopping,
+    #[error("bad request: {0}")]
+    Refused(#[from] HeadError),
+    #[error("reading the request: {0}")]
+    Read(#[from] io::Error),
+}
+
+impl<D: Dial> HttpConnect<D> {
+    /// A frontend that dials through `dialer`.
+    pub fn new(dialer: D, meters: Meters) -> Self {
+        HttpConnect { dialer, meters, barrier: ReadBarrier::open() }
+    }
+
+    /// Serves one connection, until it is attached to its link or closed. `peer` is for the log. `stop` ends it
+    /// only while no request has come.
+    pub async fn serve<S: Socket>(&self, mut socket: S, peer: Arc<str>, stop: &CancellationToken) {
+        let mut buffer = BytesMut::with_capacity(FIRST_READ);
+        let head = tokio::select! {
+            head = timeout(HEAD_TIMEOUT, read_head(&mut socket, &mut buffer)) => head.unwrap_or(Err(NotServed::Slow)),
+            () = stop.cancelled() => Err(NotServed::Stopping),
+        };
+        match head {
+            Ok(head) => {
+                let _consumed = buffer.split_to(head.len);
+                self.connect(socket, peer, head, buffer).await;
+            }
+            Err(why) => {
+                tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");
+                if let NotServed::Refused(error) = why {
+                    let _live = self.meters.http_connection();
+                    answer(&mut socket, answer::refusal(error).as_bytes()).await;
+                }
+            }
+        }
+    }
+
+    async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
+        let live = self.meters.http_connection();
+        let id = next_id();
+        let target = Target::new("tcp", head.address);
+        let user_agent = head.user_agent.as_deref().unwrap_or_default();
+        tracing::debug!(connection = id, %peer, address = %Peer(&target.address), user_agent, "CONNECT request");
+        // Whichever comes first; when both have come, either is right.
+        let outcome = tokio::select! {
+            outcome = self.dialer.dial(&target) => outcome,
+            () = left(&mut socket, &mut early) => Err(DialFailure::Cancelled),
+        };
+        match outcome {
+            Ok(dialed) => {
+                let Dialed { connection, agent_id: agent, slot, .. } = dialed;
+                if let Err(error) = self.send_head(&mut socket).await {
+                    tracing::info!(connection = id, %peer, %error, "the client left before it was told of its connection");
+                    self.meters.answer_not_delivered();
+                    return; // which closes what was dialled
+                }
+                let identity =
+                    Identity { id, frontend: "http-connect", peer, address: target.address, agent };
+                let account = Account::open(identity, self.meters.clone(), live, slot);
+                let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
+                connection.attach(Box::new(SocketLocal::new(socket, early, account)));
+            }
+            Err(failure) => {
+                tracing::info!(connection = id, %peer, address = %Peer(&target.address), failure = %Peer(&failure.to_string()), "dial failed");
+                if failure != DialFailure::Cancelled {
+                    answer(&mut socket, failure.http_response().as_bytes()).await;
+                }
+            }
+        }
+    }
+
+    /// Tells the client that it is connected, so that no payload can share a read with the telling.
+    async fn send_head<S: Socket>(&self, socket: &mut S) -> io::Result<()> {
+        let sent = timeout(ANSWER_TIMEOUT, socket.send_head(answer::ESTABLISHED, &self.barrier)).await;
+        if sent.map_err(|_| io::ErrorKind::TimedOut)?? == Separation::ByTime {
+            sleep(SEPARATION).await;
+        }
+        Ok(())
+    }
+}
+
+/// What is behind the head stays in `buffer`, as does the head.
+async fn read_head<S: Socket>(socket: &mut S, buffer: &mut BytesMut) -> Result<Head, NotServed> {
+    let mut parser = HeadParser::default();
+    loop {
+        if socket.read_buf(buffer).await? == 0 {
+            return Err(NotServed::Left);
+        }
+        if let Some(head) = parser.advance(buffer)? {
+            return Ok(head);
+        }
+    }
+}
+
+/// Ends when nobody waits for the dial any more: the connection is reset, or it ends before it brought a byte of
+/// payload. (A client that sent payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
+async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
+    while early.len() < MAX_EARLY {
+        match socket.read_buf(&mut bytes::BufMut::limit(&mut *early, MAX_EARLY)).await {
+            Ok(0) if early.is_empty() => return,
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "client lost while dialling");
+                return;
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// Writes an answer and closes, so that the client can read it although it may have sent more than was read.
+async fn answer<S: Socket>(socket: &mut S, bytes: &[u8]) {
+    let written = timeout(ANSWER_TIMEOUT, async {
+        socket.write_all(bytes).await?;
+        socket.shutdown().await
+    });
+    match written.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return tracing::debug!(%error, "answer not delivered"),
+        Err(_) => return tracing::debug!("answer not delivered in time"),
+    }
+    let mut waste = BytesMut::with_capacity(FIRST_READ);
+    let drained = async {
+        while socket.read_buf(&mut waste).await.is_ok_and(|read| read > 0) {
+            waste.clear();
+        }
+    };
+    let _in_time = timeout(S::LINGER, drained).await;
+}

@@ -1,0 +1,299 @@
+//! One connection against a scripted dialer, in memory with paused time.
+
+mod sockets;
+
+use proptest::prelude::*;
+use tokio::io::{DuplexStream, duplex};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+use crate::dial::RemoteError;
+use crate::front::testing::{ReadEnd, Readings, SOON, ScriptedDial, ScriptedDialer, dialer};
+
+const REQUEST: &[u8] = b"CONNECT node:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+
+struct Bench {
+    frontend: HttpConnect<ScriptedDialer>,
+    dials: UnboundedReceiver<ScriptedDial>,
+    readings: Readings,
+    stop: CancellationToken,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (dialer, dials) = dialer();
+        let readings = Readings::new();
+        let frontend = HttpConnect::new(dialer, readings.meters());
+        Bench { frontend, dials, readings, stop: CancellationToken::new() }
+    }
+
+    fn serve<S: Socket>(&self, socket: S) -> JoinHandle<()> {
+        let (frontend, stop) = (self.frontend.clone(), self.stop.clone());
+        tokio::spawn(async move { frontend.serve(socket, "test".into(), &stop).await })
+    }
+
+    fn connect(&self) -> (DuplexStream, JoinHandle<()>) {
+        let (client, server) = duplex(1 << 20);
+        (client, self.serve(server))
+    }
+
+    async fn dial(&mut self) -> ScriptedDial {
+        timeout(SOON, self.dials.recv()).await.expect("a dial").expect("a dial")
+    }
+
+    /// What a client that sends this is answered until the end of file; no dial may come of it.
+    async fn answer_to(&mut self, request: &[u8]) -> String {
+        let (mut client, task) = self.connect();
+        client.write_all(request).await.unwrap();
+        let answer = read_all(&mut client).await;
+        drop(client);
+        task.await.expect("no panic");
+        assert!(self.dials.try_recv().is_err(), "nothing was dialled");
+        assert_eq!(self.readings.metrics.http_connections.count(), 0);
+        answer
+    }
+}
+
+async fn read_all(client: &mut (impl AsyncReadExt + Unpin)) -> String {
+    let mut answer = String::new();
+    timeout(SOON, client.read_to_string(&mut answer)).await.expect("an end of file").expect("no reset");
+    answer
+}
+
+async fn read_exactly(stream: &mut (impl AsyncReadExt + Unpin), length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    timeout(SOON, stream.read_exact(&mut bytes)).await.expect("bytes").expect("bytes");
+    bytes
+}
+
+async fn expect_established(client: &mut (impl AsyncReadExt + Unpin)) {
+    assert_eq!(read_exactly(client, answer::ESTABLISHED.len()).await, answer::ESTABLISHED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_go_both_ways_after_the_answer() {
+    let mut bench = Bench::new();
+    let (mut client, task) = bench.connect();
+    client.write_all(REQUEST).await.unwrap();
+    let dial = bench.dial().await;
+    assert_eq!(dial.target, Target::new("tcp", "node:10250"));
+    assert_eq!(bench.readings.metrics.http_connections.count(), 1);
+    let mut endpoint = dial.succeed();
+    expect_established(&mut client).await;
+    task.await.expect("the task ends with the attachment");
+    client.write_all(b"ping").await.unwrap();
+    assert_eq!(read_exactly(&mut endpoint.stream, 4).await, b"ping");
+    endpoint.stream.write_all(b"pong").await.unwrap();
+    assert_eq!(read_exactly(&mut client, 4).await, b"pong");
+    drop(endpoint.stream);
+    assert_eq!(read_all(&mut client).await, "");
+    drop(client);
+    assert_eq!(endpoint.attached.await, Ok(None));
+    assert_eq!(bench.readings.metrics.http_connections.count(), 0);
+    assert_eq!(bench.readings.metrics.frontend_write.count(), 1);
+    assert!(bench.readings.samples("stream_packets").is_empty(), "as in Go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_follows_the_head_is_payload() {
+    let mut bench = Bench::new();
+    let (mut client, _task) = bench.connect();
+    client.write_all(&[REQUEST, b"\r\nwith the head, "].concat()).await.unwrap();
+    let dial = bench.dial().await;
+    client.write_all(b"while dialling, ").await.unwrap();
+    let mut endpoint = dial.succeed();
+    expect_established(&mut client).await;
+    client.write_all(b"after").await.unwrap();
+    let expected = b"\r\nwith the head, while dialling, after";
+    assert_eq!(read_exactly(&mut endpoint.stream, expected.len()).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn early_payload_is_bounded_and_complete() {
+    let mut bench = Bench::new();
+    let (mut client, server) = duplex(1024);
+    let _task = bench.serve(server);
+    let payload: Vec<u8> = (0..3 * MAX_EARLY).map(|i| i as u8).collect();
+    let sent = payload.clone();
+    let (mut reader, mut writer) = tokio::io::split(client);
+    let writing = tokio::spawn(async move {
+        writer.write_all(REQUEST).await.unwrap();
+        writer.write_all(&sent).await.unwrap();
+        writer
+    });
+    let dial = bench.dial().await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(!writing.is_finished(), "the rest waits in the socket");
+    let mut endpoint = dial.succeed();
+    expect_established(&mut reader).await;
+    assert_eq!(read_exactly(&mut endpoint.stream, payload.len()).await, payload);
+    client = reader.unsplit(writing.await.unwrap());
+    drop(client);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_cancels_its_dial() {
+    let mut bench = Bench::new();
+    let (mut client, task) = bench.connect();
+    client.write_all(REQUEST).await.unwrap();
+    let dial = bench.dial().await;
+    drop(client);
+    dial.cancelled().await;
+    task.await.expect("no panic");
+    assert_eq!(bench.readings.metrics.http_connections.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn payload_and_an_end_of_file_are_delivered() {
+    let mut bench = Bench::new();
+    let (mut client, _task) = bench.connect();
+    client.write_all(&[REQUEST, b"upload"].concat()).await.unwrap();
+    let dial = bench.dial().await;
+    client.shutdown().await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let mut endpoint = dial.succeed();
+    assert_eq!(read_all(&mut endpoint.stream).await, "upload");
+    endpoint.stream.write_all(b"thanks").await.unwrap();
+    drop(endpoint.stream);
+    let answer = read_all(&mut client).await;
+    assert_eq!(answer.as_bytes(), [answer::ESTABLISHED, b"thanks"].concat());
+    assert_eq!(endpoint.attached.await, Ok(Some(ReadEnd::Eof)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_head_is_dropped_without_an_answer_as_in_go() {
+    let bench = Bench::new();
+    let (mut client, task) = bench.connect();
+    let started = Instant::now();
+    let trickle = tokio::spawn(async move {
+        for byte in REQUEST.iter().cycle() {
+            sleep(Duration::from_secs(1)).await;
+            if client.write_all(&[*byte]).await.is_err() {
+                break;
+            }
+        }
+        read_all(&mut client).await
+    });
+    task.await.expect("no panic");
+    assert_eq!(started.elapsed(), HEAD_TIMEOUT);
+    assert_eq!(trickle.await.unwrap(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_head_gets_no_answer() {
+    for head in [b"".as_slice(), b"CONNECT node:1 HT", &REQUEST[..REQUEST.len() - 1]] {
+        let bench = Bench::new();
+        let (mut client, task) = bench.connect();
+        client.write_all(head).await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut client).await, "");
+        task.await.expect("no panic");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_who_has_not_asked_yet_and_nobody_else() {
+    let mut bench = Bench::new();
+    let (mut asked, _task) = bench.connect();
+    asked.write_all(REQUEST).await.unwrap();
+    let dial = bench.dial().await;
+    let (mut silent, task) = bench.connect();
+    bench.stop.cancel();
+    assert_eq!(read_all(&mut silent).await, "");
+    task.await.expect("no panic");
+    let _endpoint = dial.succeed();
+    expect_established(&mut asked).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_heads_are_answered() {
+    let mut bench = Bench::new();
+    for request in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"] {
+        assert_eq!(bench.answer_to(request.as_bytes()).await, answer::refusal(HeadError::Method));
+    }
+    for (request, error) in [
+        ("CONNECT node HTTP/1.1\r\n\r\n", HeadError::Port),
+        ("CONNECT a:1 HTTP/1.1\n\n", HeadError::BareLf),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HeadError::Version),
+        ("\u{16}\u{3}\u{1}", HeadError::Control),
+    ] {
+        assert_eq!(bench.answer_to(request.as_bytes()).await, answer::refusal(error));
+    }
+    let long = format!("CONNECT a:1 HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(head::MAX_HEAD));
+    assert_eq!(bench.answer_to(long.as_bytes()).await, answer::refusal(HeadError::TooLarge));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_dials_are_answered_as_go_answers() {
+    let cases = [
+        (
+            DialFailure::NoAgent,
+            "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\n\
+             currently no tunnels available: No agent available",
+        ),
+        (
+            DialFailure::Refused(RemoteError::parse("dial tcp 10.0.0.1:9: connect: connection refused")),
+            "HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
+             dial tcp 10.0.0.1:9: connect: connection refused",
+        ),
+        (
+            DialFailure::Refused(RemoteError::parse("dial tcp 10.0.0.1:9: i/o timeout")),
+            "HTTP/1.1 504 Gateway Timeout\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
+             dial tcp 10.0.0.1:9: i/o timeout",
+        ),
+        (
+            DialFailure::Refused(RemoteError::parse("socket: too many open files")),
+            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
+             socket: too many open files",
+        ),
+        (
+            DialFailure::TimedOut,
+            "HTTP/1.1 504 Gateway Timeout\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
+             Backend dial timeout: timed out waiting for backend dial\r\n",
+        ),
+        (
+            DialFailure::LinkLost,
+            "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
+             Backend context error: context canceled\r\n",
+        ),
+    ];
+    for (failure, expected) in cases {
+        let mut bench = Bench::new();
+        let (mut client, task) = bench.connect();
+        client.write_all(REQUEST).await.unwrap();
+        bench.dial().await.fail(failure);
+        assert_eq!(read_all(&mut client).await, expected);
+        drop(client);
+        task.await.expect("no panic");
+        assert_eq!(bench.readings.metrics.http_connections.count(), 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// However a client cuts its request and payload into writes, the same arrives.
+    #[test]
+    fn any_split_arrives_whole(cuts in proptest::collection::vec(1_usize..20, 1..12)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let mut bench = Bench::new();
+            let (mut client, _task) = bench.connect();
+            let sent = [REQUEST, b"payload of the client"].concat();
+            let mut rest = sent.as_slice();
+            for cut in cuts {
+                let (piece, tail) = rest.split_at(cut.min(rest.len()));
+                client.write_all(piece).await.unwrap();
+                tokio::task::yield_now().await;
+                rest = tail;
+            }
+            client.write_all(rest).await.unwrap();
+            let mut endpoint = bench.dial().await.succeed();
+            expect_established(&mut client).await;
+            let expected = b"payload of the client";
+            assert_eq!(read_exactly(&mut endpoint.stream, expected.len()).await, expected);
+        });
+    }
+}

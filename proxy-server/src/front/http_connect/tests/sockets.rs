@@ -1,0 +1,114 @@
+//! Over real sockets, where the kernel's behaviour is the point.
+
+use std::io::ErrorKind;
+
+use relay::Ending;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tunnel::Cause;
+
+use super::*;
+use crate::front::testing::Endpoint;
+
+/// The client reads only after everything was written and the connection ended: nothing but the descriptor keeps
+/// the head apart then.
+async fn first_read(bench: &mut Bench, client: &mut UnixStream) -> Vec<u8> {
+    client.write_all(REQUEST).await.unwrap();
+    let Endpoint { mut stream, end: _end, attached } = bench.dial().await.succeed();
+    stream.write_all(b"server first").await.unwrap();
+    drop(stream);
+    assert_eq!(timeout(SOON, attached).await.expect("an end"), Ok(None));
+    let mut buffer = vec![0; 4096];
+    let read = client.read(&mut buffer).await.unwrap();
+    buffer.truncate(read);
+    buffer
+}
+
+#[tokio::test]
+async fn on_a_unix_socket_the_head_is_read_alone_every_time() {
+    let mut bench = Bench::new();
+    for _ in 0..10_000 {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let task = bench.serve(server);
+        assert_eq!(first_read(&mut bench, &mut client).await, answer::ESTABLISHED);
+        assert_eq!(read_all(&mut client).await, "server first");
+        task.await.expect("no panic");
+    }
+}
+
+/// Shows that the test above can fail.
+#[tokio::test]
+async fn without_the_descriptor_a_late_reader_reads_payload_with_the_head() {
+    let mut bench = Bench::new();
+    bench.frontend.barrier = ReadBarrier::none();
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let _task = bench.serve(server);
+    assert_eq!(first_read(&mut bench, &mut client).await, [answer::ESTABLISHED, b"server first"].concat());
+}
+
+#[tokio::test]
+async fn a_unix_socket_tells_a_half_close_from_a_close() {
+    let mut bench = Bench::new();
+    for (half, expected) in [(true, ReadEnd::Eof), (false, ReadEnd::Closed)] {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let _task = bench.serve(server);
+        client.write_all(REQUEST).await.unwrap();
+        let Endpoint { mut stream, end: _end, attached } = bench.dial().await.succeed();
+        expect_established(&mut client).await;
+        if half {
+            client.shutdown().await.unwrap();
+            assert_eq!(read_all(&mut stream).await, "");
+            drop(stream);
+        } else {
+            drop(client);
+        }
+        assert_eq!(timeout(SOON, attached).await.expect("an end"), Ok(Some(expected)));
+    }
+}
+
+async fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (client, server) =
+        tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    (client.unwrap(), server.unwrap().0)
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_a_reset_and_a_finished_one_is_not() {
+    for (ending, reset) in [(Ending::Broken(Cause::LinkLost), true), (Ending::Flushed, false)] {
+        let mut bench = Bench::new();
+        let (mut client, server) = tcp_pair().await;
+        let _task = bench.serve(server);
+        client.write_all(REQUEST).await.unwrap();
+        let Endpoint { stream: _stream, end, attached } = bench.dial().await.succeed();
+        expect_established(&mut client).await;
+        end.send(ending).expect("not ended");
+        let mut rest = Vec::new();
+        let end = timeout(SOON, client.read_to_end(&mut rest)).await.expect("an end");
+        assert_eq!(
+            end.map_err(|error| error.kind()),
+            if reset { Err(ErrorKind::ConnectionReset) } else { Ok(0) }
+        );
+        drop(client);
+        timeout(SOON, attached).await.expect("an end").expect("attached");
+        assert_eq!(bench.readings.metrics.http_connections.count(), 0);
+    }
+}
+
+#[tokio::test]
+async fn the_last_bytes_reach_a_client_that_is_still_sending() {
+    let mut bench = Bench::new();
+    let (mut client, server) = tcp_pair().await;
+    let _task = bench.serve(server);
+    client.write_all(REQUEST).await.unwrap();
+    let mut endpoint = bench.dial().await.succeed();
+    expect_established(&mut client).await;
+    let response = vec![7; 900_000];
+    endpoint.stream.write_all(&response).await.unwrap();
+    endpoint.end.send(Ending::Flushed).expect("not ended");
+    // Arrives behind the end: without the linger it would reset the connection under the response.
+    let _late = client.write_all(b"still sending").await;
+    let mut received = Vec::new();
+    let end = timeout(SOON, client.read_to_end(&mut received)).await.expect("an end");
+    assert!(end.is_ok(), "{end:?}");
+    assert!(response.starts_with(&received));
+}

@@ -1,0 +1,219 @@
+//! Accept loops: from a listening socket to the frontend that serves its connections.
+//!
+//! ```text
+//!   Unix socket ──────────────┐        ┌── authority patch (Unix only) ── HTTP/2 ── Proxy streams
+//!   TCP ── TLS, within limits ┴─ mode ─┤
+//!                                      └── HTTP CONNECT
+//! ```
+//!
+//! Never decides what is spoken: the flag did.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use serve::logs::Peer;
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use transport::authority::AuthorityPatch;
+use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, Source, UnixSocket, tune};
+use transport::tls::{HandshakeError, PeerIdentity, ServerStream, ServerTls};
+use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
+
+use super::Dial;
+use super::grpc::GrpcFrontend;
+use super::http_connect::HttpConnect;
+use super::meters::Meters;
+use crate::metrics::Metrics;
+
+/// The one path of the gRPC frontend.
+const PROXY_PATH: &str = "/ProxyService/Proxy";
+/// Read-ahead under a frontend's TLS, in bytes: one record. Agents' links get more; a frontend's connection
+/// carries one tunnel, and there are thousands.
+const READ_AHEAD: usize = 17 * 1024;
+
+/// What clients speak (`--mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// HTTP/1.1 CONNECT.
+    HttpConnect,
+}
+
+/// Where clients come from: bound, not yet accepting.
+#[derive(Debug)]
+pub enum FrontendListener {
+    /// A Unix socket; its file's mode is the access control.
+    Unix(UnixSocket),
+    /// TCP with mutual TLS.
+    Tls(TcpListener, ServerTls),
+}
+
+/// One listener's work. Clones share everything.
+#[derive(Debug, Clone)]
+enum Frontend<D> {
+    Grpc(GrpcFrontend<D>, Arc<ServerSettings>),
+    HttpConnect(HttpConnect<D>),
+}
+
+/// Accepts and serves until `stop`. Then the listener is closed, dials under way go on, and this returns once no
+/// connection needs it any more: a tunnel over HTTP CONNECT is its link's, one over gRPC needs its HTTP/2
+/// connection driven here. Dropping the future ends what it drives.
+///
+/// `keepalive` is `--frontend-keepalive-time`: silence after which an HTTP/2 client is pinged.
+pub async fn serve_frontend<D: Dial>(
+    mode: Mode,
+    listener: FrontendListener,
+    dialer: D,
+    metrics: Metrics,
+    keepalive: Duration,
+    stop: CancellationToken,
+) {
+    let meters = Meters::new(metrics);
+    let frontend = match mode {
+        Mode::Grpc => {
+            let mut settings = ServerSettings::for_frontends();
+            settings.keepalive.interval = keepalive;
+            Frontend::Grpc(GrpcFrontend::new(dialer, meters), Arc::new(settings))
+        }
+        Mode::HttpConnect => Frontend::HttpConnect(HttpConnect::new(dialer, meters)),
+    };
+    match listener {
+        FrontendListener::Unix(socket) => {
+            let name = socket.path().display().to_string();
+            let peer: Arc<str> = Arc::from("unix");
+            run(AcceptLoop::new(socket, name), &stop, |connection| {
+                let (frontend, peer, stop) = (frontend.clone(), Arc::clone(&peer), stop.clone());
+                async move { frontend.serve_unix(connection, peer, stop).await }
+            })
+            .await;
+        }
+        FrontendListener::Tls(tcp, tls) => {
+            let name =
+                tcp.local_addr().map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
+            let gate = HandshakeGate::default();
+            run(AcceptLoop::new(tcp, name), &stop, |(connection, address)| {
+                let (frontend, tls, gate, stop) = (frontend.clone(), tls.clone(), gate.clone(), stop.clone());
+                async move {
+                    match handshake(connection, &tls, &gate).await {
+                        Ok(connection) => {
+                            let peer = peer_of(&connection, address);
+                            frontend.serve_tls(connection, peer, stop).await;
+                        }
+                        // Port checks end here; they are no news.
+                        Err(error) => tracing::debug!(%address, %error, "frontend connection not accepted"),
+                    }
+                }
+            })
+            .await;
+        }
+    }
+}
+
+/// A task for each connection; none survives this future.
+async fn run<S: Source, F>(
+    mut listener: AcceptLoop<S>,
+    stop: &CancellationToken,
+    serve: impl Fn(S::Conn) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            connection = listener.accept() => {
+                connections.spawn(serve(connection));
+            }
+            Some(ended) = connections.join_next() => log_panic(ended),
+            () = stop.cancelled() => break,
+        }
+    }
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        log_panic(ended);
+    }
+}
+
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
+    }
+}
+
+type TlsConnection = ServerStream<BufReader<TcpStream>>;
+
+async fn handshake(
+    connection: TcpStream,
+    tls: &ServerTls,
+    gate: &HandshakeGate,
+) -> Result<TlsConnection, HandshakeError> {
+    tune(&connection, KeepAlive::default(), None)?;
+    gate.run(tls.accept(BufReader::with_capacity(READ_AHEAD, connection))).await
+}
+
+/// The certificate's name and where it came from.
+fn peer_of(connection: &TlsConnection, address: std::net::SocketAddr) -> Arc<str> {
+    match PeerIdentity::of(connection.get_ref().1.peer_certificates()) {
+        Some(identity) => format!("{identity} at {address}").into(),
+        None => address.to_string().into(),
+    }
+}
+
+impl<D: Dial> Frontend<D> {
+    async fn serve_unix(self, connection: UnixStream, peer: Arc<str>, stop: CancellationToken) {
+        match self {
+            Frontend::HttpConnect(frontend) => frontend.serve(connection, peer, &stop).await,
+            Frontend::Grpc(frontend, settings) => {
+                let patched = AuthorityPatch::new(connection, settings.max_frame_size);
+                serve_http2(patched, &frontend, &settings, &peer, stop).await;
+            }
+        }
+    }
+
+    async fn serve_tls(self, connection: TlsConnection, peer: Arc<str>, stop: CancellationToken) {
+        match self {
+            Frontend::HttpConnect(frontend) => frontend.serve(connection, peer, &stop).await,
+            Frontend::Grpc(frontend, settings) => {
+                serve_http2(connection, &frontend, &settings, &peer, stop).await;
+            }
+        }
+    }
+}
+
+/// Drives one HTTP/2 connection, until its last stream after `stop`.
+async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
+    io: IO,
+    frontend: &GrpcFrontend<D>,
+    settings: &ServerSettings,
+    peer: &Arc<str>,
+    stop: CancellationToken,
+) {
+    let mut dials = JoinSet::new();
+    let on_stream = |request: Request| {
+        while dials.try_join_next().is_some() {}
+        if request.path != PROXY_PATH {
+            tracing::debug!(%peer, path = %Peer(&request.path), "unknown gRPC method");
+            return request.refuse(Code::Unimplemented, "unknown service or method");
+        }
+        if stop.is_cancelled() {
+            return request.refuse(Code::Unavailable, "the proxy server is shutting down");
+        }
+        match request.accept(HeaderMap::new()) {
+            Ok(stream) => {
+                let (frontend, peer) = (frontend.clone(), Arc::clone(peer));
+                dials.spawn(async move { frontend.serve(stream, peer).await });
+            }
+            Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
+        }
+    };
+    match serve_connection_until(io, settings, on_stream, stop.cancelled()).await {
+        Ok(()) => tracing::debug!(%peer, "frontend connection ended"),
+        Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
+    }
+    // Streams of a connection that is gone end by themselves, each within the moment of noticing.
+    while dials.join_next().await.is_some() {}
+}

@@ -1,0 +1,317 @@
+//! What the frontends' tests dial and attach to: scripted dials, a link of one connection, a wire in memory.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use relay::{Ending, Local, Read};
+use serve::metrics::{Exposition, Registry};
+use tokio::io::{AsyncWrite, DuplexStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::io::poll_read_buf;
+use transport::wire::{Code, Incoming, Wire, WireError};
+use tunnel::{Cause, Packet};
+
+use super::meters::Meters;
+use super::{Attach, Dial};
+use crate::dial::{DialFailure, Dialed, Target};
+use crate::limits::{AgentBudget, ServerBudget};
+use crate::metrics::{Metrics, PREFIX};
+
+/// Longer than anything here takes.
+pub(super) const SOON: Duration = Duration::from_secs(20);
+
+/// The metrics of a test's frontend.
+pub(super) struct Readings {
+    pub(super) metrics: Metrics,
+    exposition: Exposition,
+}
+
+impl Readings {
+    pub(super) fn new() -> Self {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        Readings { metrics, exposition: Exposition::new(registry) }
+    }
+
+    pub(super) fn meters(&self) -> Meters {
+        Meters::new(self.metrics.clone())
+    }
+
+    /// The samples whose names begin with this (behind the prefix), one per line.
+    pub(super) fn samples(&self, name: &str) -> Vec<String> {
+        let scrape = self.exposition.scrape();
+        let lines = scrape.lines().filter_map(|line| line.strip_prefix(PREFIX)?.strip_prefix('_'));
+        lines.filter(|line| line.starts_with(name)).map(str::to_owned).collect()
+    }
+}
+
+/// A dialer whose answers the test gives, one by one.
+#[derive(Clone)]
+pub(super) struct ScriptedDialer(mpsc::UnboundedSender<ScriptedDial>);
+
+/// A dial that waits for the test's answer.
+pub(super) struct ScriptedDial {
+    pub(super) target: Target,
+    answer: oneshot::Sender<Result<ScriptedConnection, DialFailure>>,
+}
+
+pub(super) fn dialer() -> (ScriptedDialer, mpsc::UnboundedReceiver<ScriptedDial>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (ScriptedDialer(sender), receiver)
+}
+
+impl Dial for ScriptedDialer {
+    type Connection = ScriptedConnection;
+
+    async fn dial(&self, target: &Target) -> Result<Dialed<ScriptedConnection>, DialFailure> {
+        let (answer, outcome) = oneshot::channel();
+        self.0.send(ScriptedDial { target: target.clone(), answer }).map_err(|_| DialFailure::NoAgent)?;
+        let connection = outcome.await.map_err(|_| DialFailure::LinkLost)??;
+        let slot = ServerBudget::new(1, 1).connection(&AgentBudget::new(1, 1)).expect("room for one");
+        Ok(Dialed { connection, agent_id: "agent".into(), elapsed: Duration::ZERO, slot })
+    }
+}
+
+impl ScriptedDial {
+    /// The dial succeeds; what the test gets is the endpoint.
+    pub(super) fn succeed(self) -> Endpoint {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let (end, ended) = oneshot::channel();
+        let (report, attached) = oneshot::channel();
+        let answer = self.answer.send(Ok(ScriptedConnection { endpoint: ours, ended, report }));
+        assert!(answer.is_ok(), "the frontend has given the dial up");
+        Endpoint { stream: theirs, end, attached }
+    }
+
+    pub(super) fn fail(self, failure: DialFailure) {
+        assert!(self.answer.send(Err(failure)).is_ok(), "the frontend has given the dial up");
+    }
+
+    /// Waits until the frontend gives the dial up.
+    pub(super) async fn cancelled(mut self) {
+        tokio::time::timeout(SOON, self.answer.closed()).await.expect("the dial is cancelled");
+    }
+}
+
+/// The endpoint's side of a connection.
+pub(super) struct Endpoint {
+    /// What the endpoint reads and writes. Its end of file ends the connection, flushed.
+    pub(super) stream: DuplexStream,
+    /// Ends the connection from the link's side.
+    pub(super) end: oneshot::Sender<Ending>,
+    /// How the frontend's reads ended, sent when the frontend's end is dropped; an error if never attached.
+    pub(super) attached: oneshot::Receiver<Option<ReadEnd>>,
+}
+
+/// How a frontend's reads ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadEnd {
+    Eof,
+    Closed,
+    Error(io::ErrorKind),
+}
+
+/// A link of one connection.
+pub(super) struct ScriptedConnection {
+    endpoint: DuplexStream,
+    ended: oneshot::Receiver<Ending>,
+    report: oneshot::Sender<Option<ReadEnd>>,
+}
+
+impl Attach for ScriptedConnection {
+    fn attach(self, local: Box<dyn Local>) {
+        let ScriptedConnection { endpoint, ended, report } = self;
+        let mut pump = Pump {
+            local,
+            endpoint,
+            ended,
+            to_endpoint: Bytes::new(),
+            to_local: Bytes::new(),
+            read_end: None,
+            ending: None,
+        };
+        tokio::spawn(async move {
+            poll_fn(|cx| pump.poll(cx)).await;
+            let read_end = pump.read_end;
+            drop(pump);
+            let _nobody_asks = report.send(read_end);
+        });
+    }
+}
+
+/// A poor man's relay: enough to see what a [`Local`] does.
+struct Pump {
+    local: Box<dyn Local>,
+    endpoint: DuplexStream,
+    ended: oneshot::Receiver<Ending>,
+    to_endpoint: Bytes,
+    to_local: Bytes,
+    read_end: Option<ReadEnd>,
+    ending: Option<Ending>,
+}
+
+impl Pump {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.ending.is_none() {
+            if let Poll::Ready(Ok(ending)) = Pin::new(&mut self.ended).poll(cx) {
+                self.ending = Some(ending);
+                break;
+            }
+            let up = self.poll_up(cx);
+            let down = self.poll_down(cx);
+            let _flushed = self.local.poll_flush(cx);
+            if up.is_pending() && down.is_pending() {
+                return Poll::Pending;
+            }
+        }
+        match &self.ending {
+            Some(ending) => self.local.poll_end(cx, ending),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Ready after progress.
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.to_endpoint.is_empty() {
+            let written = ready!(Pin::new(&mut self.endpoint).poll_write(cx, &self.to_endpoint));
+            self.to_endpoint.advance(written.expect("the endpoint listens"));
+            return Poll::Ready(());
+        }
+        if self.read_end.is_some() {
+            return Poll::Pending;
+        }
+        match ready!(self.local.poll_read(cx, 64 * 1024)) {
+            Ok(Read::Data(data)) => self.to_endpoint = data,
+            Ok(Read::Eof) => {
+                self.read_end = Some(ReadEnd::Eof);
+                let _shut = Pin::new(&mut self.endpoint).poll_shutdown(cx);
+            }
+            Ok(Read::Closed) => {
+                self.read_end = Some(ReadEnd::Closed);
+                self.ending = Some(Ending::Flushed);
+            }
+            Err(error) => {
+                self.read_end = Some(ReadEnd::Error(error.kind()));
+                self.ending = Some(Ending::Broken(Cause::Local(error.to_string())));
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Ready after progress.
+    fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.to_local.is_empty() {
+            let mut buffer = BytesMut::with_capacity(64 * 1024);
+            match ready!(poll_read_buf(Pin::new(&mut self.endpoint), cx, &mut buffer)) {
+                Ok(read) if read > 0 => self.to_local = buffer.freeze(),
+                _ => self.ending = Some(Ending::Flushed),
+            }
+            return Poll::Ready(());
+        }
+        if let Err(error) = ready!(self.local.poll_write(cx, &mut self.to_local)) {
+            self.ending = Some(Ending::Broken(Cause::Local(error.to_string())));
+        }
+        Poll::Ready(())
+    }
+}
+
+/// The server's end of a Proxy stream in memory.
+pub(super) struct TestWire {
+    incoming: mpsc::UnboundedReceiver<Option<Result<Incoming, WireError>>>,
+    outgoing: mpsc::UnboundedSender<Sent>,
+    ended: bool,
+}
+
+/// What the server did to its stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Sent {
+    Packet(Packet<Bytes>),
+    Finished,
+}
+
+/// The client's end.
+pub(super) struct TestClient {
+    incoming: mpsc::UnboundedSender<Option<Result<Incoming, WireError>>>,
+    outgoing: mpsc::UnboundedReceiver<Sent>,
+}
+
+pub(super) fn wire() -> (TestWire, TestClient) {
+    let (to_server, incoming) = mpsc::unbounded_channel();
+    let (outgoing, from_server) = mpsc::unbounded_channel();
+    let client = TestClient { incoming: to_server, outgoing: from_server };
+    (TestWire { incoming, outgoing, ended: false }, client)
+}
+
+impl Wire for TestWire {
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
+        Poll::Ready(Ok(100_000))
+    }
+
+    fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
+        self.outgoing.send(Sent::Packet(packet)).map_err(|_| lost())
+    }
+
+    fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>> {
+        assert!(!self.ended, "polled after its end");
+        let item = match ready!(self.incoming.poll_recv(cx)) {
+            Some(item) => item,
+            None => Some(Err(lost())),
+        };
+        self.ended = !matches!(item, Some(Ok(_)));
+        Poll::Ready(item)
+    }
+
+    fn finish(&mut self) {
+        let _gone = self.outgoing.send(Sent::Finished);
+    }
+}
+
+fn lost() -> WireError {
+    WireError { code: Code::Canceled, message: "stream reset".to_owned() }
+}
+
+impl TestClient {
+    pub(super) fn send(&self, packet: Packet<Bytes>) {
+        self.send_raw(Incoming::Packet(packet));
+    }
+
+    pub(super) fn send_raw(&self, incoming: Incoming) {
+        self.incoming.send(Some(Ok(incoming))).expect("the server reads");
+    }
+
+    /// Ends the client's direction.
+    pub(super) fn end(&self) {
+        self.incoming.send(None).expect("the server reads");
+    }
+
+    /// What the server did next; `None` when it has dropped the stream.
+    pub(super) async fn next(&mut self) -> Option<Sent> {
+        tokio::time::timeout(SOON, self.outgoing.recv()).await.expect("an answer")
+    }
+
+    pub(super) async fn packet(&mut self) -> Packet<Bytes> {
+        match self.next().await {
+            Some(Sent::Packet(packet)) => packet,
+            other => panic!("a packet was expected, not {other:?}"),
+        }
+    }
+
+    /// Resets the stream.
+    pub(super) fn reset(&self) {
+        self.incoming.send(Some(Err(lost()))).expect("the server reads");
+    }
+
+    /// From here on the server cannot send.
+    pub(super) fn stop_reading(&mut self) {
+        self.outgoing.close();
+    }
+
+    /// What was sent until now.
+    pub(super) fn try_next(&mut self) -> Option<Sent> {
+        self.outgoing.try_recv().ok()
+    }
+}
