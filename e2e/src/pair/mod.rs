@@ -40,8 +40,8 @@ pub const FRONTS: [(Mode, Front); 4] = [
 /// What a pair consists of.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    mode: Mode,
-    front: Front,
+    /// One per replica; the last one counts for all further replicas.
+    fronts: Vec<(Mode, Front)>,
     servers: usize,
     agents: usize,
     balanced: bool,
@@ -55,8 +55,7 @@ impl Setup {
     /// One server and one agent.
     pub fn new(mode: Mode, front: Front) -> Self {
         Self {
-            mode,
-            front,
+            fronts: vec![(mode, front)],
             servers: 1,
             agents: 1,
             balanced: false,
@@ -82,6 +81,16 @@ impl Setup {
         self.servers = count;
         self.balanced |= count > 1;
         self
+    }
+
+    /// Server replicas with frontends of their own kinds, behind a balancer.
+    pub fn replicas(fronts: &[(Mode, Front)]) -> Self {
+        Self { fronts: fronts.to_vec(), ..Self::grpc() }.servers(fronts.len())
+    }
+
+    /// How a replica listens for frontends.
+    fn front(&self, replica: usize) -> (Mode, Front) {
+        self.fronts.get(replica).or(self.fronts.last()).copied().unwrap_or((Mode::Grpc, Front::Unix))
     }
 
     /// How many agents, named `agent-0` and so on.

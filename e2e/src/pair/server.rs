@@ -36,8 +36,9 @@ impl Server {
     pub(super) fn start(setup: &Setup, index: usize, folder: Arc<TempDir>, pki: &Pki) -> Result<Self> {
         let (agent, health, admin, front) = (Lease::new()?, Lease::new()?, Lease::new()?, Lease::new()?);
         let socket = folder.path().join(format!("s{index}.sock"));
+        let (mode, front_kind) = setup.front(index);
         let mut args = vec![
-            format!("--mode={}", setup.mode.flag()),
+            format!("--mode={}", mode.flag()),
             format!("--server-id=server-{index}"),
             format!("--server-count={}", setup.servers),
             format!("--agent-port={}", agent.port()),
@@ -49,7 +50,7 @@ impl Server {
             format!("--cluster-key={}", text(&pki.cluster_server.key)?),
             format!("--cluster-ca-cert={}", text(&pki.cluster_ca)?),
         ];
-        let place = match setup.front {
+        let place = match front_kind {
             Front::Unix => {
                 args.push("--server-port=0".into());
                 args.push(format!("--uds-name={}", text(&socket)?));
@@ -73,7 +74,7 @@ impl Server {
         let process = Process::spawn(Recipe { name, program, args, env: Vec::new() })?;
         Ok(Self {
             process,
-            frontend: Frontend::new(setup.mode, place, pki.clone()),
+            frontend: Frontend::new(mode, place, pki.clone()),
             health: local(health.port()),
             admin: local(admin.port()),
             agent,

@@ -201,10 +201,12 @@ async fn a_newcomer_with_the_same_id_does_not_displace_the_incumbent() -> Result
     let pair = server().await?;
     let mut incumbent = agent(&pair, "twin", "").await?;
     let mut newcomer = agent(&pair, "twin", "").await?;
+    let mut conns = Vec::new();
     for id in 1..=5 {
         let mut conn = connected(&pair, &mut incumbent, "127.0.0.1:1", id).await?;
         incumbent.stream.send(data(id, "mine")).await?;
         says(&mut conn, "mine").await?;
+        conns.push(conn);
     }
     newcomer.stream.send(data(1, "not mine")).await?;
     assert_eq!(newcomer.stream.expect("the CLOSE_REQ").await?, close_req(1));

@@ -1,10 +1,13 @@
 //! Which agent a dial goes to. The agents are wild ones: they show who was asked.
 
+use std::task::Poll;
+
 use anyhow::{Result, ensure};
 use e2e::frontend::Tunnel;
 use e2e::pair::{Pair, Setup};
 use e2e::wait::within;
-use e2e::wild::{AgentMeta, WildAgent, drain};
+use e2e::wild::{AgentMeta, WildAgent, close_rsp, dial_rsp, drain};
+use proto::Packet;
 use proto::packet::Payload as Body;
 
 /// A server with these strategies and no agent.
@@ -25,38 +28,45 @@ async fn connects(pair: &Pair) -> Result<f64> {
     pair.server().metric("grpc_connections", &[("service_method", "Connect")]).await
 }
 
-/// Dials, and tells which of the agents was asked; the asked one accepts.
+/// Dials, and tells which of the agents was asked; the asked one accepts. The connection is dropped at once.
 async fn asked(pair: &Pair, target: &str, agents: &mut [WildAgent]) -> Result<usize> {
     let (frontend, address) = (pair.frontend().clone(), target.to_owned());
-    let dial = tokio::spawn(async move { Tunnel::dial(frontend.packets().await?, &address).await });
-    let packets = agents.iter_mut().map(|agent| Box::pin(agent.stream.next()));
-    let first = async {
-        let mut waiting: Vec<_> = packets.collect();
-        std::future::poll_fn(|cx| {
-            for (index, next) in waiting.iter_mut().enumerate() {
-                if let std::task::Poll::Ready(packet) = next.as_mut().poll(cx) {
-                    return std::task::Poll::Ready((index, packet));
-                }
+    let mut dial = tokio::spawn(async move { Tunnel::dial(frontend.packets().await?, &address).await });
+    loop {
+        let (index, packet) = tokio::select! {
+            biased;
+            first = within("a DIAL_REQ at some agent", first_packet(agents)) => first?,
+            // A refusal by the server: nobody is asked.
+            Ok(Err(error)) = &mut dial => anyhow::bail!("{error}"),
+        };
+        match packet.payload {
+            Some(Body::DialRequest(request)) => {
+                ensure!(request.protocol == "tcp" && request.address == target, "{request:?}");
+                let id = i64::from(rand::random::<u32>()) + 1;
+                agents[index].stream.send(dial_rsp(request.random, id, "")).await?;
+                within("the dial", dial).await???;
+                return Ok(index);
             }
-            std::task::Poll::Pending
-        })
-        .await
-    };
-    let (index, packet) = tokio::select! {
-        biased;
-        first = within("a DIAL_REQ at some agent", first) => first?,
-        // A refusal by the server: nobody is asked.
-        Ok(Err(error)) = dial => anyhow::bail!("{error}"),
-    };
-    let Some(Body::DialRequest(request)) = packet?.and_then(|packet| packet.payload) else {
-        anyhow::bail!("not a DIAL_REQ");
-    };
-    ensure!(request.protocol == "tcp" && request.address == target, "{request:?}");
-    agents[index]
-        .stream
-        .send(e2e::wild::dial_rsp(request.random, 1_000 + rand::random::<u32>() as i64, ""))
-        .await?;
-    Ok(index)
+            // The end of an earlier connection.
+            Some(Body::CloseRequest(close)) => {
+                agents[index].stream.send(close_rsp(close.connect_id, "")).await?
+            }
+            other => anyhow::bail!("{other:?}"),
+        }
+    }
+}
+
+/// The first packet that comes to any of the agents.
+async fn first_packet(agents: &mut [WildAgent]) -> (usize, Packet) {
+    std::future::poll_fn(|cx| {
+        for (index, agent) in agents.iter_mut().enumerate() {
+            if let Poll::Ready(Ok(Some(packet))) = agent.stream.poll_next(cx) {
+                return Poll::Ready((index, packet));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 #[tokio::test]
