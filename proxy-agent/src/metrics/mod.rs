@@ -17,10 +17,13 @@ use serve::metrics::{
     ApiCalls, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, Live, PacketMeter, Registry, Resets, Segment,
     StreamErrors, StreamPackets,
 };
+use transport::tls::OddPkiObserver;
 use transport::wire::Code;
 use tunnel::PacketKind;
 
 pub use labels::{DialFailureReason, Direction};
+
+use labels::OddCertificate;
 
 /// What every name begins with.
 pub const PREFIX: &str = "konnectivity_network_proxy_agent";
@@ -63,6 +66,7 @@ pub struct Families {
     server_failures: CountBy<Direction>,
     packets: StreamPackets,
     stream_errors: StreamErrors,
+    odd_certificates: CountBy<OddCertificate>,
 }
 
 impl Metrics {
@@ -100,6 +104,11 @@ impl Metrics {
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards endpoints"),
+            odd_certificates: CountBy::register(
+                r,
+                "odd_certificates_total",
+                "Handshakes with a certificate that only Go's rules accept, by what is odd about it",
+            ),
         }))
     }
 
@@ -112,6 +121,12 @@ impl Metrics {
     /// agent sends is `from_agent`.
     pub fn packets(&self, direction: Direction) -> PacketMeter {
         self.packets.meter(direction.segment())
+    }
+
+    /// Counts handshakes that only Go's rules accept (`odd_certificates_total`, ours).
+    pub fn odd_certificates(&self) -> OddPkiObserver {
+        let count = self.odd_certificates.clone();
+        Arc::new(move |odd| count.count(OddCertificate(odd.label())))
     }
 
     /// An error of a stream to a server: `packet` is what was to be sent, none for an error while receiving. An

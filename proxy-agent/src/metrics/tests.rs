@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serve::metrics::Exposition;
+use transport::tls::OddPki;
 use tunnel::{Cause, Dropped};
 
 use super::*;
@@ -40,6 +41,7 @@ fn golden() {
     metrics.stream_error(Direction::ToServer, Code::Canceled, Some(PacketKind::Data));
     metrics.drops.count(Dropped::UnknownConnection);
     metrics.resets.count(&Cause::FlushTimeout);
+    metrics.odd_certificates()(OddPki::AnyPurpose);
     assert_eq!(samples(registry), GOLDEN);
     drop(endpoints);
     assert_eq!(metrics.endpoint_connections.count(), 0);

@@ -16,6 +16,7 @@ use serve::metrics::{
     ApiCalls, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy, Registry, Resets,
     Segment, StreamErrors, StreamPackets,
 };
+use transport::tls::OddPkiObserver;
 use transport::wire::Code;
 use tunnel::PacketKind;
 
@@ -24,6 +25,8 @@ use crate::route::Strategy;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{AgentAuthMode, ServiceMethod};
+
+use labels::OddCertificate;
 
 /// What every name begins with.
 pub const PREFIX: &str = "konnectivity_network_proxy_server";
@@ -84,6 +87,7 @@ pub struct Families {
     ready_backends: Family<Strategy, Gauge>,
     ready_backend_connections: Gauge,
     agent_auth_mode: Family<AgentAuthMode, Gauge>,
+    odd_certificates: CountBy<OddCertificate>,
 }
 
 serve::label!(FailureReason in "reason");
@@ -134,6 +138,11 @@ impl Metrics {
                 "What the strategy that changed last can choose from. DEPRECATED, see ready_backends",
             ),
             agent_auth_mode: gauges(r, "agent_auth_mode", "1 for the way in which agents are authenticated"),
+            odd_certificates: CountBy::register(
+                r,
+                "odd_certificates_total",
+                "Handshakes with a certificate that only Go's rules accept, by what is odd about it",
+            ),
         }))
     }
 
@@ -151,6 +160,12 @@ impl Metrics {
     /// The same of the strategy that changed last, under its old name.
     pub fn set_ready_backend_connections(&self, count: usize) {
         self.0.ready_backend_connections.set(to_i64(count));
+    }
+
+    /// Counts handshakes that only Go's rules accept (`odd_certificates_total`, ours).
+    pub fn odd_certificates(&self) -> OddPkiObserver {
+        let count = self.odd_certificates.clone();
+        Arc::new(move |odd| count.count(OddCertificate(odd.label())))
     }
 
     /// Says how agents are authenticated; called once.

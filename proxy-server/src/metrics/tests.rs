@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serve::metrics::{Exposition, Held};
+use transport::tls::OddPki;
 use tunnel::{Cause, Dropped};
 
 use super::*;
@@ -12,12 +13,12 @@ use crate::route::RouteObserver;
 /// Name, type, labels in the order of the scrape, bounds of the buckets.
 type Family = (&'static str, &'static str, &'static [&'static str], &'static [&'static str]);
 
-const LATENCY_TEXT: &[&str] = &["1e-06", "1e-05", "0.0001", "0.005", "0.025", "0.1", "0.5", "2.5", "12.5", "+Inf"];
+const LATENCY_TEXT: &[&str] =
+    &["1e-06", "1e-05", "0.0001", "0.005", "0.025", "0.1", "0.5", "2.5", "12.5", "+Inf"];
 const DEFAULT_TEXT: &[&str] =
     &["0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf"];
-const DURATION_TEXT: &[&str] = &[
-    "1", "5", "15", "30", "60", "300", "900", "1800", "3600", "14400", "43200", "86400", "+Inf",
-];
+const DURATION_TEXT: &[&str] =
+    &["1", "5", "15", "30", "60", "300", "900", "1800", "3600", "14400", "43200", "86400", "+Inf"];
 
 /// As the Go server registers them, sorted by name.
 const FAMILIES: &[Family] = &[
@@ -46,6 +47,7 @@ const OURS: &[Family] = &[
     ("agent_auth_mode", "gauge", &["mode"], &[]),
     ("connection_resets_total", "counter", &["reason"], &[]),
     ("dropped_packets_total", "counter", &["reason"], &[]),
+    ("odd_certificates_total", "counter", &["reason"], &[]),
     ("queued_bytes", "gauge", &[], &[]),
 ];
 
@@ -97,6 +99,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.lease_deletes.count(409, "Conflict");
     metrics.lease_deletes.observe(409, Duration::from_millis(1));
     metrics.set_agent_auth_mode(AgentAuthMode::None);
+    metrics.odd_certificates()(OddPki::CaAsLeaf);
     RouteObserver::ready_backends(metrics, Strategy::DestHost, 2);
     RouteObserver::ready_backend_connections(metrics, 2);
     let mut held: Held = metrics.queued_bytes.hold();
@@ -137,7 +140,13 @@ fn at_the_start_only_what_go_shows() {
     let names: Vec<&str> = found.iter().map(|family| family.name.as_str()).collect();
     assert_eq!(
         names,
-        ["culled_leases_count", "http_connections", "queued_bytes", "ready_backend_connections", "ready_backends"]
+        [
+            "culled_leases_count",
+            "http_connections",
+            "queued_bytes",
+            "ready_backend_connections",
+            "ready_backends"
+        ]
     );
 }
 
@@ -152,7 +161,10 @@ async fn a_connection_counts_once_and_its_time_is_observed() {
     assert_eq!(metrics.established.count(), 0);
     let scrape = Exposition::new(registry).scrape();
     assert!(scrape.contains(&format!("{PREFIX}_connection_duration_seconds_sum 40\n")), "{scrape}");
-    assert!(scrape.contains(&format!("{PREFIX}_connection_duration_seconds_bucket{{le=\"15\"}} 0\n")), "{scrape}");
+    assert!(
+        scrape.contains(&format!("{PREFIX}_connection_duration_seconds_bucket{{le=\"15\"}} 0\n")),
+        "{scrape}"
+    );
 }
 
 #[test]

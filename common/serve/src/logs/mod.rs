@@ -15,8 +15,11 @@
 //! | 5 and above | TRACE | packets |
 //!
 //! Libraries are shown from WARN, from INFO at `-v=6`, from DEBUG at `-v=8`, and never lower: their traces contain
-//! headers. Spans are not recorded; an event names its own fields. Times are UTC (klog's are local, which is the
-//! same in a container).
+//! headers. `--vmodule` raises single files (it never lowers, nor does klog's): a pattern (`*`, `?`) is matched with
+//! the file's name without `.rs` (a `mod.rs` has its folder's), or with its path if it contains a slash.
+//!
+//! A `--log-file` that reaches its size is emptied and begun anew, as klog does. Spans are not recorded; an event
+//! names its own fields. Times are UTC (klog's are local, which is the same in a container).
 
 mod escape;
 mod file;

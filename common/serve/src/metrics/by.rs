@@ -12,9 +12,9 @@ use prometheus_client::registry::Registry;
 use super::LiveGuard;
 
 /// What a label set must be able to do.
-pub trait Labels: EncodeLabelSet + Clone + Debug + Hash + Eq + Send + Sync + 'static {}
+pub trait Labels: EncodeLabelSet + Copy + Debug + Hash + Eq + Send + Sync + 'static {}
 
-impl<L: EncodeLabelSet + Clone + Debug + Hash + Eq + Send + Sync + 'static> Labels for L {}
+impl<L: EncodeLabelSet + Copy + Debug + Hash + Eq + Send + Sync + 'static> Labels for L {}
 
 /// A counter per label set.
 #[derive(Debug, Clone)]

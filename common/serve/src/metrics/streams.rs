@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(text::encode(&registry), "");
         let meter = packets.meter(Segment::ToAgent);
         meter.count(PacketKind::Drain);
-        meter.clone().count(PacketKind::Drain);
+        packets.clone().meter(Segment::ToAgent).count(PacketKind::Drain);
         packets.meter(Segment::FromClient).count(PacketKind::DialReq);
         let scrape = text::encode(&registry);
         let samples: Vec<&str> = scrape.lines().filter(|line| !line.starts_with('#')).collect();
