@@ -14,7 +14,7 @@ use serve::signals::Signals;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use transport::env_proxy::EnvProxy;
-use transport::tls::{CaSource, ClientTls, ClientTlsOptions, ignore_odd_pki};
+use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
 
 use crate::args::{Config, ServerCountSource};
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
@@ -55,7 +55,7 @@ impl Agent {
             ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },
             resolver,
             EnvProxy::from_env(),
-            tls(&config)?,
+            tls(&config, &metrics)?,
             metadata,
             config.keepalive_time,
         );
@@ -104,14 +104,14 @@ fn host(host: &BindHost) -> String {
     }
 }
 
-fn tls(config: &Config) -> Result<ClientTls> {
+fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
     let options = ClientTlsOptions {
         ca: config.ca.clone().map_or(CaSource::System, CaSource::File),
         identity: config.certificate.as_ref().map(|pair| (pair.cert.clone(), pair.key.clone())),
         server_name: config.proxy_server_host.clone(),
         alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
-    ClientTls::load(options, ignore_odd_pki()).context("--ca-cert, --agent-cert or --agent-key")
+    ClientTls::load(options, metrics.odd_certificates()).context("--ca-cert, --agent-cert or --agent-key")
 }
 
 fn sync_settings(config: &Config) -> SyncSettings {

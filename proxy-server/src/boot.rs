@@ -15,7 +15,7 @@ use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio_util::sync::CancellationToken;
 use transport::listen::bind_tcp;
-use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion, ignore_odd_pki};
+use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion};
 
 use crate::args::{self, Config, FrontendListener, Mode};
 use crate::dial::Dialer;
@@ -70,11 +70,11 @@ impl Server {
             lifetimes.clone(),
         )
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;
-        let tls = agent_tls(&config)?;
+        let tls = agent_tls(&config, &metrics)?;
         let bind = &config.agent_listener.bind;
         let listener = bind_tcp(&host(&bind.host), bind.port).context("--agent-port")?;
         let agents = AgentListener::new(listener, tls, service, config.keepalive_time);
-        let frontend = match bind_frontend(&config) {
+        let frontend = match bind_frontend(&config, &metrics) {
             Ok(listener) => Some(listener),
             Err(error) if config.mode == Mode::HttpConnect && error.is::<transport::listen::BindError>() => {
                 tracing::error!(error = format!("{error:#}"), "Frontend cannot listen, trying again");
@@ -141,7 +141,7 @@ async fn frontend(
     let mut listener = bound;
     while listener.is_none() {
         tokio::select! {
-            () = tokio::time::sleep(BIND_AGAIN) => listener = bind_frontend(&config).ok(),
+            () = tokio::time::sleep(BIND_AGAIN) => listener = bind_frontend(&config, &metrics).ok(),
             () = stop.cancelled() => return,
         }
     }
@@ -179,7 +179,7 @@ fn announce_agent_auth(config: &Config, metrics: &Metrics) -> Result<()> {
     Ok(())
 }
 
-fn agent_tls(config: &Config) -> Result<ServerTls> {
+fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
     let listener = &config.agent_listener;
     let options = ServerTlsOptions {
         cert: listener.cert.clone(),
@@ -189,10 +189,10 @@ fn agent_tls(config: &Config) -> Result<ServerTls> {
         min_version: min_version(config),
         suites: suites(config)?,
     };
-    ServerTls::load(options, ignore_odd_pki()).context("--cluster-cert, --cluster-key or --cluster-ca-cert")
+    ServerTls::load(options, metrics.odd_certificates()).context("--cluster-cert, --cluster-key or --cluster-ca-cert")
 }
 
-fn bind_frontend(config: &Config) -> Result<front::FrontendListener> {
+fn bind_frontend(config: &Config, metrics: &Metrics) -> Result<front::FrontendListener> {
     Ok(match &config.frontend {
         FrontendListener::Unix { path, delete_existing } => {
             front::FrontendListener::Unix(transport::listen::UnixSocket::bind(path, *delete_existing)?)
@@ -207,7 +207,7 @@ fn bind_frontend(config: &Config) -> Result<front::FrontendListener> {
                 min_version: min_version(config),
                 suites: suites(config)?,
             };
-            let tls = ServerTls::load(options, ignore_odd_pki())
+            let tls = ServerTls::load(options, metrics.odd_certificates())
                 .context("--server-cert, --server-key or --server-ca-cert")?;
             front::FrontendListener::Tls(bind_tcp(&host(&bind.host), bind.port)?, tls)
         }

@@ -45,7 +45,7 @@ pub struct Account {
 impl Account {
     /// Opens the account, and logs the connection's begin. `live` and `slot` are given back with the account.
     pub fn open(identity: Identity, meters: Meters, live: LiveGuard, slot: ConnectionSlot) -> Self {
-        tracing::info!(
+        tracing::debug!(
             connection = identity.id,
             frontend = identity.frontend,
             peer = %identity.peer,
@@ -99,7 +99,7 @@ impl fmt::Debug for Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        tracing::info!(
+        tracing::debug!(
             connection = self.identity.id,
             frontend = self.identity.frontend,
             peer = %self.identity.peer,
