@@ -70,7 +70,8 @@ impl Lines {
             "How servers are counted: default (leases when they are counted, else what servers say) or max (the \
              larger of both).",
         );
-        set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for a connection. Above 0.");
+        set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for a connection. Above 0.")
+            .no_effect("what may be queued is limited in bytes, not in packets");
         set.add("warn-on-channel-limit", &mut self.warn_on_channel_limit, "")
             .no_effect("there is no channel to be full");
     }

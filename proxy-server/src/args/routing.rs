@@ -75,7 +75,8 @@ impl Lines {
             &mut self.graceful_shutdown_timeout,
             "Time for connections to finish after the first SIGTERM or SIGINT. 0: none.",
         );
-        set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for each stream. Above 0.");
+        set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for each stream. Above 0.")
+            .no_effect("what may be queued is limited in bytes, not in packets");
         set.add("warn-on-channel-limit", &mut self.warn_on_channel_limit, "")
             .no_effect("it is deprecated, full queues show in the metric full_receive_channels");
     }
