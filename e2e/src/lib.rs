@@ -6,6 +6,7 @@
 //! are named by `PROXY_SERVER` and `PROXY_AGENT`, so the same tests run against any other implementation.
 
 pub mod balancer;
+pub mod bench;
 pub mod endpoints;
 pub mod exchange;
 pub mod frontend;

@@ -59,6 +59,22 @@ impl Pki {
         })
     }
 
+    /// The PKI that was created below `folder` before.
+    pub fn open(folder: &Path) -> Self {
+        let identity = |name: &str| Identity {
+            cert: folder.join(format!("{name}.crt")),
+            key: folder.join(format!("{name}.key")),
+        };
+        Self {
+            front_ca: folder.join("front-ca.crt"),
+            front_server: identity("front-server"),
+            front_client: identity("front-client"),
+            cluster_ca: folder.join("cluster-ca.crt"),
+            cluster_server: identity("cluster-server"),
+            agent: identity("agent"),
+        }
+    }
+
     /// The TLS configuration of a frontend that shows the client certificate and offers `alpn`.
     pub fn frontend_client(&self, alpn: &[&str]) -> Result<Arc<ClientConfig>> {
         client(&self.front_ca, &self.front_client, alpn)

@@ -1,0 +1,125 @@
+//! One endpoint for all cases: the client's first bytes say what it should do.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::Result;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+
+/// The size of one read or write.
+pub(super) const PIECE: usize = 256 * 1024;
+
+/// What a connection is for. Every command is one letter and a count of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    /// Send that many bytes.
+    Download(u64),
+    /// Read that many bytes, then send one.
+    Upload(u64),
+    /// Send everything back.
+    Echo,
+}
+
+impl Command {
+    /// Tells the endpoint.
+    pub(super) async fn send(self, conn: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
+        let (letter, count) = match self {
+            Self::Download(count) => (b'D', count),
+            Self::Upload(count) => (b'U', count),
+            Self::Echo => (b'E', 0),
+        };
+        let mut bytes = [0; 9];
+        bytes[0] = letter;
+        bytes[1..].copy_from_slice(&count.to_be_bytes());
+        conn.write_all(&bytes).await?;
+        Ok(conn.flush().await?)
+    }
+
+    async fn read(conn: &mut (impl AsyncRead + Unpin)) -> Result<Self> {
+        let letter = conn.read_u8().await?;
+        let count = conn.read_u64().await?;
+        match letter {
+            b'D' => Ok(Self::Download(count)),
+            b'U' => Ok(Self::Upload(count)),
+            b'E' => Ok(Self::Echo),
+            other => anyhow::bail!("no command {other}"),
+        }
+    }
+}
+
+/// Sends `count` zeros.
+pub(super) async fn send_zeros(conn: &mut (impl AsyncWrite + Unpin), count: u64) -> Result<()> {
+    let piece = vec![0; PIECE];
+    let mut left = count;
+    while left > 0 {
+        let size = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        conn.write_all(piece.get(..size).unwrap_or(&piece)).await?;
+        left -= size as u64;
+    }
+    Ok(conn.flush().await?)
+}
+
+/// Reads exactly `count` bytes and drops them.
+pub(super) async fn skip(conn: &mut (impl AsyncRead + Unpin), count: u64) -> Result<()> {
+    let mut piece = vec![0; PIECE];
+    let mut left = count;
+    while left > 0 {
+        let size = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        let got = conn.read(piece.get_mut(..size).unwrap_or_default()).await?;
+        anyhow::ensure!(got > 0, "the connection ended with {left} bytes missing");
+        left -= got as u64;
+    }
+    Ok(())
+}
+
+/// The endpoint; ends with its handle.
+#[derive(Debug)]
+pub struct CommandEndpoint {
+    address: SocketAddr,
+    task: AbortHandle,
+}
+
+impl CommandEndpoint {
+    /// Listens on a free port of the loopback interface.
+    pub async fn start() -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let task = tokio::spawn(async move {
+            while let Ok((conn, _)) = listener.accept().await {
+                let _ = conn.set_nodelay(true);
+                tokio::spawn(serve(conn));
+            }
+        });
+        Ok(Self { address, task: task.abort_handle() })
+    }
+
+    /// The address as `host:port`.
+    pub fn target(&self) -> String {
+        self.address.to_string()
+    }
+}
+
+impl Drop for CommandEndpoint {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(mut conn: TcpStream) -> Result<()> {
+    match Command::read(&mut conn).await? {
+        Command::Download(count) => send_zeros(&mut conn, count).await?,
+        Command::Upload(count) => {
+            skip(&mut conn, count).await?;
+            conn.write_all(&[1]).await?;
+        }
+        Command::Echo => {
+            let (mut input, mut output) = conn.split();
+            let mut input = tokio::io::BufReader::with_capacity(64 * 1024, &mut input);
+            tokio::io::copy_buf(&mut input, &mut output).await?;
+        }
+    }
+    // Until the client is through with it.
+    let _ = conn.read_u8().await;
+    Ok(())
+}

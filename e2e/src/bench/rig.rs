@@ -1,0 +1,135 @@
+//! What is measured, started and ready: a pair of programs, or the bare relay.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+
+use crate::frontend::{Conn, Frontend, Mode};
+use crate::pair::{Front, Pair, Setup};
+use crate::pki::Pki;
+use crate::ports::Lease;
+use crate::process::{Process, Recipe};
+use crate::wait::{DEADLINE, until};
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// A server and an agent, by one of the frontends.
+    Pair {
+        /// The server's executable.
+        server: PathBuf,
+        /// The agent's executable.
+        agent: PathBuf,
+        /// The frontend.
+        mode: Mode,
+    },
+    /// The bare relay, as two processes of the benchmark's own executable.
+    Relay,
+}
+
+/// A started subject.
+pub enum Rig {
+    /// A pair.
+    Pair(Box<Pair>),
+    /// The relay: its halves, its socket, and what must live as long.
+    Relay {
+        /// The half where clients connect.
+        near: Process,
+        /// The half that connects to endpoints.
+        far: Process,
+        /// Where clients connect.
+        socket: PathBuf,
+        /// The folder with socket and certificates, and the port.
+        kept: (TempDir, Lease),
+    },
+}
+
+/// Dials through a rig, from any task.
+#[derive(Clone, Debug)]
+pub enum Dialler {
+    /// Through a frontend.
+    Frontend(Box<Frontend>),
+    /// Through the relay's socket.
+    Relay(Arc<PathBuf>),
+}
+
+impl Subject {
+    /// The topology, for people.
+    pub fn topology(&self) -> &'static str {
+        match self {
+            Self::Pair { mode: Mode::Grpc, .. } => {
+                "client -gRPC, Unix socket-> server -gRPC, one mutual TLS connection-> agent -TCP-> endpoint"
+            }
+            Self::Pair { mode: Mode::HttpConnect, .. } => {
+                "client -HTTP CONNECT, Unix socket-> server -gRPC, one mutual TLS connection-> agent -TCP-> endpoint"
+            }
+            Self::Relay => "client -Unix socket-> relay -a TLS connection each-> relay -TCP-> endpoint",
+        }
+    }
+
+    /// Starts it and waits until it is ready.
+    pub async fn start(&self) -> Result<Rig> {
+        match self {
+            Self::Pair { server, agent, mode } => {
+                let setup = Setup::new(*mode, Front::Unix).programs(server.clone(), agent.clone());
+                Ok(Rig::Pair(Box::new(setup.start().await?)))
+            }
+            Self::Relay => relay().await,
+        }
+    }
+}
+
+async fn relay() -> Result<Rig> {
+    let folder = tempfile::tempdir()?;
+    Pki::create(folder.path())?;
+    let (port, socket) = (Lease::new()?, folder.path().join("relay.sock"));
+    let program = std::env::current_exe()?;
+    let pki = folder.path().display().to_string();
+    let half = |name: &str, args: Vec<String>| {
+        Process::spawn(Recipe { name: name.into(), program: program.clone(), args, env: Vec::new() })
+    };
+    let far = half("the far half", vec!["relay-far".into(), port.port().to_string(), pki.clone()])?;
+    let path = socket.display().to_string();
+    let near =
+        half("the near half", vec!["relay-near".into(), path, format!("127.0.0.1:{}", port.port()), pki])?;
+    until("the relay", DEADLINE, || async { UnixStream::connect(&socket).await.ok() })
+        .await
+        .map_err(|error| near.explain(&far.explain(&error)))?;
+    Ok(Rig::Relay { near, far, socket, kept: (folder, port) })
+}
+
+impl Rig {
+    /// The process on the clients' side, and the one on the endpoints' side.
+    pub fn processes(&self) -> (&Process, &Process) {
+        match self {
+            Self::Pair(pair) => (&pair.server().process, &pair.agent().process),
+            Self::Relay { near, far, .. } => (near, far),
+        }
+    }
+
+    /// Something that dials from any task.
+    pub fn dialler(&self) -> Dialler {
+        match self {
+            Self::Pair(pair) => Dialler::Frontend(Box::new(pair.frontend().clone())),
+            Self::Relay { socket, .. } => Dialler::Relay(Arc::new(socket.clone())),
+        }
+    }
+}
+
+impl Dialler {
+    /// Dials `host:port`.
+    pub async fn dial(&self, target: &str) -> Result<Conn> {
+        match self {
+            Self::Frontend(frontend) => frontend.dial(target).await.context("a dial"),
+            Self::Relay(socket) => {
+                let mut conn = UnixStream::connect(socket.as_path()).await?;
+                conn.write_all(format!("{target}\n").as_bytes()).await?;
+                Ok(Conn::Connect(Box::new(conn)))
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `bench --server PATH --agent PATH [--server2 PATH --agent2 PATH]`: the same cases over one or two pairs, by both
+//! frontends, and over a bare relay as the limit. Build it with `--release`.
+
+#![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use e2e::bench::{Load, Report, Subject, far, measure, near};
+use e2e::frontend::Mode;
+use serde_json::json;
+
+fn main() -> Result<()> {
+    // The relay's halves run on one thread each, as one link of a pair does.
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["relay-near", socket, to, pki] => {
+            let to = to.parse().context("the far half's address")?;
+            runtime(1)?.block_on(near(Path::new(socket), to, Path::new(pki)))
+        }
+        ["relay-far", port, pki] => runtime(1)?.block_on(far(port.parse()?, Path::new(pki))),
+        _ => runtime(2)?.block_on(run(&command().get_matches())),
+    }
+}
+
+fn runtime(threads: usize) -> Result<tokio::runtime::Runtime> {
+    let mut builder = match threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build().context("cannot start the runtime")
+}
+
+fn command() -> Command {
+    let path = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf)).help(help)
+    };
+    let number = |name: &'static str, default: &'static str, help: &'static str| {
+        Arg::new(name).long(name).default_value(default).value_parser(value_parser!(u64)).help(help)
+    };
+    Command::new("bench")
+        .about("Measures a server and an agent, another pair beside it, and a bare relay")
+        .arg(path("server", "The proxy-server").required(true))
+        .arg(path("agent", "The proxy-agent").required(true))
+        .arg(path("server2", "The proxy-server of a second pair").requires("agent2"))
+        .arg(path("agent2", "The proxy-agent of a second pair").requires("server2"))
+        .arg(number("rounds", "1", "Rounds; medians are printed"))
+        .arg(number("bulk", "512", "MiB of each bulk case"))
+        .arg(number("pings", "5000", "Round trips of the ping-pong"))
+        .arg(number("seconds", "3", "Seconds of the fan-out and connect cases"))
+        .arg(number("idle", "1000", "Idle connections"))
+        .arg(number("uploads", "200", "Uploads"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON instead of a table"))
+        .arg(
+            Arg::new("no-relay").long("no-relay").action(ArgAction::SetTrue).help("Leave out the bare relay"),
+        )
+}
+
+fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
+    let mut subjects = Vec::new();
+    for (server, agent, suffix) in [("server", "agent", ""), ("server2", "agent2", " (2)")] {
+        let Some((server, agent)) =
+            matches.get_one::<PathBuf>(server).cloned().zip(matches.get_one::<PathBuf>(agent).cloned())
+        else {
+            continue;
+        };
+        for mode in [Mode::Grpc, Mode::HttpConnect] {
+            let subject = Subject::Pair { server: server.clone(), agent: agent.clone(), mode };
+            subjects.push((format!("{}{suffix}", mode.flag()), subject));
+        }
+    }
+    if !matches.get_flag("no-relay") {
+        subjects.push(("bare relay".into(), Subject::Relay));
+    }
+    subjects
+}
+
+async fn run(matches: &ArgMatches) -> Result<()> {
+    let number = |name: &str| matches.get_one::<u64>(name).copied().unwrap_or_default();
+    let count = |name: &str| usize::try_from(number(name)).unwrap_or(usize::MAX);
+    let load = Load {
+        bulk: number("bulk").max(16),
+        pings: count("pings").max(10),
+        seconds: number("seconds").max(1),
+        idle: count("idle").max(1),
+        uploads: count("uploads").max(1),
+    };
+    let subjects = subjects(matches);
+    let mut rounds = vec![Vec::new(); subjects.len()];
+    // Rounds outside, subjects inside: what else the machine does hits all alike.
+    for round in 1..=number("rounds").max(1) {
+        for ((name, subject), reports) in subjects.iter().zip(&mut rounds) {
+            eprintln!("round {round}: {name} ...");
+            reports.push(measure(subject, load).await.with_context(|| name.clone())?);
+        }
+    }
+    let columns: Vec<(String, Report)> = subjects
+        .iter()
+        .zip(&rounds)
+        .map(|((name, _), reports)| (name.clone(), Report::median(reports)))
+        .collect();
+    if matches.get_flag("json") {
+        let all: Vec<_> = subjects
+            .iter()
+            .zip(&columns)
+            .map(|((name, subject), (_, report))| {
+                json!({ "subject": name, "topology": subject.topology(), "figures": report.json() })
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        print!("{}", Report::table(&columns));
+        println!();
+        for (name, subject) in &subjects {
+            println!("{name}: {}", subject.topology());
+        }
+        println!(
+            "Clients and endpoint are in the benchmark's process; CPU figures are those of the two processes measured."
+        );
+    }
+    Ok(())
+}
