@@ -1,5 +1,6 @@
 //! A child process: its standard error as lines, its signals, its end. It never outlives its handle.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -29,6 +30,9 @@ const CLEARED: [&str; 8] = [
 /// How many lines of a log an error message quotes.
 const QUOTED: usize = 15;
 
+/// How many lines of a log are kept: the oldest go first.
+const KEPT: usize = 20_000;
+
 /// What to run: kept, so that a process can be started again with the same arguments.
 #[derive(Clone, Debug)]
 pub struct Recipe {
@@ -47,7 +51,7 @@ pub struct Recipe {
 pub struct Process {
     recipe: Recipe,
     child: Child,
-    log: Arc<Mutex<Vec<String>>>,
+    log: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Process {
@@ -61,7 +65,7 @@ impl Process {
         command.envs(recipe.env.iter().map(|(key, value)| (key, value)));
         let mut child =
             command.spawn().with_context(|| format!("cannot start {}", recipe.program.display()))?;
-        let log = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::new(Mutex::new(VecDeque::new()));
         if let Some(stream) = child.stderr.take() {
             collect(stream, log.clone());
         }
@@ -121,9 +125,9 @@ impl Process {
         .map_err(|error| self.explain(&error))
     }
 
-    /// All lines written so far.
+    /// The lines written so far, the latest 20,000 of them.
     pub fn log(&self) -> Vec<String> {
-        self.log.lock().clone()
+        self.log.lock().iter().cloned().collect()
     }
 
     /// Whether a line written so far contains `text`.
@@ -157,10 +161,14 @@ impl Drop for Process {
 }
 
 /// Reads lines on a thread of its own until the process closes the stream: blocking is cheapest here.
-fn collect(stream: impl std::io::Read + Send + 'static, log: Arc<Mutex<Vec<String>>>) {
+fn collect(stream: impl std::io::Read + Send + 'static, log: Arc<Mutex<VecDeque<String>>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            log.lock().push(String::from_utf8_lossy(&line).into_owned());
+            let mut log = log.lock();
+            if log.len() == KEPT {
+                log.pop_front();
+            }
+            log.push_back(String::from_utf8_lossy(&line).into_owned());
         }
     });
 }

@@ -297,12 +297,13 @@ async fn uploads(rig: &Rig, load: Load, report: &mut Report) -> Result<()> {
 /// Four clients stop reading in the middle of a download: how long another one's MiB takes meanwhile.
 async fn stalled(rig: &Rig, endpoint: &CommandEndpoint, report: &mut Report) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(8);
+    // All dials first: where one stalled connection stops everything, a later dial would never be answered.
     let mut conns = Vec::new();
     for _ in 0..4 {
-        let mut conn = rig.dialler().dial(&endpoint.target()).await?;
-        Command::Download(64 * MIB).send(&mut conn).await?;
-        skip(&mut conn, 1).await?;
-        conns.push(conn);
+        conns.push(rig.dialler().dial(&endpoint.target()).await?);
+    }
+    for conn in &mut conns {
+        Command::Download(64 * MIB).send(conn).await?;
     }
     let start = Instant::now();
     let other = async {

@@ -26,6 +26,8 @@ pub enum Subject {
         agent: PathBuf,
         /// The frontend.
         mode: Mode,
+        /// Further flags of both programs.
+        flags: Vec<String>,
     },
     /// The bare relay, as two processes of the benchmark's own executable.
     Relay,
@@ -74,8 +76,9 @@ impl Subject {
     /// Starts it and waits until it is ready.
     pub async fn start(&self) -> Result<Rig> {
         match self {
-            Self::Pair { server, agent, mode } => {
+            Self::Pair { server, agent, mode, flags } => {
                 let setup = Setup::new(*mode, Front::Unix).programs(server.clone(), agent.clone());
+                let setup = flags.iter().fold(setup, |setup, flag| setup.server_arg(flag).agent_arg(flag));
                 Ok(Rig::Pair(Box::new(setup.start().await?)))
             }
             Self::Relay => relay().await,

@@ -48,6 +48,13 @@ fn command() -> Command {
         .arg(path("agent", "The proxy-agent").required(true))
         .arg(path("server2", "The proxy-server of a second pair").requires("agent2"))
         .arg(path("agent2", "The proxy-agent of a second pair").requires("server2"))
+        .arg(
+            Arg::new("flag")
+                .long("flag")
+                .action(ArgAction::Append)
+                .allow_hyphen_values(true)
+                .help("A further flag of all measured programs, as --flag=-v=0"),
+        )
         .arg(number("rounds", "1", "Rounds; medians are printed"))
         .arg(number("bulk", "512", "MiB of each bulk case"))
         .arg(number("pings", "5000", "Round trips of the ping-pong"))
@@ -62,6 +69,7 @@ fn command() -> Command {
 
 fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
     let mut subjects = Vec::new();
+    let flags: Vec<String> = matches.get_many("flag").into_iter().flatten().cloned().collect();
     for (server, agent, suffix) in [("server", "agent", ""), ("server2", "agent2", " (2)")] {
         let Some((server, agent)) =
             matches.get_one::<PathBuf>(server).cloned().zip(matches.get_one::<PathBuf>(agent).cloned())
@@ -69,7 +77,8 @@ fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
             continue;
         };
         for mode in [Mode::Grpc, Mode::HttpConnect] {
-            let subject = Subject::Pair { server: server.clone(), agent: agent.clone(), mode };
+            let subject =
+                Subject::Pair { server: server.clone(), agent: agent.clone(), mode, flags: flags.clone() };
             subjects.push((format!("{}{suffix}", mode.flag()), subject));
         }
     }
