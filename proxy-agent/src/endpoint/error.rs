@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn lookups_read_as_in_go() {
-        let (host, server) = || -> (String, SocketAddr) { ("a.b".into(), "10.9.9.1:53".parse().unwrap()) }();
+        let (host, server): (String, SocketAddr) = ("a.b".into(), "10.9.9.1:53".parse().unwrap());
         let text = |source| DialError::Lookup { network: "tcp", source }.to_string();
         assert_eq!(
             text(LookupError::NoSuchHost { host: host.clone(), server: Some(server) }),

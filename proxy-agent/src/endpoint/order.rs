@@ -21,7 +21,7 @@ fn sort_with(addresses: &mut [IpAddr], source_of: impl Fn(IpAddr) -> Option<IpAd
         let (precedence, label) = policy(address);
         let same_scope = source.is_some_and(|source| self::scope(source) == scope);
         let same_label = source.is_some_and(|source| policy(source).1 == label);
-        (!source.is_some(), !same_scope, !same_label, Reverse(precedence), scope)
+        (source.is_none(), !same_scope, !same_label, Reverse(precedence), scope)
     });
 }
 
