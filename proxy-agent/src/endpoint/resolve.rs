@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
-    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts, ServerOrderingStrategy,
+    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
@@ -20,7 +20,7 @@ use hickory_resolver::system_conf::parse_resolv_conf;
 use parking_lot::Mutex;
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::address::Network;
 use super::error::LookupError;
@@ -29,11 +29,14 @@ use super::hosts::Hosts;
 /// How often the files' times are looked at, at most (Go: 5 s for both).
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// How many answers are kept.
+/// So many servers are asked, as in every system's resolver.
+const MOST_SERVERS: usize = 3;
+
+/// How many answers are kept for each server.
 const CACHE_SIZE: u64 = 4096;
 
-/// One question's time, at most. Resolv.conf's default of 5 s is a whole dial: a lost datagram or one silent
-/// server among several would cost it.
+/// How long an answer may take before the question is asked again, or the next server is. Resolv.conf's default
+/// of 5 s is a whole dial: a lost datagram or one silent server among several would cost it.
 const QUESTION: Duration = Duration::from_millis(1500);
 
 /// Resolves host names. A trait so that tests can answer by themselves.
@@ -68,10 +71,16 @@ struct State {
 
 /// What one reading of the two files gave.
 struct Configured {
-    resolver: TokioResolver,
-    /// The first of the servers, for error texts.
-    server: SocketAddr,
+    /// In the file's order, never empty.
+    servers: Vec<Server>,
     hosts: Hosts,
+}
+
+/// One name server, with a resolver of its own: the library's timeout covers all servers that it knows, so that
+/// one silent server would keep the next from being asked.
+struct Server {
+    address: SocketAddr,
+    resolver: TokioResolver,
 }
 
 impl Default for SystemResolver {
@@ -99,7 +108,10 @@ impl SystemResolver {
             if stamps != state.stamps {
                 state.stamps = stamps;
                 state.current = Arc::new(Configured::read(&self.resolv_conf, &self.hosts));
-                tracing::info!(server = %state.current.server, "name resolution configuration read anew");
+                tracing::info!(
+                    servers = state.current.servers.len(),
+                    "name resolution configuration read anew"
+                );
             }
         }
         state.current.clone()
@@ -118,19 +130,8 @@ impl Resolve for SystemResolver {
 impl Configured {
     fn read(resolv_conf: &PathBuf, hosts: &PathBuf) -> Self {
         let (config, options) = read_resolv_conf(resolv_conf);
-        let server = config.name_servers().first().map_or_else(
-            || SocketAddr::from((Ipv4Addr::LOCALHOST, 53)),
-            |server| {
-                let port = server.connections.first().map_or(53, |connection| connection.port);
-                SocketAddr::new(server.ip, port)
-            },
-        );
-        let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-            .with_options(options)
-            .build()
-            .expect("only TLS and trust anchors can fail to build, and neither is configured");
         let hosts = Hosts::parse(&std::fs::read_to_string(hosts).unwrap_or_default());
-        Self { resolver, server, hosts }
+        Self { servers: servers(config, &options), hosts }
     }
 
     async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
@@ -143,18 +144,39 @@ impl Configured {
             let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             return Ok(both.into_iter().filter(|ip| network.admits(*ip)).collect());
         }
-        let found = self.resolver.lookup_ip(host).await.map_err(|error| self.explain(host, &error))?;
-        let mut found: Vec<IpAddr> = found.iter().filter(|ip| network.admits(*ip)).collect();
+        let mut outcome = Err(LookupError::NoSuchHost { host: host.to_owned(), server: None });
+        for (index, server) in self.servers.iter().enumerate() {
+            let is_last = index + 1 == self.servers.len();
+            outcome = server.lookup(host, network, is_last).await;
+            // A name that does not exist is an answer; the next server is for those that give none.
+            if matches!(outcome, Ok(_) | Err(LookupError::NoSuchHost { .. })) {
+                break;
+            }
+        }
+        outcome
+    }
+}
+
+impl Server {
+    /// The last server may take as long as it likes: the dial has a deadline.
+    async fn lookup(&self, host: &str, network: Network, is_last: bool) -> Result<Vec<IpAddr>, LookupError> {
+        let question = self.resolver.lookup_ip(host);
+        let answer = match is_last {
+            true => question.await,
+            false => timeout(QUESTION, question).await.unwrap_or(Err(NetError::Timeout)),
+        };
+        let answer = answer.map_err(|error| self.explain(host, &error))?;
+        let mut found: Vec<IpAddr> = answer.iter().filter(|ip| network.admits(*ip)).collect();
+        if found.is_empty() {
+            return Err(LookupError::NoSuchHost { host: host.to_owned(), server: Some(self.address) });
+        }
         // A server rotates its answers; the cache would pin everybody to one of them for the TTL.
         found.shuffle(&mut rand::rng());
-        if found.is_empty() {
-            return Err(LookupError::NoSuchHost { host: host.to_owned(), server: Some(self.server) });
-        }
         Ok(found)
     }
 
     fn explain(&self, host: &str, error: &NetError) -> LookupError {
-        let (host, server) = (host.to_owned(), self.server);
+        let (host, server) = (host.to_owned(), self.address);
         let io = |errno: i32| LookupError::Io { host: host.clone(), server, errno };
         match error {
             NetError::Timeout => LookupError::ServerTimeout { host, server },
@@ -174,6 +196,22 @@ impl Configured {
     }
 }
 
+/// One resolver for each of the configuration's servers.
+fn servers(config: ResolverConfig, options: &ResolverOpts) -> Vec<Server> {
+    let (domain, search, servers) = config.into_parts();
+    let single = |server: NameServerConfig| {
+        let port = server.connections.first().map_or(53, |connection| connection.port);
+        let address = SocketAddr::new(server.ip, port);
+        let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server]);
+        let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+            .with_options(options.clone())
+            .build()
+            .expect("only TLS and trust anchors can fail to build, and neither is configured");
+        Server { address, resolver }
+    };
+    servers.into_iter().take(MOST_SERVERS).map(single).collect()
+}
+
 /// Without a file, or without a server in it, Go asks this machine; so do we.
 fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
     let parsed = std::fs::read(path).ok().and_then(|text| parse_resolv_conf(text).ok());
@@ -186,8 +224,6 @@ fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.use_hosts_file = ResolveHosts::Never;
     options.cache_size = CACHE_SIZE;
-    options.server_ordering_strategy = ServerOrderingStrategy::UserProvidedOrder;
-    options.num_concurrent_reqs = 1;
     let (domain, search, servers) = config.into_parts();
     // The library adds the machine's own domain even where the file has a search list; the system does not.
     let domain = if search.is_empty() { domain } else { None };

@@ -54,25 +54,24 @@ fn answer(query: &[u8], names: &[&str]) -> Vec<u8> {
     answer
 }
 
-/// A resolver whose one server listens on a port of its own, with a search list.
-async fn with_server(search: &str, names: &'static [&'static str]) -> SystemResolver {
+/// A resolver whose servers listen on ports of their own, with a search list.
+fn with_servers(search: &str, ports: &[u16]) -> SystemResolver {
     let directory = tempfile::tempdir().unwrap();
-    let server = serve(names).await;
-    let text = format!("nameserver 127.0.0.1\n{search}\n");
-    let mut resolver = resolver(directory.path(), &text);
+    let text = "nameserver 127.0.0.1\n".repeat(ports.len());
+    let mut resolver = resolver(directory.path(), &format!("{text}{search}\n"));
     let (config, options) = read_resolv_conf(&directory.path().join("resolv.conf"));
-    let (domain, search, mut servers) = config.into_parts();
-    for connection in servers.iter_mut().flat_map(|server| &mut server.connections) {
-        connection.port = server.port();
+    let (domain, search, mut configs) = config.into_parts();
+    for (server, port) in configs.iter_mut().zip(ports) {
+        server.connections.iter_mut().for_each(|connection| connection.port = *port);
     }
-    let config = ResolverConfig::from_parts(domain, search, servers);
-    let configured = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-        .with_options(options)
-        .build()
-        .unwrap();
-    let current = Configured { resolver: configured, server, hosts: Hosts::parse(HOSTS) };
+    let config = ResolverConfig::from_parts(domain, search, configs);
+    let current = Configured { servers: servers(config, &options), hosts: Hosts::parse(HOSTS) };
     resolver.state.get_mut().current = Arc::new(current);
     resolver
+}
+
+async fn with_server(search: &str, names: &'static [&'static str]) -> SystemResolver {
+    with_servers(search, &[serve(names).await.port()])
 }
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
@@ -104,7 +103,7 @@ async fn search_domains_apply_to_short_names() {
 #[tokio::test]
 async fn failures_are_told_apart() {
     let resolver = with_server("", &["kube"]).await;
-    let server = resolver.configured().server;
+    let server = resolver.configured().servers[0].address;
     let error = |host: &'static str, network| {
         let resolver = &resolver;
         async move { resolver.lookup(host, network).await.unwrap_err().to_string() }
@@ -114,6 +113,18 @@ async fn failures_are_told_apart() {
     assert_eq!(error("kube", Network::Tcp6).await, on("kube", "no such host"));
     assert_eq!(error("servfail.example", Network::Tcp).await, on("servfail.example", "server misbehaving"));
     assert_eq!(error("bad..name", Network::Tcp).await, "lookup bad..name: no such host");
+}
+
+#[tokio::test]
+async fn a_silent_server_does_not_keep_the_next_from_being_asked() {
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let ports = [silent.local_addr().unwrap().port(), serve(&["kube.svc.local"]).await.port()];
+    let resolver = with_servers("search ns.svc.local svc.local\noptions ndots:5", &ports);
+    let dial = Duration::from_secs(5);
+    let found = timeout(dial, resolver.lookup("kube", Network::Tcp)).await.expect("within a dial");
+    assert_eq!(found.unwrap(), ips(&["10.1.2.3"]));
+    let error = timeout(dial, resolver.lookup("nx", Network::Tcp)).await.expect("within a dial").unwrap_err();
+    assert_eq!(error.to_string(), format!("lookup nx on 127.0.0.1:{}: no such host", ports[1]));
 }
 
 #[tokio::test]
@@ -127,13 +138,17 @@ async fn a_missing_resolv_conf_means_this_machine() {
 async fn changed_files_are_read_anew() {
     let directory = tempfile::tempdir().unwrap();
     let resolver = resolver(directory.path(), "nameserver 10.0.0.1\n");
-    assert_eq!(resolver.configured().server, "10.0.0.1:53".parse().unwrap());
+    assert_eq!(resolver.configured().servers[0].address, "10.0.0.1:53".parse().unwrap());
     let conf = std::fs::File::create(directory.path().join("resolv.conf")).unwrap();
     std::io::Write::write_all(&mut &conf, b"nameserver 10.0.0.2\n").unwrap();
     conf.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-    assert_eq!(resolver.configured().server, "10.0.0.1:53".parse().unwrap(), "looked at a moment ago");
+    assert_eq!(
+        resolver.configured().servers[0].address,
+        "10.0.0.1:53".parse().unwrap(),
+        "looked at a moment ago"
+    );
     tokio::time::advance(RECHECK).await;
-    assert_eq!(resolver.configured().server, "10.0.0.2:53".parse().unwrap());
+    assert_eq!(resolver.configured().servers[0].address, "10.0.0.2:53".parse().unwrap());
 }
 
 #[test]
