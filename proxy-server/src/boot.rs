@@ -67,6 +67,7 @@ impl Server {
             metrics.clone(),
             &config.server_id,
             config.server_count,
+            config.keepalive_time,
             lifetimes.clone(),
         )
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;

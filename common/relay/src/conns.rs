@@ -162,12 +162,13 @@ impl<S: Side> Conns<S> {
         };
         entry.queue.settle();
         let charged = entry.queue.charged();
+        if let Err(error) = written {
+            // First: an empty queue would end a flush in order, although the socket may have lost what it took.
+            self.link.local_failed(now, key, error.to_string());
+        }
         if charged != entry.charged {
             entry.charged = charged;
             self.link.queued(now, key, charged);
-        }
-        if let Err(error) = written {
-            self.link.local_failed(now, key, error.to_string());
         }
     }
 

@@ -108,7 +108,9 @@ where
         let more_transmissions = self.transmit(cx, now);
         self.drain_events(now);
         self.meter.queued(self.conns.link.total_queued());
-        more_arrivals || more_transmissions
+        // A bound that was left after `receive` (a queue whose reader went away, answers that were fetched) wakes
+        // nobody: the wire was not asked while it held.
+        more_arrivals || more_transmissions || (self.paused && self.conns.link.receiving())
     }
 
     /// Hands on what has arrived. True if the turn's bound cut it short.
@@ -132,6 +134,7 @@ where
                 Poll::Ready(Some(Ok(incoming))) => bytes += self.handle(now, incoming),
                 Poll::Ready(Some(Err(error))) => {
                     self.meter.receive_error(&error);
+                    wire.fail(&error);
                     self.lose(LinkEnd::Failed(error));
                     return false;
                 }
@@ -208,11 +211,14 @@ where
         let mut left = TRANSMIT_PER_TURN;
         let mut budget = 0;
         for _ in 0..STEPS_PER_TURN {
-            if budget == 0 && left > 0 {
+            if left == 0 {
+                return true;
+            }
+            if budget == 0 {
                 budget = self.poll_budget(cx).min(left);
             }
             match self.conns.link.poll_transmit(budget) {
-                None => return left == 0,
+                None => return false,
                 Some(Transmit::Control(packet)) => self.send(packet.map(|never| match never {})),
                 Some(Transmit::Read { key, id, max }) => {
                     let outcome = match self.conns.poll_read(key, max) {
@@ -229,6 +235,9 @@ where
                 }
                 Some(Transmit::Discard { key }) => {
                     let outcome = outcome_of(self.conns.poll_read(key, FRAME));
+                    if let ReadOutcome::Data(len) = outcome {
+                        left = left.saturating_sub(len);
+                    }
                     self.conns.link.read(now, key, outcome);
                 }
             }

@@ -14,9 +14,10 @@ use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
 use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
 use transport::tls::{self, ClientTls, HandshakeError};
+use transport::wire::capabilities::{self, PINGS};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
 
-use super::metadata::{self, AgentMetadata, CAPABILITIES};
+use super::metadata::{self, AgentMetadata};
 use super::{CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream};
 use crate::endpoint::{DestinationPolicy, DialError, Dialer, Resolve};
 
@@ -35,9 +36,6 @@ const PATH: &str = "/AgentService/Connect";
 /// A Go server tolerates pings every 30 s; the third that comes sooner ends the connection.
 const GO_PING_INTERVAL: Duration = Duration::from_secs(35);
 
-/// Pings to a server of ours: a half-open connection is noticed within 15 s.
-const OWN_PING_INTERVAL: Duration = Duration::from_secs(10);
-const OWN_PING_TIMEOUT: Duration = Duration::from_secs(5);
 const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A try that failed.
@@ -173,12 +171,8 @@ impl<R: Resolve> GrpcConnector<R> {
         let deadline = Instant::now() + ANSWER_LIMIT;
         let connected = wire::connect(io, &self.settings(), &address, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
-        if connected.metadata.contains_key(CAPABILITIES) {
-            connected.connection.set_keepalive(Keepalive {
-                interval: self.keepalive.min(OWN_PING_INTERVAL),
-                timeout: OWN_PING_TIMEOUT,
-                while_idle: true,
-            });
+        if capabilities::has(&connected.metadata, PINGS) {
+            connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
         }
         let stream = GrpcStream { wire: connected.stream, connection: connected.connection };
         Ok(ConnectedStream { server_id, server_count, stream })

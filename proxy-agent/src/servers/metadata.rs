@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use transport::wire::capabilities::{self, CAPABILITIES};
 
 use super::connect::ConnectError;
 
@@ -16,8 +17,6 @@ const AGENT_IDENTIFIERS: HeaderName = HeaderName::from_static("agentidentifiers"
 const SERVER_ID: HeaderName = HeaderName::from_static("serverid");
 /// Answer: how many servers there are.
 const SERVER_COUNT: HeaderName = HeaderName::from_static("servercount");
-/// Both: the extensions of our own peers.
-pub const CAPABILITIES: HeaderName = HeaderName::from_static("konnectivity-capabilities");
 
 /// The longest token read, in bytes (the server's limit).
 const TOKEN_LIMIT: usize = 16 * 1024;
@@ -28,7 +27,6 @@ pub struct AgentMetadata {
     id: HeaderValue,
     identifiers: HeaderValue,
     token: Option<PathBuf>,
-    capabilities: Option<HeaderValue>,
 }
 
 impl AgentMetadata {
@@ -45,14 +43,7 @@ impl AgentMetadata {
             id: value("agentID", id)?,
             identifiers: value("agentIdentifiers", identifiers)?,
             token,
-            capabilities: None,
         })
-    }
-
-    /// Offers extensions to servers that know them.
-    pub fn with_capabilities(mut self, capabilities: HeaderValue) -> Self {
-        self.capabilities = Some(capabilities);
-        self
     }
 
     /// The headers of one Connect.
@@ -63,9 +54,7 @@ impl AgentMetadata {
         if let Some(path) = &self.token {
             headers.insert(AUTHORIZATION, bearer(path)?);
         }
-        if let Some(capabilities) = &self.capabilities {
-            headers.insert(CAPABILITIES, capabilities.clone());
-        }
+        headers.insert(CAPABILITIES, capabilities::offer());
         Ok(headers)
     }
 }

@@ -47,6 +47,8 @@ pub enum Answer {
     Opened,
     /// DIAL_RSP with an error. Final.
     Refused(RemoteError),
+    /// DIAL_CLS from the agent. Final.
+    Closed,
     /// The link ended before a DIAL_RSP.
     Lost,
     /// The link may not carry more. Nothing was written.
@@ -112,6 +114,9 @@ impl DialMachine {
                 self.give_up(link, DialFailure::Full)
             }
             (State::Sent(link), Event::Answered(on, Answer::Opened)) if on == link => self.finish(Ok(link)),
+            (State::Sent(link), Event::Answered(on, Answer::Closed)) if on == link => {
+                self.finish(Err(DialFailure::LinkLost))
+            }
             (State::Sent(link), Event::Answered(on, Answer::Refused(error))) if on == link => {
                 self.finish(Err(DialFailure::Refused(error)))
             }

@@ -206,6 +206,7 @@ impl From<LinkDialError> for Answer {
             LinkDialError::Refused(text) => Answer::Refused(RemoteError::parse(text)),
             // As final as a refusal, and the agent's doing as well: 502, counted as an error response.
             LinkDialError::BadAnswer => Answer::Refused(RemoteError::parse(error.to_string())),
+            LinkDialError::Closed => Answer::Closed,
             LinkDialError::Lost => Answer::Lost,
             LinkDialError::Full => Answer::Full,
         }

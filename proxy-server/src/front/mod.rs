@@ -7,6 +7,7 @@
 
 pub mod account;
 pub mod grpc;
+pub mod hold;
 pub mod http_connect;
 pub mod listen;
 pub mod meters;

@@ -1,6 +1,7 @@
 //! `AgentService/Connect`: an agent's stream becomes a backend for as long as it lives.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 use relay::{LinkEnd, Relay};
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use transport::wire::capabilities::{self, CAPABILITIES};
 use transport::wire::{Code, Request};
 use tunnel::{Limits, Server};
 
@@ -31,6 +33,8 @@ pub struct AgentService {
     /// Response metadata of every stream: `serverID` and `serverCount`.
     greeting: HeaderMap,
     server_id: Arc<str>,
+    /// `--keepalive-time`.
+    keepalive: Duration,
     lifetimes: Lifetimes,
 }
 
@@ -53,12 +57,13 @@ impl AgentService {
         metrics: Metrics,
         server_id: &str,
         server_count: u32,
+        keepalive: Duration,
         lifetimes: Lifetimes,
     ) -> Result<Self, http::header::InvalidHeaderValue> {
         let mut greeting = HeaderMap::new();
         greeting.insert("serverid", HeaderValue::from_str(server_id)?);
         greeting.insert("servercount", HeaderValue::from(server_count));
-        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), lifetimes })
+        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), keepalive, lifetimes })
     }
 
     /// Serves one stream to its end. `peer` says where it comes from, for the log.
@@ -92,7 +97,12 @@ impl AgentService {
                 return;
             }
         };
-        let stream = match request.accept(self.greeting.clone()) {
+        let mut greeting = self.greeting.clone();
+        if capabilities::has(&request.metadata, capabilities::PINGS) {
+            greeting.insert(CAPABILITIES, capabilities::offer());
+            request.pulse.set_keepalive(capabilities::keepalive(self.keepalive));
+        }
+        let stream = match request.accept(greeting) {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::error!(agent_id = %Peer(&agent_id), %peer, %error, "Agent left before it was greeted");

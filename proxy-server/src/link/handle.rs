@@ -19,6 +19,9 @@ pub enum LinkDialError {
     /// The agent's answer made no sense. Final.
     #[error("the agent answered with an impossible connection id")]
     BadAnswer,
+    /// The agent gave the dial up. Final.
+    #[error("the agent gave up the dial")]
+    Closed,
     /// The link was lost before it answered (or before the request was written).
     #[error("agent stream lost")]
     Lost,

@@ -4,6 +4,7 @@ use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
 use transport::wire::WireError;
 use tunnel::{Cause, Dropped, PacketKind};
 
+use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
 
 /// The meter of one agent stream.
@@ -45,6 +46,9 @@ impl relay::Meter for LinkMeter {
     }
 
     fn dropped(&self, reason: Dropped) {
+        if reason == Dropped::UnknownDial {
+            self.metrics.dial_failures.count(FailureReason::UnrecognizedResponse);
+        }
         self.metrics.drops.count(reason);
     }
 

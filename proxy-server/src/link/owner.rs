@@ -124,6 +124,7 @@ impl<X: LinkObserver> Owner<Server> for ServerOwner<X> {
     fn dial_failed(&mut self, key: ConnKey, error: DialError) {
         let error = match error {
             DialError::Refused(text) => LinkDialError::Refused(text),
+            DialError::Closed => LinkDialError::Closed,
             DialError::BadAnswer => LinkDialError::BadAnswer,
             DialError::LinkLost => LinkDialError::Lost,
         };

@@ -3,6 +3,7 @@
 //! Everything above sees [`Wire`] alone; everything below (HTTP/2, gRPC framing, protobuf) is this folder's.
 
 mod buffered;
+pub mod capabilities;
 mod client;
 mod deframe;
 mod frame;
@@ -57,6 +58,12 @@ pub trait Wire {
     ///
     /// Not polling is how one withholds stream credit from the peer.
     fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>>;
+
+    /// Ends the stream for the peer's fault, and says which: a server's status. A client's stream is reset.
+    fn fail(&mut self, error: &WireError) {
+        let _ = error;
+        self.finish();
+    }
 
     /// Ends our direction, behind everything sent: a server's status OK, a client's half-close.
     fn finish(&mut self);

@@ -204,6 +204,12 @@ impl Wire for WireStream {
         })
     }
 
+    fn fail(&mut self, error: &WireError) {
+        if matches!(self.side, Side::Server) {
+            self.finish_with(error);
+        }
+    }
+
     fn finish(&mut self) {
         self.end(Code::OK, "");
     }

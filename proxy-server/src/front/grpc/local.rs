@@ -17,6 +17,7 @@ use super::LINGER;
 use super::machine::{CONNECTION, Order};
 use super::stream::Stream;
 use crate::front::account::Account;
+use crate::front::hold::Hold;
 
 /// Payload of one DATA to the client, in bytes. Larger ones cost more memory and bring no speed.
 const MAX_DATA: usize = 64 * 1024;
@@ -27,6 +28,8 @@ pub struct GrpcLocal<W> {
     stream: Stream<W>,
     /// What is left of a DATA that was larger than a read.
     rest: Bytes,
+    /// Until the client has registered its connection.
+    hold: Option<Hold>,
     account: Account,
     /// Since when the client grants nothing, for the write histogram.
     blocked: Option<Instant>,
@@ -36,13 +39,21 @@ pub struct GrpcLocal<W> {
 
 impl<W: Wire> GrpcLocal<W> {
     /// `stream` has sent its DIAL_RSP.
-    pub fn new(stream: Stream<W>, account: Account) -> Self {
-        GrpcLocal { stream, rest: Bytes::new(), account, blocked: None, lingering: None }
+    pub fn new(stream: Stream<W>, hold: Hold, account: Account) -> Self {
+        GrpcLocal { stream, rest: Bytes::new(), hold: Some(hold), account, blocked: None, lingering: None }
     }
 
     fn broken(&mut self, error: WireError) -> io::Error {
         self.account.note(&error);
         io::Error::new(io::ErrorKind::ConnectionReset, error)
+    }
+
+    fn poll_hold(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(hold) = &mut self.hold {
+            ready!(hold.poll_over(cx));
+            self.hold = None;
+        }
+        Poll::Ready(())
     }
 
     /// Sends CLOSE_RSP unless the client has had its terminal packet, or is gone.
@@ -57,6 +68,7 @@ impl<W: Wire> GrpcLocal<W> {
 
 impl<W: Wire + Send> Local for GrpcLocal<W> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
+        let _here_too_so_that_it_is_freed = self.poll_hold(cx);
         if self.stream.machine().is_over() {
             return Poll::Ready(Ok(Read::Closed));
         }
@@ -69,10 +81,14 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         }
         let bytes = self.rest.split_to(max.clamp(1, self.rest.len().max(1)));
         self.account.from_client(bytes.len());
+        if self.hold.take().is_some() {
+            cx.waker().wake_by_ref();
+        }
         Poll::Ready(Ok(Read::Data(bytes)))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
+        ready!(self.poll_hold(cx));
         let start = *self.blocked.get_or_insert_with(Instant::now);
         let room = ready!(self.stream.poll_ready(cx));
         self.blocked = None;
@@ -93,6 +109,9 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
 
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
         if self.lingering.is_none() {
+            if !self.stream.is_lost() {
+                ready!(self.poll_hold(cx));
+            }
             self.account.ended(ending);
             self.send_end(&ending.wire_text());
         }

@@ -16,20 +16,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serve::logs::Peer;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use transport::wire::Wire;
 
 use self::local::GrpcLocal;
 use self::machine::Order;
 use self::stream::Stream;
+use super::hold::Hold;
 use super::account::{Account, Identity};
 use super::meters::Meters;
 use super::{Attach, Dial, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 
-/// How long payload is held back after a DIAL_RSP. The Go client registers its connection only after it has
-/// handed out the DIAL_RSP: DATA that comes sooner is answered by CLOSE_REQ, and a CLOSE_RSP is lost.
-const HOLD: Duration = Duration::from_millis(5);
 /// Between a CLOSE_RSP and the end of its stream: a reader of the Go client that missed the CLOSE_RSP wakes up
 /// with the end, one that got it has long left.
 const LINGER: Duration = Duration::from_millis(100);
@@ -68,8 +66,9 @@ impl<D: Dial> GrpcFrontend<D> {
                 };
                 let identity = Identity { id, frontend: "grpc", peer, address: target.address, agent };
                 let account = Account::open(identity, self.meters.clone(), live, slot);
-                sleep(HOLD).await;
-                connection.attach(Box::new(GrpcLocal::new(stream, account)));
+                // The Go client registers its connection only after it has handed out the DIAL_RSP: DATA that comes
+                // sooner is answered by CLOSE_REQ, and a CLOSE_RSP is lost.
+                connection.attach(Box::new(GrpcLocal::new(stream, Hold::by_time(), account)));
             }
             Err(failure) => {
                 tracing::info!(

@@ -88,6 +88,7 @@ impl<W: Wire> Stream<W> {
             Some(Err(error)) => {
                 tracing::debug!(%error, "frontend stream lost");
                 self.meters.receive_failed(&error);
+                self.wire.fail(&error);
                 (self.ended, self.lost) = (true, true);
                 Err(())
             }

@@ -15,6 +15,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::socket::Socket;
 use crate::front::account::Account;
+use crate::front::hold::Hold;
 
 /// Bytes of one read at most, whatever the link offers: one frame on the wire.
 const CHUNK: usize = 64 * 1024;
@@ -32,6 +33,8 @@ pub(super) struct SocketLocal<S> {
     socket: S,
     /// Payload that came before the connection was established.
     early: Bytes,
+    /// Until the client has read the answer to its request.
+    hold: Option<Hold>,
     state: State,
     account: Account,
     /// Since when the client takes nothing, for the write histogram.
@@ -50,8 +53,8 @@ enum State {
 
 impl<S: Socket> SocketLocal<S> {
     /// `early` is what followed the head.
-    pub(super) fn new(socket: S, early: Bytes, account: Account) -> Self {
-        SocketLocal { socket, early, state: State::Open, account, blocked: None }
+    pub(super) fn new(socket: S, early: Bytes, hold: Hold, account: Account) -> Self {
+        SocketLocal { socket, early, hold: Some(hold), state: State::Open, account, blocked: None }
     }
 
     /// Empty at end of file.
@@ -96,6 +99,10 @@ impl<S: Socket> SocketLocal<S> {
 
 impl<S: Socket> Local for SocketLocal<S> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
+        if self.hold.as_mut().is_some_and(|hold| hold.poll_over(cx).is_ready()) {
+            // Here too, so that an idle connection does not keep what the hold needs.
+            self.hold = None;
+        }
         let bytes = if self.early.is_empty() {
             match ready!(self.poll_socket(cx, max)) {
                 Ok(bytes) => bytes,
@@ -119,10 +126,18 @@ impl<S: Socket> Local for SocketLocal<S> {
             return Poll::Ready(Ok(if deaf { Read::Closed } else { Read::Eof }));
         }
         self.account.from_client(bytes.len());
+        if self.early.is_empty() && self.hold.as_ref().is_some_and(Hold::ends_with_data) {
+            self.hold = None;
+            cx.waker().wake_by_ref();
+        }
         Poll::Ready(Ok(Read::Data(bytes)))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
+        if let Some(hold) = &mut self.hold {
+            ready!(hold.poll_over(cx));
+            self.hold = None;
+        }
         let start = *self.blocked.get_or_insert_with(Instant::now);
         let written = ready!(Pin::new(&mut self.socket).poll_write(cx, data));
         self.blocked = None;

@@ -25,12 +25,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use serve::logs::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::head::{Head, HeadError, HeadParser};
 use self::local::SocketLocal;
-use self::socket::{ReadBarrier, Separation, Socket};
+use self::socket::Socket;
+use super::hold::Hold;
 use super::account::{Account, Identity};
 use super::meters::Meters;
 use super::{Attach, Dial, next_id};
@@ -40,8 +41,6 @@ use crate::dial::{DialFailure, Dialed, Target};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For an answer to reach the socket. The buffer of a socket that nothing was written to takes it at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between a head and payload where nothing but time keeps them apart.
-const SEPARATION: Duration = Duration::from_millis(5);
 /// Bytes taken from a client while its dial is under way. What it sends beyond them waits in the socket.
 const MAX_EARLY: usize = 64 * 1024;
 /// First buffer of a head; kube-apiserver's take about 70 bytes.
@@ -52,7 +51,6 @@ const FIRST_READ: usize = 1024;
 pub struct HttpConnect<D> {
     dialer: D,
     meters: Meters,
-    barrier: ReadBarrier,
 }
 
 /// Why a connection ended before it was one. For the log.
@@ -73,7 +71,7 @@ enum NotServed {
 impl<D: Dial> HttpConnect<D> {
     /// A frontend that dials through `dialer`.
     pub fn new(dialer: D, meters: Meters) -> Self {
-        HttpConnect { dialer, meters, barrier: ReadBarrier::open() }
+        HttpConnect { dialer, meters }
     }
 
     /// Serves one connection, until it is attached to its link or closed. `peer` is for the log. `stop` ends it
@@ -113,16 +111,19 @@ impl<D: Dial> HttpConnect<D> {
         match outcome {
             Ok(dialed) => {
                 let Dialed { connection, agent_id: agent, slot, .. } = dialed;
-                if let Err(error) = self.send_head(&mut socket).await {
-                    tracing::info!(connection = id, %peer, %error, "the client left before it was told of its connection");
-                    self.meters.answer_not_delivered();
-                    return; // which closes what was dialled
-                }
+                let hold = match send_head(&mut socket).await {
+                    Ok(hold) => hold,
+                    Err(error) => {
+                        tracing::info!(connection = id, %peer, %error, "the client left before it was told of its connection");
+                        self.meters.answer_not_delivered();
+                        return; // which closes what was dialled
+                    }
+                };
                 let identity =
                     Identity { id, frontend: "http-connect", peer, address: target.address, agent };
                 let account = Account::open(identity, self.meters.clone(), live, slot);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
-                connection.attach(Box::new(SocketLocal::new(socket, early, account)));
+                connection.attach(Box::new(SocketLocal::new(socket, early, hold, account)));
             }
             Err(failure) => {
                 tracing::info!(connection = id, %peer, address = %Peer(&target.address), failure = %Peer(&failure.to_string()), "dial failed");
@@ -132,15 +133,12 @@ impl<D: Dial> HttpConnect<D> {
             }
         }
     }
+}
 
-    /// Tells the client that it is connected, so that no payload can share a read with the telling.
-    async fn send_head<S: Socket>(&self, socket: &mut S) -> io::Result<()> {
-        let sent = timeout(ANSWER_TIMEOUT, socket.send_head(answer::ESTABLISHED, &self.barrier)).await;
-        if sent.map_err(|_| io::ErrorKind::TimedOut)?? == Separation::ByTime {
-            sleep(SEPARATION).await;
-        }
-        Ok(())
-    }
+/// Tells the client that it is connected, so that no payload can share a read with the telling.
+async fn send_head<S: Socket>(socket: &mut S) -> io::Result<Hold> {
+    let sent = timeout(ANSWER_TIMEOUT, socket.send_head(answer::ESTABLISHED)).await;
+    sent.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 /// What is behind the head stays in `buffer`, as does the head.

@@ -5,57 +5,21 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, Interest};
+use tokio::net::unix::pipe::Receiver;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// Whether a client's read can bring the head together with what is written after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Separation {
-    /// It cannot, whenever the next byte is written.
-    Certain,
-    /// It can, unless the client reads first: wait a little.
-    ByTime,
-}
-
-/// A descriptor that says nothing (`/dev/null`), passed with a head so that a Unix socket keeps it apart.
-#[derive(Debug, Clone)]
-pub struct ReadBarrier(Option<Arc<OwnedFd>>);
-
-impl ReadBarrier {
-    /// Opens `/dev/null`. Where that fails, heads are separated by time alone, which is logged once here.
-    pub fn open() -> Self {
-        match std::fs::File::open("/dev/null") {
-            Ok(file) => ReadBarrier(Some(Arc::new(file.into()))),
-            Err(error) => {
-                tracing::warn!(%error, "cannot open /dev/null: CONNECT heads are separated from payload by time only");
-                ReadBarrier(None)
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-impl ReadBarrier {
-    /// Heads separated by time alone.
-    pub fn none() -> Self {
-        ReadBarrier(None)
-    }
-}
+use crate::front::hold::Hold;
 
 /// A frontend's socket.
 pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Writes a head, and says whether it is certain to be read alone.
-    fn send_head(
-        &mut self,
-        head: &[u8],
-        barrier: &ReadBarrier,
-    ) -> impl Future<Output = io::Result<Separation>> + Send;
+    /// Writes a head, and says how long to hold payload back so that no read of the client brings both.
+    fn send_head(&mut self, head: &[u8]) -> impl Future<Output = io::Result<Hold>> + Send;
 
     /// Makes the coming close a reset, where the transport has one.
     fn abort(&self);
@@ -74,22 +38,27 @@ impl Socket for UnixStream {
     /// A socket pair's data survives the close of one end.
     const LINGER: Duration = Duration::ZERO;
 
-    /// A message with a descriptor ends the read that takes it, in Linux (`unix_stream_read_generic`). The
-    /// client's kernel discards the descriptor, for want of room for it, in any plain read.
-    async fn send_head(&mut self, head: &[u8], barrier: &ReadBarrier) -> io::Result<Separation> {
-        if let Some(null) = &barrier.0 {
-            match self.async_io(Interest::WRITABLE, || send_with(self, head, null)).await {
-                Ok(sent) if sent == head.len() => return Ok(Separation::Certain),
-                Ok(sent) => {
-                    self.write_all(head.get(sent..).unwrap_or_default()).await?;
-                    return Ok(Separation::ByTime);
+    /// Passes the end of a pipe with the head. Any plain read that takes the head discards the descriptor, for want
+    /// of room for it, which closes the pipe and so tells that the head has been read. Besides, a message with a
+    /// descriptor ends the read that takes it (`unix_stream_read_generic` in Linux), but a client that takes a
+    /// short read for "nothing more" (tokio's sockets) would then miss payload that is there already.
+    async fn send_head(&mut self, head: &[u8]) -> io::Result<Hold> {
+        match pipe() {
+            Ok((ours, theirs)) => {
+                match self.async_io(Interest::WRITABLE, || send_with(self, head, &theirs)).await {
+                    Ok(sent) if sent == head.len() => return Ok(Hold::until_read(ours)),
+                    Ok(sent) => {
+                        self.write_all(head.get(sent..).unwrap_or_default()).await?;
+                        return Ok(Hold::by_time());
+                    }
+                    // ETOOMANYREFS, say: too many descriptors of this user are under way.
+                    Err(error) => tracing::debug!(%error, "no descriptor passed with a CONNECT head"),
                 }
-                // ETOOMANYREFS, say: too many descriptors of this user are under way.
-                Err(error) => tracing::debug!(%error, "no descriptor passed with a CONNECT head"),
             }
+            Err(error) => tracing::debug!(%error, "no pipe for a CONNECT head"),
         }
         self.write_all(head).await?;
-        Ok(Separation::ByTime)
+        Ok(Hold::by_time())
     }
 
     fn abort(&self) {}
@@ -98,6 +67,11 @@ impl Socket for UnixStream {
         // Nothing is sent by this, but the peer's state is checked.
         matches!(rustix::net::send(self, &[], SendFlags::NOSIGNAL), Err(rustix::io::Errno::PIPE))
     }
+}
+
+fn pipe() -> io::Result<(Receiver, OwnedFd)> {
+    let (ours, theirs) = io::pipe()?;
+    Ok((Receiver::from_owned_fd(ours.into())?, theirs.into()))
 }
 
 fn send_with(socket: &UnixStream, head: &[u8], descriptor: &OwnedFd) -> io::Result<usize> {
@@ -111,11 +85,11 @@ fn send_with(socket: &UnixStream, head: &[u8], descriptor: &OwnedFd) -> io::Resu
 impl Socket for TlsStream<BufReader<TcpStream>> {
     const LINGER: Duration = TCP_LINGER;
 
-    /// What is flushed here is a record, and Go reads one record at a time.
-    async fn send_head(&mut self, head: &[u8], _barrier: &ReadBarrier) -> io::Result<Separation> {
+    /// What is flushed here is a record, and Go reads one record at a time. Others read all that there is.
+    async fn send_head(&mut self, head: &[u8]) -> io::Result<Hold> {
         self.write_all(head).await?;
         self.flush().await?;
-        Ok(Separation::Certain)
+        Ok(Hold::by_time())
     }
 
     fn abort(&self) {
@@ -136,9 +110,9 @@ fn abort_tcp(socket: &TcpStream) {
 impl Socket for tokio::io::DuplexStream {
     const LINGER: Duration = TCP_LINGER;
 
-    async fn send_head(&mut self, head: &[u8], _barrier: &ReadBarrier) -> io::Result<Separation> {
+    async fn send_head(&mut self, head: &[u8]) -> io::Result<Hold> {
         self.write_all(head).await?;
-        Ok(Separation::ByTime)
+        Ok(Hold::by_time())
     }
 
     fn abort(&self) {}
@@ -149,9 +123,9 @@ impl Socket for tokio::io::DuplexStream {
 impl Socket for TcpStream {
     const LINGER: Duration = TCP_LINGER;
 
-    async fn send_head(&mut self, head: &[u8], _barrier: &ReadBarrier) -> io::Result<Separation> {
+    async fn send_head(&mut self, head: &[u8]) -> io::Result<Hold> {
         self.write_all(head).await?;
-        Ok(Separation::ByTime)
+        Ok(Hold::by_time())
     }
 
     fn abort(&self) {
