@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
-use e2e::frontend::Mode;
-use e2e::pair::{FRONTS, Front, Setup};
+use e2e::frontend::{Io, Mode};
+use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::within;
 use e2e::wild::dial_req;
@@ -18,41 +18,53 @@ async fn a_greeting_arrives_whole() -> Result<()> {
         let pair = Setup::new(mode, front).start().await?;
         let greeting = Payload::new(11, 300_000);
         let endpoint = Endpoint::greeter(greeting).await?;
-        for _ in 0..20 {
+        for round in 0..20 {
             let mut conn = pair.frontend().dial(&endpoint.target()).await?;
-            within("the greeting", greeting.receive(&mut conn)).await??;
+            let what = format!("greeting {round} by {mode:?} over {front:?}");
+            within(&what, greeting.receive(&mut conn)).await??;
         }
     }
     Ok(())
 }
 
+/// Dials by hand; yields the first read of up to `size` bytes and the socket behind it.
+async fn first_read(pair: &Pair, target: &str, size: usize) -> Result<(Vec<u8>, Box<dyn Io>)> {
+    let mut socket = pair.frontend().socket().await?;
+    socket.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes()).await?;
+    socket.flush().await?;
+    let mut first = vec![0; size];
+    let count = within("the head", socket.read(&mut first)).await??;
+    first.truncate(count);
+    Ok((first, socket))
+}
+
 /// kube-apiserver fails when anything is buffered behind the head. In Go payload can even precede it.
-async fn alone(front: Front, rounds: usize) -> Result<()> {
-    let pair = Setup::new(Mode::HttpConnect, front).start().await?;
+#[tokio::test]
+async fn the_200_head_is_alone_in_its_read_on_a_unix_socket() -> Result<()> {
+    let pair = Setup::http_connect().start().await?;
     let greeting = Payload::new(12, 5);
     let endpoint = Endpoint::greeter(greeting).await?;
-    for round in 0..rounds {
-        let mut socket = pair.frontend().socket().await?;
-        let request = format!("CONNECT {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", endpoint.target());
-        socket.write_all(request.as_bytes()).await?;
-        socket.flush().await?;
-        let mut first = vec![0; 4_096];
-        let count = within("the head", socket.read(&mut first)).await??;
-        let first = &first[..count];
-        ensure!(first == HEAD, "round {round}: {:?}", String::from_utf8_lossy(first));
-        within("the greeting", greeting.receive(&mut socket)).await??;
+    for round in 0..300 {
+        let (first, mut socket) = first_read(&pair, &endpoint.target(), 4_096).await?;
+        ensure!(first == HEAD, "round {round}: {:?}", String::from_utf8_lossy(&first));
+        within(&format!("greeting {round}"), greeting.receive(&mut socket)).await??;
     }
     Ok(())
 }
 
+/// On TLS the head is a record of its own, and Go reads one record at a time. rustls, here, hands out several at once:
+/// only the order can be seen.
 #[tokio::test]
-async fn the_200_head_is_alone_in_its_read_on_a_unix_socket() -> Result<()> {
-    alone(Front::Unix, 300).await
-}
-
-#[tokio::test]
-async fn the_200_head_is_alone_in_its_read_on_tls() -> Result<()> {
-    alone(Front::Tls, 100).await
+async fn the_200_head_comes_before_the_greeting_on_tls() -> Result<()> {
+    let pair = Setup::new(Mode::HttpConnect, Front::Tls).start().await?;
+    let greeting = Payload::new(12, 5);
+    let endpoint = Endpoint::greeter(greeting).await?;
+    for round in 0..100 {
+        let (first, mut socket) = first_read(&pair, &endpoint.target(), HEAD.len()).await?;
+        ensure!(first == HEAD, "round {round}: {:?}", String::from_utf8_lossy(&first));
+        within(&format!("greeting {round}"), greeting.receive(&mut socket)).await??;
+    }
+    Ok(())
 }
 
 #[tokio::test]
