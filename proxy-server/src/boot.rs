@@ -50,10 +50,8 @@ impl Server {
     pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
         let backends = BackendManager::new(&config.strategies, Arc::new(metrics.clone()));
-        let budget = ServerBudget::new(
-            crate::limits::MAX_PENDING_DIALS,
-            connections_within(descriptor_limit()),
-        );
+        let budget =
+            ServerBudget::new(crate::limits::MAX_PENDING_DIALS, connections_within(descriptor_limit()));
         let dialer = Dialer::new(
             backends.clone(),
             budget,
@@ -190,7 +188,8 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
         min_version: min_version(config),
         suites: suites(config)?,
     };
-    ServerTls::load(options, metrics.odd_certificates()).context("--cluster-cert, --cluster-key or --cluster-ca-cert")
+    ServerTls::load(options, metrics.odd_certificates())
+        .context("--cluster-cert, --cluster-key or --cluster-ca-cert")
 }
 
 fn bind_frontend(config: &Config, metrics: &Metrics) -> Result<front::FrontendListener> {
@@ -238,13 +237,27 @@ fn serve_ports(
     let (backends, leaving) = (backends.clone(), Arc::clone(leaving));
     let readiness = move || {
         vec![
-            health::Condition::check("shutdown", !leaving.load(Ordering::Acquire), "the server is shutting down"),
+            health::Condition::check(
+                "shutdown",
+                !leaving.load(Ordering::Acquire),
+                "the server is shutting down",
+            ),
             health::Condition::check("backends", backends.ready(), "no connection to any proxy agent"),
         ]
     };
     let at = |bind: &flags::Bind| serve::http::Bind { host: host(&bind.host), port: bind.port };
     vec![
-        serve::http::serve(ops.handle(), "health", at(&config.health), health::server(readiness, exposition.clone())),
-        serve::http::serve(ops.handle(), "admin", at(&config.admin), admin::server(exposition, config.profiling)),
+        serve::http::serve(
+            ops.handle(),
+            "health",
+            at(&config.health),
+            health::server(readiness, exposition.clone()),
+        ),
+        serve::http::serve(
+            ops.handle(),
+            "admin",
+            at(&config.admin),
+            admin::server(exposition, config.profiling),
+        ),
     ]
 }

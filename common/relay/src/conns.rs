@@ -105,7 +105,10 @@ impl<S: Side> Conns<S> {
     /// The slot of a connection, also one that the core has let go of.
     fn find_any(&self, key: ConnKey) -> Option<usize> {
         self.find(key).or_else(|| {
-            self.slots.iter().find(|(_, entry)| entry.key == key && entry.local.is_none()).map(|(slot, _)| slot)
+            self.slots
+                .iter()
+                .find(|(_, entry)| entry.key == key && entry.local.is_none())
+                .map(|(slot, _)| slot)
         })
     }
 

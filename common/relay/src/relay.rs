@@ -315,7 +315,10 @@ where
     }
 
     fn is_done(&self) -> bool {
-        self.wire.is_none() && self.conns.link.is_empty() && self.conns.local_ends() == 0 && self.owner.is_done()
+        self.wire.is_none()
+            && self.conns.link.is_empty()
+            && self.conns.local_ends() == 0
+            && self.owner.is_done()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The relay over streams and sockets in memory.
 
+#![allow(clippy::unwrap_used, reason = "a test's helper panics like the test")]
+
 mod pair;
 
 use std::time::Duration;
@@ -159,7 +161,10 @@ async fn a_reader_that_takes_nothing_is_reset_and_the_others_go_on() {
     assert_eq!(stalled.ended.await.unwrap(), Ending::Broken(Cause::Stalled));
     flood.await.unwrap();
     assert_eq!(pair.server_counts.lock()["broken stalled"], 1);
-    assert_eq!(pair.server_counts.lock()["paused"], pair.server_counts.lock().get("resumed").copied().unwrap_or(0));
+    assert_eq!(
+        pair.server_counts.lock()["paused"],
+        pair.server_counts.lock().get("resumed").copied().unwrap_or(0)
+    );
     drop(frontend);
     echo.await.unwrap();
 }

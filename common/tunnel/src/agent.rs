@@ -132,7 +132,9 @@ impl Link<Agent> {
 impl Side for Agent {
     fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Verdict {
         match packet {
-            Packet::DialReq { random, protocol, address } => link.handle_dial_request(random, protocol, address),
+            Packet::DialReq { random, protocol, address } => {
+                link.handle_dial_request(random, protocol, address)
+            }
             Packet::Data { id, .. } => link.handle_data(id),
             Packet::CloseReq { id } => link.handle_close_request(now, id),
             Packet::DialCls { random } => link.handle_dial_close(random),
@@ -157,10 +159,10 @@ impl Side for Agent {
     }
 
     fn answer_close(link: &mut Link<Self>, key: ConnKey) {
-        if let Some(conn) = link.table.get_mut(key) {
-            if let State::Flushing(flush) = &mut conn.state {
-                flush.answer_owed = false;
-            }
+        if let Some(conn) = link.table.get_mut(key)
+            && let State::Flushing(flush) = &mut conn.state
+        {
+            flush.answer_owed = false;
         }
         link.say_closed(key, String::new());
     }

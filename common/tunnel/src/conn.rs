@@ -83,6 +83,11 @@ impl Conn {
         }
     }
 
+    /// Whether the local end takes what is queued for it.
+    pub(crate) fn listens(&self) -> bool {
+        !matches!(self.state, State::Closing { listens: false } | State::Forgetting)
+    }
+
     /// Whether the shell should read the local source, to send or to throw away.
     pub(crate) fn reads(&self) -> bool {
         self.source_open && matches!(self.state, State::Open | State::Flushing(_))

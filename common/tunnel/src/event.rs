@@ -130,6 +130,20 @@ pub enum Event {
     Draining,
 }
 
+impl Event {
+    /// Whom it is about, unless it is the whole link.
+    pub const fn key(&self) -> Option<ConnKey> {
+        match self {
+            Event::Dial { key, .. }
+            | Event::DialCancelled { key }
+            | Event::Opened { key, .. }
+            | Event::DialFailed { key, .. }
+            | Event::Ended { key, .. } => Some(*key),
+            Event::Draining => None,
+        }
+    }
+}
+
 /// Why a dial on this link brought no connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum DialError {
@@ -137,6 +151,8 @@ pub enum DialError {
     Refused(String),
     /// The answer made no sense (a number that lives already, or none).
     BadAnswer,
+    /// The agent gave it up without an answer.
+    Closed,
     /// The link was lost before an answer.
     LinkLost,
 }

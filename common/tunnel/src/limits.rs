@@ -9,7 +9,8 @@ pub struct Limits {
     pub pending_dials: usize,
     /// Connections and dials together: a quarter of the descriptors that a big agent may have.
     pub connections: usize,
-    /// From here on a connection's queue is watched for progress, in charged bytes.
+    /// From here on a connection's queue is watched for progress anew, in charged bytes. (Smaller ones are
+    /// watched too, from their first byte on: together they may exceed the link's budget.)
     pub soft_cap: usize,
     /// Above it the link stops receiving until the queue drains or its connection is reset, in charged bytes.
     pub hard_cap: usize,

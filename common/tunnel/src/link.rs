@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::conn::{Conn, Flush, State};
+use crate::conn::{Conn, Flush, State, Watch};
 use crate::event::{Cause, Control, End, Event, ReadOutcome, Transmit, Verdict};
 use crate::limits::Limits;
 use crate::packet::{ConnectId, DialId, Packet};
@@ -50,6 +50,8 @@ pub struct Link<S> {
     rings: Rings,
     /// Flushing connections whose source is read only to be thrown away.
     discards: VecDeque<ConnKey>,
+    /// The last read was one of those: a source to be sent has its turn.
+    discarded: bool,
     timers: BTreeSet<(Time, ConnKey)>,
     /// Charged bytes of all queues.
     total_queued: usize,
@@ -59,6 +61,9 @@ pub struct Link<S> {
     next_measure: Option<Time>,
     lost: bool,
 }
+
+/// Places in the rings that connections which have gone may hold before they are cleared away.
+const STALE_PLACES: usize = 64;
 
 /// A DIAL_REQ is looked up when its turn comes: its dial may have been cancelled meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -80,6 +85,7 @@ impl<S: Side + Default> Link<S> {
             outbox: VecDeque::new(),
             rings: Rings::default(),
             discards: VecDeque::new(),
+            discarded: false,
             timers: BTreeSet::new(),
             total_queued: 0,
             over_hard: 0,
@@ -105,7 +111,7 @@ impl<S: Side> Link<S> {
     /// Whether the next packet may be received. While this is false the shell withholds the stream's credit:
     /// a queue, all queues together, or the answers that the peer does not fetch have reached their bound.
     pub fn receiving(&self) -> bool {
-        !self.lost && !self.held_up() && self.outbox.len() < self.limits.outbox
+        !self.lost && !self.held_up() && !self.outbox_full()
     }
 
     /// Charged bytes that wait for local ends.
@@ -175,11 +181,12 @@ impl<S: Side> Link<S> {
 
     /// This connection's source may have bytes.
     pub fn readable(&mut self, key: ConnKey) {
-        if let Some(conn) = self.table.get_mut(key) {
-            if conn.reads() && !conn.in_ring {
-                conn.in_ring = true;
-                if conn.state == State::Open { self.rings.push_fresh(key) } else { self.discards.push_back(key) }
-            }
+        if let Some(conn) = self.table.get_mut(key)
+            && conn.reads()
+            && !conn.in_ring
+        {
+            conn.in_ring = true;
+            if conn.state == State::Open { self.rings.push_fresh(key) } else { self.discards.push_back(key) }
         }
     }
 
@@ -227,15 +234,21 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// `charged` bytes now wait for this connection's local end (see [`crate::charge`]).
+    /// `charged` bytes now wait for this connection's local end (see [`crate::charge`]). Without effect once the
+    /// local end has been told, or listens no more.
     pub fn queued(&mut self, now: Time, key: ConnKey, charged: usize) {
+        if self.table.get(key).is_none_or(|conn| !conn.listens()) {
+            return;
+        }
         let Some(before) = self.set_queued(key, charged) else { return };
         let (soft, window) = (self.limits.soft_cap, self.limits.drain_window);
         let Some(conn) = self.table.get_mut(key) else { return };
-        if charged <= soft {
+        if charged == 0 {
             conn.watch = None;
+        } else if before <= soft && charged > soft {
+            conn.watch = Some(Watch { since: now, drained: 0 });
         } else {
-            let watch = conn.watch.get_or_insert(crate::conn::Watch { since: now, drained: 0 });
+            let watch = conn.watch.get_or_insert(Watch { since: now, drained: 0 });
             watch.drained += before.saturating_sub(charged);
         }
         if let State::Flushing(flush) = &mut conn.state {
@@ -273,25 +286,43 @@ impl<S: Side> Link<S> {
 
     // ---- poll_* ----
 
-    /// What is to be sent next, if `budget` bytes of payload may go out now. Control goes first; a close never
-    /// overtakes its own connection's data, because what was read has been sent.
+    /// What is to be sent next, if `budget` bytes of payload may go out now; nothing is while that is 0, control
+    /// packets included (they would pile up below, where no bound is kept), but discards go on. Control goes
+    /// first; a close never overtakes its own connection's data, because what was read has been sent. Discards
+    /// take turns with reads: a source that never blocks would keep the others from being sent.
     pub fn poll_transmit(&mut self, budget: usize) -> Option<Transmit> {
+        if budget > 0 {
+            if let Some(packet) = self.next_control() {
+                return Some(Transmit::Control(packet));
+            }
+            if std::mem::take(&mut self.discarded)
+                && let Some(read) = self.next_read(budget)
+            {
+                return Some(read);
+            }
+        }
+        if let Some(key) = self.next_discard() {
+            self.discarded = true;
+            return Some(Transmit::Discard { key });
+        }
+        if budget > 0 { self.next_read(budget) } else { None }
+    }
+
+    fn next_control(&mut self) -> Option<Control> {
         while let Some(outgoing) = self.outbox.pop_front() {
             match outgoing {
-                Outgoing::Control(packet) => return Some(Transmit::Control(packet)),
+                Outgoing::Control(packet) => return Some(packet),
                 Outgoing::Dial(key) => {
                     if let Some(packet) = self.dial_request(key) {
-                        return Some(Transmit::Control(packet));
+                        return Some(packet);
                     }
                 }
             }
         }
-        if let Some(key) = self.next_discard() {
-            return Some(Transmit::Discard { key });
-        }
-        if budget == 0 {
-            return None;
-        }
+        None
+    }
+
+    fn next_read(&mut self, budget: usize) -> Option<Transmit> {
         let shared = self.rings.len() > 2;
         while let Some(key) = self.rings.pop() {
             let Some(conn) = self.table.get_mut(key) else { continue };
@@ -347,6 +378,11 @@ impl<S: Side> Link<S> {
         }
     }
 
+    /// Whether more is waiting to be sent than ever should.
+    pub(crate) fn outbox_full(&self) -> bool {
+        self.outbox.len() >= self.limits.outbox
+    }
+
     pub(crate) fn send_dial(&mut self, key: ConnKey) {
         self.outbox.push_back(Outgoing::Dial(key));
     }
@@ -364,7 +400,8 @@ impl<S: Side> Link<S> {
 
     fn arm_flush(&mut self, key: ConnKey) {
         let Some(State::Flushing(flush)) = self.table.get(key).map(|conn| &conn.state) else { return };
-        let mut due = flush.progress.after(self.limits.flush_stall).min(flush.since.after(self.limits.flush_max));
+        let mut due =
+            flush.progress.after(self.limits.flush_stall).min(flush.since.after(self.limits.flush_max));
         if flush.answer_owed {
             due = due.min(flush.since.after(self.limits.answer_close));
         }
@@ -400,10 +437,10 @@ impl<S: Side> Link<S> {
 
     /// Takes the connection's number out of the peer's reach.
     pub(crate) fn unregister(&mut self, key: ConnKey) {
-        if let Some(id) = self.table.get(key).and_then(|conn| conn.id) {
-            if self.by_id.get(&id) == Some(&key) {
-                self.by_id.remove(&id);
-            }
+        if let Some(id) = self.table.get(key).and_then(|conn| conn.id)
+            && self.by_id.get(&id) == Some(&key)
+        {
+            self.by_id.remove(&id);
         }
     }
 
@@ -434,10 +471,15 @@ impl<S: Side> Link<S> {
         self.set_queued(key, 0);
         self.arm(key, None);
         self.unregister(key);
-        if let Some(conn) = self.table.remove(key) {
-            if self.dials.get(&conn.random) == Some(&key) {
-                self.dials.remove(&conn.random);
-            }
+        if let Some(conn) = self.table.remove(key)
+            && self.dials.get(&conn.random) == Some(&key)
+        {
+            self.dials.remove(&conn.random);
+        }
+        // While the stream takes nothing, nobody passes over the places of connections that have gone.
+        if self.rings.len() > 2 * self.table.len() + STALE_PLACES {
+            let table = &self.table;
+            self.rings.retain(|key| table.get(key).is_some_and(|conn| conn.state == State::Open));
         }
     }
 
@@ -466,7 +508,7 @@ impl<S: Side> Link<S> {
             if watch.drained < self.limits.min_drain {
                 slow.push((conn.queued, key));
             }
-            *watch = crate::conn::Watch { since: now, drained: 0 };
+            *watch = Watch { since: now, drained: 0 };
         }
         slow.sort_unstable_by(|a, b| b.cmp(a));
         for (queued, key) in slow {

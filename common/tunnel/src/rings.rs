@@ -33,13 +33,19 @@ impl Rings {
         self.fresh.len() + self.busy.len()
     }
 
+    /// Clears away the places of those that are not to be kept.
+    pub(crate) fn retain(&mut self, keep: impl Fn(ConnKey) -> bool) {
+        self.fresh.retain(|key| keep(*key));
+        self.busy.retain(|key| keep(*key));
+    }
+
     /// The next in line. It may have ended meanwhile: the caller looks.
     pub(crate) fn pop(&mut self) -> Option<ConnKey> {
-        if self.streak < FRESH_IN_A_ROW || self.busy.is_empty() {
-            if let Some(key) = self.fresh.pop_front() {
-                self.streak += 1;
-                return Some(key);
-            }
+        if (self.streak < FRESH_IN_A_ROW || self.busy.is_empty())
+            && let Some(key) = self.fresh.pop_front()
+        {
+            self.streak += 1;
+            return Some(key);
         }
         self.streak = 0;
         self.busy.pop_front().or_else(|| self.fresh.pop_front())

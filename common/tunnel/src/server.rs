@@ -24,8 +24,14 @@ pub struct Full;
 impl Link<Server> {
     /// Dials through the agent; ends in exactly one [`Event::Opened`] or [`Event::DialFailed`] unless
     /// [`Link::abandon`]ed.
+    ///
+    /// # Errors
+    /// [`Full`]: also while the stream takes so little that requests pile up.
     pub fn dial(&mut self, protocol: &str, address: &str) -> Result<ConnKey, Full> {
-        if self.table.len() >= self.limits.connections || self.side.pending >= self.limits.pending_dials {
+        if self.table.len() >= self.limits.connections
+            || self.side.pending >= self.limits.pending_dials
+            || self.outbox_full()
+        {
             return Err(Full);
         }
         self.side.last_dial += 1;
@@ -43,6 +49,8 @@ impl Link<Server> {
 
     /// Nobody is interested any more, in the dial or in the connection. The key is dead; no event follows.
     pub fn abandon(&mut self, now: Time, key: ConnKey) {
+        // Not even one that was due already.
+        self.events.retain(|event| event.key() != Some(key));
         let Some(conn) = self.table.get(key) else { return };
         match conn.state {
             State::Dialing { sent } => {
@@ -78,10 +86,7 @@ impl Link<Server> {
     }
 
     fn handle_dial_response(&mut self, random: DialId, outcome: Result<ConnectId, String>) -> Verdict {
-        let asked = self.dials.get(&random).copied().filter(|key| {
-            self.table.get(*key).is_some_and(|conn| conn.state == State::Dialing { sent: true })
-        });
-        match (asked, outcome) {
+        match (self.asked(random), outcome) {
             (Some(key), Err(text)) => {
                 self.fail_dial(key, DialError::Refused(text));
                 Verdict::Handled
@@ -94,13 +99,30 @@ impl Link<Server> {
                 self.open(key, id);
                 Verdict::Handled
             }
-            (None, Ok(id)) if !self.by_id.contains_key(&id) => {
+            (None, Ok(id)) if id.0 > 0 && !self.by_id.contains_key(&id) => {
                 // A dial that was given up and succeeded all the same: Go agents ignore DIAL_CLS.
                 self.send(Packet::CloseReq { id });
                 Verdict::Dropped(Dropped::UnknownDial)
             }
             (None, _) => Verdict::Dropped(Dropped::UnknownDial),
         }
+    }
+
+    /// The agent gives a dial up. (Released agents never do.)
+    fn handle_dial_close(&mut self, random: DialId) -> Verdict {
+        match self.asked(random) {
+            Some(key) => {
+                self.fail_dial(key, DialError::Closed);
+                Verdict::Handled
+            }
+            None => Verdict::Dropped(Dropped::UnknownDial),
+        }
+    }
+
+    /// The dial that was sent under this number and awaits its answer.
+    fn asked(&self, random: DialId) -> Option<ConnKey> {
+        let key = *self.dials.get(&random)?;
+        self.table.get(key).is_some_and(|conn| conn.state == State::Dialing { sent: true }).then_some(key)
     }
 
     fn open(&mut self, key: ConnKey, id: ConnectId) {
@@ -135,7 +157,9 @@ impl Link<Server> {
         self.arm(key, None);
         let cause = (!error.is_empty()).then_some(Cause::Peer(error));
         match self.table.get(key).map(|conn| &conn.state) {
-            Some(State::Closing { listens: false }) => self.finish(key, cause.map_or(End::Flushed, End::Broken)),
+            Some(State::Closing { listens: false }) => {
+                self.finish(key, cause.map_or(End::Flushed, End::Broken))
+            }
             Some(State::Forgetting) => self.forget(key),
             _ => self.flush(now, key, cause, false),
         }
@@ -155,20 +179,19 @@ impl Side for Server {
                 }
                 Verdict::Handled
             }
-            Packet::DialReq { .. } | Packet::CloseReq { .. } | Packet::DialCls { .. } => {
-                Verdict::Dropped(Dropped::WrongDirection)
-            }
+            Packet::DialCls { random } => link.handle_dial_close(random),
+            Packet::DialReq { .. } | Packet::CloseReq { .. } => Verdict::Dropped(Dropped::WrongDirection),
         }
     }
 
     fn source_ended(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
         link.request_close(now, key);
+        if !listens {
+            // What is queued has lost its listener, and the shell has dropped it.
+            link.queued(now, key, 0);
+        }
         if let Some(conn) = link.table.get_mut(key) {
             conn.state = State::Closing { listens };
-        }
-        if !listens {
-            // What is queued has lost its listener; the shell drops it when the end is told.
-            link.queued(now, key, 0);
         }
     }
 

@@ -1,5 +1,7 @@
 //! What arrives, what is answered: one packet or report at a time, on either end of a link.
 
+#![allow(clippy::unwrap_used, reason = "a test's helper panics like the test")]
+
 use std::time::Duration;
 
 use tunnel::{
@@ -14,9 +16,11 @@ fn at(seconds: u64) -> Time {
 }
 
 /// All control packets that are due.
-fn controls<S: Side>(link: &mut Link<S>) -> Vec<Control> {
+fn controls<S: Side + Clone>(link: &mut Link<S>) -> Vec<Control> {
     let mut sent = Vec::new();
-    while let Some(Transmit::Control(packet)) = link.poll_transmit(0) {
+    // On a copy first: a source's turn must not be used up.
+    while let Some(Transmit::Control(packet)) = link.clone().poll_transmit(1) {
+        link.poll_transmit(1);
         sent.push(packet);
     }
     sent
@@ -53,7 +57,8 @@ fn dialing() -> (Link<Server>, ConnKey) {
     let mut link = server();
     let key = link.dial("tcp", "10.0.0.1:80").unwrap();
     let sent = controls(&mut link);
-    let request = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "10.0.0.1:80".into() };
+    let request =
+        Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "10.0.0.1:80".into() };
     assert_eq!(sent, [request]);
     (link, key)
 }
@@ -111,6 +116,16 @@ fn a_late_success_of_an_unknown_dial_is_closed_at_the_agent() {
 }
 
 #[test]
+fn an_agents_dial_cls_ends_the_dial_that_it_names() {
+    let (mut link, key) = dialing();
+    let unknown = Packet::DialCls { random: DialId(2) };
+    assert_eq!(link.handle_packet(T0, unknown), Verdict::Dropped(Dropped::UnknownDial));
+    assert_eq!(link.handle_packet(T0, Packet::DialCls { random: DialId(1) }), Verdict::Handled);
+    assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::Closed }]);
+    assert!(link.is_empty());
+}
+
+#[test]
 fn a_dial_that_was_not_sent_yet_cannot_be_answered() {
     let mut link = server();
     link.dial("tcp", "a:1").unwrap();
@@ -152,8 +167,7 @@ fn an_abandoned_dial_is_cancelled_at_the_agent_only_if_it_was_sent() {
 
 #[test]
 fn dials_and_connections_are_bounded() {
-    let mut link: Link<Server> =
-        Link::new(Limits { pending_dials: 2, connections: 3, ..Limits::default() });
+    let mut link: Link<Server> = Link::new(Limits { pending_dials: 2, connections: 3, ..Limits::default() });
     link.dial("tcp", "a:1").unwrap();
     link.dial("tcp", "a:1").unwrap();
     assert!(link.dial("tcp", "a:1").is_err(), "pending dials");
@@ -244,7 +258,11 @@ fn a_flush_goes_on_while_it_progresses_and_not_longer_than_a_minute() {
     link.queued(T0, key, 1_000);
     link.handle_packet(T0, close_rsp(ID, ""));
     link.handle_timeout(at(10));
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }], "no progress");
+    assert_eq!(
+        events(&mut link),
+        [Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }],
+        "no progress"
+    );
 }
 
 #[test]
@@ -294,7 +312,7 @@ fn an_agents_drain_is_told_once_and_connections_stay() {
 fn packets_of_the_other_direction_are_dropped() {
     let mut link = server();
     let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
-    for packet in [dial, Packet::CloseReq { id: ID }, Packet::DialCls { random: DialId(1) }] {
+    for packet in [dial, Packet::CloseReq { id: ID }] {
         assert_eq!(link.handle_packet(T0, packet), Verdict::Dropped(Dropped::WrongDirection));
     }
     let mut link = agent();
@@ -391,7 +409,11 @@ fn close_req_is_answered_after_the_flush() {
     link.queued(T0, key, 600);
     assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Verdict::Handled);
     assert_eq!(controls(&mut link), []);
-    assert_eq!(link.handle_packet(T0, data(ONE)), Verdict::Dropped(Dropped::NobodyListens), "after its close");
+    assert_eq!(
+        link.handle_packet(T0, data(ONE)),
+        Verdict::Dropped(Dropped::NobodyListens),
+        "after its close"
+    );
     assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Verdict::Handled, "a second close");
     link.queued(at(1), key, 0);
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
@@ -452,7 +474,10 @@ fn drain_is_sent_once_and_dials_are_still_served() {
     link.drain();
     link.drain();
     assert_eq!(controls(&mut link), [Packet::Drain]);
-    link.handle_packet(T0, Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() });
+    link.handle_packet(
+        T0,
+        Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() },
+    );
     assert_eq!(events(&mut link).len(), 1);
 }
 

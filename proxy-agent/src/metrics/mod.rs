@@ -74,14 +74,26 @@ impl Metrics {
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
         let known_servers = Gauge::default();
-        r.register("known_server_count", "Server replicas that the agent wants a stream to", known_servers.clone());
+        r.register(
+            "known_server_count",
+            "Server replicas that the agent wants a stream to",
+            known_servers.clone(),
+        );
         let dial_duration = Lazy::new(latency);
         r.register("dial_duration_seconds", "Seconds until an endpoint was dialled", dial_duration.clone());
         Self(Arc::new(Families {
             known_servers,
             dial_duration,
-            server_connections: Live::register(r, "open_server_connections", "Open streams to server replicas"),
-            endpoint_connections: Live::register(r, "open_endpoint_connections", "Open connections to endpoints"),
+            server_connections: Live::register(
+                r,
+                "open_server_connections",
+                "Open streams to server replicas",
+            ),
+            endpoint_connections: Live::register(
+                r,
+                "open_endpoint_connections",
+                "Open connections to endpoints",
+            ),
             dial_failures: CountBy::register(
                 r,
                 "endpoint_dial_failure_total",

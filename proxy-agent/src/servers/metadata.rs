@@ -39,11 +39,7 @@ impl AgentMetadata {
             HeaderValue::from_str(text)
                 .map_err(|_| ConnectError::Metadata { name, text: text.escape_debug().to_string() })
         };
-        Ok(Self {
-            id: value("agentID", id)?,
-            identifiers: value("agentIdentifiers", identifiers)?,
-            token,
-        })
+        Ok(Self { id: value("agentID", id)?, identifiers: value("agentIdentifiers", identifiers)?, token })
     }
 
     /// The headers of one Connect.

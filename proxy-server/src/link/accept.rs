@@ -70,7 +70,8 @@ impl AgentService {
     pub async fn serve(self, request: Request, peer: Arc<str>) {
         let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != CONNECT {
-            request.refuse(Code::Unimplemented, "unknown service or method, agents use /AgentService/Connect");
+            request
+                .refuse(Code::Unimplemented, "unknown service or method, agents use /AgentService/Connect");
             return;
         }
         let hello = match Hello::read(&request.metadata) {
@@ -118,7 +119,8 @@ impl AgentService {
             registration: Some(registration),
         };
         let owner = ServerOwner::new(commands, &handle, observer);
-        let relay = Relay::<Server, _, _, _>::new(Limits::default(), stream, owner, LinkMeter::new(&self.metrics));
+        let relay =
+            Relay::<Server, _, _, _>::new(Limits::default(), stream, owner, LinkMeter::new(&self.metrics));
         let end = self.run(relay, handle).await;
         let duration = began.elapsed();
         match end {

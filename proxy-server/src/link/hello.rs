@@ -95,7 +95,8 @@ mod tests {
         let one = Hello::read(&one).unwrap();
         assert!(one.identifiers.default_route);
         assert_eq!(one.identifiers.hosts.len(), 1);
-        let two = metadata(&[("agentid", "a"), ("agentidentifiers", "host=a"), ("agentidentifiers", "host=b")]);
+        let two =
+            metadata(&[("agentid", "a"), ("agentidentifiers", "host=a"), ("agentidentifiers", "host=b")]);
         assert_eq!(Hello::read(&two).unwrap_err(), HelloError::IdentifierSets(2));
     }
 }

@@ -12,5 +12,5 @@ mod meter;
 mod owner;
 
 pub use accept::{AgentService, Lifetimes};
-pub use listen::AgentListener;
 pub use handle::{LinkDialError, LinkHandle, OpenConnection, PendingDial};
+pub use listen::AgentListener;

@@ -13,8 +13,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serve::metrics::{
-    ApiCalls, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy, Registry, Resets,
-    Segment, StreamErrors, StreamPackets,
+    ApiCalls, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy, Registry,
+    Resets, Segment, StreamErrors, StreamPackets,
 };
 use transport::tls::OddPkiObserver;
 use transport::wire::Code;
@@ -98,8 +98,17 @@ impl Metrics {
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
         Self(Arc::new(Families {
-            dial_duration: histogram(r, "dial_duration_seconds", "Seconds until an agent had dialled", latency),
-            dial_failures: CountBy::register(r, "dial_failure_count", "Dials that brought no connection, by reason"),
+            dial_duration: histogram(
+                r,
+                "dial_duration_seconds",
+                "Seconds until an agent had dialled",
+                latency,
+            ),
+            dial_failures: CountBy::register(
+                r,
+                "dial_failure_count",
+                "Dials that brought no connection, by reason",
+            ),
             pending_dials: lazy_gauge(r, "pending_backend_dials", "Dials that wait for an agent's answer"),
             established: Established::register(r),
             frontend_write: histogram(

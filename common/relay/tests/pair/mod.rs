@@ -13,7 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use transport::wire::{Incoming, Wire, WireError};
-use tunnel::{Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Packet, PacketKind, Server, Time};
+use tunnel::{
+    Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Packet, PacketKind, Server, Time,
+};
 
 /// One direction of a stream: packets, bounded in payload bytes.
 #[derive(Default)]
@@ -268,7 +270,8 @@ impl Pair {
         let owner = TestServer { commands, dials: HashMap::new(), stopping: false };
         let (server_meter, agent_meter) = (CountingMeter::default(), CountingMeter::default());
         let (server_counts, agent_counts) = (Arc::clone(&server_meter.0), Arc::clone(&agent_meter.0));
-        let server_task = tokio::spawn(Relay::<Server, _, _, _>::new(limits.clone(), server_wire, owner, server_meter));
+        let server_task =
+            tokio::spawn(Relay::<Server, _, _, _>::new(limits.clone(), server_wire, owner, server_meter));
         let owner = TestAgent { peers, capacity: endpoint_capacity };
         let agent_task = tokio::spawn(Relay::<Agent, _, _, _>::new(limits, agent_wire, owner, agent_meter));
         Pair { server, endpoints, server_counts, agent_counts, server_task, agent_task }

@@ -10,6 +10,7 @@ use tunnel::{Cause, ConnectId, DialId, Packet};
 
 use super::*;
 use crate::dial::RemoteError;
+use crate::front::hold;
 use crate::front::testing::{
     Endpoint, ReadEnd, Readings, SOON, ScriptedDial, Sent, TestClient, dialer, wire,
 };

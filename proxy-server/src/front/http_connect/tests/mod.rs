@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::dial::RemoteError;
