@@ -1,0 +1,210 @@
+//! What must stay bounded, fair and exact while a peer, a frontend or the stream misbehaves.
+
+use std::time::Duration;
+
+use tunnel::{
+    Agent, Cause, ConnKey, ConnectId, DialId, Dropped, End, Event, Limits, Link, Packet, ReadOutcome, Server,
+    Side, Time, Transmit, Verdict,
+};
+
+const T0: Time = Time::START;
+
+fn at(seconds: u64) -> Time {
+    Time::from_start(Duration::from_secs(seconds))
+}
+
+fn events<S: Side>(link: &mut Link<S>) -> Vec<Event> {
+    std::iter::from_fn(|| link.poll_event()).collect()
+}
+
+/// A server's link with open connections 1 to `count`, and nothing to send.
+fn server(limits: Limits, count: i64) -> (Link<Server>, Vec<ConnKey>) {
+    let mut link: Link<Server> = Link::new(limits);
+    let keys = (1..=count)
+        .map(|n| {
+            let key = link.dial("tcp", "a:1").unwrap();
+            assert!(link.poll_transmit(1).is_some());
+            link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
+            key
+        })
+        .collect();
+    events(&mut link);
+    (link, keys)
+}
+
+/// An agent's link with open connections 1 to `count`, and nothing to send.
+fn agent(limits: Limits, count: i64) -> (Link<Agent>, Vec<ConnKey>) {
+    let mut link: Link<Agent> = Link::new(limits);
+    let keys = (1..=count)
+        .map(|n| {
+            dial(&mut link, n);
+            let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!("one dial is wanted") };
+            assert!(link.dialed(key, Ok(())));
+            assert!(link.poll_transmit(1).is_some());
+            key
+        })
+        .collect();
+    (link, keys)
+}
+
+fn dial(link: &mut Link<Agent>, random: i64) -> Verdict {
+    let (random, protocol, address) = (DialId(random), "tcp".to_owned(), "a:1".to_owned());
+    link.handle_packet(T0, Packet::DialReq { random, protocol, address })
+}
+
+#[test]
+fn many_small_queues_together_above_the_budget_are_reset_too() {
+    let limits = Limits { link_budget: 100_000, ..Limits::default() };
+    let (mut link, keys) = server(limits, 100);
+    for key in &keys {
+        link.queued(T0, *key, 2_000);
+    }
+    assert!(!link.receiving());
+    assert_eq!(link.poll_timeout(), Some(at(2)));
+    link.handle_timeout(at(2));
+    let told = events(&mut link);
+    assert_eq!(told.len(), 50, "as many as bring the sum down to the budget");
+    assert!(told.iter().all(|event| matches!(event, Event::Ended { end: End::Broken(Cause::Stalled), .. })));
+    assert!(link.receiving(), "the others go on");
+}
+
+#[test]
+fn a_queue_that_has_just_grown_is_given_a_whole_window() {
+    let limits = Limits { link_budget: 100_000, ..Limits::default() };
+    let (mut link, keys) = server(limits, 2);
+    link.queued(T0, keys[0], 60_000);
+    link.queued(at(1), keys[1], 60_000);
+    link.handle_timeout(at(2));
+    assert_eq!(events(&mut link), [], "the sum has been too much for one second");
+    link.handle_timeout(at(3));
+    assert_eq!(events(&mut link).len(), 1);
+    assert!(link.receiving());
+    assert_eq!(link.poll_timeout().map(|due| due > at(3)), Some(true));
+}
+
+#[test]
+fn crossing_the_soft_cap_begins_a_new_measure() {
+    let (mut link, keys) = server(Limits::default(), 1);
+    let limits = Limits::default();
+    link.queued(T0, keys[0], 500_000);
+    link.queued(at(1), keys[0], 100);
+    link.queued(at(100), keys[0], limits.hard_cap + 1);
+    assert_eq!(link.poll_timeout(), Some(at(102)));
+    link.handle_timeout(at(102));
+    assert_eq!(events(&mut link).len(), 1, "what it drained long ago does not count");
+}
+
+#[test]
+fn a_source_that_is_thrown_away_and_never_blocks_starves_nobody() {
+    let (mut link, keys) = agent(Limits::default(), 2);
+    link.queued(T0, keys[0], 600);
+    link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
+    link.readable(keys[1]);
+    let (mut read, mut discarded) = (0, 0);
+    for _ in 0..10 {
+        match link.poll_transmit(100) {
+            Some(Transmit::Discard { key }) => {
+                discarded += 1;
+                link.read(T0, key, ReadOutcome::Data(100));
+            }
+            Some(Transmit::Read { key, .. }) => {
+                read += 1;
+                link.read(T0, key, ReadOutcome::Data(100));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((read, discarded), (5, 5));
+    link.read(T0, keys[1], ReadOutcome::Blocked);
+    assert_eq!(
+        link.poll_transmit(0),
+        Some(Transmit::Discard { key: keys[0] }),
+        "also while the stream is full"
+    );
+}
+
+#[test]
+fn control_packets_wait_while_the_stream_takes_nothing() {
+    let (mut link, _) = agent(Limits { outbox: 3, ..Limits::default() }, 0);
+    for n in 1..=3 {
+        assert!(link.receiving());
+        link.handle_packet(T0, Packet::Data { id: ConnectId(n), payload: 1 });
+        assert_eq!(link.poll_transmit(0), None, "it would pile up where nobody counts");
+    }
+    assert!(!link.receiving());
+    assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(_))));
+    assert!(link.receiving());
+}
+
+#[test]
+fn dials_that_come_and_go_while_the_stream_takes_nothing_do_not_pile_up() {
+    let mut link: Link<Server> = Link::new(Limits { outbox: 10, ..Limits::default() });
+    let mut dialled = 0;
+    for _ in 0..100 {
+        if let Ok(key) = link.dial("tcp", "a:1") {
+            dialled += 1;
+            link.abandon(T0, key);
+        }
+    }
+    assert_eq!(dialled, 10);
+    assert_eq!(link.poll_transmit(1), None, "none of them is wanted any more");
+    link.dial("tcp", "a:1").unwrap();
+}
+
+#[test]
+fn what_is_reported_of_a_connection_that_was_told_its_end_counts_for_nothing() {
+    let (mut link, keys) = server(Limits::default(), 3);
+    link.local_failed(T0, keys[0], "reset".into());
+    link.abandon(T0, keys[1]);
+    link.read(T0, keys[2], ReadOutcome::Closed);
+    for key in keys {
+        link.queued(T0, key, Limits::default().hard_cap + 1);
+        assert_eq!(link.total_queued(), 0);
+        assert!(link.receiving());
+    }
+    assert_eq!(link.poll_timeout(), Some(at(10)), "the close's, no measure");
+}
+
+#[test]
+fn no_event_follows_an_abandon_not_even_one_that_was_due() {
+    let mut link: Link<Server> = Link::new(Limits::default());
+    let keys: Vec<ConnKey> = (1..=3)
+        .map(|n| {
+            let key = link.dial("tcp", "a:1").unwrap();
+            link.poll_transmit(1);
+            let outcome = if n == 2 { Err("no".to_owned()) } else { Ok(ConnectId(n)) };
+            link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome });
+            key
+        })
+        .collect();
+    link.abandon(T0, keys[0]);
+    link.abandon(T0, keys[1]);
+    assert_eq!(events(&mut link), [Event::Opened { key: keys[2], id: ConnectId(3) }]);
+}
+
+#[test]
+fn connections_that_come_and_go_leave_no_places_while_the_stream_takes_nothing() {
+    let (mut link, _) = agent(Limits { outbox: usize::MAX, ..Limits::default() }, 0);
+    let mut sizes = Vec::new();
+    for n in 1..=2_000 {
+        dial(&mut link, n);
+        let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!("one dial is wanted") };
+        link.dialed(key, Ok(()));
+        link.readable(key);
+        link.handle_packet(T0, Packet::CloseReq { id: ConnectId(n) });
+        events(&mut link);
+        sizes.push(format!("{link:?}").matches("ConnKey").count());
+    }
+    assert!(sizes.iter().all(|places| *places < 100), "{:?}", sizes.iter().max());
+}
+
+#[test]
+fn an_unasked_answer_with_an_impossible_number_is_not_closed() {
+    let (mut link, _) = server(Limits::default(), 0);
+    for id in [0, -1, i64::MIN] {
+        let outcome = Ok(ConnectId(id));
+        let verdict = link.handle_packet(T0, Packet::DialRsp { random: DialId(9), outcome });
+        assert_eq!(verdict, Verdict::Dropped(Dropped::UnknownDial));
+        assert_eq!(link.poll_transmit(1), None);
+    }
+}

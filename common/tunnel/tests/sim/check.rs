@@ -1,0 +1,144 @@
+//! The rules: what must hold after each action, at each end of a connection, and when everything is over.
+
+use tunnel::{Cause, ConnKey, DialError, End, Link, Side};
+
+use super::ends::{Phase, Segment};
+use super::scenario::Scenario;
+use super::world::{Around, World};
+use super::{Checked, Half};
+use crate::ensure;
+
+impl World {
+    /// After each action: sums are exact, and receiving stands still while a bound is exceeded.
+    pub(crate) fn check(&self, scenario: &Scenario) -> Checked {
+        self.around.check_link(&self.server, Half::Server, scenario)?;
+        self.around.check_link(&self.agent, Half::Agent, scenario)
+    }
+
+    /// When nothing can happen any more: nothing is left, and everybody was told.
+    pub(crate) fn check_over(&self, scenario: &Scenario) -> Checked {
+        let around = &self.around;
+        for (half, len, queued, timeout, receiving) in [
+            (
+                Half::Server,
+                self.server.len(),
+                self.server.total_queued(),
+                self.server.poll_timeout(),
+                self.server.receiving(),
+            ),
+            (
+                Half::Agent,
+                self.agent.len(),
+                self.agent.total_queued(),
+                self.agent.poll_timeout(),
+                self.agent.receiving(),
+            ),
+        ] {
+            ensure!(len == 0, "{half:?} still holds {len} connections");
+            ensure!(queued == 0, "{half:?} still counts {queued} queued bytes");
+            ensure!(timeout.is_none(), "{half:?} still waits until {timeout:?}");
+            ensure!(receiving != around.lost[half as usize], "{half:?} receives: {receiving}");
+            ensure!(around.lanes[half as usize].is_empty(), "packets towards {half:?} were left");
+        }
+        let lost = around.lost.contains(&true);
+        ensure!(!scenario.drain || lost || around.drain_told, "the drain was not told");
+        for (conn, pair) in around.pairs.iter().enumerate() {
+            let [frontend, endpoint] = &pair.ends;
+            ensure!(frontend.phase == Phase::Over, "the frontend of connection {conn} was told no end");
+            ensure!(
+                matches!(endpoint.phase, Phase::Over | Phase::Idle),
+                "the endpoint of connection {conn} was told no end"
+            );
+            if endpoint.end.is_some() && !lost {
+                ensure!(pair.last_words == 1, "connection {conn}: {} CLOSE_RSP", pair.last_words);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Around {
+    fn check_link<S: Side>(&self, link: &Link<S>, half: Half, scenario: &Scenario) -> Checked {
+        let open =
+            || self.pairs.iter().map(|pair| &pair.ends[half as usize]).filter(|end| end.open().is_some());
+        let total: usize = open().map(super::ends::LocalEnd::queued).sum();
+        ensure!(
+            link.total_queued() == total,
+            "{half:?} counts {} queued bytes where {total} are",
+            link.total_queued()
+        );
+        let limits = &scenario.limits;
+        let held_up = total > limits.link_budget || open().any(|end| end.queued() > limits.hard_cap);
+        let lost = self.lost[half as usize];
+        ensure!(!(link.receiving() && (held_up || lost)), "{half:?} receives above a bound");
+        ensure!(link.receiving() || held_up || lost, "{half:?} does not receive and nothing holds it up");
+        ensure!(!held_up || link.poll_timeout().is_some(), "{half:?} is held up and measures nothing");
+        ensure!(!self.lost[half as usize] || link.is_lost(), "{half:?} does not know that it is lost");
+        for end in open() {
+            // A source with bytes in a socket is never forgotten: without further news it is read in the end.
+            // (`check_over` cannot see that where the connection ends some other way.)
+            ensure!(!(end.closed_itself && !end.queue.is_empty()), "bytes are kept for one who left");
+        }
+        Ok(())
+    }
+
+    /// DATA may be dropped only where the receiver has ended by itself, or was told so.
+    pub(super) fn check_dropped(&self, half: Half, segment: &Segment) -> Checked {
+        let end = &self.pairs[segment.conn].ends[half as usize];
+        let left = end.phase == Phase::Over || end.closed_itself || end.failed;
+        let ended = half == Half::Agent && end.source_over;
+        ensure!(
+            left || ended || self.time_passed,
+            "{segment:?} was lost at {half:?}, and its receiver listens"
+        );
+        Ok(())
+    }
+
+    pub(super) fn check_failed(&self, conn: usize, key: ConnKey, error: &DialError) -> Checked {
+        let frontend = &self.pairs[conn].ends[0];
+        ensure!(frontend.phase == Phase::Dialing(key), "an open connection {conn} failed to be dialled");
+        match error {
+            DialError::Refused(text) => {
+                ensure!(text == "refused" && self.pairs[conn].id.is_none(), "connection {conn}: {text}");
+            }
+            DialError::LinkLost => ensure!(self.lost[0], "connection {conn} says that the link is lost"),
+            DialError::BadAnswer | DialError::Closed => {
+                return Err(format!("an honest agent answered {conn} by {error:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_ended(&self, half: Half, conn: usize, end: &End) -> Checked {
+        let pair = &self.pairs[conn];
+        let (here, there) = (&pair.ends[half as usize], &pair.ends[half.other() as usize]);
+        ensure!(here.open().is_some(), "connection {conn} ended at {half:?} before it was open");
+        let well = match end {
+            End::Flushed => {
+                ensure!(here.queue.is_empty(), "connection {conn} ended at {half:?} with bytes in its queue");
+                ensure!(!here.failed, "connection {conn} broke at {half:?}, which is called an orderly end");
+                let close_decided = here.peer_closed && !(half == Half::Agent && here.source_over);
+                if close_decided && !here.closed_itself {
+                    ensure!(
+                        here.taken == there.sent,
+                        "connection {conn} at {half:?}: {} of {} bytes before an orderly end",
+                        here.taken,
+                        there.sent
+                    );
+                }
+                here.peer_closed || here.source_over
+            }
+            End::Broken(Cause::LinkLost) => self.lost[half as usize],
+            End::Broken(Cause::Local(_)) => here.failed,
+            End::Broken(Cause::Peer(text)) => {
+                let delivered = here.closed_itself || here.taken == there.sent;
+                (there.failed && delivered)
+                    || text == "connection stalled: its reader was too slow for the link" && self.time_passed
+                    || self.time_passed && text.contains("timed out")
+            }
+            End::Broken(Cause::Stalled | Cause::FlushTimeout) => self.time_passed,
+        };
+        ensure!(well, "connection {conn} ended at {half:?} by {end:?} for no reason");
+        Ok(())
+    }
+}

@@ -1,0 +1,45 @@
+//! Two cores joined by a simulated stream, with simulated local ends, checked end to end.
+//!
+//! [`world::World`] is the whole system as data: both links, the two lanes of packets between them, the local
+//! ends with their numbered bytes, the clock. [`explore`] visits every state that a [`scenario::Scenario`] can
+//! reach; random walks take the same actions in a random order.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub(crate) mod check;
+pub(crate) mod ends;
+pub(crate) mod explore;
+pub(crate) mod scenario;
+pub(crate) mod world;
+
+/// Which end of the agent stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Half {
+    /// Dials; its local ends are frontends.
+    Server,
+    /// Is asked to dial; its local ends are endpoints.
+    Agent,
+}
+
+impl Half {
+    /// The other end.
+    pub(crate) fn other(self) -> Half {
+        match self {
+            Half::Server => Half::Agent,
+            Half::Agent => Half::Server,
+        }
+    }
+}
+
+/// A rule was broken: which, in words.
+pub(crate) type Checked = Result<(), String>;
+
+/// Returns an error unless the condition holds.
+#[macro_export]
+macro_rules! ensure {
+    ($holds:expr, $($words:tt)+) => {
+        if !$holds {
+            return Err(format!($($words)+));
+        }
+    };
+}

@@ -1,0 +1,413 @@
+//! Both links, the stream between them, the local ends and the clock; and what can happen to them.
+
+use std::collections::VecDeque;
+
+use tunnel::{
+    Agent, ConnectId, Dropped, Event, Link, Packet, ReadOutcome, Server, Side, Time, Transmit, Verdict,
+};
+
+use super::ends::{LocalEnd, Phase, Segment};
+use super::scenario::Scenario;
+use super::{Checked, Half};
+use crate::ensure;
+
+/// Something that may happen next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A frontend dials.
+    Dial(usize),
+    /// A frontend loses interest.
+    Abandon(usize),
+    /// The agent's dialler is done.
+    Dialed(usize),
+    /// A source's next step reaches its socket.
+    Arrive(Half, usize),
+    /// A sink takes what is first in its queue.
+    Take(Half, usize),
+    /// Writing to a sink fails.
+    Break(Half, usize),
+    /// A link is asked what to send.
+    Transmit(Half),
+    /// The oldest packet on its way to this half is handed in.
+    Receive(Half),
+    /// This half learns that the stream is gone.
+    Lose(Half),
+    /// The agent asks for no new dials.
+    Drain,
+    /// Time passes until the next thing that is due.
+    Tick,
+}
+
+/// A connection, from plan to end, on both sides.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Pair {
+    /// The frontend and the endpoint.
+    pub(crate) ends: [LocalEnd; 2],
+    pub(crate) id: Option<ConnectId>,
+    /// CLOSE_RSP that the agent sent while it knew the number.
+    pub(crate) last_words: u8,
+}
+
+/// The lanes, the local ends and the clock: everything but the links.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Around {
+    pub(crate) now: Time,
+    /// Towards the server, towards the agent.
+    pub(crate) lanes: [VecDeque<Packet<Segment>>; 2],
+    pub(crate) pairs: Vec<Pair>,
+    pub(crate) lost: [bool; 2],
+    pub(crate) hurried_ticks: u8,
+    pub(crate) drained: bool,
+    pub(crate) drain_told: bool,
+    /// A close was answered, or given up, before its flush was over: time has passed.
+    pub(crate) time_passed: bool,
+}
+
+/// The whole system.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct World {
+    pub(crate) server: Link<Server>,
+    pub(crate) agent: Link<Agent>,
+    pub(crate) around: Around,
+}
+
+impl World {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let pair = Pair { ends: [LocalEnd::new(), LocalEnd::new()], id: None, last_words: 0 };
+        let mut world = World {
+            server: Link::new(scenario.limits.clone()),
+            agent: Link::new(scenario.limits.clone()),
+            around: Around {
+                now: Time::START,
+                lanes: [VecDeque::new(), VecDeque::new()],
+                pairs: vec![pair; scenario.plans.len()],
+                lost: [false; 2],
+                hurried_ticks: 0,
+                drained: false,
+                drain_told: false,
+                time_passed: false,
+            },
+        };
+        if scenario.prompt {
+            for (conn, plan) in scenario.plans.iter().enumerate() {
+                for half in [Half::Server, Half::Agent] {
+                    world.around.pairs[conn].ends[half as usize].arrived = plan.script(half).len();
+                }
+                world.apply(scenario, Action::Dial(conn)).expect("a new link takes dials");
+            }
+        }
+        world
+    }
+
+    /// What can happen in this state. Time passes when nothing else can, and a few times in between.
+    pub(crate) fn enabled(&self, scenario: &Scenario) -> Vec<Action> {
+        let around = &self.around;
+        let mut actions = Vec::new();
+        for (conn, (pair, plan)) in around.pairs.iter().zip(&scenario.plans).enumerate() {
+            let [frontend, endpoint] = &pair.ends;
+            match frontend.phase {
+                Phase::Idle => actions.push(Action::Dial(conn)),
+                Phase::Dialing(_) | Phase::Open(_) if plan.abandon => actions.push(Action::Abandon(conn)),
+                _ => {}
+            }
+            if matches!(endpoint.phase, Phase::Dialing(_) | Phase::Cancelled(_)) {
+                actions.push(Action::Dialed(conn));
+            }
+            let sides = [
+                (Half::Server, frontend, &plan.frontend, plan.frontend_breaks),
+                (Half::Agent, endpoint, &plan.endpoint, plan.endpoint_breaks),
+            ];
+            for (half, end, script, breaks) in sides {
+                if end.open().is_none() {
+                    continue;
+                }
+                if end.arrived < script.len() {
+                    actions.push(Action::Arrive(half, conn));
+                }
+                if !end.queue.is_empty() {
+                    actions.push(Action::Take(half, conn));
+                }
+                if breaks && !end.failed {
+                    actions.push(Action::Break(half, conn));
+                }
+            }
+        }
+        for half in [Half::Server, Half::Agent] {
+            let budget = around.budget(half, scenario);
+            let (sends, receives) = match half {
+                Half::Server => {
+                    (self.server.clone().poll_transmit(budget).is_some(), self.server.receiving())
+                }
+                Half::Agent => (self.agent.clone().poll_transmit(budget).is_some(), self.agent.receiving()),
+            };
+            if sends {
+                actions.push(Action::Transmit(half));
+            }
+            if receives && !around.lanes[half as usize].is_empty() {
+                actions.push(Action::Receive(half));
+            }
+            if scenario.loss && !around.lost[half as usize] {
+                actions.push(Action::Lose(half));
+            }
+        }
+        if scenario.drain && !around.drained {
+            actions.push(Action::Drain);
+        }
+        let due = self.server.poll_timeout().is_some() || self.agent.poll_timeout().is_some();
+        if due && (actions.is_empty() || around.hurried_ticks < scenario.hurried_ticks) {
+            actions.push(Action::Tick);
+        }
+        actions
+    }
+
+    /// Lets it happen.
+    pub(crate) fn apply(&mut self, scenario: &Scenario, action: Action) -> Checked {
+        let hurried = action == Action::Tick && self.enabled(scenario) != [Action::Tick];
+        let World { server, agent, around } = self;
+        let now = around.now;
+        match action {
+            Action::Dial(conn) => {
+                let key = server.dial("tcp", &conn.to_string()).map_err(|full| full.to_string())?;
+                around.pairs[conn].ends[0].phase = Phase::Dialing(key);
+            }
+            Action::Abandon(conn) => {
+                let end = &mut around.pairs[conn].ends[0];
+                let (Phase::Dialing(key) | Phase::Open(key)) = end.phase else { return Ok(()) };
+                server.abandon(now, key);
+                end.phase = Phase::Over;
+                end.abandoned = true;
+                end.queue.clear();
+            }
+            Action::Dialed(conn) => around.dialed(agent, conn, scenario.plans[conn].refused)?,
+            Action::Arrive(half, conn) => {
+                let end = &mut around.pairs[conn].ends[half as usize];
+                end.arrived += 1;
+                if let Some(key) = end.open() {
+                    match half {
+                        Half::Server => server.readable(key),
+                        Half::Agent => agent.readable(key),
+                    }
+                }
+            }
+            Action::Take(half, conn) => {
+                let end = &mut around.pairs[conn].ends[half as usize];
+                end.take();
+                if let Some(key) = end.open() {
+                    match half {
+                        Half::Server => server.queued(now, key, end.queued()),
+                        Half::Agent => agent.queued(now, key, end.queued()),
+                    }
+                }
+            }
+            Action::Break(half, conn) => {
+                let end = &mut around.pairs[conn].ends[half as usize];
+                end.failed = true;
+                if let Some(key) = end.open() {
+                    match half {
+                        Half::Server => server.local_failed(now, key, "write".into()),
+                        Half::Agent => agent.local_failed(now, key, "write".into()),
+                    }
+                }
+            }
+            Action::Transmit(Half::Server) => around.transmit(server, Half::Server, scenario)?,
+            Action::Transmit(Half::Agent) => around.transmit(agent, Half::Agent, scenario)?,
+            Action::Receive(Half::Server) => around.receive(server, Half::Server)?,
+            Action::Receive(Half::Agent) => around.receive(agent, Half::Agent)?,
+            Action::Lose(half) => {
+                around.lost[half as usize] = true;
+                around.lanes[half as usize].clear();
+                match half {
+                    Half::Server => server.lose(),
+                    Half::Agent => agent.lose(),
+                }
+            }
+            Action::Drain => {
+                around.drained = true;
+                agent.drain();
+            }
+            Action::Tick => {
+                around.hurried_ticks += u8::from(hurried);
+                around.time_passed = true;
+                let due = server.poll_timeout().into_iter().chain(agent.poll_timeout()).min();
+                around.now = now.max(due.unwrap_or(now));
+                server.handle_timeout(around.now);
+                agent.handle_timeout(around.now);
+                let later = server.poll_timeout().into_iter().chain(agent.poll_timeout()).min();
+                ensure!(later.is_none_or(|later| later > around.now), "a timer that was due is due again");
+            }
+        }
+        around.events(server, Half::Server)?;
+        around.events(agent, Half::Agent)
+    }
+}
+
+impl Around {
+    fn budget(&self, half: Half, scenario: &Scenario) -> usize {
+        let full = self.lanes[half.other() as usize].len() >= scenario.lane;
+        if full || self.lost[half as usize] { 0 } else { scenario.chunk }
+    }
+
+    /// The connection with this key at this half.
+    fn find(&self, half: Half, key: tunnel::ConnKey) -> Result<usize, String> {
+        self.pairs
+            .iter()
+            .position(|pair| match pair.ends[half as usize].phase {
+                Phase::Dialing(known) | Phase::Open(known) => known == key,
+                _ => false,
+            })
+            .ok_or_else(|| format!("{half:?} names {key:?}, which is dead"))
+    }
+
+    fn dialed(&mut self, agent: &mut Link<Agent>, conn: usize, refused: bool) -> Checked {
+        let pair = &mut self.pairs[conn];
+        let (Phase::Dialing(key) | Phase::Cancelled(key)) = pair.ends[1].phase else { return Ok(()) };
+        let wanted = matches!(pair.ends[1].phase, Phase::Dialing(_)) && !refused;
+        let opened = agent.dialed(key, if refused { Err("refused".to_owned()) } else { Ok(()) });
+        ensure!(opened == wanted, "dialed() says {opened} for connection {conn}");
+        pair.ends[1].phase = if opened { Phase::Open(key) } else { Phase::Over };
+        if opened {
+            pair.id = agent.connect_id(key);
+            agent.readable(key);
+        }
+        Ok(())
+    }
+
+    fn transmit<S: Side>(&mut self, link: &mut Link<S>, half: Half, scenario: &Scenario) -> Checked {
+        let budget = self.budget(half, scenario);
+        match link.poll_transmit(budget) {
+            None => {}
+            Some(Transmit::Control(packet)) => {
+                ensure!(budget > 0, "a control packet on a stream that takes nothing");
+                self.sent(half, &packet)?;
+                let twice = scenario.closes_twice && matches!(packet, Packet::CloseReq { .. });
+                let packet = packet.map(|never| match never {});
+                let deaf = scenario.deaf_to_dial_cls && matches!(packet, Packet::DialCls { .. });
+                let lane = &mut self.lanes[half.other() as usize];
+                if !deaf && !self.lost[half.other() as usize] {
+                    if twice {
+                        lane.push_back(packet.clone());
+                    }
+                    lane.push_back(packet);
+                }
+            }
+            Some(Transmit::Read { key, id, max }) => {
+                let conn = self.find(half, key)?;
+                let pair = &mut self.pairs[conn];
+                ensure!(pair.id == Some(id), "connection {conn} is sent under {id}");
+                ensure!(max > 0 && max <= budget, "{max} bytes are to be read with room for {budget}");
+                let end = &mut pair.ends[half as usize];
+                ensure!(!end.close_sent && !end.discarding, "connection {conn} is sent after its close");
+                let outcome = end.read(scenario.plans[conn].script(half), max);
+                if let ReadOutcome::Data(len) = outcome {
+                    let len = u16::try_from(len).expect("bounded by the plan");
+                    let payload = Segment { conn, from: half, first: end.sent, len };
+                    end.sent += len;
+                    if !self.lost[half.other() as usize] {
+                        self.lanes[half.other() as usize].push_back(Packet::Data { id, payload });
+                    }
+                }
+                link.read(self.now, key, outcome);
+            }
+            Some(Transmit::Discard { key }) => {
+                let conn = self.find(half, key)?;
+                let end = &mut self.pairs[conn].ends[half as usize];
+                end.discarding = true;
+                ensure!(!end.source_over, "an ended source of connection {conn} is discarded");
+                link.read(self.now, key, end.read(scenario.plans[conn].script(half), usize::MAX));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a control packet that goes out.
+    fn sent(&mut self, half: Half, packet: &tunnel::Control) -> Checked {
+        let (Packet::CloseReq { id } | Packet::CloseRsp { id, .. }) = packet else { return Ok(()) };
+        let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(*id)) else {
+            return Err(format!("a close of {id}, which was never open"));
+        };
+        let known = !matches!(packet, Packet::CloseRsp { error, .. }
+            if error == "Unknown connectID" || error == "unrecognized connectID");
+        if half == Half::Agent && known {
+            pair.last_words += 1;
+            ensure!(pair.last_words == 1, "a second CLOSE_RSP of {id}");
+        }
+        pair.ends[half as usize].close_sent = true;
+        Ok(())
+    }
+
+    fn receive<S: Side>(&mut self, link: &mut Link<S>, half: Half) -> Checked {
+        let Some(packet) = self.lanes[half as usize].pop_front() else { return Ok(()) };
+        if let Packet::CloseReq { id } | Packet::CloseRsp { id, .. } = &packet {
+            if let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(*id)) {
+                pair.ends[half as usize].peer_closed = true;
+            }
+        }
+        let mut segment = None;
+        let kind = packet.kind().name();
+        let packet = packet.map(|payload| {
+            let len = usize::from(payload.len);
+            segment = Some(payload);
+            len
+        });
+        match (link.handle_packet(self.now, packet), segment) {
+            (Verdict::Deliver(key), Some(segment)) => {
+                let conn = self.find(half, key)?;
+                let end = &mut self.pairs[conn].ends[half as usize];
+                end.deliver(conn, half, segment)?;
+                link.queued(self.now, key, end.queued());
+            }
+            (Verdict::Deliver(_), None) => return Err(format!("{kind} is no payload")),
+            (Verdict::Handled, None) => {}
+            (Verdict::Handled, Some(_)) => return Err(format!("{kind} vanished")),
+            (Verdict::Dropped(Dropped::UnknownConnection | Dropped::NobodyListens), Some(segment)) => {
+                self.check_dropped(half, &segment)?;
+            }
+            (Verdict::Dropped(Dropped::UnknownConnection | Dropped::UnknownDial), None) => {}
+            (Verdict::Dropped(reason), _) => return Err(format!("an honest {kind} was dropped: {reason:?}")),
+        }
+        Ok(())
+    }
+
+    fn events<S: Side>(&mut self, link: &mut Link<S>, half: Half) -> Checked {
+        while let Some(event) = link.poll_event() {
+            match event {
+                Event::Dial { key, address, .. } => {
+                    let conn: usize = address.parse().map_err(|_| format!("who is {address}?"))?;
+                    let end = &mut self.pairs[conn].ends[1];
+                    ensure!(end.phase == Phase::Idle, "connection {conn} is dialled twice");
+                    end.phase = Phase::Dialing(key);
+                }
+                Event::DialCancelled { key } => {
+                    let conn = self.find(half, key)?;
+                    self.pairs[conn].ends[1].phase = Phase::Cancelled(key);
+                }
+                Event::Opened { key, id } => {
+                    let conn = self.find(half, key)?;
+                    ensure!(self.pairs[conn].id == Some(id), "connection {conn} opened as {id}");
+                    let end = &mut self.pairs[conn].ends[0];
+                    ensure!(end.phase == Phase::Dialing(key), "connection {conn} opened twice");
+                    end.phase = Phase::Open(key);
+                    link.readable(key);
+                }
+                Event::DialFailed { key, error } => {
+                    let conn = self.find(half, key)?;
+                    self.check_failed(conn, key, &error)?;
+                    self.pairs[conn].ends[0].phase = Phase::Over;
+                }
+                Event::Ended { key, end } => {
+                    let conn = self.find(half, key)?;
+                    self.check_ended(half, conn, &end)?;
+                    let local = &mut self.pairs[conn].ends[half as usize];
+                    local.phase = Phase::Over;
+                    local.queue.clear();
+                    local.end = Some(end);
+                }
+                Event::Draining => {
+                    ensure!(self.drained && !self.drain_told, "draining is told without need");
+                    self.drain_told = true;
+                }
+            }
+        }
+        Ok(())
+    }
+}
