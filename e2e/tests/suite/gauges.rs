@@ -14,7 +14,7 @@ use e2e::wait::until;
 use e2e::wild::PacketStream;
 
 const COUNT: usize = 2_000;
-/// How soon everything must be back (THREATS: descriptors, tasks and gauges at the base line within 5 s), doubled for
+/// How soon everything must be back (the aim: descriptors, tasks and gauges at the base line within 5 s), doubled for
 /// busy machines.
 const LIMIT: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! The scrape against the list of the contract.
+//! The scrape against the list of what the Go agent shows.
 
 use std::time::Duration;
 

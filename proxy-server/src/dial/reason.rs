@@ -1,6 +1,6 @@
 //! Why a dial failed, typed once; HTTP answer, gRPC text and metric label all come from here.
 //!
-//! Texts and statuses are those of the Go server (COMPATIBILITY.md), because clients and alerts match on them.
+//! Texts and statuses are those of the Go server, because clients and alerts match on them.
 
 use std::borrow::Cow;
 

@@ -1,6 +1,6 @@
 //! Where clients come in: the gRPC frontend and the HTTP-CONNECT frontend, over a Unix socket or TCP with TLS.
 //!
-//! Both are adapters over one dial-and-relay path (DESIGN.md, invariant 7): they read what a client wants,
+//! Both are adapters over one dial-and-relay path (ARCHITECTURE.md, invariant 7): they read what a client wants,
 //! [`Dial`] it, say what came of it in their own words, and hand their end to the link ([`Attach`]), whose task
 //! moves the bytes from there on. No task and no channel lives per connection after that. Nothing here chooses an
 //! agent, retries, or touches another connection than the client's own.

@@ -1,4 +1,4 @@
-//! The scrape against the list of the contract: names, types, labels, buckets, and what is there from the start.
+//! The scrape against what the Go server shows: names, types, labels, buckets, and what is there from the start.
 
 use std::time::Duration;
 

@@ -52,7 +52,7 @@ impl Identifiers {
     /// Empty values are kept: Go counts them as a backend of destHost, which decides readiness. They never match.
     ///
     /// # Errors
-    /// On a syntax that Go refuses as well, and above the limits of THREATS.md.
+    /// On a syntax that Go refuses as well, and above [`MAX_IDENTIFIERS`] or [`MAX_IDENTIFIER_BYTES`].
     pub fn parse(text: &str) -> Result<Self, IdentifiersError> {
         let mut found = Self::default();
         let mut seen = HashSet::new();

@@ -25,8 +25,8 @@
 //!
 //! # Invariants
 //! - A stream leaves the tables by its [`LinkId`] alone, which is never used twice: the end of a stale stream
-//!   cannot evict its successor (DESIGN.md, invariant 3).
-//! - A newcomer never displaces an incumbent (THREATS.md, 2): it comes after it in every list, or is refused.
+//!   cannot evict its successor (ARCHITECTURE.md, invariant 3).
+//! - A newcomer never displaces an incumbent: it comes after it in every list, or is refused.
 
 pub mod identifiers;
 

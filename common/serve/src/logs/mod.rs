@@ -10,8 +10,8 @@
 //! | `-v` | shown from | what that is |
 //! |---|---|---|
 //! | 0 | WARN | what an operator should look at |
-//! | 1, 2 | INFO | the life of the process, of agents and of streams to servers |
-//! | 3, 4 (default) | DEBUG | the life of connections: begin and end, dials and how they failed |
+//! | 1, 2 | INFO | the life of the process, of agents and of streams to servers; failed dials |
+//! | 3, 4 (default) | DEBUG | the life of connections: begin and end |
 //! | 5 and above | TRACE | packets |
 //!
 //! Libraries are shown from WARN, from INFO at `-v=6`, from DEBUG at `-v=8`, and never lower: their traces contain
