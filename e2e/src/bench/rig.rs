@@ -40,9 +40,9 @@ pub enum Rig {
     /// The relay: its halves, its socket, and what must live as long.
     Relay {
         /// The half where clients connect.
-        near: Process,
+        near: Box<Process>,
         /// The half that connects to endpoints.
-        far: Process,
+        far: Box<Process>,
         /// Where clients connect.
         socket: PathBuf,
         /// The folder with socket and certificates, and the port.
@@ -102,7 +102,7 @@ async fn relay() -> Result<Rig> {
     until("the relay", DEADLINE, || async { UnixStream::connect(&socket).await.ok() })
         .await
         .map_err(|error| near.explain(&far.explain(&error)))?;
-    Ok(Rig::Relay { near, far, socket, kept: (folder, port) })
+    Ok(Rig::Relay { near: Box::new(near), far: Box::new(far), socket, kept: (folder, port) })
 }
 
 impl Rig {
@@ -110,7 +110,7 @@ impl Rig {
     pub fn processes(&self) -> (&Process, &Process) {
         match self {
             Self::Pair(pair) => (&pair.server().process, &pair.agent().process),
-            Self::Relay { near, far, .. } => (near, far),
+            Self::Relay { near, far, .. } => (near.as_ref(), far.as_ref()),
         }
     }
 
