@@ -9,10 +9,11 @@ use tunnel::Cause;
 use super::*;
 use crate::front::testing::Endpoint;
 
-/// What the client's first read brings. With `late` it reads only after the endpoint has spoken and gone.
-async fn first_read(bench: &mut Bench, client: &mut UnixStream, late: bool) -> Vec<u8> {
+/// The client's first read brings the head alone, a later one the payload. With `late` it reads only after the
+/// endpoint has spoken and gone.
+async fn head_then_payload(bench: &mut Bench, client: &mut UnixStream, late: bool) {
     client.write_all(REQUEST).await.unwrap();
-    let Endpoint { mut stream, end: _end, mut attached } = bench.dial().await.succeed();
+    let Endpoint { mut stream, end: _alive, mut attached } = bench.dial().await.succeed();
     stream.write_all(b"server first").await.unwrap();
     drop(stream);
     if late {
@@ -22,7 +23,8 @@ async fn first_read(bench: &mut Bench, client: &mut UnixStream, late: bool) -> V
     let mut buffer = vec![0; 4096];
     let read = client.read(&mut buffer).await.unwrap();
     buffer.truncate(read);
-    buffer
+    assert_eq!(buffer, answer::ESTABLISHED);
+    assert_eq!(read_all(client).await, "server first");
 }
 
 #[tokio::test]
@@ -32,8 +34,7 @@ async fn on_a_unix_socket_the_head_is_read_alone_every_time() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let task = bench.serve(server);
         let late = round % 500 == 0;
-        assert_eq!(first_read(&mut bench, &mut client, late).await, answer::ESTABLISHED);
-        assert_eq!(read_all(&mut client).await, "server first");
+        head_then_payload(&mut bench, &mut client, late).await;
         task.await.expect("no panic");
     }
 }
