@@ -83,9 +83,9 @@ impl Conn {
         }
     }
 
-    /// Whether the local end takes what is queued for it.
+    /// Whether there is a local end that takes what is queued for it.
     pub(crate) fn listens(&self) -> bool {
-        !matches!(self.state, State::Closing { listens: false } | State::Forgetting)
+        matches!(self.state, State::Open | State::Closing { listens: true } | State::Flushing(_))
     }
 
     /// Whether the shell should read the local source, to send or to throw away.

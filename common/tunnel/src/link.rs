@@ -234,8 +234,8 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// `charged` bytes now wait for this connection's local end (see [`crate::charge`]). Without effect once the
-    /// local end has been told, or listens no more.
+    /// `charged` bytes now wait for this connection's local end (see [`crate::charge`]). Without effect
+    /// while there is no local end, or none that listens.
     pub fn queued(&mut self, now: Time, key: ConnKey, charged: usize) {
         if self.table.get(key).is_none_or(|conn| !conn.listens()) {
             return;

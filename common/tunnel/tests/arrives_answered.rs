@@ -604,3 +604,35 @@ fn a_peer_that_asks_without_fetching_answers_stops_being_heard() {
     controls(&mut link);
     assert!(link.receiving());
 }
+
+#[test]
+fn a_second_close_req_postpones_neither_the_answer_nor_the_end_of_the_flush() {
+    let (mut link, key) = open_at_agent();
+    link.queued(T0, key, 600);
+    link.handle_packet(T0, Packet::CloseReq { id: ONE });
+    link.handle_packet(at(4), Packet::CloseReq { id: ONE });
+    link.handle_timeout(at(5));
+    assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
+    assert_eq!(link.poll_timeout(), Some(at(10)));
+    link.handle_timeout(at(10));
+    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }]);
+    assert_eq!(controls(&mut link), [], "answered once");
+    assert!(link.is_empty());
+    assert_eq!(link.poll_timeout(), None);
+}
+
+#[test]
+fn the_number_of_an_abandoned_connection_is_kept_until_the_agents_last_word() {
+    let (mut link, key) = open_at_server();
+    link.abandon(T0, key);
+    assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
+    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Dropped(Dropped::NobodyListens));
+    assert_eq!(controls(&mut link), [], "asked once");
+    let second = link.dial("tcp", "b:1").unwrap();
+    controls(&mut link);
+    link.handle_packet(T0, dial_rsp(2, Ok(ID)));
+    assert_eq!(events(&mut link), [Event::DialFailed { key: second, error: DialError::BadAnswer }]);
+    assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Verdict::Handled);
+    assert!(link.is_empty());
+    assert_eq!(link.poll_timeout(), None);
+}

@@ -208,3 +208,49 @@ fn an_unasked_answer_with_an_impossible_number_is_not_closed() {
         assert_eq!(link.poll_transmit(1), None);
     }
 }
+
+#[test]
+fn no_end_of_a_dial_leaves_it_counted_at_the_server() {
+    let mut link: Link<Server> = Link::new(Limits { pending_dials: 1, ..Limits::default() });
+    for n in (1..=50).step_by(5) {
+        let mut ends: Vec<Box<dyn FnOnce(&mut Link<Server>, ConnKey)>> = vec![
+            Box::new(move |link, _| answer(link, n, Err("no".into()))),
+            Box::new(move |link, _| answer(link, n + 1, Ok(ConnectId(0)))),
+            Box::new(move |link, _| answer(link, n + 2, Ok(ConnectId(n)))),
+            Box::new(move |link, _| {
+                link.handle_packet(T0, Packet::DialCls { random: DialId(n + 3) });
+            }),
+            Box::new(|link, key| link.abandon(T0, key)),
+        ];
+        for end in ends.drain(..) {
+            let key = link.dial("tcp", "a:1").expect("the one before is over");
+            assert!(link.dial("tcp", "a:1").is_err(), "this one counts");
+            assert!(link.poll_transmit(1).is_some());
+            end(&mut link, key);
+            while link.poll_transmit(1).is_some() {}
+        }
+    }
+}
+
+fn answer(link: &mut Link<Server>, random: i64, outcome: Result<ConnectId, String>) {
+    link.handle_packet(T0, Packet::DialRsp { random: DialId(random), outcome });
+}
+
+#[test]
+fn no_end_of_a_dial_leaves_it_counted_at_the_agent() {
+    let mut link: Link<Agent> = Link::new(Limits { pending_dials: 1, ..Limits::default() });
+    for n in 1..=30 {
+        dial(&mut link, n);
+        let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!("the one before is over") };
+        dial(&mut link, 1_000);
+        assert_eq!(events(&mut link), [], "this one counts");
+        match n % 3 {
+            0 => {
+                link.handle_packet(T0, Packet::DialCls { random: DialId(n) });
+            }
+            1 => drop(link.dialed(key, Ok(()))),
+            _ => drop(link.dialed(key, Err("no".into()))),
+        }
+        events(&mut link);
+    }
+}

@@ -93,6 +93,28 @@ fn scenarios() -> Vec<Scenario> {
             )
         },
         Scenario {
+            hurried_ticks: 1,
+            closes_twice: true,
+            ..two(
+                "an endpoint that takes nothing",
+                Plan { endpoint_stuck: true, ..plan(&[Send(2), Eof], &[Send(1)]) },
+                plan(&[Send(1), Eof], &[]),
+            )
+        },
+        Scenario {
+            hurried_ticks: 1,
+            limits: tight(),
+            ..two(
+                "sinks that take nothing hold up the link",
+                Plan {
+                    endpoint_stuck: true,
+                    frontend_stuck: true,
+                    ..plan(&[Send(2), Send(1)], &[Send(2), Eof])
+                },
+                plan(&[Send(2), Eof], &[]),
+            )
+        },
+        Scenario {
             plans: vec![plan(&[Eof], &[]), refused, Plan { abandon: true, ..plan(&[], &[Eof]) }],
             drain: true,
             ..two("three dials, one drain", Plan::default(), Plan::default())

@@ -26,6 +26,10 @@ pub(crate) struct Plan {
     pub(crate) refused: bool,
     /// The frontend may lose interest at any moment before it was told an end.
     pub(crate) abandon: bool,
+    /// The frontend takes nothing.
+    pub(crate) frontend_stuck: bool,
+    /// The endpoint takes nothing.
+    pub(crate) endpoint_stuck: bool,
     /// Writing to the frontend may fail at any moment.
     pub(crate) frontend_breaks: bool,
     /// Writing to the endpoint may fail at any moment.

@@ -114,17 +114,17 @@ impl World {
                 actions.push(Action::Dialed(conn));
             }
             let sides = [
-                (Half::Server, frontend, &plan.frontend, plan.frontend_breaks),
-                (Half::Agent, endpoint, &plan.endpoint, plan.endpoint_breaks),
+                (Half::Server, frontend, &plan.frontend, plan.frontend_breaks, plan.frontend_stuck),
+                (Half::Agent, endpoint, &plan.endpoint, plan.endpoint_breaks, plan.endpoint_stuck),
             ];
-            for (half, end, script, breaks) in sides {
+            for (half, end, script, breaks, stuck) in sides {
                 if end.open().is_none() {
                     continue;
                 }
                 if end.arrived < script.len() {
                     actions.push(Action::Arrive(half, conn));
                 }
-                if !end.queue.is_empty() {
+                if !stuck && !end.queue.is_empty() {
                     actions.push(Action::Take(half, conn));
                 }
                 if breaks && !end.failed {
