@@ -104,12 +104,12 @@ impl<S: Side> Conns<S> {
 
     /// The slot of a connection, also one that the core has let go of.
     fn find_any(&self, key: ConnKey) -> Option<usize> {
-        self.find(key).or_else(|| {
-            self.slots
-                .iter()
-                .find(|(_, entry)| entry.key == key && entry.local.is_none())
-                .map(|(slot, _)| slot)
-        })
+        let waits = |entry: &Slot| entry.key == key && entry.local.is_none();
+        let latest = self.by_key.get(key.index()).copied();
+        latest
+            .filter(|slot| self.slots.get(*slot).is_some_and(waits))
+            // Its place in the index was taken over by a later connection.
+            .or_else(|| self.slots.iter().find(|(_, entry)| waits(entry)).map(|(slot, _)| slot))
     }
 
     /// Takes bytes for a local end; they are written by [`Conns::write_dirty`] in the same turn.
@@ -163,12 +163,15 @@ impl<S: Side> Conns<S> {
             Some(local) => entry.queue.write_into(local.as_mut(), &mut Context::from_waker(&entry.waker)),
             None => Ok(()),
         };
+        if let Err(error) = written {
+            // An empty queue would end a flush in order, although the socket may have lost what it took.
+            entry.queue.clear();
+            entry.charged = 0;
+            self.link.write_failed(now, key, error.to_string());
+            return;
+        }
         entry.queue.settle();
         let charged = entry.queue.charged();
-        if let Err(error) = written {
-            // First: an empty queue would end a flush in order, although the socket may have lost what it took.
-            self.link.local_failed(now, key, error.to_string());
-        }
         if charged != entry.charged {
             entry.charged = charged;
             self.link.queued(now, key, charged);

@@ -3,8 +3,8 @@
 //! The order that loses no wake-up: the task takes the list, and takes a connection's mark off *before* it polls
 //! its socket. A wake-up that comes later marks it again and wakes the task.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use parking_lot::Mutex;
@@ -26,12 +26,13 @@ struct Inner {
 pub(crate) struct Mark {
     slot: usize,
     listed: AtomicBool,
-    list: Arc<ReadyList>,
+    /// Weak, for the list holds marks.
+    list: Weak<ReadyList>,
 }
 
 impl Mark {
     pub(crate) fn new(list: &Arc<ReadyList>, slot: usize) -> Arc<Self> {
-        Arc::new(Mark { slot, listed: AtomicBool::new(false), list: Arc::clone(list) })
+        Arc::new(Mark { slot, listed: AtomicBool::new(false), list: Arc::downgrade(list) })
     }
 
     /// Whose mark this is.
@@ -54,8 +55,9 @@ impl Wake for Mark {
         if self.listed.swap(true, Ordering::AcqRel) {
             return;
         }
+        let Some(list) = self.list.upgrade() else { return };
         let task = {
-            let mut inner = self.list.inner.lock();
+            let mut inner = list.inner.lock();
             inner.ready.push(Arc::clone(self));
             inner.task.take()
         };

@@ -57,6 +57,8 @@ pub struct Relay<S, W, O, M> {
     armed: Option<Time>,
     /// Whether receiving stands still because a bound was reached.
     paused: bool,
+    /// Nothing can be sent any more; the stream's end has not been read yet.
+    send_broken: bool,
     end: Option<LinkEnd>,
 }
 
@@ -82,6 +84,7 @@ where
             timer: Box::pin(tokio::time::sleep_until(started)),
             armed: None,
             paused: false,
+            send_broken: false,
             end: None,
         }
     }
@@ -96,7 +99,7 @@ where
         let mut ready = std::mem::take(&mut self.ready);
         self.list.take(cx.waker(), &mut ready);
         if self.owner.poll_commands(cx, &mut self.conns, now).is_ready() {
-            self.stop();
+            self.stop(now);
         }
         for mark in ready.drain(..) {
             self.conns.serve(&mark, now);
@@ -120,6 +123,9 @@ where
             if bytes >= RECEIVE_PER_TURN {
                 return true;
             }
+            if self.wire.is_none() {
+                return false;
+            }
             let receiving = self.conns.link.receiving();
             if receiving == self.paused {
                 self.paused = !receiving;
@@ -135,11 +141,12 @@ where
                 Poll::Ready(Some(Err(error))) => {
                     self.meter.receive_error(&error);
                     wire.fail(&error);
-                    self.lose(LinkEnd::Failed(error));
+                    self.lose(now, LinkEnd::Failed(error));
                     return false;
                 }
                 Poll::Ready(None) => {
-                    self.lose(LinkEnd::Finished);
+                    wire.finish();
+                    self.lose(now, LinkEnd::Finished);
                     return false;
                 }
             }
@@ -246,12 +253,11 @@ where
     }
 
     fn poll_budget(&mut self, cx: &mut Context<'_>) -> usize {
-        let Some(wire) = self.wire.as_mut() else { return 0 };
+        let Some(wire) = self.wire.as_mut().filter(|_| !self.send_broken) else { return 0 };
         match wire.poll_ready(cx) {
             Poll::Ready(Ok(budget)) => budget,
             Poll::Ready(Err(error)) => {
-                self.meter.send_error(&error, tunnel::PacketKind::Data);
-                self.lose(LinkEnd::Failed(error));
+                self.send_broke(&error, tunnel::PacketKind::Data);
                 0
             }
             Poll::Pending => 0,
@@ -271,26 +277,34 @@ where
         let kind = packet.kind();
         self.meter.sent(kind);
         if let Err(error) = wire.send(packet) {
-            self.meter.send_error(&error, kind);
-            self.lose(LinkEnd::Failed(error));
+            self.send_broke(&error, kind);
         }
     }
 
-    fn stop(&mut self) {
+    /// Nothing can be sent any more. What has arrived is still read: the wire tells the stream's end behind it.
+    fn send_broke(&mut self, error: &WireError, kind: tunnel::PacketKind) {
+        if !std::mem::replace(&mut self.send_broken, true) {
+            self.meter.send_error(error, kind);
+        }
+    }
+
+    fn stop(&mut self, now: Time) {
         if let Some(wire) = self.wire.as_mut() {
             wire.finish();
-            self.lose(LinkEnd::Stopped);
+            self.lose(now, LinkEnd::Stopped);
         }
     }
 
     /// The stream is gone: everything that depends on it ends now (invariant 1).
-    fn lose(&mut self, end: LinkEnd) {
+    fn lose(&mut self, now: Time, end: LinkEnd) {
         if self.wire.take().is_some() {
             self.end = Some(end);
+            // The core must know what waits before it hears of the loss.
+            self.conns.write_dirty(now);
             if std::mem::take(&mut self.paused) {
                 self.meter.paused(false);
             }
-            self.conns.link.lose();
+            self.conns.link.lose(now);
             self.owner.lost();
         }
     }

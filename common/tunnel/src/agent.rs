@@ -89,8 +89,8 @@ impl Link<Agent> {
             self.send(Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() });
             return Verdict::Dropped(Dropped::UnknownConnection);
         };
-        match self.table.get(key).map(|conn| &conn.state) {
-            Some(State::Open) => Verdict::Deliver(key),
+        match self.table.get(key) {
+            Some(conn) if conn.accepts() => Verdict::Deliver(key),
             _ => Verdict::Dropped(Dropped::NobodyListens),
         }
     }

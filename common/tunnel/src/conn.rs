@@ -63,6 +63,8 @@ pub(crate) struct Conn {
     pub(crate) watch: Option<Watch>,
     /// Stands in one of the rings.
     pub(crate) in_ring: bool,
+    /// Why the local end takes no more, although its source has not ended: set in `Open` alone.
+    pub(crate) deaf: Option<String>,
     /// The local source has not ended.
     pub(crate) source_open: bool,
     pub(crate) timer: Option<Time>,
@@ -78,14 +80,21 @@ impl Conn {
             queued: 0,
             watch: None,
             in_ring: false,
+            deaf: None,
             source_open: true,
             timer: None,
         }
     }
 
+    /// Whether what arrives now is for the local end.
+    pub(crate) fn accepts(&self) -> bool {
+        self.deaf.is_none() && matches!(self.state, State::Open | State::Closing { listens: true })
+    }
+
     /// Whether there is a local end that takes what is queued for it.
     pub(crate) fn listens(&self) -> bool {
-        matches!(self.state, State::Open | State::Closing { listens: true } | State::Flushing(_))
+        self.deaf.is_none()
+            && matches!(self.state, State::Open | State::Closing { listens: true } | State::Flushing(_))
     }
 
     /// Whether the shell should read the local source, to send or to throw away.

@@ -173,7 +173,10 @@ impl<S: Side> Link<S> {
                 self.flush(now, key, Some(Cause::Peer("timed out waiting for CLOSE_RSP".into())), false);
             }
             State::Forgetting => self.forget(key),
-            State::Dialing { .. } | State::Open => {}
+            State::Open => {
+                self.stop_deaf(now, key);
+            }
+            State::Dialing { .. } => {}
         }
     }
 
@@ -204,20 +207,46 @@ impl<S: Side> Link<S> {
             }
             ReadOutcome::Eof => {
                 conn.source_open = false;
-                if open {
+                if open && !self.stop_deaf(now, key) {
                     S::source_ended(self, now, key, true);
                 }
             }
             ReadOutcome::Closed => {
                 conn.source_open = false;
                 if open {
-                    S::source_ended(self, now, key, false);
+                    if !self.stop_deaf(now, key) {
+                        S::source_ended(self, now, key, false);
+                    }
                 } else {
                     self.settle(key, None);
                 }
             }
             ReadOutcome::Failed(text) => self.local_failed(now, key, text),
         }
+    }
+
+    /// The local end of this connection takes no more. What it has sent before is still read and sent, to its end or
+    /// for as long as a flush may take; then the connection breaks.
+    pub fn write_failed(&mut self, now: Time, key: ConnKey, text: String) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        if conn.state != State::Open || !conn.source_open {
+            return self.local_failed(now, key, text);
+        }
+        if conn.deaf.is_none() {
+            conn.deaf = Some(text);
+            conn.watch = None;
+            self.set_queued(key, 0);
+            self.arm(key, Some(now.after(self.limits.flush_max)));
+            self.readable(key);
+        }
+    }
+
+    /// Ends a connection whose local end takes no more; false if it does.
+    fn stop_deaf(&mut self, now: Time, key: ConnKey) -> bool {
+        let Some(text) = self.table.get_mut(key).and_then(|conn| conn.deaf.take()) else { return false };
+        self.arm(key, None);
+        S::broke(self, now, key, Cause::Local(text));
+        true
     }
 
     /// The local end of this connection broke.
@@ -265,9 +294,9 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// The stream is gone: every dial and every open connection ends; what a peer closed before goes on
-    /// flushing.
-    pub fn lose(&mut self) {
+    /// The stream is gone: every dial and every connection ends. What has arrived is still delivered, within the
+    /// bounds of a flush; with nothing queued the end is told at once.
+    pub fn lose(&mut self, now: Time) {
         if self.lost {
             return;
         }
@@ -277,7 +306,10 @@ impl<S: Side> Link<S> {
             let Some(conn) = self.table.get_mut(key) else { continue };
             match &mut conn.state {
                 State::Dialing { .. } => S::dial_lost(self, key),
-                State::Open | State::Closing { .. } => self.finish(key, End::Broken(Cause::LinkLost)),
+                State::Open | State::Closing { .. } => {
+                    self.unregister(key);
+                    self.flush(now, key, Some(Cause::LinkLost), false);
+                }
                 State::Forgetting => self.forget(key),
                 State::Flushing(flush) => flush.answer_owed = false,
             }
@@ -411,6 +443,7 @@ impl<S: Side> Link<S> {
     /// No more arrives for the local end: ends at once if nothing is queued, else when it has been taken.
     pub(crate) fn flush(&mut self, now: Time, key: ConnKey, cause: Option<Cause>, answer_owed: bool) {
         let Some(conn) = self.table.get_mut(key) else { return };
+        let cause = conn.deaf.take().map(Cause::Local).or(cause);
         conn.state = State::Flushing(Flush { since: now, progress: now, answer_owed, cause });
         if conn.queued == 0 {
             self.settle(key, None);

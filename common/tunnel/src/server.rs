@@ -143,8 +143,8 @@ impl Link<Server> {
             self.send(Packet::CloseReq { id });
             return Verdict::Dropped(Dropped::UnknownConnection);
         };
-        match self.table.get(key).map(|conn| &conn.state) {
-            Some(State::Open | State::Closing { listens: true }) => Verdict::Deliver(key),
+        match self.table.get(key) {
+            Some(conn) if conn.accepts() => Verdict::Deliver(key),
             _ => Verdict::Dropped(Dropped::NobodyListens),
         }
     }

@@ -280,6 +280,50 @@ fn a_broken_frontend_is_told_at_once_and_its_number_is_kept_from_strangers() {
 }
 
 #[test]
+fn a_local_end_that_takes_no_more_is_still_read_to_its_end() {
+    let (mut link, key) = open_at_server();
+    link.queued(T0, key, 9_000);
+    link.write_failed(T0, key, "broken pipe".into());
+    assert_eq!((events(&mut link), controls(&mut link), link.total_queued()), (vec![], vec![], 0));
+    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Dropped(Dropped::NobodyListens));
+    assert_eq!(
+        link.poll_transmit(100),
+        Some(Transmit::Read { key, id: ID, max: 100 }),
+        "what it sent before"
+    );
+    link.read(T0, key, ReadOutcome::Data(100));
+    assert!(link.poll_transmit(100).is_some());
+    link.read(T0, key, ReadOutcome::Closed);
+    assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
+    let cause = Cause::Local("broken pipe".into());
+    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
+}
+
+#[test]
+fn a_local_end_that_takes_no_more_and_does_not_end_is_broken_after_a_minute() {
+    let (mut link, key) = open_at_agent();
+    link.write_failed(T0, key, "broken pipe".into());
+    link.handle_timeout(at(59));
+    assert_eq!(events(&mut link), []);
+    link.handle_timeout(at(60));
+    assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: "broken pipe".into() }]);
+    let cause = Cause::Local("broken pipe".into());
+    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
+    assert_eq!(link.poll_timeout(), None);
+}
+
+#[test]
+fn what_has_arrived_before_the_loss_is_still_delivered() {
+    let (mut link, key) = open_at_server();
+    link.queued(T0, key, 9_000);
+    link.lose(T0);
+    assert_eq!(events(&mut link), []);
+    link.queued(at(1), key, 0);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::LinkLost) }]);
+    assert!(link.is_empty());
+}
+
+#[test]
 fn an_abandoned_connection_is_closed_without_an_event() {
     let (mut link, key) = open_at_server();
     link.abandon(T0, key);
@@ -506,8 +550,8 @@ fn sources_take_turns_and_read_no_more_than_the_budget() {
 fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
     let (mut link, open) = open_at_server();
     let dial = link.dial("tcp", "b:1").unwrap();
-    link.lose();
-    link.lose();
+    link.lose(T0);
+    link.lose(T0);
     let mut told = events(&mut link);
     told.sort_by_key(|event| format!("{event:?}"));
     assert_eq!(
@@ -524,7 +568,7 @@ fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
     let (mut link, key) = open_at_agent();
     link.queued(T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
-    link.lose();
+    link.lose(T0);
     assert_eq!(events(&mut link), [], "what the peer closed before goes on flushing");
     link.queued(T0, key, 0);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
@@ -534,7 +578,7 @@ fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
 #[test]
 fn a_dial_after_the_loss_fails() {
     let mut link = server();
-    link.lose();
+    link.lose(T0);
     let key = link.dial("tcp", "a:1").unwrap();
     assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::LinkLost }]);
     assert!(link.is_empty());

@@ -375,7 +375,7 @@ impl<S: Side + Default> Shell<S> {
                 self.link.handle_timeout(self.now);
                 prop_assert!(self.link.poll_timeout().is_none_or(|due| due > self.now), "due again at once");
             }
-            Happening::Lose => self.link.lose(),
+            Happening::Lose => self.link.lose(self.now),
             Happening::Dial(_) | Happening::Abandon(_) | Happening::Drain => {}
         }
         self.events()?;
@@ -394,7 +394,7 @@ impl<S: Side + Default> Shell<S> {
 
     /// The stream is lost: everything comes to its end, with the queues that the peer closed before.
     fn finish(mut self) -> Result<(), TestCaseError> {
-        self.link.lose();
+        self.link.lose(self.now);
         self.events()?;
         prop_assert!(self.dials.is_empty(), "a dial outlives the stream");
         for key in self.open.keys().copied().collect::<Vec<_>>() {

@@ -203,9 +203,10 @@ impl World {
                 let end = &mut around.pairs[conn].ends[half as usize];
                 end.failed = true;
                 if let Some(key) = end.open() {
+                    end.queue.clear();
                     match half {
-                        Half::Server => server.local_failed(now, key, "write".into()),
-                        Half::Agent => agent.local_failed(now, key, "write".into()),
+                        Half::Server => server.write_failed(now, key, "write".into()),
+                        Half::Agent => agent.write_failed(now, key, "write".into()),
                     }
                 }
             }
@@ -217,8 +218,8 @@ impl World {
                 around.lost[half as usize] = true;
                 around.lanes[half as usize].clear();
                 match half {
-                    Half::Server => server.lose(),
-                    Half::Agent => agent.lose(),
+                    Half::Server => server.lose(now),
+                    Half::Agent => agent.lose(now),
                 }
             }
             Action::Drain => {
