@@ -254,3 +254,109 @@ fn no_end_of_a_dial_leaves_it_counted_at_the_agent() {
         events(&mut link);
     }
 }
+
+#[test]
+fn a_trickle_does_not_begin_the_measure_anew() {
+    for soft_cap in [60_000, 1 << 20] {
+        let limits = Limits { soft_cap, link_budget: 100_000, ..Limits::default() };
+        let (mut link, keys) = server(limits, 2);
+        link.queued(T0, keys[0], 60_001);
+        link.queued(T0, keys[0], 60_000);
+        link.queued(T0, keys[1], 50_000);
+        link.queued(at(1), keys[0], 60_000);
+        link.queued(at(1), keys[0], 59_999);
+        link.handle_timeout(at(2));
+        let told = events(&mut link);
+        assert_eq!(
+            told,
+            [Event::Ended { key: keys[0], end: End::Broken(Cause::Stalled) }],
+            "soft cap {soft_cap}"
+        );
+    }
+}
+
+#[test]
+fn the_soft_cap_is_crossed_by_the_first_byte_above_it() {
+    let limits = Limits { soft_cap: 1_000, hard_cap: 2_000, min_drain: 500, ..Limits::default() };
+    let (mut link, keys) = server(limits, 1);
+    for charged in [900, 100, 1_000] {
+        link.queued(T0, keys[0], charged);
+    }
+    link.queued(at(100), keys[0], 2_001);
+    link.handle_timeout(at(102));
+    assert_eq!(events(&mut link).len(), 1);
+}
+
+#[test]
+fn exactly_the_least_drain_in_exactly_a_window_is_enough() {
+    let limits = Limits { hard_cap: 2_000, min_drain: 500, ..Limits::default() };
+    for (drained, ends) in [(500, 0), (499, 1)] {
+        let (mut link, keys) = server(limits.clone(), 1);
+        link.queued(T0, keys[0], 2_000);
+        assert!(link.receiving(), "at the cap is not above it");
+        link.queued(T0, keys[0], 3_000);
+        assert!(!link.receiving());
+        link.queued(at(1), keys[0], 3_000 - drained);
+        link.handle_timeout(at(2));
+        assert_eq!(events(&mut link).len(), ends, "after {drained} bytes");
+    }
+}
+
+#[test]
+fn a_link_at_its_budget_is_not_above_it() {
+    let limits = Limits { link_budget: 1_000, ..Limits::default() };
+    let (mut link, keys) = server(limits, 2);
+    link.queued(T0, keys[0], 600);
+    link.queued(T0, keys[1], 400);
+    assert!(link.receiving());
+    assert_eq!(link.poll_timeout(), None);
+    link.queued(T0, keys[1], 401);
+    assert!(!link.receiving());
+    link.handle_timeout(at(2));
+    assert_eq!(events(&mut link).len(), 1, "the larger one is enough");
+}
+
+#[test]
+fn a_report_that_nothing_was_taken_is_no_progress() {
+    let (mut link, keys) = server(Limits::default(), 1);
+    link.queued(T0, keys[0], 1_000);
+    link.handle_packet(T0, Packet::CloseRsp { id: ConnectId(1), error: String::new() });
+    link.queued(at(9), keys[0], 1_000);
+    link.handle_timeout(at(10));
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Broken(Cause::FlushTimeout) }]);
+}
+
+#[test]
+fn a_wake_up_while_a_source_is_read_gives_it_one_place_not_two() {
+    let (mut link, keys) = server(Limits::default(), 1);
+    link.readable(keys[0]);
+    assert!(matches!(link.poll_transmit(9), Some(Transmit::Read { .. })));
+    link.readable(keys[0]);
+    link.read(T0, keys[0], ReadOutcome::Data(1));
+    assert!(matches!(link.poll_transmit(9), Some(Transmit::Read { .. })));
+    assert_eq!(link.poll_transmit(9), None);
+}
+
+#[test]
+fn reads_are_short_while_more_than_two_sources_are_busy() {
+    let limits = Limits { chunk_alone: 100, chunk_shared: 10, ..Limits::default() };
+    for (count, longest) in [(1, 100), (2, 100), (3, 10), (4, 10)] {
+        let (mut link, keys) = server(limits.clone(), count);
+        keys.iter().for_each(|key| link.readable(*key));
+        let Some(Transmit::Read { max, .. }) = link.poll_transmit(1_000) else {
+            panic!("a source has bytes")
+        };
+        assert_eq!(max, longest, "{count} are busy");
+    }
+}
+
+#[test]
+fn what_is_under_way_is_told() {
+    let (mut link, keys) = server(Limits::default(), 2);
+    assert_eq!((link.len(), link.is_empty(), link.is_lost()), (2, false, false));
+    link.queued(T0, keys[0], 5);
+    link.lose(T0);
+    assert_eq!((link.len(), link.is_empty(), link.is_lost()), (1, false, true));
+    link.queued(T0, keys[0], 0);
+    assert_eq!((link.len(), link.is_empty()), (0, true));
+}
