@@ -65,12 +65,18 @@ async fn an_endpoint_that_echoes_into_a_closed_connection_still_takes_everything
     let sent = pattern(200_000);
     let echo = tokio::spawn(async move {
         let (mut read, mut write) = tokio::io::split(endpoint.io);
-        tokio::io::copy(&mut read, &mut write).await
+        let (mut taken, mut piece) = (0, [0; 900]);
+        while let Ok(len @ 1..) = read.read(&mut piece).await {
+            taken += len;
+            // It fails once the connection is over, which is no reason to stop reading.
+            let _ = write.write_all(&piece[..len]).await;
+        }
+        taken
     });
     frontend.io.write_all(&sent).await.unwrap();
     frontend.io.shutdown().await.unwrap();
     assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
-    assert_eq!(echo.await.unwrap().unwrap(), 200_000);
+    assert_eq!(echo.await.unwrap(), 200_000);
 }
 
 #[tokio::test(start_paused = true)]
