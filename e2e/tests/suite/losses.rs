@@ -160,6 +160,44 @@ async fn a_silent_network_is_noticed_at_both_ends() -> Result<()> {
     works(pair.frontend(), &endpoint.target()).await
 }
 
+/// An agent that no longer answers gets no dials while another can take them, long before its stream is given up.
+#[tokio::test]
+async fn a_silent_agent_gets_no_new_dials() -> Result<()> {
+    let pair = Setup::grpc().agents(2).start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let target = endpoint.target();
+    pair.agents[0].process.signal(Signal::STOP)?;
+    let mut waiting = tokio::task::JoinSet::new();
+    let elsewhere = async {
+        // Each round lets those dials wait that hit the silent agent; in the end there are none.
+        loop {
+            let mut served = 0;
+            for _ in 0..20 {
+                let (frontend, target) = (pair.frontend().clone(), target.clone());
+                let mut dial = Box::pin(async move { frontend.dial(&target).await });
+                match tokio::time::timeout(Duration::from_secs(1), &mut dial).await {
+                    Ok(done) => {
+                        done?;
+                        served += 1;
+                    }
+                    Err(_) => {
+                        waiting.spawn(dial);
+                    }
+                }
+            }
+            if served == 20 {
+                return anyhow::Ok(());
+            }
+        }
+    };
+    within_limit("dials to go elsewhere", Duration::from_secs(12), elsewhere).await??;
+    // Those that waited fail over when the stream is given up.
+    while let Some(dialled) = within("a dial that waited", waiting.join_next()).await? {
+        dialled??;
+    }
+    Ok(())
+}
+
 /// A stopped agent that goes on after a while has lost nothing.
 #[tokio::test]
 async fn a_stopped_agent_goes_on_without_corruption() -> Result<()> {

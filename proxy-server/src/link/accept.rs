@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use transport::wire::capabilities::{self, CAPABILITIES};
-use transport::wire::{Code, Request};
+use transport::wire::{Code, Pulse, Request};
 use tunnel::{Limits, Server};
 
 use super::handle::LinkHandle;
@@ -21,6 +21,10 @@ use super::meter::LinkMeter;
 use super::owner::{LinkObserver, ServerOwner};
 use crate::metrics::{EstablishedGuard, Metrics, ServiceMethod};
 use crate::route::{Backend, BackendManager, Registration};
+
+/// An agent that owes the answer to a ping for so long gets dials only when nobody else can take them: a half-dead
+/// stream must not keep its successor out.
+const SUSPECT_AFTER: Duration = Duration::from_secs(3);
 
 /// The path of the agents' method.
 const CONNECT: &str = "/AgentService/Connect";
@@ -98,6 +102,7 @@ impl AgentService {
                 return;
             }
         };
+        let pulse = Arc::clone(&request.pulse);
         let mut greeting = self.greeting.clone();
         if capabilities::has(&request.metadata, capabilities::PINGS) {
             greeting.insert(CAPABILITIES, capabilities::offer());
@@ -116,6 +121,7 @@ impl AgentService {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
             connections: self.lifetimes.connections.clone(),
+            pulse,
             registration: Some(registration),
         };
         let owner = ServerOwner::new(commands, &handle, observer);
@@ -149,6 +155,7 @@ struct Observer {
     backends: BackendManager<LinkHandle>,
     metrics: Metrics,
     connections: TaskTracker,
+    pulse: Arc<Pulse>,
     registration: Option<Registration<LinkHandle>>,
 }
 
@@ -164,6 +171,14 @@ impl LinkObserver for Observer {
             tracing::info!(link = registration.id().0, "Agent drains: no new dials");
             self.backends.set_draining(registration.id());
         }
+    }
+
+    fn is_suspect(&mut self) -> bool {
+        let Some(registration) = &self.registration else { return false };
+        let suspect = self.pulse.unanswered_for().is_some_and(|silent| silent >= SUSPECT_AFTER);
+        self.backends.mark_suspect(registration.id(), suspect);
+        self.pulse.probe();
+        suspect
     }
 
     fn lost(&mut self) {

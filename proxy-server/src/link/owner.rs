@@ -1,15 +1,20 @@
 //! What the server adds to the relay of an agent stream: dials that frontends ask for.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use relay::{Conns, Owner};
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep};
 use tunnel::{ConnKey, ConnectId, DialError, Server, Time};
 
 use super::handle::{Command, Commands, DialReply, LinkDialError, LinkHandle, OpenConnection};
 
+/// How long dials wait before the agent is asked for a sign of life, and between such questions.
+const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Commands carried out in one turn: the rest waits for the next, so that bytes move meanwhile.
 const COMMANDS_PER_TURN: usize = 256;
 
@@ -24,6 +29,10 @@ pub(crate) trait LinkObserver {
     /// The agent asks for no new dials.
     fn draining(&self);
 
+    /// Dials have waited for a second: asks whether the agent is there. True while it owes a sign of life for so
+    /// long that dials should rather go elsewhere.
+    fn is_suspect(&mut self) -> bool;
+
     /// The stream has ended: it is no backend any more.
     fn lost(&mut self);
 }
@@ -37,6 +46,9 @@ pub(crate) struct ServerOwner<X: LinkObserver> {
     dials: HashMap<ConnKey, (u64, oneshot::Sender<DialReply>)>,
     established: HashMap<ConnKey, X::Established>,
     observer: X,
+    /// Runs while dials wait, and on while the agent is suspect.
+    ask: Option<Pin<Box<Sleep>>>,
+    suspect: bool,
     stopping: bool,
     lost: bool,
 }
@@ -50,6 +62,8 @@ impl<X: LinkObserver> ServerOwner<X> {
             dials: HashMap::new(),
             established: HashMap::new(),
             observer,
+            ask: None,
+            suspect: false,
             stopping: false,
             lost: false,
         }
@@ -88,6 +102,19 @@ impl<X: LinkObserver> ServerOwner<X> {
         }
     }
 
+    /// Looks after the agent while dials wait for it.
+    fn poll_ask(&mut self, cx: &mut Context<'_>) {
+        if self.lost || (self.dials.is_empty() && !self.suspect) {
+            self.ask = None;
+            return;
+        }
+        let ask = self.ask.get_or_insert_with(|| Box::pin(sleep(ASK_AFTER)));
+        while ask.as_mut().poll(cx).is_ready() {
+            self.suspect = self.observer.is_suspect();
+            ask.as_mut().reset(Instant::now() + ASK_AFTER);
+        }
+    }
+
     fn take_reply(&mut self, key: ConnKey) -> Option<oneshot::Sender<DialReply>> {
         let (token, reply) = self.dials.remove(&key)?;
         self.by_token.remove(&token);
@@ -106,6 +133,7 @@ impl<X: LinkObserver> Owner<Server> for ServerOwner<X> {
                 break;
             }
         }
+        self.poll_ask(cx);
         if self.stopping { Poll::Ready(()) } else { Poll::Pending }
     }
 
