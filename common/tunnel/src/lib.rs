@@ -21,6 +21,7 @@ mod event;
 mod limits;
 mod link;
 mod packet;
+mod queues;
 mod rings;
 mod server;
 mod table;

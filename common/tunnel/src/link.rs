@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::conn::{Conn, Flush, State, Watch};
+use crate::conn::{Conn, Flush, State};
 use crate::event::{Cause, Control, End, Event, ReadOutcome, Transmit, Verdict};
 use crate::limits::Limits;
 use crate::packet::{ConnectId, DialId, Packet};
@@ -54,11 +54,11 @@ pub struct Link<S> {
     discarded: bool,
     timers: BTreeSet<(Time, ConnKey)>,
     /// Charged bytes of all queues.
-    total_queued: usize,
+    pub(crate) total_queued: usize,
     /// Connections whose queue is above the hard cap.
-    over_hard: usize,
+    pub(crate) over_hard: usize,
     /// When queues that hold up the link are measured next.
-    next_measure: Option<Time>,
+    pub(crate) next_measure: Option<Time>,
     lost: bool,
 }
 
@@ -122,10 +122,6 @@ impl<S: Side> Link<S> {
     /// Whether the stream was lost.
     pub fn is_lost(&self) -> bool {
         self.lost
-    }
-
-    pub(crate) fn held_up(&self) -> bool {
-        self.over_hard > 0 || self.total_queued > self.limits.link_budget
     }
 
     // ---- handle_* ----
@@ -260,37 +256,6 @@ impl<S: Side> Link<S> {
             }
             State::Flushing(_) => self.settle(key, Some(Cause::Local(text))),
             State::Dialing { .. } | State::Forgetting => {}
-        }
-    }
-
-    /// `charged` bytes now wait for this connection's local end (see [`crate::charge`]). Without effect
-    /// while there is no local end, or none that listens.
-    pub fn queued(&mut self, now: Time, key: ConnKey, charged: usize) {
-        if self.table.get(key).is_none_or(|conn| !conn.listens()) {
-            return;
-        }
-        let Some(before) = self.set_queued(key, charged) else { return };
-        let (soft, window) = (self.limits.soft_cap, self.limits.drain_window);
-        let Some(conn) = self.table.get_mut(key) else { return };
-        if charged == 0 {
-            conn.watch = None;
-        } else if before <= soft && charged > soft {
-            conn.watch = Some(Watch { since: now, drained: 0 });
-        } else {
-            let watch = conn.watch.get_or_insert(Watch { since: now, drained: 0 });
-            watch.drained += before.saturating_sub(charged);
-        }
-        if let State::Flushing(flush) = &mut conn.state {
-            if charged < before {
-                flush.progress = now;
-                self.arm_flush(key);
-            }
-            if charged == 0 {
-                self.settle(key, None);
-            }
-        }
-        if self.held_up() && self.next_measure.is_none() {
-            self.next_measure = Some(now.after(window));
         }
     }
 
@@ -430,7 +395,7 @@ impl<S: Side> Link<S> {
         }
     }
 
-    fn arm_flush(&mut self, key: ConnKey) {
+    pub(crate) fn arm_flush(&mut self, key: ConnKey) {
         let Some(State::Flushing(flush)) = self.table.get(key).map(|conn| &conn.state) else { return };
         let mut due =
             flush.progress.after(self.limits.flush_stall).min(flush.since.after(self.limits.flush_max));
@@ -458,7 +423,7 @@ impl<S: Side> Link<S> {
     }
 
     /// A flush is over, well or (with a cause) not.
-    fn settle(&mut self, key: ConnKey, failure: Option<Cause>) {
+    pub(crate) fn settle(&mut self, key: ConnKey, failure: Option<Cause>) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let State::Flushing(flush) = &mut conn.state else { return };
         let cause = failure.or_else(|| flush.cause.take());
@@ -513,53 +478,6 @@ impl<S: Side> Link<S> {
         if self.rings.len() > 2 * self.table.len() + STALE_PLACES {
             let table = &self.table;
             self.rings.retain(|key| table.get(key).is_some_and(|conn| conn.state == State::Open));
-        }
-    }
-
-    /// Keeps the sums in step with one connection's queue; what it was before.
-    fn set_queued(&mut self, key: ConnKey, charged: usize) -> Option<usize> {
-        let conn = self.table.get_mut(key)?;
-        let before = std::mem::replace(&mut conn.queued, charged);
-        let hard = self.limits.hard_cap;
-        self.total_queued = self.total_queued - before + charged;
-        self.over_hard = self.over_hard - usize::from(before > hard) + usize::from(charged > hard);
-        Some(before)
-    }
-
-    /// Resets what holds up the link and drains too slowly; the largest first where only the sum is too much.
-    fn measure(&mut self, now: Time) {
-        if !self.held_up() {
-            return;
-        }
-        let mut slow: Vec<(usize, ConnKey)> = Vec::new();
-        for key in self.table.keys() {
-            let Some(conn) = self.table.get_mut(key) else { continue };
-            let Some(watch) = &mut conn.watch else { continue };
-            if now.since(watch.since) < self.limits.drain_window {
-                continue;
-            }
-            if watch.drained < self.limits.min_drain {
-                slow.push((conn.queued, key));
-            }
-            *watch = Watch { since: now, drained: 0 };
-        }
-        slow.sort_unstable_by(|a, b| b.cmp(a));
-        for (queued, key) in slow {
-            if queued > self.limits.hard_cap || self.total_queued > self.limits.link_budget {
-                self.reset_stalled(now, key);
-            }
-        }
-        if self.held_up() {
-            self.next_measure = Some(now.after(self.limits.drain_window));
-        }
-    }
-
-    fn reset_stalled(&mut self, now: Time, key: ConnKey) {
-        match self.table.get(key).map(|conn| &conn.state) {
-            Some(State::Open) => S::broke(self, now, key, Cause::Stalled),
-            Some(State::Closing { .. }) => self.tell(key, End::Broken(Cause::Stalled)),
-            Some(State::Flushing(_)) => self.settle(key, Some(Cause::Stalled)),
-            _ => {}
         }
     }
 }

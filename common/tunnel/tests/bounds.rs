@@ -22,7 +22,7 @@ fn server(limits: Limits, count: i64) -> (Link<Server>, Vec<ConnKey>) {
     let mut link: Link<Server> = Link::new(limits);
     let keys = (1..=count)
         .map(|n| {
-            let key = link.dial("tcp", "a:1").unwrap();
+            let key = link.dial("tcp", "a:1").expect("the link is not full");
             assert!(link.poll_transmit(1).is_some());
             link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
             key
@@ -212,23 +212,20 @@ fn an_unasked_answer_with_an_impossible_number_is_not_closed() {
 #[test]
 fn no_end_of_a_dial_leaves_it_counted_at_the_server() {
     let mut link: Link<Server> = Link::new(Limits { pending_dials: 1, ..Limits::default() });
-    for n in (1..=50).step_by(5) {
-        let mut ends: Vec<Box<dyn FnOnce(&mut Link<Server>, ConnKey)>> = vec![
-            Box::new(move |link, _| answer(link, n, Err("no".into()))),
-            Box::new(move |link, _| answer(link, n + 1, Ok(ConnectId(0)))),
-            Box::new(move |link, _| answer(link, n + 2, Ok(ConnectId(n)))),
-            Box::new(move |link, _| {
-                link.handle_packet(T0, Packet::DialCls { random: DialId(n + 3) });
-            }),
-            Box::new(|link, key| link.abandon(T0, key)),
-        ];
-        for end in ends.drain(..) {
-            let key = link.dial("tcp", "a:1").expect("the one before is over");
-            assert!(link.dial("tcp", "a:1").is_err(), "this one counts");
-            assert!(link.poll_transmit(1).is_some());
-            end(&mut link, key);
-            while link.poll_transmit(1).is_some() {}
+    for n in 1..=50 {
+        let key = link.dial("tcp", "a:1").expect("the one before is over");
+        assert!(link.dial("tcp", "a:1").is_err(), "this one counts");
+        assert!(link.poll_transmit(1).is_some());
+        match n % 5 {
+            0 => answer(&mut link, n, Err("no".into())),
+            1 => answer(&mut link, n, Ok(ConnectId(0))),
+            2 => answer(&mut link, n, Ok(ConnectId(n))),
+            3 => {
+                link.handle_packet(T0, Packet::DialCls { random: DialId(n) });
+            }
+            _ => link.abandon(T0, key),
         }
+        while link.poll_transmit(1).is_some() {}
     }
 }
 

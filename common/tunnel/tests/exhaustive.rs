@@ -115,6 +115,14 @@ fn scenarios() -> Vec<Scenario> {
             )
         },
         Scenario {
+            loss: true,
+            hurried_ticks: 1,
+            ..one(
+                "what arrived before a loss",
+                Plan { frontend_breaks: true, ..plan(&[Send(2), Eof], &[Send(2), Send(1)]) },
+            )
+        },
+        Scenario {
             plans: vec![plan(&[Eof], &[]), refused, Plan { abandon: true, ..plan(&[], &[Eof]) }],
             drain: true,
             ..two("three dials, one drain", Plan::default(), Plan::default())

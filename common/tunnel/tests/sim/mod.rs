@@ -6,6 +6,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod around;
 pub(crate) mod check;
 pub(crate) mod ends;
 pub(crate) mod explore;

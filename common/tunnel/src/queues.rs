@@ -1,0 +1,93 @@
+//! The accounts of what waits for local ends: its sums, its bounds, and who is reset when they are exceeded.
+//!
+//! A queue itself, like all payload, is the shell's. Here is only how much it holds, and how fast it drains.
+
+use crate::conn::{State, Watch};
+use crate::event::{Cause, End};
+use crate::link::{Link, Side};
+use crate::table::ConnKey;
+use crate::time::Time;
+
+impl<S: Side> Link<S> {
+    /// `charged` bytes now wait for this connection's local end (see [`crate::charge`]). Without effect
+    /// while there is no local end, or none that listens.
+    pub fn queued(&mut self, now: Time, key: ConnKey, charged: usize) {
+        if self.table.get(key).is_none_or(|conn| !conn.listens()) {
+            return;
+        }
+        let Some(before) = self.set_queued(key, charged) else { return };
+        let (soft, window) = (self.limits.soft_cap, self.limits.drain_window);
+        let Some(conn) = self.table.get_mut(key) else { return };
+        if charged == 0 {
+            conn.watch = None;
+        } else if before <= soft && charged > soft {
+            conn.watch = Some(Watch { since: now, drained: 0 });
+        } else {
+            let watch = conn.watch.get_or_insert(Watch { since: now, drained: 0 });
+            watch.drained += before.saturating_sub(charged);
+        }
+        if let State::Flushing(flush) = &mut conn.state {
+            if charged < before {
+                flush.progress = now;
+                self.arm_flush(key);
+            }
+            if charged == 0 {
+                self.settle(key, None);
+            }
+        }
+        if self.held_up() && self.next_measure.is_none() {
+            self.next_measure = Some(now.after(window));
+        }
+    }
+
+    pub(crate) fn held_up(&self) -> bool {
+        self.over_hard > 0 || self.total_queued > self.limits.link_budget
+    }
+
+    /// Keeps the sums in step with one connection's queue; what it was before.
+    pub(crate) fn set_queued(&mut self, key: ConnKey, charged: usize) -> Option<usize> {
+        let conn = self.table.get_mut(key)?;
+        let before = std::mem::replace(&mut conn.queued, charged);
+        let hard = self.limits.hard_cap;
+        self.total_queued = self.total_queued - before + charged;
+        self.over_hard = self.over_hard - usize::from(before > hard) + usize::from(charged > hard);
+        Some(before)
+    }
+
+    /// Resets what holds up the link and drains too slowly; the largest first where only the sum is too much.
+    pub(crate) fn measure(&mut self, now: Time) {
+        if !self.held_up() {
+            return;
+        }
+        let mut slow: Vec<(usize, ConnKey)> = Vec::new();
+        for key in self.table.keys() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            let Some(watch) = &mut conn.watch else { continue };
+            if now.since(watch.since) < self.limits.drain_window {
+                continue;
+            }
+            if watch.drained < self.limits.min_drain {
+                slow.push((conn.queued, key));
+            }
+            *watch = Watch { since: now, drained: 0 };
+        }
+        slow.sort_unstable_by(|a, b| b.cmp(a));
+        for (queued, key) in slow {
+            if queued > self.limits.hard_cap || self.total_queued > self.limits.link_budget {
+                self.reset_stalled(now, key);
+            }
+        }
+        if self.held_up() {
+            self.next_measure = Some(now.after(self.limits.drain_window));
+        }
+    }
+
+    fn reset_stalled(&mut self, now: Time, key: ConnKey) {
+        match self.table.get(key).map(|conn| &conn.state) {
+            Some(State::Open) => S::broke(self, now, key, Cause::Stalled),
+            Some(State::Closing { .. }) => self.tell(key, End::Broken(Cause::Stalled)),
+            Some(State::Flushing(_)) => self.settle(key, Some(Cause::Stalled)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! One honest core against a peer that sends anything: nobody but whom a packet names is touched, everything stays
+//! bounded, and everything ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tunnel::{
+    Agent, ConnKey, ConnectId, DialId, Event, Limits, Link, Packet, ReadOutcome, Server, Side, Time,
+    Transmit, Verdict,
+};
+
+fn config(cases: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(cases);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn number() -> impl Strategy<Value = i64> {
+    prop_oneof![12 => 1i64..8, 1 => Just(0), 1 => Just(-1), 1 => Just(i64::MAX), 1 => Just(i64::MIN)]
+}
+
+fn lie() -> impl Strategy<Value = Packet<usize>> {
+    let id = || number().prop_map(ConnectId);
+    let random = || number().prop_map(DialId);
+    let text = || prop_oneof![Just(String::new()), Just("boom".to_owned())];
+    prop_oneof![
+        2 => random().prop_map(|random| Packet::DialReq { random, protocol: "unix".into(), address: "\0".into() }),
+        4 => (random(), prop_oneof![3 => id().prop_map(Ok), 1 => text().prop_map(Err)])
+            .prop_map(|(random, outcome)| Packet::DialRsp { random, outcome }),
+        2 => id().prop_map(|id| Packet::CloseReq { id }),
+        2 => (id(), text()).prop_map(|(id, error)| Packet::CloseRsp { id, error }),
+        4 => (id(), 1usize..2_000).prop_map(|(id, payload)| Packet::Data { id, payload }),
+        1 => random().prop_map(|random| Packet::DialCls { random }),
+        1 => Just(Packet::Drain),
+    ]
+}
+
+/// What happens to the honest core; numbers choose among what there is.
+#[derive(Debug, Clone)]
+enum Happening {
+    Packet(Packet<usize>),
+    /// Server: a frontend dials. Agent: a dial is done.
+    Dial(bool),
+    Abandon(usize),
+    Readable(usize),
+    Queued(usize, usize),
+    Failed(usize),
+    Transmit(usize, ReadOutcome),
+    Wait(u64),
+    Drain,
+    Lose,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let outcome = prop_oneof![
+        Just(ReadOutcome::Data(1)),
+        Just(ReadOutcome::Blocked),
+        Just(ReadOutcome::Eof),
+        Just(ReadOutcome::Closed),
+        Just(ReadOutcome::Failed("x".into())),
+    ];
+    prop_oneof![
+        30 => lie().prop_map(Happening::Packet),
+        8 => any::<bool>().prop_map(Happening::Dial),
+        3 => any::<usize>().prop_map(Happening::Abandon),
+        8 => any::<usize>().prop_map(Happening::Readable),
+        8 => (any::<usize>(), 0usize..3_000).prop_map(|(who, charged)| Happening::Queued(who, charged)),
+        2 => any::<usize>().prop_map(Happening::Failed),
+        20 => (0usize..3, outcome).prop_map(|(budget, outcome)| Happening::Transmit(budget, outcome)),
+        4 => (0u64..4_000).prop_map(Happening::Wait),
+        1 => Just(Happening::Drain),
+        1 => Just(Happening::Lose),
+    ]
+}
+
+/// What its shell knows of the honest core's connections.
+struct Shell<S> {
+    link: Link<S>,
+    limits: Limits,
+    now: Time,
+    /// Dials under way.
+    dials: BTreeSet<ConnKey>,
+    /// Open connections: number and queue.
+    open: BTreeMap<ConnKey, (ConnectId, usize)>,
+    /// Dead keys, which the shell may still name by mistake.
+    dead: Vec<ConnKey>,
+    draining: usize,
+}
+
+fn bounds() -> Limits {
+    Limits {
+        pending_dials: 3,
+        connections: 5,
+        soft_cap: 500,
+        hard_cap: 2_000,
+        link_budget: 4_000,
+        outbox: 6,
+        min_drain: 100,
+        ..Limits::default()
+    }
+}
+
+impl<S: Side + Default> Shell<S> {
+    fn new() -> Self {
+        Shell {
+            link: Link::new(bounds()),
+            limits: bounds(),
+            now: Time::START,
+            dials: BTreeSet::new(),
+            open: BTreeMap::new(),
+            dead: Vec::new(),
+            draining: 0,
+        }
+    }
+
+    /// A key that it knows, dead or alive.
+    fn any_key(&self, choice: usize) -> Option<ConnKey> {
+        let all: Vec<ConnKey> = self.open.keys().chain(&self.dials).chain(&self.dead).copied().collect();
+        all.get(choice % all.len().max(1)).copied()
+    }
+
+    fn packet(&mut self, packet: &Packet<usize>) -> Result<(), TestCaseError> {
+        if !self.link.receiving() {
+            return Ok(());
+        }
+        let verdict = self.link.handle_packet(self.now, packet.clone());
+        if let Verdict::Deliver(key) = verdict {
+            let Packet::Data { id, payload } = packet else { panic!("{packet:?} is delivered") };
+            let Some((known, queue)) = self.open.get_mut(&key) else {
+                return Err(TestCaseError::fail(format!("delivered to {key:?}, which is not open")));
+            };
+            prop_assert_eq!(known, id, "bytes for a stranger");
+            *queue += payload;
+            self.link.queued(self.now, key, *queue);
+        }
+        let named = match packet {
+            Packet::CloseReq { id } | Packet::CloseRsp { id, .. } | Packet::Data { id, .. } => Some(*id),
+            _ => None,
+        };
+        let before = self.open.clone();
+        for event in self.events()? {
+            if let Event::Ended { key, .. } = event {
+                prop_assert_eq!(
+                    before.get(&key).map(|(id, _)| *id),
+                    named,
+                    "a stranger is ended by {:?}",
+                    packet
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn events(&mut self) -> Result<Vec<Event>, TestCaseError> {
+        let events: Vec<Event> = std::iter::from_fn(|| self.link.poll_event()).collect();
+        for event in &events {
+            match event {
+                Event::Dial { key, .. } => prop_assert!(self.dials.insert(*key)),
+                Event::DialCancelled { key } | Event::DialFailed { key, .. } => {
+                    prop_assert!(self.dials.remove(key), "a dial ends twice");
+                    self.dead.push(*key);
+                }
+                Event::Opened { key, id } => {
+                    prop_assert!(self.dials.remove(key), "opened without a dial");
+                    prop_assert!(id.0 > 0);
+                    prop_assert!(
+                        self.open.values().all(|(known, _)| known != id),
+                        "two connections under {}",
+                        id
+                    );
+                    self.open.insert(*key, (*id, 0));
+                }
+                Event::Ended { key, .. } => {
+                    prop_assert!(self.open.remove(key).is_some(), "a connection ends twice");
+                    self.dead.push(*key);
+                }
+                Event::Draining => self.draining += 1,
+            }
+        }
+        prop_assert!(self.draining <= 1, "draining is told twice");
+        Ok(events)
+    }
+
+    fn transmit(&mut self, budget: usize, outcome: ReadOutcome) -> Result<(), TestCaseError> {
+        match self.link.poll_transmit(budget) {
+            None | Some(Transmit::Control(_)) => {}
+            Some(Transmit::Read { key, id, max }) => {
+                prop_assert!(max >= 1 && max <= budget);
+                prop_assert_eq!(self.open.get(&key).map(|(id, _)| *id), Some(id), "a dead source is read");
+                self.brought(key, outcome);
+            }
+            Some(Transmit::Discard { key }) => {
+                prop_assert!(self.open.contains_key(&key), "a dead source is discarded");
+                self.brought(key, outcome);
+            }
+        }
+        Ok(())
+    }
+
+    fn brought(&mut self, key: ConnKey, outcome: ReadOutcome) {
+        if outcome == ReadOutcome::Closed
+            && let Some((_, queue)) = self.open.get_mut(&key)
+        {
+            *queue = 0;
+        }
+        self.link.read(self.now, key, outcome);
+    }
+
+    /// What is the same for both ends.
+    fn happen(&mut self, happening: Happening) -> Result<(), TestCaseError> {
+        match happening {
+            Happening::Packet(packet) => self.packet(&packet)?,
+            Happening::Readable(choice) => {
+                if let Some(key) = self.any_key(choice) {
+                    self.link.readable(key);
+                }
+            }
+            Happening::Queued(choice, charged) => {
+                if let Some(key) = self.any_key(choice) {
+                    // Queues only shrink by themselves.
+                    let charged = self.open.get_mut(&key).map_or(charged, |(_, queue)| {
+                        *queue = (*queue).min(charged);
+                        *queue
+                    });
+                    self.link.queued(self.now, key, charged);
+                }
+            }
+            Happening::Failed(choice) => {
+                if let Some(key) = self.any_key(choice) {
+                    self.link.local_failed(self.now, key, "broke".into());
+                }
+            }
+            Happening::Transmit(budget, outcome) => self.transmit(budget, outcome)?,
+            Happening::Wait(millis) => {
+                self.now = self.now.after(Duration::from_millis(millis));
+                self.link.handle_timeout(self.now);
+                prop_assert!(self.link.poll_timeout().is_none_or(|due| due > self.now), "due again at once");
+            }
+            Happening::Lose => self.link.lose(self.now),
+            Happening::Dial(_) | Happening::Abandon(_) | Happening::Drain => {}
+        }
+        self.events()?;
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let total: usize = self.open.values().map(|(_, queue)| queue).sum();
+        prop_assert_eq!(self.link.total_queued(), total);
+        prop_assert!(self.link.len() <= self.limits.connections);
+        prop_assert!(self.dials.len() <= self.limits.pending_dials);
+        let hard = self.open.values().any(|(_, queue)| *queue > self.limits.hard_cap);
+        prop_assert!(!(self.link.receiving() && (hard || total > self.limits.link_budget)));
+        Ok(())
+    }
+
+    /// The stream is lost: everything comes to its end, with the queues that the peer closed before.
+    fn finish(mut self) -> Result<(), TestCaseError> {
+        self.link.lose(self.now);
+        self.events()?;
+        prop_assert!(self.dials.is_empty(), "a dial outlives the stream");
+        for key in self.open.keys().copied().collect::<Vec<_>>() {
+            self.link.queued(self.now, key, 0);
+        }
+        self.events()?;
+        prop_assert!(self.open.is_empty(), "a connection outlives the stream and its queue");
+        prop_assert!(self.link.is_empty());
+        prop_assert_eq!(self.link.total_queued(), 0);
+        if let Some(due) = self.link.poll_timeout() {
+            self.link.handle_timeout(due);
+        }
+        prop_assert_eq!(self.link.poll_timeout(), None, "a timer outlives everything");
+        prop_assert_eq!(self.link.poll_transmit(1), None);
+        prop_assert!(!self.link.receiving());
+        Ok(())
+    }
+}
+
+/// The control packets that wait, taken out of a copy.
+fn waiting<S: Side + Clone>(link: &Link<S>) -> usize {
+    let mut copy = link.clone();
+    std::iter::from_fn(|| copy.poll_transmit(1))
+        .take_while(|next| matches!(next, Transmit::Control(_)))
+        .count()
+}
+
+proptest! {
+    #![proptest_config(config(2_000))]
+
+    #[test]
+    fn a_server_bears_any_agent(happenings in prop::collection::vec(happening(), 0..200)) {
+        let mut shell: Shell<Server> = Shell::new();
+        for happening in happenings {
+            match happening {
+                Happening::Dial(_) => {
+                    if let Ok(key) = shell.link.dial("tcp", "a:1") {
+                        shell.dials.insert(key);
+                    }
+                }
+                Happening::Abandon(choice) => {
+                    if let Some(key) = shell.any_key(choice) {
+                        shell.link.abandon(shell.now, key);
+                        if shell.dials.remove(&key) || shell.open.remove(&key).is_some() {
+                            shell.dead.push(key);
+                        }
+                    }
+                }
+                _ => {}
+            }
+            shell.happen(happening)?;
+            // What is full refuses packets and dials; closes of what is open come on top.
+            prop_assert!(waiting(&shell.link) <= shell.limits.outbox + 2 * shell.limits.connections);
+        }
+        shell.finish()?;
+    }
+
+    #[test]
+    fn an_agent_bears_any_server(happenings in prop::collection::vec(happening(), 0..200)) {
+        let mut shell: Shell<Agent> = Shell::new();
+        let mut draining = false;
+        for happening in happenings {
+            match happening {
+                Happening::Dial(well) => {
+                    let dial = shell.dials.iter().next().copied().or_else(|| shell.dead.last().copied());
+                    if let Some(key) = dial {
+                        let awaited = shell.dials.remove(&key);
+                        let opened = shell.link.dialed(key, if well { Ok(()) } else { Err(String::new()) });
+                        prop_assert_eq!(opened, awaited && well);
+                        match shell.link.connect_id(key) {
+                            Some(id) if opened => drop(shell.open.insert(key, (id, 0))),
+                            _ => shell.dead.push(key),
+                        }
+                    }
+                }
+                Happening::Drain => {
+                    shell.link.drain();
+                    draining = true;
+                }
+                _ => {}
+            }
+            shell.happen(happening)?;
+            let extra = usize::from(draining) + shell.limits.pending_dials + 2 * shell.limits.connections;
+            prop_assert!(waiting(&shell.link) <= shell.limits.outbox + extra);
+        }
+        shell.finish()?;
+    }
+}

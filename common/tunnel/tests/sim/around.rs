@@ -1,0 +1,185 @@
+//! What happens between the links: packets travel, bytes are read and delivered, ends are told; as a shell does it.
+
+use tunnel::{Agent, Dropped, Event, Link, Packet, ReadOutcome, Side, Transmit, Verdict};
+
+use super::ends::{Phase, Segment};
+use super::scenario::Scenario;
+use super::world::Around;
+use super::{Checked, Half};
+use crate::ensure;
+
+impl Around {
+    pub(super) fn budget(&self, half: Half, scenario: &Scenario) -> usize {
+        let full = self.lanes[half.other() as usize].len() >= scenario.lane;
+        if full || self.lost[half as usize] { 0 } else { scenario.chunk }
+    }
+
+    /// The connection with this key at this half.
+    fn find(&self, half: Half, key: tunnel::ConnKey) -> Result<usize, String> {
+        self.pairs
+            .iter()
+            .position(|pair| match pair.ends[half as usize].phase {
+                Phase::Dialing(known) | Phase::Open(known) => known == key,
+                _ => false,
+            })
+            .ok_or_else(|| format!("{half:?} names {key:?}, which is dead"))
+    }
+
+    pub(super) fn dialed(&mut self, agent: &mut Link<Agent>, conn: usize, refused: bool) -> Checked {
+        let pair = &mut self.pairs[conn];
+        let (Phase::Dialing(key) | Phase::Cancelled(key)) = pair.ends[1].phase else { return Ok(()) };
+        let wanted = matches!(pair.ends[1].phase, Phase::Dialing(_)) && !refused;
+        let opened = agent.dialed(key, if refused { Err("refused".to_owned()) } else { Ok(()) });
+        ensure!(opened == wanted, "dialed() says {opened} for connection {conn}");
+        pair.ends[1].phase = if opened { Phase::Open(key) } else { Phase::Over };
+        if opened {
+            pair.id = agent.connect_id(key);
+            agent.readable(key);
+        }
+        Ok(())
+    }
+
+    pub(super) fn transmit<S: Side>(
+        &mut self,
+        link: &mut Link<S>,
+        half: Half,
+        scenario: &Scenario,
+    ) -> Checked {
+        let budget = self.budget(half, scenario);
+        match link.poll_transmit(budget) {
+            None => {}
+            Some(Transmit::Control(packet)) => {
+                ensure!(budget > 0, "a control packet on a stream that takes nothing");
+                self.sent(half, &packet)?;
+                let twice = scenario.closes_twice && matches!(packet, Packet::CloseReq { .. });
+                let packet = packet.map(|never| match never {});
+                let deaf = scenario.deaf_to_dial_cls && matches!(packet, Packet::DialCls { .. });
+                let lane = &mut self.lanes[half.other() as usize];
+                if !deaf && !self.lost[half.other() as usize] {
+                    if twice {
+                        lane.push_back(packet.clone());
+                    }
+                    lane.push_back(packet);
+                }
+            }
+            Some(Transmit::Read { key, id, max }) => {
+                let conn = self.find(half, key)?;
+                let pair = &mut self.pairs[conn];
+                ensure!(pair.id == Some(id), "connection {conn} is sent under {id}");
+                ensure!(max > 0 && max <= budget, "{max} bytes are to be read with room for {budget}");
+                let end = &mut pair.ends[half as usize];
+                ensure!(!end.close_sent && !end.discarding, "connection {conn} is sent after its close");
+                let outcome = end.read(scenario.plans[conn].script(half), max);
+                if let ReadOutcome::Data(len) = outcome {
+                    let len = u16::try_from(len).expect("bounded by the plan");
+                    let payload = Segment { conn, from: half, first: end.sent, len };
+                    end.sent += len;
+                    if !self.lost[half.other() as usize] {
+                        self.lanes[half.other() as usize].push_back(Packet::Data { id, payload });
+                    }
+                }
+                link.read(self.now, key, outcome);
+            }
+            Some(Transmit::Discard { key }) => {
+                let conn = self.find(half, key)?;
+                let end = &mut self.pairs[conn].ends[half as usize];
+                end.discarding = true;
+                ensure!(!end.source_over, "an ended source of connection {conn} is discarded");
+                link.read(self.now, key, end.read(scenario.plans[conn].script(half), usize::MAX));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a control packet that goes out.
+    fn sent(&mut self, half: Half, packet: &tunnel::Control) -> Checked {
+        let (Packet::CloseReq { id } | Packet::CloseRsp { id, .. }) = packet else { return Ok(()) };
+        let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(*id)) else {
+            return Err(format!("a close of {id}, which was never open"));
+        };
+        let known = !matches!(packet, Packet::CloseRsp { error, .. }
+            if error == "Unknown connectID" || error == "unrecognized connectID");
+        if half == Half::Agent && known {
+            pair.last_words += 1;
+            ensure!(pair.last_words == 1, "a second CLOSE_RSP of {id}");
+        }
+        pair.ends[half as usize].close_sent = true;
+        Ok(())
+    }
+
+    pub(super) fn receive<S: Side>(&mut self, link: &mut Link<S>, half: Half) -> Checked {
+        let Some(packet) = self.lanes[half as usize].pop_front() else { return Ok(()) };
+        if let Packet::CloseReq { id } | Packet::CloseRsp { id, .. } = &packet
+            && let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(*id))
+        {
+            pair.ends[half as usize].peer_closed = true;
+        }
+        let mut segment = None;
+        let kind = packet.kind().name();
+        let packet = packet.map(|payload| {
+            let len = usize::from(payload.len);
+            segment = Some(payload);
+            len
+        });
+        match (link.handle_packet(self.now, packet), segment) {
+            (Verdict::Deliver(key), Some(segment)) => {
+                let conn = self.find(half, key)?;
+                let end = &mut self.pairs[conn].ends[half as usize];
+                end.deliver(conn, half, segment)?;
+                link.queued(self.now, key, end.queued());
+            }
+            (Verdict::Deliver(_), None) => return Err(format!("{kind} is no payload")),
+            (Verdict::Handled, None) => {}
+            (Verdict::Handled, Some(_)) => return Err(format!("{kind} vanished")),
+            (Verdict::Dropped(Dropped::UnknownConnection | Dropped::NobodyListens), Some(segment)) => {
+                self.check_dropped(half, &segment)?;
+            }
+            (Verdict::Dropped(Dropped::UnknownConnection | Dropped::UnknownDial), None) => {}
+            (Verdict::Dropped(reason), _) => return Err(format!("an honest {kind} was dropped: {reason:?}")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn events<S: Side>(&mut self, link: &mut Link<S>, half: Half) -> Checked {
+        while let Some(event) = link.poll_event() {
+            match event {
+                Event::Dial { key, address, .. } => {
+                    let conn: usize = address.parse().map_err(|_| format!("who is {address}?"))?;
+                    let end = &mut self.pairs[conn].ends[1];
+                    ensure!(end.phase == Phase::Idle, "connection {conn} is dialled twice");
+                    end.phase = Phase::Dialing(key);
+                }
+                Event::DialCancelled { key } => {
+                    let conn = self.find(half, key)?;
+                    self.pairs[conn].ends[1].phase = Phase::Cancelled(key);
+                }
+                Event::Opened { key, id } => {
+                    let conn = self.find(half, key)?;
+                    ensure!(self.pairs[conn].id == Some(id), "connection {conn} opened as {id}");
+                    let end = &mut self.pairs[conn].ends[0];
+                    ensure!(end.phase == Phase::Dialing(key), "connection {conn} opened twice");
+                    end.phase = Phase::Open(key);
+                    link.readable(key);
+                }
+                Event::DialFailed { key, error } => {
+                    let conn = self.find(half, key)?;
+                    self.check_failed(conn, key, &error)?;
+                    self.pairs[conn].ends[0].phase = Phase::Over;
+                }
+                Event::Ended { key, end } => {
+                    let conn = self.find(half, key)?;
+                    self.check_ended(half, conn, &end)?;
+                    let local = &mut self.pairs[conn].ends[half as usize];
+                    local.phase = Phase::Over;
+                    local.queue.clear();
+                    local.end = Some(end);
+                }
+                Event::Draining => {
+                    ensure!(self.drained && !self.drain_told, "draining is told without need");
+                    self.drain_told = true;
+                }
+            }
+        }
+        Ok(())
+    }
+}
