@@ -24,7 +24,7 @@ fn scenarios() -> Vec<Scenario> {
         ..Scenario::default()
     };
     vec![
-        two("both close at once", both_close.clone(), plan(&[Eof], &[Send(1), Eof])),
+        two("both close at once", both_close, plan(&[Eof], &[Send(1), Eof])),
         two("each end closes one", plan(&[Send(1), Eof], &[Send(1)]), plan(&[Send(1)], &[Send(1), Eof])),
         one("more bytes than the lanes hold", plan(&[Send(3), Send(2), Eof], &[Send(2), Send(3), Eof])),
         two(
@@ -67,7 +67,7 @@ fn scenarios() -> Vec<Scenario> {
             drain: true,
             prompt: true,
             hurried_ticks: 1,
-            ..one("the stream is lost", fickle.clone())
+            ..one("the stream is lost", fickle)
         },
         Scenario {
             loss: true,
