@@ -43,8 +43,8 @@ impl Agent {
     pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
         let resolver: Resolver = Arc::new(SystemResolver::default());
-        let links =
-            Links::new(Dialer::new(Arc::clone(&resolver), DestinationPolicy::default()), metrics.clone());
+        let policy = DestinationPolicy::default().with_cloud_metadata(config.allow_cloud_metadata);
+        let links = Links::new(Dialer::new(Arc::clone(&resolver), policy), metrics.clone());
         let metadata = AgentMetadata::new(
             &config.agent_id,
             config.agent_identifiers.text(),

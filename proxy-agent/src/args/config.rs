@@ -32,7 +32,7 @@ pub struct Config {
     pub sync_interval: Duration,
     /// What that time may back off to; not below [`Self::sync_interval`].
     pub sync_interval_cap: Duration,
-    /// Time between looks at established connections; above 0.
+    /// Time between Go's looks at established connections.
     pub probe_interval: Duration,
     /// Keep looking for servers when as many are connected as there should be.
     pub sync_forever: bool,
@@ -40,6 +40,8 @@ pub struct Config {
     pub server_count_source: ServerCountSource,
     /// Packets that Go queues per connection; above 0.
     pub xfr_channel_size: usize,
+    /// Servers may reach the metadata services of clouds.
+    pub allow_cloud_metadata: bool,
     /// Health, readiness and metrics.
     pub health: Bind,
     /// Metrics (by redirection) and profiles.

@@ -1,6 +1,6 @@
 //! The command line of the proxy-agent: from words to a typed [`Config`], or one line of refusal.
 //!
-//! Each of `uplink`, `identity`, `sync`, `serving` and `kube` holds a group of flags as they are written (one field
+//! Each of `uplink`, `identity`, `sync`, `endpoints`, `serving` and `kube` holds a group of flags as they are written (one field
 //! for each flag, under its name) and the checks that turn the group into its part of the [`Config`];
 //! `identifiers` and `selector` read the two little languages among the values; `not_yet` lists what this version
 //! must refuse for want of machinery. Nothing is bound, connected or logged here; files are asked for their
@@ -9,6 +9,7 @@
 //! Names, defaults, spellings and refusals are those of the Go proxy-agent (v0.30 to its current main).
 
 mod config;
+mod endpoints;
 mod identifiers;
 mod identity;
 mod kube;
@@ -51,6 +52,7 @@ struct Lines {
     uplink: uplink::Lines,
     identity: identity::Lines,
     sync: sync::Lines,
+    endpoints: endpoints::Lines,
     serving: serving::Lines,
     kube: kube::Lines,
     log: LogFlags,
@@ -62,6 +64,7 @@ impl Lines {
         self.uplink.lend(&mut set);
         self.identity.lend(&mut set);
         self.sync.lend(&mut set);
+        self.endpoints.lend(&mut set);
         self.serving.lend(&mut set);
         self.kube.lend(&mut set);
         self.log.lend(&mut set);
@@ -72,8 +75,12 @@ impl Lines {
         let uplink = self.uplink.check(&mut notices)?;
         let serving = self.serving.check()?;
         let sync = self.sync.check(&mut notices)?;
+        let allow_cloud_metadata = self.endpoints.check(&mut notices);
         let (agent_id, agent_identifiers) = self.identity.check(inherited_id)?;
         let (leases, kube) = self.kube.check()?;
+        if sync.count_source == ServerCountSource::Max && !leases.counted {
+            notices.push("--server-count-source=max has no effect: leases are not counted".to_owned());
+        }
         let (log, log_notices) = self.log.options()?;
         notices.extend(log_notices);
         Ok(Config {
@@ -92,6 +99,7 @@ impl Lines {
             sync_forever: sync.forever,
             server_count_source: sync.count_source,
             xfr_channel_size: sync.xfr_channel_size,
+            allow_cloud_metadata,
             health: serving.health,
             admin: serving.admin,
             profiling: serving.profiling,

@@ -58,7 +58,8 @@ impl Lines {
             "probe-interval",
             &mut self.probe_interval,
             "Time between looks at the established connections.",
-        );
+        )
+        .no_effect("a lost stream is noticed at once");
         set.add(
             "sync-forever",
             &mut self.sync_forever,
@@ -101,7 +102,7 @@ impl Lines {
         Ok(Sync {
             interval: interval("sync-interval", self.sync_interval),
             cap: interval("sync-interval-cap", self.sync_interval_cap),
-            probe_interval: interval("probe-interval", self.probe_interval),
+            probe_interval: self.probe_interval.or_zero(),
             forever: self.sync_forever,
             count_source,
             xfr_channel_size,

@@ -4,6 +4,7 @@
 //! own. Counts bytes, keeps the gauge of open connections honest by holding its guard, and writes the two log
 //! lines of a connection's life. Knows nothing of packets or credits: how much to read is the caller's say.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -28,7 +29,8 @@ const USUAL_READ: usize = 64 * 1024;
 /// The largest read, in bytes, however much is asked for.
 const LARGEST_READ: usize = 256 * 1024;
 
-/// What is left of a buffer after a read is read into again if it is at least this long, in bytes.
+/// What is left of a buffer after a read is read into again if it is at least this long, in bytes. Reads below this
+/// are copied, so that a few bytes do not hold a whole buffer's memory.
 const WORTH_FILLING: usize = 4 * 1024;
 
 /// How long an orderly end waits for the endpoint's own end of file. A socket closed while the endpoint still
@@ -37,6 +39,11 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Reads of one turn of lingering, so that an endpoint that sends without end does not hold the task.
 const LINGER_READS: usize = 16;
+
+thread_local! {
+    /// Reads of all sockets on this thread go through it; what was read is split off.
+    static SCRATCH: RefCell<BytesMut> = RefCell::new(BytesMut::new());
+}
 
 /// Which connection it is, for the log.
 #[derive(Debug, Clone)]
@@ -60,7 +67,6 @@ pub struct ConnContext<G> {
     received: u64,
     sent: u64,
     chunk: Chunk,
-    spare: BytesMut,
     /// The endpoint sends no more: seen by `poll_read` or while lingering.
     eof: bool,
     lingering: Option<Pin<Box<Sleep>>>,
@@ -88,7 +94,6 @@ impl<G> ConnContext<G> {
             received: 0,
             sent: 0,
             chunk: Chunk::default(),
-            spare: BytesMut::new(),
             eof: false,
             lingering: None,
             reason: None,
@@ -106,20 +111,40 @@ impl<G> ConnContext<G> {
         self.sent
     }
 
+    /// Empty at end of file.
+    fn poll_socket(&mut self, cx: &mut Context<'_>, want: usize) -> Poll<io::Result<Bytes>> {
+        // Before there is something to read, no buffer is needed.
+        ready!(self.stream.poll_read_ready(cx))?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            // A large read is not cut short by what others have left, and what is left is not thrown away for little.
+            if scratch.capacity() < want.min(WORTH_FILLING).max(want / 2) {
+                *scratch = BytesMut::with_capacity(want.max(LEAST_READ));
+            }
+            let mut limited = bytes::BufMut::limit(&mut *scratch, want);
+            let count = ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut limited))?;
+            if count < WORTH_FILLING {
+                let bytes = Bytes::copy_from_slice(scratch);
+                scratch.clear();
+                return Poll::Ready(Ok(bytes));
+            }
+            let bytes = scratch.split().freeze();
+            if scratch.capacity() < WORTH_FILLING {
+                *scratch = BytesMut::new();
+            }
+            Poll::Ready(Ok(bytes))
+        })
+    }
+
     /// Discards what the endpoint still sends until its end of file, an error, or the time is up.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = self.lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
         if deadline.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        let mut discard = BytesMut::new();
         for _ in 0..LINGER_READS {
-            ready!(self.stream.poll_read_ready(cx)).ok();
-            discard.clear();
-            discard.reserve(LEAST_READ);
-            match ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut discard)) {
-                Ok(0) | Err(_) => return Poll::Ready(()),
-                Ok(_) => {}
+            match ready!(self.poll_socket(cx, LEAST_READ)) {
+                Ok(waste) if !waste.is_empty() => {}
+                _ => return Poll::Ready(()),
             }
         }
         cx.waker().wake_by_ref();
@@ -132,24 +157,15 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         if self.eof {
             return Poll::Ready(Ok(Read::Eof));
         }
-        ready!(self.stream.poll_read_ready(cx))?;
         let want = self.chunk.next(max);
-        if self.spare.capacity() < want.min(WORTH_FILLING) {
-            self.spare = BytesMut::with_capacity(want);
-        }
-        let mut limited = bytes::BufMut::limit(&mut self.spare, want);
-        let read = poll_read_buf(Pin::new(&mut self.stream), cx, &mut limited);
-        if !matches!(read, Poll::Ready(Ok(1..))) {
-            self.spare = BytesMut::new();
-        }
-        let count = ready!(read)?;
-        if count == 0 {
+        let data = ready!(self.poll_socket(cx, want))?;
+        if data.is_empty() {
             self.eof = true;
             return Poll::Ready(Ok(Read::Eof));
         }
-        self.chunk.learn(count);
-        self.received += count as u64;
-        Poll::Ready(Ok(Read::Data(self.spare.split().freeze())))
+        self.chunk.learn(data.len());
+        self.received += data.len() as u64;
+        Poll::Ready(Ok(Read::Data(data)))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {

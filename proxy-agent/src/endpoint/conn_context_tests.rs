@@ -51,18 +51,49 @@ async fn bytes_pass_both_ways_and_are_counted() {
     assert_eq!(Arc::strong_count(&gauge), 1);
 }
 
+/// Neither a connection that waits for more, nor a few bytes on their way, keep a buffer's memory.
 #[tokio::test]
 async fn an_idle_connection_holds_no_buffer() {
     let (mut local, mut endpoint, _gauge) = pair().await;
     endpoint.write_all(b"x").await.unwrap();
-    read(&mut local, 1 << 20).await;
+    let Read::Data(data) = read(&mut local, 1 << 20).await else { panic!("data") };
+    assert!(data.is_unique(), "nobody holds the rest of a buffer");
     let pending = poll_fn(|cx| Poll::Ready(local.poll_read(cx, 1 << 20).is_pending())).await;
     assert!(pending);
     let pending = poll_fn(|cx| Poll::Ready(local.poll_read(cx, 1 << 20).is_pending())).await;
     assert!(pending);
     drop(endpoint);
     assert_eq!(read(&mut local, 1 << 20).await, Read::Eof);
-    assert_eq!(local.spare.capacity(), 0);
+}
+
+#[tokio::test]
+async fn reads_of_all_sizes_bring_what_was_sent() {
+    let (mut local, mut endpoint, _gauge) = pair().await;
+    let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let payload = sent.clone();
+    let writer = tokio::spawn(async move {
+        let mut rest = payload.as_slice();
+        for size in [1, 4095, 4096, 5000, 16_384, 70_000, 300_000].into_iter().cycle() {
+            let (piece, tail) = rest.split_at(size.min(rest.len()));
+            endpoint.write_all(piece).await.unwrap();
+            rest = tail;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        endpoint
+    });
+    let mut received = Vec::new();
+    for max in [1 << 20, 100, 4096, 64 * 1024].into_iter().cycle() {
+        let Read::Data(data) = read(&mut local, max).await else { break };
+        assert!(data.len() <= max);
+        received.extend_from_slice(&data);
+        if received.len() == sent.len() {
+            break;
+        }
+    }
+    assert!(received == sent);
+    writer.await.unwrap();
 }
 
 #[tokio::test]

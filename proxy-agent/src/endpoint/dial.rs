@@ -80,13 +80,26 @@ impl<R: Resolve> Dialer<R> {
         let network = Network::parse(protocol)?;
         let target = Target::parse(network, address)?;
         let candidates = self.candidates(network, &target, deadline).await?;
-        let allowed: Vec<Candidate> =
-            candidates.iter().filter(|candidate| self.policy.allows(candidate.address)).cloned().collect();
-        if allowed.is_empty() {
-            let address = candidates.into_iter().next().map(|candidate| candidate.text).unwrap_or_default();
-            return Err(DialError::Denied { network: network.name(), address });
-        }
+        let allowed = self.allowed(network, candidates)?;
         race(network, allowed, deadline).await
+    }
+
+    /// Those of the candidates that the policy allows, never none.
+    fn allowed(&self, network: Network, candidates: Vec<Candidate>) -> Result<Vec<Candidate>, DialError> {
+        let mut denied = None;
+        let mut allowed = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            match self.policy.check(candidate.address) {
+                Ok(()) => allowed.push(candidate),
+                Err(reason) => denied = denied.or(Some((candidate.text, reason))),
+            }
+        }
+        match denied {
+            Some((address, reason)) if allowed.is_empty() => {
+                Err(DialError::Denied { network: network.name(), address, reason })
+            }
+            _ => Ok(allowed),
+        }
     }
 
     /// The addresses of a target, never none.

@@ -74,6 +74,25 @@ async fn refusals_read_as_in_go() {
     }
 }
 
+#[tokio::test]
+async fn denied_addresses_are_not_dialled_whatever_leads_to_them() {
+    let metadata = "169.254.169.254";
+    let names = [("metadata", vec![metadata]), ("both", vec![metadata, "127.0.0.1"])];
+    let dialer = dialer(names);
+    let denied = "connect: destination is denied, it is a cloud metadata service (--allow-cloud-metadata)";
+    for (host, text) in [
+        (metadata, format!("dial tcp 169.254.169.254:80: {denied}")),
+        ("[::ffff:169.254.169.254]", format!("dial tcp 169.254.169.254:80: {denied}")),
+        ("[fd00:ec2::254]", format!("dial tcp [fd00:ec2::254]:80: {denied}")),
+        ("metadata", format!("dial tcp 169.254.169.254:80: {denied}")),
+    ] {
+        assert_eq!(refused(&dialer, "tcp", &format!("{host}:80")).await, text);
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let local = listener.local_addr().unwrap();
+    assert_eq!(dialer.dial("tcp", &format!("both:{}", local.port())).await.unwrap().peer, local);
+}
+
 #[tokio::test(start_paused = true)]
 async fn silent_names_end_with_the_deadline() {
     let began = Instant::now();

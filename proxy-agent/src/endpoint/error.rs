@@ -10,6 +10,8 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
+use super::policy::Denied;
+
 /// A failed dial. `Display` is the text of a DIAL_RSP.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
@@ -45,12 +47,14 @@ pub enum DialError {
         host: String,
     },
     /// Resolved, but the destination policy forbids every address it led to.
-    #[error("dial {network} {address}: connect: permission denied")]
+    #[error("dial {network} {address}: connect: {reason}")]
     Denied {
         /// The protocol dialled.
         network: &'static str,
         /// The first address denied.
         address: String,
+        /// Why.
+        reason: Denied,
     },
     /// A system call failed at the first address tried.
     #[error("dial {network} {address}: {step}: {}", ErrnoText(.source))]

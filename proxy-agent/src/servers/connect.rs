@@ -131,7 +131,7 @@ impl<R: Resolve> GrpcConnector<R> {
         keepalive: Duration,
     ) -> Self {
         // The destination policy is for what servers ask for, not for where they are.
-        let dialer = Dialer::new(resolver, DestinationPolicy::default()).with_timeout(DIAL_LIMIT);
+        let dialer = Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT);
         Self { server, dialer, proxy, tls, agent, keepalive }
     }
 

@@ -48,6 +48,15 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
     ]
 }
 
+pub(crate) fn endpoints() -> Vec<Entry<Config>> {
+    vec![
+        flag("allow-cloud-metadata", |c| c.allow_cloud_metadata.to_string())
+            .default("false")
+            .takes_what_go_refuses(&["--allow-cloud-metadata"], "true")
+            .takes_what_go_refuses(&["--allow-cloud-metadata=false"], "false"),
+    ]
+}
+
 pub(crate) fn serving() -> Vec<Entry<Config>> {
     fn admin(config: &Config) -> String {
         format!("{}, {}", config.admin.host, config.admin.port)

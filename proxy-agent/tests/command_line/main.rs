@@ -20,8 +20,15 @@ fn flag(flag: &'static str, shown: fn(&Config) -> String) -> Entry<Config> {
 
 fn table() -> Vec<Entry<Config>> {
     let log = log_entries(BASE, |config: &Config| &config.log, |config| &config.notices);
-    let groups =
-        [servers::uplink(), servers::sync(), agent::identity(), agent::serving(), agent::kubernetes(), log];
+    let groups = [
+        servers::uplink(),
+        servers::sync(),
+        agent::identity(),
+        agent::endpoints(),
+        agent::serving(),
+        agent::kubernetes(),
+        log,
+    ];
     groups.into_iter().flatten().collect()
 }
 
@@ -62,7 +69,10 @@ fn flags_that_weaken_or_do_nothing_are_said() {
     assert_eq!(notices(&[]), [""; 0]);
     let table = [
         ("--ca-cert=", "--ca-cert is empty: servers are trusted by the system's authorities"),
-        ("--probe-interval=0", "--probe-interval=0s: it counts as 1ms"),
+        ("--probe-interval=5s", "--probe-interval has no effect: a lost stream is noticed at once"),
+        ("--server-count-source=max", "--server-count-source=max has no effect: leases are not counted"),
+        ("--sync-interval=0", "--sync-interval=0s: it counts as 1ms"),
+        ("--allow-cloud-metadata", "--allow-cloud-metadata: servers can get at"),
         ("--kubeconfig={file}", "--kubeconfig has no effect"),
         ("--lease-label=a=b", "--lease-label is deprecated: use --lease-label-selector"),
         ("--log-file=/x", "--log-file has no effect without --logtostderr=false"),

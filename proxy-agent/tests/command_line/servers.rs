@@ -97,7 +97,8 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
         flag("probe-interval", |c| format!("{:?}", c.probe_interval))
             .default("1s")
             .takes(&["--probe-interval=100ms"], "100ms")
-            .takes(&["--probe-interval=1\u{b5}s"], "1ms"),
+            .takes(&["--probe-interval=1\u{b5}s"], "1\u{b5}s")
+            .takes(&["--probe-interval=-1s"], "0ns"),
         flag("sync-forever", |c| c.sync_forever.to_string())
             .default("false")
             .takes(&["--sync-forever"], "true")
