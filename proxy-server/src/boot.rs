@@ -14,6 +14,7 @@ use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use transport::listen::bind_tcp;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion};
 
@@ -100,6 +101,7 @@ impl Server {
             self.frontend,
             self.dialer,
             self.metrics,
+            self.lifetimes.connections.clone(),
             close_frontends.clone(),
         ));
         tracing::info!(server_id = self.config.server_id, "Proxy server is running");
@@ -135,6 +137,7 @@ async fn frontend(
     bound: Option<front::FrontendListener>,
     dialer: Dialer,
     metrics: Metrics,
+    lifetimes: TaskTracker,
     stop: CancellationToken,
 ) {
     let mut listener = bound;
@@ -145,7 +148,8 @@ async fn frontend(
         }
     }
     if let Some(listener) = listener {
-        serve_frontend(mode, listener, dialer, metrics, config.frontend_keepalive_time, stop).await;
+        let keepalive = config.frontend_keepalive_time;
+        serve_frontend(mode, listener, dialer, metrics, keepalive, lifetimes, stop).await;
     }
 }
 
@@ -168,11 +172,11 @@ fn announce_agent_auth(config: &Config, metrics: &Metrics) -> Result<()> {
     if mode == AgentAuthMode::None {
         anyhow::ensure!(
             !config.require_agent_auth,
-            "--require-agent-auth: agents are not authenticated, set --cluster-ca-cert or the token flags"
+            "--require-agent-auth: agents are not authenticated, set --cluster-ca-cert"
         );
         tracing::warn!(
             "Agents are not authenticated: whoever reaches the agent port receives the cluster's traffic. \
-             Set --cluster-ca-cert or the token flags"
+             Set --cluster-ca-cert"
         );
     }
     Ok(())

@@ -20,6 +20,13 @@ pub const MAX_STREAMS_PER_AGENT: usize = 4;
 /// Agent ids known at once: about three times the largest supported cluster (5,000 nodes, an agent on each).
 pub const MAX_AGENTS: usize = 16_000;
 
+/// Bytes of a dial's protocol. What agents dial has four.
+pub const MAX_PROTOCOL_BYTES: usize = 16;
+
+/// Bytes of a dial's address. A DNS name has at most 253. An address that filled a whole message would, with an id
+/// of our own beside it, make one that no agent takes, and cost the agent's whole stream.
+pub const MAX_ADDRESS_BYTES: usize = 1024;
+
 /// Dials under way on one agent. Above what an agent's descriptors usually allow; what exceeds waits within its
 /// own deadline instead of piling up at the agent.
 pub const MAX_PENDING_DIALS_PER_AGENT: usize = 4_096;

@@ -51,7 +51,7 @@ impl Lines {
         let required = self.require_agent_auth;
         let Some(given) = flags.iter().find(|(_, text)| !text.is_empty()).map(|(flag, _)| *flag) else {
             if required && !by_certificate {
-                let fix = "give the authorities of agents' certificates, or set up token authentication";
+                let fix = "give the authorities of agents' certificates";
                 return Err(Refusal::Needs { flag: "require-agent-auth", other: "cluster-ca-cert", fix });
             }
             return Ok(Access { required, token_auth: None });
@@ -62,7 +62,7 @@ impl Lines {
         }
         if let Some((missing, _)) = flags.iter().find(|(_, text)| text.is_empty()) {
             let fix = "token authentication takes all of --agent-namespace, --agent-service-account and \
-                       --authentication-audience";
+                       --authentication-audience, and is not available in this version";
             return Err(Refusal::Needs { flag: given, other: missing, fix });
         }
         let [(_, namespace), (_, service_account), (_, audience)] = flags;

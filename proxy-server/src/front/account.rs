@@ -9,6 +9,7 @@ use relay::Ending;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::meters::Meters;
 use crate::limits::ConnectionSlot;
@@ -40,11 +41,20 @@ pub struct Account {
     _live: LiveGuard,
     /// Its room within the server's limits.
     _slot: ConnectionSlot,
+    /// What shutdown waits for.
+    _lifetime: TaskTrackerToken,
 }
 
 impl Account {
-    /// Opens the account, and logs the connection's begin. `live` and `slot` are given back with the account.
-    pub fn open(identity: Identity, meters: Meters, live: LiveGuard, slot: ConnectionSlot) -> Self {
+    /// Opens the account, and logs the connection's begin. `live`, `slot` and `lifetime` are given back with the
+    /// account.
+    pub fn open(
+        identity: Identity,
+        meters: Meters,
+        live: LiveGuard,
+        slot: ConnectionSlot,
+        lifetime: TaskTrackerToken,
+    ) -> Self {
         tracing::debug!(
             connection = identity.id,
             frontend = identity.frontend,
@@ -62,6 +72,7 @@ impl Account {
             reason: None,
             _live: live,
             _slot: slot,
+            _lifetime: lifetime,
         }
     }
 

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use transport::authority::AuthorityPatch;
 use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, Source, UnixSocket, tune};
 use transport::tls::{HandshakeError, PeerIdentity, ServerStream, ServerTls};
@@ -64,13 +65,15 @@ enum Frontend<D> {
 /// connection needs it any more: a tunnel over HTTP CONNECT is its link's, one over gRPC needs its HTTP/2
 /// connection driven here. Dropping the future ends what it drives.
 ///
-/// `keepalive` is `--frontend-keepalive-time`: silence after which an HTTP/2 client is pinged.
+/// `keepalive` is `--frontend-keepalive-time`: silence after which an HTTP/2 client is pinged. `lifetimes` counts
+/// dials and connections, each until its client's end is closed.
 pub async fn serve_frontend<D: Dial>(
     mode: Mode,
     listener: FrontendListener,
     dialer: D,
     metrics: Metrics,
     keepalive: Duration,
+    lifetimes: TaskTracker,
     stop: CancellationToken,
 ) {
     let meters = Meters::new(metrics);
@@ -78,9 +81,9 @@ pub async fn serve_frontend<D: Dial>(
         Mode::Grpc => {
             let mut settings = ServerSettings::for_frontends();
             settings.keepalive.interval = keepalive;
-            Frontend::Grpc(GrpcFrontend::new(dialer, meters), Arc::new(settings))
+            Frontend::Grpc(GrpcFrontend::new(dialer, meters, lifetimes), Arc::new(settings))
         }
-        Mode::HttpConnect => Frontend::HttpConnect(HttpConnect::new(dialer, meters)),
+        Mode::HttpConnect => Frontend::HttpConnect(HttpConnect::new(dialer, meters, lifetimes)),
     };
     match listener {
         FrontendListener::Unix(socket) => {

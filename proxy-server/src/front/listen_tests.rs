@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use transport::listen::UnixSocket;
 use transport::wire::{ClientSettings, Code, Connected, Incoming, Wire, WireError, WireStream, connect};
 use tunnel::{ConnectId, DialId, Packet};
@@ -36,7 +37,9 @@ impl Bench {
         let (dialer, dials) = dialer();
         let (readings, stop) = (Readings::new(), CancellationToken::new());
         let keepalive = Duration::from_secs(3600);
-        let task = serve_frontend(mode, listener, dialer, readings.metrics.clone(), keepalive, stop.clone());
+        let lifetimes = TaskTracker::new();
+        let metrics = readings.metrics.clone();
+        let task = serve_frontend(mode, listener, dialer, metrics, keepalive, lifetimes, stop.clone());
         Bench { dials, readings, stop, task: tokio::spawn(task), path, _directory: directory }
     }
 

@@ -10,11 +10,13 @@ use bytes::{Buf, Bytes, BytesMut};
 use relay::{Ending, Local, Read};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::io::poll_read_buf;
+use tokio_util::task::TaskTracker;
 use transport::wire::{Code, Incoming, Wire, WireError};
 use tunnel::{Cause, Packet};
 
+use super::account::{Account, Identity};
 use super::meters::Meters;
 use super::{Attach, Dial};
 use crate::dial::{DialFailure, Dialed, Target};
@@ -47,6 +49,21 @@ impl Readings {
         let lines = scrape.lines().filter_map(|line| line.strip_prefix(PREFIX)?.strip_prefix('_'));
         lines.filter(|line| line.starts_with(name)).map(str::to_owned).collect()
     }
+}
+
+/// The account of a connection that nobody asks about.
+pub(super) fn account(readings: &Readings) -> Account {
+    let meters = readings.meters();
+    let identity = Identity {
+        id: 1,
+        frontend: "http-connect",
+        peer: "test".into(),
+        address: "node:1".into(),
+        agent: "agent".into(),
+    };
+    let live = meters.http_connection();
+    let slot = ServerBudget::new(1, 1).connection(&AgentBudget::new(1, 1)).expect("room for one");
+    Account::open(identity, meters, live, slot, TaskTracker::new().token())
 }
 
 /// A dialer whose answers the test gives, one by one.
@@ -224,6 +241,7 @@ pub(super) struct TestWire {
     incoming: mpsc::UnboundedReceiver<Option<Result<Incoming, WireError>>>,
     outgoing: mpsc::UnboundedSender<Sent>,
     ended: bool,
+    window: watch::Receiver<bool>,
 }
 
 /// What the server did to its stream.
@@ -237,17 +255,24 @@ pub(super) enum Sent {
 pub(super) struct TestClient {
     incoming: mpsc::UnboundedSender<Option<Result<Incoming, WireError>>>,
     outgoing: mpsc::UnboundedReceiver<Sent>,
+    window: watch::Sender<bool>,
 }
 
 pub(super) fn wire() -> (TestWire, TestClient) {
     let (to_server, incoming) = mpsc::unbounded_channel();
     let (outgoing, from_server) = mpsc::unbounded_channel();
-    let client = TestClient { incoming: to_server, outgoing: from_server };
-    (TestWire { incoming, outgoing, ended: false }, client)
+    let (open, window) = watch::channel(true);
+    let client = TestClient { incoming: to_server, outgoing: from_server, window: open };
+    (TestWire { incoming, outgoing, ended: false, window }, client)
 }
 
 impl Wire for TestWire {
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
+        if !*self.window.borrow() {
+            // Busy, which a test's few turns can bear.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         Poll::Ready(Ok(100_000))
     }
 
@@ -305,6 +330,11 @@ impl TestClient {
         self.incoming.send(Some(Err(lost()))).expect("the server reads");
     }
 
+    /// Whether the client grants the server room to send.
+    pub(super) fn grant(&self, open: bool) {
+        self.window.send_replace(open);
+    }
+
     /// From here on the server cannot send.
     pub(super) fn stop_reading(&mut self) {
         self.outgoing.close();
@@ -313,5 +343,10 @@ impl TestClient {
     /// What was sent until now.
     pub(super) fn try_next(&mut self) -> Option<Sent> {
         self.outgoing.try_recv().ok()
+    }
+
+    /// Takes what was sent until now, and says how much that was.
+    pub(super) fn drain(&mut self) -> usize {
+        std::iter::from_fn(|| self.try_next()).count()
     }
 }

@@ -10,7 +10,6 @@ use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 use transport::wire::capabilities::{self, CAPABILITIES};
 use transport::wire::{Code, Pulse, Request};
 use tunnel::{Limits, Server};
@@ -45,7 +44,7 @@ pub struct AgentService {
 /// What shutdown waits for, and what it ends.
 #[derive(Debug, Clone, Default)]
 pub struct Lifetimes {
-    /// Established connections.
+    /// Dials under way and connections, each until its client's end is closed.
     pub connections: TaskTracker,
     /// When this falls, every agent stream ends with status OK; there is no GOAWAY.
     pub end_streams: CancellationToken,
@@ -120,7 +119,6 @@ impl AgentService {
         let observer = Observer {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
-            connections: self.lifetimes.connections.clone(),
             pulse,
             registration: Some(registration),
         };
@@ -154,16 +152,15 @@ impl AgentService {
 struct Observer {
     backends: BackendManager<LinkHandle>,
     metrics: Metrics,
-    connections: TaskTracker,
     pulse: Arc<Pulse>,
     registration: Option<Registration<LinkHandle>>,
 }
 
 impl LinkObserver for Observer {
-    type Established = (EstablishedGuard, TaskTrackerToken);
+    type Established = EstablishedGuard;
 
     fn established(&self) -> Self::Established {
-        (self.metrics.established.enter(), self.connections.token())
+        self.metrics.established.enter()
     }
 
     fn draining(&self) {

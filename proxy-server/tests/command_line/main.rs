@@ -103,6 +103,17 @@ fn flags_that_weaken_or_do_nothing_are_said() {
     }
 }
 
+/// What this version refuses is no advice.
+#[test]
+fn tokens_are_not_advised() {
+    let dir = directory();
+    let refusal = |word: &str| run(&[UDS, &[word]].concat(), dir.path()).unwrap_err().stderr;
+    let line = refusal("--require-agent-auth");
+    assert!(line.contains("--cluster-ca-cert") && !line.contains("token"), "{line}");
+    let line = refusal("--agent-namespace=a");
+    assert!(line.contains("not available in this version"), "{line}");
+}
+
 #[test]
 fn the_sample_manifest_starts() {
     let dir = directory();

@@ -1,7 +1,7 @@
 //! The packet codec: `konnectivity.proto` by hand, so that the payload of DATA is never copied.
 //!
 //! Decoding agrees with prost and then applies invariant 9: a known type without its own payload, or with
-//! another's, is [`Incoming::Malformed`]. Encoding writes what prost would write.
+//! another's, is [`Incoming::Malformed`]. Error texts are cut at 4 KiB. Encoding writes what prost would write.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,6 +10,9 @@ use tunnel::{ConnectId, DialId, Packet, PacketKind};
 
 use super::Incoming;
 use super::protobuf::{Reader, Refused};
+
+/// Bytes of an error's text that are kept. Go's longest are a name of 255 bytes with some words around it.
+const MAX_ERROR: usize = 4096;
 
 /// The `oneof payload`, as far as it was read.
 ///
@@ -171,12 +174,12 @@ fn judge(message: &Bytes, number: i32, payload: Payload<'_>) -> Incoming {
             random: DialId(it.random),
             outcome: match it.error {
                 "" => Ok(ConnectId(it.connect_id)),
-                error => Err(error.to_owned()),
+                error => Err(cut(error)),
             },
         },
         (PacketKind::CloseReq, Payload::CloseReq(id)) => Packet::CloseReq { id: ConnectId(id) },
         (PacketKind::CloseRsp, Payload::CloseRsp(it)) => {
-            Packet::CloseRsp { id: ConnectId(it.connect_id), error: it.error.to_owned() }
+            Packet::CloseRsp { id: ConnectId(it.connect_id), error: cut(it.error) }
         }
         (PacketKind::Data, Payload::Data(it)) if it.data.is_empty() => {
             return Incoming::Malformed("DATA without bytes");
@@ -189,6 +192,11 @@ fn judge(message: &Bytes, number: i32, payload: Payload<'_>) -> Incoming {
         (_, Payload::Absent) => return Incoming::Malformed("a type without its payload"),
         (_, _) => return Incoming::Malformed("a type with another's payload"),
     })
+}
+
+/// What is kept of a peer's error text. It may be as long as a message, and goes into answers and logs.
+fn cut(error: &str) -> String {
+    error.get(..error.floor_char_boundary(MAX_ERROR)).unwrap_or_default().to_owned()
 }
 
 /// Writes everything of a packet but the payload of DATA, which follows what is written here on the wire.

@@ -11,7 +11,7 @@
 //!    │                       │               │ CLOSE_REQ, end of stream, DIAL_CLS      │
 //!    │                       │               └──────────▶ Closing ─────────────────────┤
 //!    │                       │                             backend's end: CLOSE_RSP    │
-//!    │ DATA                  │ refused, DIAL_CLS, CLOSE_REQ, end of stream             │
+//!    │ DATA, unfit DIAL_REQ  │ refused, DIAL_CLS, CLOSE_REQ, end of stream             │
 //!    └───────────────────────┴─────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -22,6 +22,8 @@ use bytes::Bytes;
 use serve::metrics::DropReason;
 use transport::wire::Incoming;
 use tunnel::{ConnectId, DialId, Dropped, Packet};
+
+use crate::limits::{MAX_ADDRESS_BYTES, MAX_PROTOCOL_BYTES};
 
 /// The connect id of the one connection of a stream, as its client knows it.
 pub const CONNECTION: ConnectId = ConnectId(1);
@@ -145,6 +147,10 @@ impl Machine {
 
     fn handle_dial(&mut self, random: DialId, protocol: String, address: String) -> Reaction {
         match self.state {
+            State::Idle if let Some(text) = unfit(&protocol, &address) => {
+                self.state = State::Over;
+                reply(dial_error(random, text), Order::Finish)
+            }
             State::Idle => {
                 self.state = State::Dialing(random);
                 Order::Dial { protocol, address }.into()
@@ -250,6 +256,15 @@ impl Machine {
 
 fn reply(packet: Packet<Bytes>, order: Order) -> Reaction {
     Reaction { replies: vec![packet], order }
+}
+
+/// What is wrong with a target that no agent should see.
+fn unfit(protocol: &str, address: &str) -> Option<String> {
+    if protocol.len() > MAX_PROTOCOL_BYTES {
+        return Some(format!("dial: protocol of more than {MAX_PROTOCOL_BYTES} bytes"));
+    }
+    (address.len() > MAX_ADDRESS_BYTES)
+        .then(|| format!("dial: address of more than {MAX_ADDRESS_BYTES} bytes"))
 }
 
 fn useless(why: Dropped) -> Reaction {

@@ -97,6 +97,28 @@ fn what_arrives_and_what_is_answered() {
 }
 
 #[test]
+fn a_dial_that_no_target_needs_is_refused_before_an_agent_sees_it() {
+    let dial = |protocol: usize, address: usize| {
+        let mut machine = Machine { state: State::Idle };
+        let (protocol, address) = ("p".repeat(protocol), "a".repeat(address));
+        let incoming = Incoming::Packet(Packet::DialReq { random: FIRST, protocol, address });
+        (machine.handle(incoming), machine.state)
+    };
+    let (reaction, state) = dial(16, 1024);
+    assert!(matches!(reaction.order, Order::Dial { .. }) && reaction.replies.is_empty());
+    assert_eq!(state, State::Dialing(FIRST));
+    for (protocol, address, text) in [
+        (17, 1, "dial: protocol of more than 16 bytes"),
+        (3, 1025, "dial: address of more than 1024 bytes"),
+        (3, 4_000_000, "dial: address of more than 1024 bytes"),
+    ] {
+        let (reaction, state) = dial(protocol, address);
+        assert_eq!((reaction.order, state), (Order::Finish, State::Over));
+        assert_eq!(reaction.replies, [dial_error(FIRST, text.into())]);
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_dropped_in_every_state() {
     let packets = [
         Incoming::Packet(Packet::DialRsp { random: FIRST, outcome: Ok(ConnectId(1)) }),

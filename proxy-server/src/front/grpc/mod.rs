@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use serve::logs::Peer;
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 use transport::wire::Wire;
 
 use self::local::GrpcLocal;
@@ -39,12 +40,14 @@ const FIRST_DIAL: Duration = Duration::from_secs(300);
 pub struct GrpcFrontend<D> {
     dialer: D,
     meters: Meters,
+    lifetimes: TaskTracker,
 }
 
 impl<D: Dial> GrpcFrontend<D> {
-    /// A frontend that dials through `dialer`.
-    pub fn new(dialer: D, meters: Meters) -> Self {
-        GrpcFrontend { dialer, meters }
+    /// A frontend that dials through `dialer`. `lifetimes` counts what a shutdown waits for: from before a dial
+    /// until the client's end is closed.
+    pub fn new(dialer: D, meters: Meters, lifetimes: TaskTracker) -> Self {
+        GrpcFrontend { dialer, meters, lifetimes }
     }
 
     /// Serves one Proxy stream, until it is attached to its link or ended. `peer` is for the log.
@@ -54,6 +57,7 @@ impl<D: Dial> GrpcFrontend<D> {
         let Some(target) = first_dial(&mut stream).await else {
             return end(stream).await;
         };
+        let lifetime = self.lifetimes.token();
         let id = next_id();
         tracing::debug!(connection = id, %peer, address = %Peer(&target.address), "DIAL_REQ");
         match dial(&self.dialer, &target, &mut stream).await {
@@ -65,7 +69,7 @@ impl<D: Dial> GrpcFrontend<D> {
                     return; // which closes what was dialled
                 };
                 let identity = Identity { id, frontend: "grpc", peer, address: target.address, agent };
-                let account = Account::open(identity, self.meters.clone(), live, slot);
+                let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
                 // The Go client registers its connection only after it has handed out the DIAL_RSP: DATA that comes
                 // sooner is answered by CLOSE_REQ, and a CLOSE_RSP is lost.
                 connection.attach(Box::new(GrpcLocal::new(stream, Hold::by_time(), account)));

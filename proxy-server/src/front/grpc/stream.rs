@@ -11,6 +11,9 @@ use tunnel::Packet;
 use super::machine::{Machine, Order};
 use crate::front::meters::Meters;
 
+/// Packets without an order that are handled in one turn: many connections share a task.
+const PACKETS_PER_TURN: usize = 64;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Stream<W> {
@@ -21,12 +24,14 @@ pub struct Stream<W> {
     ended: bool,
     /// Nobody reads any more.
     lost: bool,
+    /// The last packet was replied to.
+    answered: bool,
 }
 
 impl<W: Wire> Stream<W> {
     /// A stream on which nothing has come yet.
     pub fn new(wire: W, meters: Meters) -> Self {
-        Stream { wire, machine: Machine::default(), meters, ended: false, lost: false }
+        Stream { wire, machine: Machine::default(), meters, ended: false, lost: false, answered: false }
     }
 
     /// The protocol's state.
@@ -45,13 +50,15 @@ impl<W: Wire> Stream<W> {
         if self.ended {
             return Poll::Ready(Order::Finish);
         }
-        loop {
+        for _ in 0..PACKETS_PER_TURN {
+            ready!(self.poll_answers_taken(cx));
             let incoming = match ready!(self.poll_incoming(cx)) {
                 Ok(Some(incoming)) => incoming,
                 Ok(None) => return Poll::Ready(self.machine.handle_end()),
                 Err(()) => return Poll::Ready(self.machine.handle_reset()),
             };
             let reaction = self.machine.handle(incoming);
+            self.answered = !reaction.replies.is_empty();
             for packet in reaction.replies {
                 // A loss shows again when reading.
                 let _lost = self.send(packet);
@@ -62,14 +69,30 @@ impl<W: Wire> Stream<W> {
                 order => return Poll::Ready(order),
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Ready when the client has room for more answers: one who asks and takes no answer is not read on, as the
+    /// answers would wait here. A loss is ready, too; reading tells of it.
+    fn poll_answers_taken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.answered {
+            let _lost = ready!(self.poll_ready(cx));
+            self.answered = false;
+        }
+        Poll::Ready(())
     }
 
     /// Throws away what still comes; ready when the client's direction has ended.
     pub fn poll_drained(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while !self.ended {
+        for _ in 0..PACKETS_PER_TURN {
+            if self.ended {
+                return Poll::Ready(());
+            }
             let _ignored = ready!(self.poll_incoming(cx));
         }
-        Poll::Ready(())
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Incoming>, ()>> {

@@ -5,6 +5,7 @@ use relay::Ending;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
 use transport::wire::Incoming;
 use tunnel::{Cause, ConnectId, DialId, Packet};
 
@@ -23,6 +24,7 @@ struct Bench {
     client: TestClient,
     dials: UnboundedReceiver<ScriptedDial>,
     readings: Readings,
+    lifetimes: TaskTracker,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -30,10 +32,10 @@ impl Bench {
     fn new() -> Self {
         let (dialer, dials) = dialer();
         let (server, client) = wire();
-        let readings = Readings::new();
-        let frontend = GrpcFrontend::new(dialer, readings.meters());
+        let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
+        let frontend = GrpcFrontend::new(dialer, readings.meters(), lifetimes.clone());
         let task = tokio::spawn(async move { frontend.serve(server, "test".into()).await });
-        Bench { client, dials, readings, task }
+        Bench { client, dials, readings, lifetimes, task }
     }
 
     async fn dial(&mut self) -> ScriptedDial {
@@ -141,6 +143,27 @@ async fn failures_have_their_texts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_from_before_the_dial_until_the_clients_end() {
+    let mut bench = Bench::new();
+    assert!(bench.lifetimes.is_empty(), "not for a stream that dials nothing");
+    let dial = bench.dial().await;
+    assert_eq!(bench.lifetimes.len(), 1, "for a dial");
+    let endpoint = dial.succeed();
+    bench.client.packet().await;
+    assert_eq!(bench.lifetimes.len(), 1, "for a connection");
+    drop(endpoint.stream);
+    assert_eq!(bench.client.packet().await, close_rsp(""));
+    assert_eq!(bench.lifetimes.len(), 1, "for the end of its stream");
+    bench.lifetimes.close();
+    timeout(SOON, bench.lifetimes.wait()).await.expect("no longer");
+    let mut bench = Bench::new();
+    bench.dial().await.fail(DialFailure::NoAgent);
+    bench.client.packet().await;
+    bench.lifetimes.close();
+    timeout(SOON, bench.lifetimes.wait()).await.expect("no longer");
+}
+
+#[tokio::test(start_paused = true)]
 async fn before_any_dial() {
     let mut bench = Bench::new();
     bench.client.send(Packet::CloseReq { id: ConnectId(9) });
@@ -183,6 +206,25 @@ async fn whoever_leaves_cancels_his_dial() {
         assert_eq!(bench.readings.samples("grpc_connections"), [STREAM_DOWN]);
         assert!(!matches!(bench.client.try_next(), Some(Sent::Packet(_))));
     }
+}
+
+/// What a client that grants no room is answered waits in the server's memory.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_no_answers_is_not_read_on() {
+    let (mut bench, mut endpoint) = Bench::established().await;
+    bench.client.grant(false);
+    for id in 0..1000 {
+        bench.client.send(Packet::CloseReq { id: ConnectId(1_000 + id) });
+    }
+    bench.client.send(data(1, b"behind them"));
+    for _turn in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(bench.client.drain(), 1);
+    bench.client.grant(true);
+    let mut bytes = [0; 11];
+    endpoint.stream.read_exact(&mut bytes).await.unwrap();
+    assert_eq!((&bytes, bench.client.drain()), (b"behind them", 999), "late, but complete");
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,6 +23,7 @@ pub fn refusal(error: HeadError) -> String {
         | HeadError::Control
         | HeadError::RequestLine
         | HeadError::Target
+        | HeadError::LongTarget
         | HeadError::Port
         | HeadError::UserInfo
         | HeadError::Folded

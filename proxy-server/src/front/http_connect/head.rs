@@ -10,6 +10,8 @@
 
 use std::net::Ipv6Addr;
 
+use crate::limits::MAX_ADDRESS_BYTES;
+
 /// Bytes of the head, the empty line included.
 pub const MAX_HEAD: usize = 16 * 1024;
 /// Header fields.
@@ -49,6 +51,9 @@ pub enum HeadError {
     /// The target is not `host:port`.
     #[error("CONNECT target must be host:port")]
     Target,
+    /// Longer than [`MAX_ADDRESS_BYTES`].
+    #[error("CONNECT target of more than {MAX_ADDRESS_BYTES} bytes")]
+    LongTarget,
     /// No port, an empty one, zero, or one above 65535.
     #[error("CONNECT target needs a port from 1 to 65535")]
     Port,
@@ -193,6 +198,9 @@ fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
 
 /// Checks an authority-form target, and writes it as `host:port`.
 fn authority(target: &str) -> Result<String, HeadError> {
+    if target.len() > MAX_ADDRESS_BYTES {
+        return Err(HeadError::LongTarget);
+    }
     if target.contains('@') {
         return Err(HeadError::UserInfo);
     }

@@ -37,6 +37,13 @@ fn takes_odd_but_harmless_heads() {
 }
 
 #[test]
+fn targets_have_a_longest() {
+    let longest = format!("{}:1", "a".repeat(1022));
+    assert_eq!(address(&longest), Ok(longest));
+    assert_eq!(address(&format!("{}:1", "a".repeat(1023))), Err(HeadError::LongTarget));
+}
+
+#[test]
 fn targets() {
     let good = [
         ("kubernetes.default.svc:443", "kubernetes.default.svc:443"),

@@ -7,10 +7,11 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use relay::{Ending, Local, Read};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::io::poll_read_buf;
 
 use super::socket::Socket;
@@ -21,6 +22,10 @@ use crate::front::hold::Hold;
 const CHUNK: usize = 64 * 1024;
 /// Reads below this are copied, so that a few bytes do not hold a whole chunk's memory.
 const COPY_BELOW: usize = 4 * 1024;
+/// For the last bytes of an orderly end to leave a buffer of ours (a TLS session's). Then it is a reset.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+/// Reads of one turn of lingering, so that a client that sends without end does not hold the link's task.
+const LINGER_READS: usize = 16;
 
 thread_local! {
     /// Reads of all sockets on this thread go through it; what was read is split off.
@@ -47,6 +52,8 @@ enum State {
     Open,
     /// The client's end of file, or its loss, has been seen.
     Eof,
+    /// Pushing the last bytes out, until the deadline; lingering comes next if the client's end was not seen.
+    Closing { deadline: Pin<Box<Sleep>>, linger: bool },
     /// All is sent; waiting for the client's end of file.
     Lingering(Pin<Box<Sleep>>),
 }
@@ -74,26 +81,41 @@ impl<S: Socket> SocketLocal<S> {
         })
     }
 
-    /// Flushes and shuts down. What fails here failed because nobody listens any more.
+    /// Flushes and shuts down, then lingers. What fails here failed because nobody listens any more.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let State::Open | State::Eof = self.state {
-            let _gone = ready!(Pin::new(&mut self.socket).poll_shutdown(cx));
-            if matches!(self.state, State::Eof) || S::LINGER.is_zero() {
-                return Poll::Ready(());
-            }
-            self.state = State::Lingering(Box::pin(tokio::time::sleep(S::LINGER)));
+            let linger = matches!(self.state, State::Open);
+            self.state = State::Closing { deadline: Box::pin(sleep(CLOSE_WITHIN)), linger };
         }
-        loop {
-            if let State::Lingering(deadline) = &mut self.state
-                && deadline.as_mut().poll(cx).is_ready()
-            {
+        if let State::Closing { deadline, linger } = &mut self.state {
+            if Pin::new(&mut self.socket).poll_shutdown(cx).is_pending() {
+                ready!(deadline.as_mut().poll(cx));
+                self.socket.abort();
                 return Poll::Ready(());
             }
+            if !*linger {
+                return Poll::Ready(());
+            }
+            self.state = State::Lingering(Box::pin(sleep(S::LINGER)));
+        }
+        self.poll_linger(cx)
+    }
+
+    /// Discards what the client still sends until its end of file, an error, or the time is up.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let State::Lingering(deadline) = &mut self.state
+            && deadline.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(());
+        }
+        for _ in 0..LINGER_READS {
             match ready!(self.poll_socket(cx, CHUNK)) {
                 Ok(waste) if !waste.is_empty() => {}
                 _ => return Poll::Ready(()),
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

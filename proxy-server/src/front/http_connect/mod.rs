@@ -27,6 +27,7 @@ use serve::logs::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use self::head::{Head, HeadError, HeadParser};
 use self::local::SocketLocal;
@@ -51,6 +52,7 @@ const FIRST_READ: usize = 1024;
 pub struct HttpConnect<D> {
     dialer: D,
     meters: Meters,
+    lifetimes: TaskTracker,
 }
 
 /// Why a connection ended before it was one. For the log.
@@ -69,9 +71,10 @@ enum NotServed {
 }
 
 impl<D: Dial> HttpConnect<D> {
-    /// A frontend that dials through `dialer`.
-    pub fn new(dialer: D, meters: Meters) -> Self {
-        HttpConnect { dialer, meters }
+    /// A frontend that dials through `dialer`. `lifetimes` counts what a shutdown waits for: from before a dial
+    /// until the client's end is closed.
+    pub fn new(dialer: D, meters: Meters, lifetimes: TaskTracker) -> Self {
+        HttpConnect { dialer, meters, lifetimes }
     }
 
     /// Serves one connection, until it is attached to its link or closed. `peer` is for the log. `stop` ends it
@@ -99,6 +102,7 @@ impl<D: Dial> HttpConnect<D> {
 
     async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
         let live = self.meters.http_connection();
+        let lifetime = self.lifetimes.token();
         let id = next_id();
         let target = Target::new("tcp", head.address);
         let user_agent = head.user_agent.as_deref().unwrap_or_default();
@@ -121,7 +125,7 @@ impl<D: Dial> HttpConnect<D> {
                 };
                 let identity =
                     Identity { id, frontend: "http-connect", peer, address: target.address, agent };
-                let account = Account::open(identity, self.meters.clone(), live, slot);
+                let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
                 connection.attach(Box::new(SocketLocal::new(socket, early, hold, account)));
             }

@@ -29,14 +29,14 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
         false
     }
 
-    /// How long to wait for the peer's end of file before an orderly close. A close with unread input, or input
-    /// that comes later, resets a TCP connection and destroys what the peer has not received yet.
+    /// How long to wait for the peer's end of file before an orderly close. A close with unread input resets the
+    /// connection: TCP's peer loses what it has not received yet (also by input that comes later), a Unix socket's
+    /// is told ECONNRESET where the end of file was due.
     const LINGER: Duration;
 }
 
 impl Socket for UnixStream {
-    /// A socket pair's data survives the close of one end.
-    const LINGER: Duration = Duration::ZERO;
+    const LINGER: Duration = ROUND_TRIP;
 
     /// Passes the end of a pipe with the head. Any plain read that takes the head discards the descriptor, for want
     /// of room for it, which closes the pipe and so tells that the head has been read. Besides, a message with a
@@ -83,7 +83,7 @@ fn send_with(socket: &UnixStream, head: &[u8], descriptor: &OwnedFd) -> io::Resu
 }
 
 impl Socket for TlsStream<BufReader<TcpStream>> {
-    const LINGER: Duration = TCP_LINGER;
+    const LINGER: Duration = ROUND_TRIP;
 
     /// What is flushed here is a record, and Go reads one record at a time. Others read all that there is.
     async fn send_head(&mut self, head: &[u8]) -> io::Result<Hold> {
@@ -98,7 +98,7 @@ impl Socket for TlsStream<BufReader<TcpStream>> {
 }
 
 /// Long enough for a FIN to cross the world and its answer to come back.
-const TCP_LINGER: Duration = Duration::from_secs(1);
+const ROUND_TRIP: Duration = Duration::from_secs(1);
 
 fn abort_tcp(socket: &TcpStream) {
     if let Err(error) = SockRef::from(socket).set_linger(Some(Duration::ZERO)) {
@@ -108,7 +108,7 @@ fn abort_tcp(socket: &TcpStream) {
 
 #[cfg(test)]
 impl Socket for tokio::io::DuplexStream {
-    const LINGER: Duration = TCP_LINGER;
+    const LINGER: Duration = ROUND_TRIP;
 
     async fn send_head(&mut self, head: &[u8]) -> io::Result<Hold> {
         self.write_all(head).await?;
@@ -121,7 +121,7 @@ impl Socket for tokio::io::DuplexStream {
 /// Plain TCP is no frontend; the tests of resets use it.
 #[cfg(test)]
 impl Socket for TcpStream {
-    const LINGER: Duration = TCP_LINGER;
+    const LINGER: Duration = ROUND_TRIP;
 
     async fn send_head(&mut self, head: &[u8]) -> io::Result<Hold> {
         self.write_all(head).await?;

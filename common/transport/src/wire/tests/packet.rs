@@ -219,6 +219,26 @@ fn a_failed_dial_never_looks_like_success() {
     assert!(outcome.is_err());
 }
 
+/// A peer's text goes into answers and logs: it must not be what fills a message, or a queue.
+#[test]
+fn error_texts_are_cut() {
+    let cut = |error: String| {
+        let answer = Packet::DialRsp { random: DialId(1), outcome: Err(error.clone()) };
+        let close = Packet::CloseRsp { id: ConnectId(1), error };
+        let Incoming::Packet(Packet::DialRsp { outcome: Err(answer), .. }) = decode(&encoded(&answer)) else {
+            panic!("DIAL_RSP")
+        };
+        let Incoming::Packet(Packet::CloseRsp { error, .. }) = decode(&encoded(&close)) else {
+            panic!("CLOSE_RSP")
+        };
+        assert_eq!(answer, error);
+        error
+    };
+    assert_eq!(cut("x".repeat(4096)), "x".repeat(4096));
+    assert_eq!(cut("x".repeat(4_000_000)), "x".repeat(4096));
+    assert_eq!(cut(format!("x{}", "\u{fc}".repeat(3000))).len(), 4095, "whole characters");
+}
+
 #[test]
 fn the_longest_payload() {
     let packet = Packet::Data { id: ConnectId(-1), payload: vec![1; MESSAGE_LIMIT].into() };

@@ -1,5 +1,6 @@
 //! One connection against a scripted dialer, in memory with paused time.
 
+mod closing;
 mod sockets;
 
 use proptest::prelude::*;
@@ -18,15 +19,16 @@ struct Bench {
     frontend: HttpConnect<ScriptedDialer>,
     dials: UnboundedReceiver<ScriptedDial>,
     readings: Readings,
+    lifetimes: TaskTracker,
     stop: CancellationToken,
 }
 
 impl Bench {
     fn new() -> Self {
         let (dialer, dials) = dialer();
-        let readings = Readings::new();
-        let frontend = HttpConnect::new(dialer, readings.meters());
-        Bench { frontend, dials, readings, stop: CancellationToken::new() }
+        let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
+        let frontend = HttpConnect::new(dialer, readings.meters(), lifetimes.clone());
+        Bench { frontend, dials, readings, lifetimes, stop: CancellationToken::new() }
     }
 
     fn serve<S: Socket>(&self, socket: S) -> JoinHandle<()> {
@@ -94,6 +96,28 @@ async fn bytes_go_both_ways_after_the_answer() {
     assert_eq!(bench.readings.metrics.http_connections.count(), 0);
     assert_eq!(bench.readings.metrics.frontend_write.count(), 1);
     assert!(bench.readings.samples("stream_packets").is_empty(), "as in Go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_from_before_the_dial_until_the_clients_end() {
+    let mut bench = Bench::new();
+    // Less than the answer and the payload: writing takes what the client reads.
+    let (mut client, server) = duplex(64);
+    let _task = bench.serve(server);
+    client.write_all(REQUEST).await.unwrap();
+    let dial = bench.dial().await;
+    assert_eq!(bench.lifetimes.len(), 1, "for a dial");
+    let mut endpoint = dial.succeed();
+    expect_established(&mut client).await;
+    endpoint.stream.write_all(&[7; 1000]).await.unwrap();
+    drop(endpoint.stream);
+    bench.lifetimes.close();
+    let early = timeout(Duration::from_millis(500), bench.lifetimes.wait()).await;
+    assert!(early.is_err(), "for what the client has not taken");
+    assert_eq!(read_all(&mut client).await.len(), 1000);
+    drop(client);
+    timeout(SOON, bench.lifetimes.wait()).await.expect("no longer");
+    assert_eq!(endpoint.attached.await, Ok(None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,6 +241,7 @@ async fn refused_heads_are_answered() {
         ("CONNECT node HTTP/1.1\r\n\r\n", HeadError::Port),
         ("CONNECT a:1 HTTP/1.1\n\n", HeadError::BareLf),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HeadError::Version),
+        (&format!("CONNECT {}:1 HTTP/1.1\r\n\r\n", "a".repeat(1023)), HeadError::LongTarget),
         ("\u{16}\u{3}\u{1}", HeadError::Control),
     ] {
         assert_eq!(bench.answer_to(request.as_bytes()).await, answer::refusal(error));

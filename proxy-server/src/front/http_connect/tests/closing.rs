@@ -1,0 +1,90 @@
+//! The end of a client's socket against clients that do not play along, poll by poll.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use relay::{Ending, Local};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::*;
+use crate::front::testing::account;
+
+/// What a client's socket was asked for.
+#[derive(Debug, Default)]
+struct Seen {
+    reads: AtomicUsize,
+    aborted: AtomicBool,
+}
+
+/// A client that sends without end, and whose window may be closed for ever.
+#[derive(Debug, Default)]
+struct Hostile {
+    seen: Arc<Seen>,
+    takes_nothing: bool,
+}
+
+impl AsyncRead for Hostile {
+    fn poll_read(self: Pin<&mut Self>, _cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let reads = self.seen.reads.fetch_add(1, Ordering::Relaxed);
+        assert!(reads < 1000, "read without end in one turn");
+        buf.put_slice(b"more");
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Hostile {
+    fn poll_write(self: Pin<&mut Self>, _cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.takes_nothing { Poll::Pending } else { Poll::Ready(Ok(buf.len())) }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.takes_nothing { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}
+
+impl Socket for Hostile {
+    const LINGER: Duration = Duration::from_secs(1);
+
+    async fn send_head(&mut self, _head: &[u8]) -> io::Result<Hold> {
+        Ok(Hold::by_time())
+    }
+
+    fn abort(&self) {
+        self.seen.aborted.store(true, Ordering::Relaxed);
+    }
+}
+
+fn local(takes_nothing: bool) -> (SocketLocal<Hostile>, Arc<Seen>) {
+    let seen = Arc::<Seen>::default();
+    let socket = Hostile { seen: Arc::clone(&seen), takes_nothing };
+    (SocketLocal::new(socket, Bytes::new(), Hold::by_time(), account(&Readings::new())), seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
+    let (mut local, seen) = local(false);
+    let mut cx = Context::from_waker(Waker::noop());
+    for turn in 1..=10 {
+        assert!(local.poll_end(&mut cx, &Ending::Flushed).is_pending(), "lingers");
+        assert!(seen.reads.load(Ordering::Relaxed) <= 16 * turn);
+    }
+    tokio::time::advance(Hostile::LINGER).await;
+    assert!(local.poll_end(&mut cx, &Ending::Flushed).is_ready(), "no longer than that");
+    assert!(!seen.aborted.load(Ordering::Relaxed), "an orderly end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_nothing_is_cut_off() {
+    let (mut local, seen) = local(true);
+    let began = Instant::now();
+    let end = std::future::poll_fn(|cx| local.poll_end(cx, &Ending::Flushed));
+    timeout(Duration::from_secs(60), end).await.expect("an end");
+    assert_eq!(began.elapsed(), Duration::from_secs(10));
+    assert!(seen.aborted.load(Ordering::Relaxed), "reset");
+}
