@@ -98,16 +98,6 @@ impl Endpoint {
         Self::serve(|mut stream, shared| async move { digest_to_end(&mut stream, &shared).await }).await
     }
 
-    /// Reads to the end of the peer's bytes, and only then answers with `payload`: needs a half-close on the way in.
-    pub async fn answer_after_end(payload: Payload) -> Result<Self> {
-        Self::serve(move |mut stream, shared| async move {
-            digest_to_end(&mut stream, &shared).await;
-            let _ = payload.send(&mut stream).await;
-            let _ = stream.shutdown().await;
-        })
-        .await
-    }
-
     /// Accepts and does not read until [`Endpoint::release`]; then behaves as a sink.
     pub async fn stalled() -> Result<Self> {
         Self::serve(|mut stream, shared| async move {

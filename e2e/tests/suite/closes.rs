@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, expect_end, works};
-use e2e::frontend::{Conn, Mode, Tunnel};
-use e2e::pair::{FRONTS, Front, Pair, Setup};
+use e2e::frontend::{Conn, Tunnel};
+use e2e::pair::{FRONTS, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::{within, within_limit};
 use e2e::wild::{close_req, close_rsp, data, dial_req};
@@ -112,35 +112,6 @@ async fn an_endpoints_reset_ends_the_connection() -> Result<()> {
         drop(conn);
         pair.server().wait_metric("established_connections", &[], 0.0).await?;
         pair.agent().wait_metric("open_endpoint_connections", &[], 0.0).await?;
-    }
-    Ok(())
-}
-
-/// The endpoint ends its side; what the client still sends arrives whole.
-#[tokio::test]
-async fn the_endpoints_half_close_leaves_the_way_in_open() -> Result<()> {
-    let pair = Setup::http_connect().start().await?;
-    let (down, up) = (Payload::new(5, 1_000), Payload::new(6, 2_000_000));
-    let endpoint = Endpoint::source(down).await?;
-    let mut conn = pair.frontend().dial(&endpoint.target()).await?;
-    within("the endpoint's side", down.receive_all(&mut conn)).await??;
-    within("the client's side", up.send(&mut conn)).await??;
-    conn.shutdown().await?;
-    up.check(&endpoint.wait_received(1).await?[0].digest)
-}
-
-/// The client ends its side; the endpoint answers only then, and the answer arrives whole.
-#[tokio::test]
-async fn the_clients_half_close_leaves_the_way_out_open() -> Result<()> {
-    for front in [Front::Unix, Front::Tls] {
-        let pair = Setup::new(Mode::HttpConnect, front).start().await?;
-        let (up, down) = (Payload::new(7, 500_000), Payload::new(8, 2_000_000));
-        let endpoint = Endpoint::answer_after_end(down).await?;
-        let mut conn = pair.frontend().dial(&endpoint.target()).await?;
-        up.send(&mut conn).await?;
-        conn.shutdown().await?;
-        within("the answer", down.receive_all(&mut conn)).await??;
-        up.check(&endpoint.wait_received(1).await?[0].digest)?;
     }
     Ok(())
 }
