@@ -54,7 +54,9 @@ impl<S: Side> Link<S> {
         Some(before)
     }
 
-    /// Resets what holds up the link and drains too slowly; the largest first where only the sum is too much.
+    /// Resets what drains too slowly while the link is held up. Where a queue is above the hard cap, all slow ones
+    /// above the soft cap go at once: a thousand stalled readers must not hold up the link one after the other.
+    /// Where the sum is too much, the largest go first until half of the budget is free again.
     pub(crate) fn measure(&mut self, now: Time) {
         if !self.held_up() {
             return;
@@ -72,8 +74,10 @@ impl<S: Side> Link<S> {
             *watch = Watch { since: now, drained: 0 };
         }
         slow.sort_unstable_by(|a, b| b.cmp(a));
+        let (blocked, crowded) = (self.over_hard > 0, self.total_queued > self.limits.link_budget);
         for (queued, key) in slow {
-            if queued > self.limits.hard_cap || self.total_queued > self.limits.link_budget {
+            let stands_in_line = blocked && queued > self.limits.soft_cap.min(self.limits.hard_cap);
+            if stands_in_line || (crowded && self.total_queued > self.limits.link_budget / 2) {
                 self.reset_stalled(now, key);
             }
         }

@@ -602,6 +602,29 @@ fn a_queue_above_the_hard_cap_stops_receiving_and_a_slow_one_is_reset() {
 }
 
 #[test]
+fn all_that_stall_above_the_soft_cap_go_with_the_one_that_holds_up_the_link() {
+    let limits = Limits { soft_cap: 100, hard_cap: 1_000, ..Limits::default() };
+    let mut link: Link<Server> = Link::new(limits);
+    let keys: Vec<ConnKey> = (1..=3)
+        .map(|n| {
+            let key = link.dial("tcp", "a:1").unwrap();
+            controls(&mut link);
+            link.handle_packet(T0, dial_rsp(n, Ok(ConnectId(n))));
+            key
+        })
+        .collect();
+    events(&mut link);
+    for (key, charged) in keys.iter().zip([1_001, 900, 100]) {
+        link.queued(T0, *key, charged);
+    }
+    link.handle_timeout(at(2));
+    let stalled = |key| Event::Ended { key, end: End::Broken(Cause::Stalled) };
+    assert_eq!(events(&mut link), [stalled(keys[0]), stalled(keys[1])]);
+    assert!(link.receiving());
+    assert_eq!(link.total_queued(), 100);
+}
+
+#[test]
 fn a_queue_that_drains_fast_enough_is_left_alone() {
     let (mut link, key) = open_at_agent();
     let hard = Limits::default().hard_cap;
