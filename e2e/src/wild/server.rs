@@ -22,6 +22,10 @@ use crate::pki::Pki;
 use crate::stubs::agent_service_server::{AgentService, AgentServiceServer};
 use crate::wait::within;
 
+/// The receive windows of a connection and of its streams, in bytes: so wide that the size of a message is its sender's
+/// own choice.
+const WINDOW: u32 = 16 << 20;
+
 /// A server of the agent side only.
 pub struct WildServer {
     address: SocketAddr,
@@ -48,6 +52,8 @@ impl WildServer {
         let (found, links) = mpsc::channel(64);
         let service = Service { id: id.to_owned(), count, links: found };
         let serving = Server::builder()
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
             .add_service(AgentServiceServer::new(service))
             .serve_with_incoming(ReceiverStream::new(sockets));
         let serving = tokio::spawn(async move {

@@ -1,12 +1,16 @@
 //! Bytes arrive intact, both ways, in every way to reach a server.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, echoed};
 use e2e::frontend::{Conn, Mode, Tunnel};
 use e2e::pair::{Front, Setup};
 use e2e::payload::Payload;
+use e2e::wait::within;
 use e2e::wild::PacketStream;
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 /// Sizes around the buffers' edges.
@@ -84,11 +88,14 @@ async fn a_hundred_streams_share_one_connection() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
     let channel = pair.frontend().channel().await?;
+    // Taking turns is not sharing: nobody begins before all are connected.
+    let connected = Arc::new(Barrier::new(100));
     let mut running = JoinSet::new();
     for seed in 0..100 {
-        let (channel, target) = (channel.clone(), endpoint.target());
+        let (channel, target, connected) = (channel.clone(), endpoint.target(), connected.clone());
         running.spawn(async move {
             let tunnel = Tunnel::dial(PacketStream::proxy(channel), &target).await?;
+            within("a hundred streams at once", connected.wait()).await?;
             echo(Conn::Grpc(Box::new(tunnel)), Payload::new(seed, 50_000)).await
         });
     }

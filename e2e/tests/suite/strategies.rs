@@ -233,9 +233,12 @@ async fn ready_backends_are_counted_per_strategy() -> Result<()> {
     ];
     pair.server().wait_metric("ready_backends", &[("proxy_strategy", "default")], 3.0).await?;
     pair.server().wait_metric("ready_backends", &[("proxy_strategy", "defaultRoute")], 1.0).await?;
+    // Its host and its address.
+    pair.server().wait_metric("ready_backends", &[("proxy_strategy", "destHost")], 2.0).await?;
     drop(agents);
     pair.server().wait_metric("ready_backends", &[("proxy_strategy", "default")], 0.0).await?;
     pair.server().wait_metric("ready_backends", &[("proxy_strategy", "defaultRoute")], 0.0).await?;
+    pair.server().wait_metric("ready_backends", &[("proxy_strategy", "destHost")], 0.0).await?;
     Ok(())
 }
 

@@ -8,8 +8,10 @@ use e2e::exchange::works;
 use e2e::frontend::{Mode, Place};
 use e2e::pair::{Front, Setup};
 use e2e::pki::Pki;
+use e2e::wait::within;
 use e2e::wild::{AgentMeta, WildAgent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 #[tokio::test]
 async fn the_socket_file_has_mode_0770() -> Result<()> {
@@ -55,7 +57,7 @@ async fn let_in(address: std::net::SocketAddr, pki: &Pki) -> Result<bool> {
     // With TLS 1.3 the refusal comes behind the client's handshake.
     let _ = socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
     let mut byte = [0; 1];
-    let read = e2e::wait::within("an answer or a refusal", socket.read(&mut byte)).await?;
+    let read = within("an answer or a refusal", socket.read(&mut byte)).await?;
     Ok(read.is_ok_and(|count| count > 0))
 }
 
@@ -124,5 +126,14 @@ async fn the_agents_proxy_variables_are_honoured_but_never_for_loopback() -> Res
     let mut pair = Setup::grpc().agents(0).start().await?;
     pair.add_agent_with_env("proxied", &[("HTTPS_PROXY", "http://127.0.0.1:1")])?;
     pair.wait_connected().await?;
-    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    let proxy = TcpListener::bind("127.0.0.1:0").await?;
+    let mut far = Setup::grpc().agents(0).agent_arg("--proxy-server-host=far.example").start().await?;
+    far.add_agent_with_env("proxied", &[("HTTPS_PROXY", &format!("http://{}", proxy.local_addr()?))])?;
+    let (mut asked, _) = within("the agent at its proxy", proxy.accept()).await??;
+    let wanted = format!("CONNECT far.example:{} HTTP/1.1\r\n", far.server().agent_port());
+    let mut line = vec![0; wanted.len()];
+    within("the agent's request", asked.read_exact(&mut line)).await??;
+    assert_eq!(String::from_utf8_lossy(&line), wanted);
+    Ok(())
 }
