@@ -33,7 +33,10 @@ async fn bytes_arrive_both_ways_in_order() {
         from_endpoint.read_exact(&mut up),
         from_frontend.read_exact(&mut down),
     );
-    (a.unwrap(), b.unwrap(), c.unwrap(), d.unwrap());
+    a.unwrap();
+    b.unwrap();
+    c.unwrap();
+    d.unwrap();
     assert_eq!(up, sent);
     assert_eq!(down, sent);
 }
@@ -190,7 +193,8 @@ async fn a_thousand_connections_lose_no_byte_and_leave_nothing() {
             let mut received = vec![0; sent.len()];
             let (mut read, mut write) = tokio::io::split(&mut frontend.io);
             let (a, b) = tokio::join!(write.write_all(&sent), read.read_exact(&mut received));
-            (a.unwrap(), b.unwrap());
+            a.unwrap();
+            b.unwrap();
             assert_eq!(received, sent);
         });
     }

@@ -28,14 +28,14 @@ struct Lane {
 }
 
 /// One end of a stream in memory.
-pub struct MemoryWire {
+pub(crate) struct MemoryWire {
     out: Arc<Mutex<Lane>>,
     inward: Arc<Mutex<Lane>>,
     window: usize,
 }
 
 /// A stream whose directions hold `window` payload bytes each.
-pub fn wires(window: usize) -> (MemoryWire, MemoryWire) {
+pub(crate) fn wires(window: usize) -> (MemoryWire, MemoryWire) {
     let (a, b) = (Arc::new(Mutex::new(Lane::default())), Arc::new(Mutex::new(Lane::default())));
     let one = MemoryWire { out: Arc::clone(&a), inward: Arc::clone(&b), window };
     (one, MemoryWire { out: b, inward: a, window })
@@ -100,18 +100,18 @@ impl Drop for MemoryWire {
 }
 
 /// A local end over a pipe in memory, which reports how it ended.
-pub struct PipeLocal {
+pub(crate) struct PipeLocal {
     io: DuplexStream,
     ended: Option<oneshot::Sender<Ending>>,
 }
 
 /// The other side of a [`PipeLocal`].
-pub struct Peer {
-    pub io: DuplexStream,
-    pub ended: oneshot::Receiver<Ending>,
+pub(crate) struct Peer {
+    pub(crate) io: DuplexStream,
+    pub(crate) ended: oneshot::Receiver<Ending>,
 }
 
-pub fn pipe(capacity: usize) -> (PipeLocal, Peer) {
+pub(crate) fn pipe(capacity: usize) -> (PipeLocal, Peer) {
     let (ours, theirs) = tokio::io::duplex(capacity);
     let (tell, ended) = oneshot::channel();
     (PipeLocal { io: ours, ended: Some(tell) }, Peer { io: theirs, ended })
@@ -147,10 +147,10 @@ impl Local for PipeLocal {
 }
 
 /// What was counted, by name.
-pub type Counts = Arc<Mutex<HashMap<String, usize>>>;
+pub(crate) type Counts = Arc<Mutex<HashMap<String, usize>>>;
 
 #[derive(Clone, Default)]
-pub struct CountingMeter(pub Counts);
+pub(crate) struct CountingMeter(pub(crate) Counts);
 
 impl CountingMeter {
     fn count(&self, what: impl Into<String>) {
@@ -191,14 +191,14 @@ impl Meter for CountingMeter {
     }
 }
 
-pub enum ToServer {
+pub(crate) enum ToServer {
     Dial(oneshot::Sender<Result<ConnKey, DialError>>),
     Attach(ConnKey, PipeLocal),
     Abandon(ConnKey),
     Stop,
 }
 
-pub struct TestServer {
+pub(crate) struct TestServer {
     commands: mpsc::UnboundedReceiver<ToServer>,
     dials: HashMap<ConnKey, oneshot::Sender<Result<ConnKey, DialError>>>,
     stopping: bool,
@@ -233,7 +233,7 @@ impl Owner<Server> for TestServer {
 }
 
 /// Accepts every dial with a pipe, whose other side it hands out.
-pub struct TestAgent {
+pub(crate) struct TestAgent {
     peers: mpsc::UnboundedSender<Peer>,
     capacity: usize,
 }
@@ -253,17 +253,17 @@ impl Owner<Agent> for TestAgent {
 }
 
 /// A server and an agent that are connected.
-pub struct Pair {
-    pub server: mpsc::UnboundedSender<ToServer>,
-    pub endpoints: mpsc::UnboundedReceiver<Peer>,
-    pub server_counts: Counts,
-    pub agent_counts: Counts,
-    pub server_task: JoinHandle<LinkEnd>,
-    pub agent_task: JoinHandle<LinkEnd>,
+pub(crate) struct Pair {
+    pub(crate) server: mpsc::UnboundedSender<ToServer>,
+    pub(crate) endpoints: mpsc::UnboundedReceiver<Peer>,
+    pub(crate) server_counts: Counts,
+    pub(crate) agent_counts: Counts,
+    pub(crate) server_task: JoinHandle<LinkEnd>,
+    pub(crate) agent_task: JoinHandle<LinkEnd>,
 }
 
 impl Pair {
-    pub fn start(limits: Limits, window: usize, endpoint_capacity: usize) -> Self {
+    pub(crate) fn start(limits: Limits, window: usize, endpoint_capacity: usize) -> Self {
         let (server_wire, agent_wire) = wires(window);
         let (server, commands) = mpsc::unbounded_channel();
         let (peers, endpoints) = mpsc::unbounded_channel();
@@ -277,14 +277,14 @@ impl Pair {
         Pair { server, endpoints, server_counts, agent_counts, server_task, agent_task }
     }
 
-    pub async fn dial(&mut self) -> ConnKey {
+    pub(crate) async fn dial(&mut self) -> ConnKey {
         let (reply, answer) = oneshot::channel();
         assert!(self.server.send(ToServer::Dial(reply)).is_ok(), "the server runs");
         answer.await.expect("an answer").expect("a connection")
     }
 
     /// A frontend and the endpoint that it is connected to.
-    pub async fn connect(&mut self, frontend_capacity: usize) -> (Peer, Peer) {
+    pub(crate) async fn connect(&mut self, frontend_capacity: usize) -> (Peer, Peer) {
         let key = self.dial().await;
         let (local, frontend) = pipe(frontend_capacity);
         assert!(self.server.send(ToServer::Attach(key, local)).is_ok(), "the server runs");
