@@ -39,6 +39,7 @@ fn message_of(length: usize) -> Packet<Bytes> {
 
 #[tokio::test(start_paused = true)]
 async fn four_mebibytes_are_taken_and_one_byte_more_is_not() {
+    assert_eq!(MESSAGE_LIMIT, 4 * 1024 * 1024);
     let mut pair = pair().await;
     let longest = message_of(MESSAGE_LIMIT);
     pair.client.stream.send(longest.clone()).unwrap();
