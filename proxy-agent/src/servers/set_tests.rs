@@ -178,6 +178,13 @@ async fn draining_asks_every_server_and_opens_nothing_more() {
     let mut rig = Rig::new(2, vec![]);
     rig.until(2, 2).await;
     rig.drain.cancel();
+    // A stream that is lost before the signal is noticed is not asked any more.
+    let asked = async {
+        while *rig.drained.lock() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(1), asked).await.expect("both are asked");
     rig.lose("s0");
     rig.until(2, 1).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
