@@ -157,9 +157,6 @@ impl Link<Server> {
         self.arm(key, None);
         let cause = (!error.is_empty()).then_some(Cause::Peer(error));
         match self.table.get(key).map(|conn| &conn.state) {
-            Some(State::Closing { listens: false }) => {
-                self.finish(key, cause.map_or(End::Flushed, End::Broken))
-            }
             Some(State::Forgetting) => self.forget(key),
             _ => self.flush(now, key, cause, false),
         }

@@ -77,7 +77,7 @@ fn a_queue_that_has_just_grown_is_given_a_whole_window() {
     link.handle_timeout(at(2));
     assert_eq!(events(&mut link), [], "the sum has been too much for one second");
     link.handle_timeout(at(3));
-    assert_eq!(events(&mut link).len(), 1);
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Broken(Cause::Stalled) }]);
     assert!(link.receiving());
     assert_eq!(link.poll_timeout().map(|due| due > at(3)), Some(true));
 }
@@ -184,9 +184,13 @@ fn no_event_follows_an_abandon_not_even_one_that_was_due() {
 
 #[test]
 fn connections_that_come_and_go_leave_no_places_while_the_stream_takes_nothing() {
-    let (mut link, _) = agent(Limits { outbox: usize::MAX, ..Limits::default() }, 0);
+    let (mut link, stays) = agent(Limits { outbox: usize::MAX, ..Limits::default() }, 2);
+    link.readable(stays[0]);
+    link.readable(stays[1]);
+    assert!(matches!(link.poll_transmit(1), Some(Transmit::Read { .. })));
+    link.read(T0, stays[0], ReadOutcome::Data(1));
     let mut sizes = Vec::new();
-    for n in 1..=2_000 {
+    for n in 3..=2_000 {
         dial(&mut link, n);
         let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!("one dial is wanted") };
         link.dialed(key, Ok(()));
@@ -196,6 +200,15 @@ fn connections_that_come_and_go_leave_no_places_while_the_stream_takes_nothing()
         sizes.push(format!("{link:?}").matches("ConnKey").count());
     }
     assert!(sizes.iter().all(|places| *places < 100), "{:?}", sizes.iter().max());
+    let mut sent =
+        std::iter::from_fn(|| link.poll_transmit(1)).skip_while(|next| matches!(next, Transmit::Control(_)));
+    for key in [stays[1], stays[0]] {
+        assert!(
+            matches!(sent.next(), Some(Transmit::Read { key: of, .. }) if of == key),
+            "who lives keeps its place"
+        );
+    }
+    assert_eq!(sent.next(), None);
 }
 
 #[test]
@@ -356,4 +369,68 @@ fn what_is_under_way_is_told() {
     assert_eq!((link.len(), link.is_empty(), link.is_lost()), (1, false, true));
     link.queued(T0, keys[0], 0);
     assert_eq!((link.len(), link.is_empty()), (0, true));
+}
+
+#[test]
+fn a_source_is_asked_only_while_its_connection_is_open_or_flushes() {
+    let mut link: Link<Server> = Link::new(Limits::default());
+    let key = link.dial("tcp", "a:1").unwrap();
+    link.readable(key);
+    assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(_))));
+    assert_eq!(link.poll_transmit(1), None, "while it is dialled");
+    let (mut link, keys) = server(Limits::default(), 1);
+    link.read(T0, keys[0], ReadOutcome::Eof);
+    assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(_))));
+    link.readable(keys[0]);
+    assert_eq!(link.poll_transmit(1), None, "after its end");
+}
+
+#[test]
+fn a_write_that_fails_after_a_close_ends_the_connection_at_once() {
+    let broken = |key| [Event::Ended { key, end: End::Broken(Cause::Local("broken pipe".into())) }];
+    let (mut link, keys) = agent(Limits::default(), 1);
+    link.queued(T0, keys[0], 600);
+    link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
+    link.write_failed(T0, keys[0], "broken pipe".into());
+    assert_eq!(events(&mut link), broken(keys[0]));
+
+    let (mut link, keys) = server(Limits::default(), 1);
+    link.queued(T0, keys[0], 600);
+    link.read(T0, keys[0], ReadOutcome::Eof);
+    link.write_failed(T0, keys[0], "broken pipe".into());
+    assert_eq!(events(&mut link), broken(keys[0]));
+    assert_eq!(link.poll_timeout(), Some(at(10)), "CLOSE_RSP is still awaited");
+}
+
+#[test]
+fn the_young_are_spared_while_the_old_are_measured() {
+    let limits = Limits { link_budget: 100_000, ..Limits::default() };
+    let (mut link, keys) = server(limits, 2);
+    link.queued(T0, keys[0], 101_000);
+    link.queued(at(1), keys[1], 200_000);
+    link.handle_timeout(at(2));
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Broken(Cause::Stalled) }]);
+    link.handle_timeout(at(4));
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[1], end: End::Broken(Cause::Stalled) }]);
+    assert!(link.receiving());
+}
+
+#[test]
+fn connections_that_are_closing_are_reset_too_when_they_hold_up_the_link() {
+    let above = Limits::default().hard_cap + 1;
+    let stalled = |key| [Event::Ended { key, end: End::Broken(Cause::Stalled) }];
+    let (mut link, keys) = server(Limits::default(), 1);
+    link.queued(T0, keys[0], above);
+    link.read(T0, keys[0], ReadOutcome::Eof);
+    link.handle_timeout(at(2));
+    assert_eq!(events(&mut link), stalled(keys[0]), "it awaits CLOSE_RSP");
+    assert_eq!((link.receiving(), link.len()), (true, 1), "and its number is kept");
+
+    let (mut link, keys) = agent(Limits::default(), 1);
+    link.queued(T0, keys[0], above);
+    link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
+    link.handle_timeout(at(2));
+    assert_eq!(events(&mut link), stalled(keys[0]), "it flushes");
+    assert_eq!((link.receiving(), link.len()), (true, 0));
+    assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseRsp { .. }))));
 }
