@@ -184,7 +184,7 @@ async fn draining_asks_every_server_and_opens_nothing_more() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(1), asked).await.expect("both are asked");
+    timeout(Duration::from_secs(1), asked).await.expect("both are asked");
     rig.lose("s0");
     rig.until(2, 1).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
