@@ -434,3 +434,29 @@ fn connections_that_are_closing_are_reset_too_when_they_hold_up_the_link() {
     assert_eq!((link.receiving(), link.len()), (true, 0));
     assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseRsp { .. }))));
 }
+
+#[test]
+fn a_sum_that_is_exactly_the_budget_resets_nobody() {
+    let limits =
+        Limits { soft_cap: 500, hard_cap: 1_000, link_budget: 1_500, min_drain: 100, ..Limits::default() };
+    let (mut link, keys) = server(limits, 2);
+    link.queued(T0, keys[0], 1_200);
+    link.queued(T0, keys[1], 499);
+    link.queued(at(1), keys[0], 1_001);
+    link.handle_timeout(at(2));
+    assert_eq!(events(&mut link), [], "one drains well, the other does not stand in line");
+    assert!(!link.receiving());
+}
+
+#[test]
+fn the_end_of_a_source_that_is_thrown_away_changes_nothing() {
+    let (mut link, keys) = agent(Limits::default(), 1);
+    link.queued(T0, keys[0], 600);
+    link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Discard { key: keys[0] }));
+    link.read(T0, keys[0], ReadOutcome::Eof);
+    assert_eq!(link.poll_transmit(1), None, "CLOSE_RSP is not due before the flush is over");
+    link.queued(at(1), keys[0], 0);
+    assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseRsp { .. }))));
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Flushed }]);
+}
