@@ -115,6 +115,38 @@ fn scenarios() -> Vec<Scenario> {
             )
         },
         Scenario {
+            calm: true,
+            ..one(
+                "an endpoint that echoes into a closed connection",
+                Plan {
+                    endpoint_echoes: true,
+                    ..plan(&[Send(2), Send(2), Eof], &[Send(1), Send(1), Send(1), Send(1)])
+                },
+            )
+        },
+        Scenario {
+            deaf_to_dial_cls: true,
+            ..two(
+                "an agent that ignores DIAL_CLS, and endpoints that stay",
+                Plan { abandon: true, ..plan(&[Send(1), Eof], &[Send(1)]) },
+                Plan { abandon: true, ..plan(&[Eof], &[Send(1)]) },
+            )
+        },
+        Scenario {
+            plans: vec![
+                Plan { abandon: true, ..plan(&[Eof], &[]) },
+                Plan { abandon: true, ..plan(&[Eof], &[]) },
+            ],
+            ..one("a late dial and a place that is used again", Plan::default())
+        },
+        Scenario {
+            hurried_ticks: 1,
+            ..one(
+                "sinks that break while their sources stay",
+                Plan { frontend_breaks: true, ..plan(&[Send(1), Send(1)], &[Send(1), Send(1)]) },
+            )
+        },
+        Scenario {
             loss: true,
             hurried_ticks: 1,
             ..one(

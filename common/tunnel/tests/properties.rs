@@ -45,6 +45,7 @@ fn plans() -> impl Strategy<Value = Plan> {
             endpoint_breaks,
             frontend_stuck,
             endpoint_stuck,
+            endpoint_echoes: false,
         },
     )
 }
@@ -74,6 +75,7 @@ fn worlds() -> impl Strategy<Value = Scenario> {
                     drain,
                     deaf_to_dial_cls,
                     closes_twice,
+                    calm: false,
                     limits,
                 }
             },

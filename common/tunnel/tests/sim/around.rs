@@ -93,15 +93,43 @@ impl Around {
 
     /// Looks at a control packet that goes out.
     fn sent(&mut self, half: Half, packet: &tunnel::Control) -> Checked {
-        let (Packet::CloseReq { id } | Packet::CloseRsp { id, .. }) = packet else { return Ok(()) };
-        let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(*id)) else {
+        let id = match packet {
+            Packet::DialReq { random, .. } => {
+                self.dials_sent |= 1 << random.0;
+                return Ok(());
+            }
+            Packet::DialCls { random } => {
+                ensure!(
+                    self.dials_sent & (1 << random.0) != 0,
+                    "dial {random} is cancelled and was never sent"
+                );
+                return Ok(());
+            }
+            Packet::CloseReq { id } | Packet::CloseRsp { id, .. } => *id,
+            Packet::DialRsp { .. } | Packet::Data { .. } | Packet::Drain => return Ok(()),
+        };
+        let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(id)) else {
             return Err(format!("a close of {id}, which was never open"));
         };
-        let known = !matches!(packet, Packet::CloseRsp { error, .. }
-            if error == "Unknown connectID" || error == "unrecognized connectID");
-        if half == Half::Agent && known {
-            pair.last_words += 1;
-            ensure!(pair.last_words == 1, "a second CLOSE_RSP of {id}");
+        match packet {
+            Packet::CloseRsp { error, .. }
+                if error != "Unknown connectID" && error != "unrecognized connectID" =>
+            {
+                pair.last_words += 1;
+                pair.error_named = !error.is_empty();
+                ensure!(pair.last_words == 1, "a second CLOSE_RSP of {id}");
+                let endpoint = &pair.ends[1];
+                let answers = endpoint.peer_closed && !endpoint.source_over && !endpoint.failed;
+                ensure!(
+                    !answers || self.time_passed || endpoint.queue.is_empty(),
+                    "CLOSE_REQ of {id} is answered before what came ahead of it was taken"
+                );
+            }
+            Packet::CloseReq { .. } if pair.ends[0].opened => {
+                let again = pair.ends[0].close_sent && !self.time_passed;
+                ensure!(!again, "a second CLOSE_REQ of {id}");
+            }
+            _ => {}
         }
         pair.ends[half as usize].close_sent = true;
         Ok(())
@@ -159,6 +187,7 @@ impl Around {
                     let end = &mut self.pairs[conn].ends[0];
                     ensure!(end.phase == Phase::Dialing(key), "connection {conn} opened twice");
                     end.phase = Phase::Open(key);
+                    end.opened = true;
                     link.readable(key);
                 }
                 Event::DialFailed { key, error } => {

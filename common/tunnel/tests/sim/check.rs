@@ -44,6 +44,10 @@ impl World {
         ensure!(!scenario.drain || lost || around.drain_told, "the drain was not told");
         for (conn, pair) in around.pairs.iter().enumerate() {
             let [frontend, endpoint] = &pair.ends;
+            for end in [frontend, endpoint] {
+                let broken = matches!(end.end, Some(End::Broken(_)));
+                ensure!(!(scenario.calm && broken), "connection {conn} ended by {:?}", end.end);
+            }
             ensure!(frontend.phase == Phase::Over, "the frontend of connection {conn} was told no end");
             ensure!(
                 matches!(endpoint.phase, Phase::Over | Phase::Idle),
@@ -124,6 +128,8 @@ impl Around {
                         there.sent
                     );
                 }
+                let named = half == Half::Server && here.peer_closed && pair.error_named;
+                ensure!(!named, "connection {conn}: the agent's error became an orderly end");
                 here.peer_closed || here.source_over
             }
             End::Broken(Cause::LinkLost) => {

@@ -66,6 +66,8 @@ pub(crate) struct LocalEnd {
     /// Its source is being thrown away; no DATA may follow.
     pub(crate) discarding: bool,
     pub(crate) abandoned: bool,
+    /// Its connection was open once.
+    pub(crate) opened: bool,
     pub(crate) end: Option<End>,
 }
 
@@ -87,6 +89,7 @@ impl LocalEnd {
             close_sent: false,
             discarding: false,
             abandoned: false,
+            opened: false,
             end: None,
         }
     }

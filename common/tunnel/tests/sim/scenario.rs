@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) frontend_stuck: bool,
     /// The endpoint takes nothing.
     pub(crate) endpoint_stuck: bool,
+    /// The endpoint takes more only once what it sent was read, as one that echoes does.
+    pub(crate) endpoint_echoes: bool,
     /// Writing to the frontend may fail at any moment.
     pub(crate) frontend_breaks: bool,
     /// Writing to the endpoint may fail at any moment.
@@ -60,6 +62,8 @@ pub(crate) struct Scenario {
     pub(crate) deaf_to_dial_cls: bool,
     /// Each CLOSE_REQ arrives twice.
     pub(crate) closes_twice: bool,
+    /// Every connection must end in order.
+    pub(crate) calm: bool,
     /// The bounds of both links.
     pub(crate) limits: Limits,
 }
@@ -77,6 +81,7 @@ impl Default for Scenario {
             drain: false,
             deaf_to_dial_cls: false,
             closes_twice: false,
+            calm: false,
             limits: Limits::default(),
         }
     }

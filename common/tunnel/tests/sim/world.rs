@@ -44,6 +44,8 @@ pub(crate) struct Pair {
     pub(crate) id: Option<ConnectId>,
     /// CLOSE_RSP that the agent sent while it knew the number.
     pub(crate) last_words: u8,
+    /// The agent's close named an error.
+    pub(crate) error_named: bool,
 }
 
 /// The lanes, the local ends and the clock: everything but the links.
@@ -55,6 +57,8 @@ pub(crate) struct Around {
     pub(crate) pairs: Vec<Pair>,
     pub(crate) lost: [bool; 2],
     pub(crate) hurried_ticks: u8,
+    /// The dial ids that were sent, a bit for each.
+    pub(crate) dials_sent: u64,
     pub(crate) drained: bool,
     pub(crate) drain_told: bool,
     /// A close was answered, or given up, before its flush was over: time has passed.
@@ -71,7 +75,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let pair = Pair { ends: [LocalEnd::new(), LocalEnd::new()], id: None, last_words: 0 };
+        let pair =
+            Pair { ends: [LocalEnd::new(), LocalEnd::new()], id: None, last_words: 0, error_named: false };
         let mut world = World {
             server: Link::new(scenario.limits.clone()),
             agent: Link::new(scenario.limits.clone()),
@@ -81,6 +86,7 @@ impl World {
                 pairs: vec![pair; scenario.plans.len()],
                 lost: [false; 2],
                 hurried_ticks: 0,
+                dials_sent: 0,
                 drained: false,
                 drain_told: false,
                 time_passed: false,
@@ -113,7 +119,13 @@ impl World {
             }
             let sides = [
                 (Half::Server, frontend, &plan.frontend, plan.frontend_breaks, plan.frontend_stuck),
-                (Half::Agent, endpoint, &plan.endpoint, plan.endpoint_breaks, plan.endpoint_stuck),
+                (
+                    Half::Agent,
+                    endpoint,
+                    &plan.endpoint,
+                    plan.endpoint_breaks,
+                    plan.endpoint_stuck || (plan.endpoint_echoes && endpoint.unread()),
+                ),
             ];
             for (half, end, script, breaks, stuck) in sides {
                 if end.open().is_none() {
