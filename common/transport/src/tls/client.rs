@@ -10,8 +10,13 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
+use super::material::Material;
 use super::odd::{Report, ServerCerts};
-use super::{ALPN_H2, HandshakeError, OddPkiObserver, Reloadable, TlsError, TlsVersion, pem, system};
+use super::validity::Judge;
+use super::{
+    ALPN_H2, HandshakeError, OddPkiObserver, Reloadable, Rotating, TlsError, TlsVersion, Validities, Validity,
+    pem, system,
+};
 
 /// A TLS stream as the agent has it.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
@@ -48,7 +53,15 @@ struct Shared {
     options: ClientTlsOptions,
     name: ServerName<'static>,
     observer: OddPkiObserver,
-    config: Reloadable<ClientConfig>,
+    current: Reloadable<Generation>,
+}
+
+/// One generation of configuration, and what it was made from.
+#[derive(Debug)]
+struct Generation {
+    material: Material,
+    validities: Validities,
+    config: Arc<ClientConfig>,
 }
 
 impl ClientTls {
@@ -59,17 +72,17 @@ impl ClientTls {
     /// is none.
     pub fn load(options: ClientTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
         let name = server_name(&options.server_name)?;
-        let config = Reloadable::new(config(&options, &observer)?);
-        Ok(Self { shared: Arc::new(Shared { options, name, observer, config }) })
+        let current =
+            Reloadable::new(generation(&options, &observer, options.read()?, Judge::AtStart)?);
+        Ok(Self { shared: Arc::new(Shared { options, name, observer, current }) })
     }
 
-    /// Reads the files again, for handshakes from now on.
+    /// Reads the files again, for handshakes from now on. Sessions of before cannot be resumed.
     ///
     /// # Errors
-    /// As [`ClientTls::load`]; the configuration in use stays.
+    /// As [`ClientTls::load`], and a certificate that is not valid now; the configuration in use stays.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.shared.config.store(config(&self.shared.options, &self.shared.observer)?);
-        Ok(())
+        self.take(&self.read()?)
     }
 
     /// The files and settings this was made from.
@@ -86,7 +99,40 @@ impl ClientTls {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        Ok(TlsConnector::from(self.shared.config.load()).connect(self.shared.name.clone(), io).await?)
+        Ok(TlsConnector::from(Arc::clone(&self.shared.current.load().config)).connect(self.shared.name.clone(), io).await?)
+    }
+}
+
+impl Rotating for ClientTls {
+    type Material = Material;
+
+    fn read(&self) -> Result<Material, TlsError> {
+        self.shared.options.read()
+    }
+
+    fn uses(&self, material: &Material) -> bool {
+        self.shared.current.load().material == *material
+    }
+
+    fn take(&self, material: &Material) -> Result<(), TlsError> {
+        let Shared { options, observer, current, .. } = &*self.shared;
+        current.store(generation(options, observer, material.clone(), Judge::AtReload)?);
+        Ok(())
+    }
+
+    fn validities(&self) -> Validities {
+        self.shared.current.load().validities
+    }
+}
+
+impl ClientTlsOptions {
+    fn read(&self) -> Result<Material, TlsError> {
+        let pair = self.identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
+        let authorities = match &self.ca {
+            CaSource::File(path) => Some(path.as_path()),
+            CaSource::System => None,
+        };
+        Material::read(pair, authorities)
     }
 }
 
@@ -105,20 +151,32 @@ fn server_name(text: &str) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(text.to_owned()).map_err(|_| TlsError::ServerName(text.to_owned()))
 }
 
-fn config(options: &ClientTlsOptions, observer: &OddPkiObserver) -> Result<ClientConfig, TlsError> {
+fn generation(
+    options: &ClientTlsOptions,
+    observer: &OddPkiObserver,
+    material: Material,
+    judge: Judge,
+) -> Result<Generation, TlsError> {
     let provider = super::shared_provider();
-    let roots = match &options.ca {
-        CaSource::File(path) => pem::certificates(path)?,
-        CaSource::System => system::roots()?,
+    let mut validities = Validities::default();
+    let roots = match &material.authorities {
+        Some(file) => {
+            let roots = pem::certificates(file)?;
+            validities.authorities = Validity::of(&roots);
+            roots
+        }
+        None => system::roots()?,
     };
     let verifier = ServerCerts::new(roots, Arc::clone(&provider), Report::new(Arc::clone(observer)))?;
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier));
-    let mut config = match &options.identity {
+    let mut config = match &material.pair {
         Some((cert, key)) => {
             let pair = pem::certified_key(cert, key, &provider)?;
+            judge.chain(cert, &pair.cert)?;
+            validities.own = Validity::of(&pair.cert);
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
         }
         None => builder.with_no_client_auth(),
@@ -127,5 +185,5 @@ fn config(options: &ClientTlsOptions, observer: &OddPkiObserver) -> Result<Clien
     if !config.alpn_protocols.iter().any(|name| name == ALPN_H2) {
         config.alpn_protocols.push(ALPN_H2.to_vec());
     }
-    Ok(config)
+    Ok(Generation { material, validities, config: Arc::new(config) })
 }

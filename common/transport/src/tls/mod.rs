@@ -10,6 +10,7 @@
 mod client;
 mod error;
 mod identity;
+mod material;
 mod odd;
 mod pem;
 mod reload;
@@ -18,7 +19,9 @@ mod suites;
 mod system;
 #[cfg(test)]
 mod tests;
+mod validity;
 mod version;
+mod watch;
 
 use std::sync::Arc;
 
@@ -27,11 +30,14 @@ use rustls::crypto::CryptoProvider;
 pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
 pub use error::{HandshakeError, TlsError, TlsFlagError};
 pub use identity::PeerIdentity;
+pub use material::{Material, Rotating, Validities};
 pub use odd::{OddPki, OddPkiObserver, ignore_odd_pki};
 pub use reload::Reloadable;
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
 pub use suites::CipherSuites;
+pub use validity::{Validity, now as unix_now};
 pub use version::TlsVersion;
+pub use watch::{Rotated, watch};
 
 /// ALPN name of HTTP/2, which gRPC speaks.
 pub const ALPN_H2: &[u8] = b"h2";

@@ -1,6 +1,5 @@
 //! Certificates and keys out of PEM files.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
@@ -10,19 +9,19 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::TlsError;
+use super::material::Contents;
 
 /// All certificates of a file, in order; at least one, each of them well-formed.
-pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let text = read(path)?;
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&text)
+pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(file.bytes())
         .collect::<Result<_, _>>()
-        .map_err(|error| broken(path, &error))?;
+        .map_err(|error| broken(file, &error))?;
     if found.is_empty() {
-        return Err(TlsError::NoCertificate { path: path.to_owned() });
+        return Err(TlsError::NoCertificate { path: file.path().to_owned() });
     }
     for (index, der) in found.iter().enumerate() {
         well_formed(der).map_err(|why| TlsError::Certificate {
-            path: path.to_owned(),
+            path: file.path().to_owned(),
             number: index + 1,
             why,
         })?;
@@ -32,46 +31,41 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 
 /// A certificate chain with its key, known to belong together.
 pub(super) fn certified_key(
-    cert: &Path,
-    key: &Path,
+    cert: &Contents,
+    key: &Contents,
     provider: &CryptoProvider,
 ) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = certificates(cert)?;
     let signer = provider
         .key_provider
         .load_private_key(private_key(key)?)
-        .map_err(|error| TlsError::Key { path: key.to_owned(), why: error.to_string() })?;
+        .map_err(|error| TlsError::Key { path: key.path().to_owned(), why: error.to_string() })?;
     let pair = Arc::new(CertifiedKey::new(chain, signer));
     if matches(&pair) {
         return Ok(pair);
     }
-    Err(TlsError::Mismatch { cert: cert.to_owned(), key: key.to_owned() })
+    Err(TlsError::Mismatch { cert: cert.path().to_owned(), key: key.path().to_owned() })
 }
 
 /// The first key of a file: PKCS#1, PKCS#8 or SEC1.
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let text = read(path)?;
-    if is_encrypted(&text) {
-        return Err(TlsError::EncryptedKey { path: path.to_owned() });
+fn private_key(file: &Contents) -> Result<PrivateKeyDer<'static>, TlsError> {
+    if is_encrypted(file.bytes()) {
+        return Err(TlsError::EncryptedKey { path: file.path().to_owned() });
     }
-    PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-        pem::Error::NoItemsFound => TlsError::NoKey { path: path.to_owned() },
-        other => broken(path, &other),
+    PrivateKeyDer::from_pem_slice(file.bytes()).map_err(|error| match error {
+        pem::Error::NoItemsFound => TlsError::NoKey { path: file.path().to_owned() },
+        other => broken(file, &other),
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(path).map_err(|error| TlsError::read(path, error))
-}
-
-fn broken(path: &Path, error: &pem::Error) -> TlsError {
+fn broken(file: &Contents, error: &pem::Error) -> TlsError {
     let why = match error {
         pem::Error::MissingSectionEnd { .. } => "a block has no END line (is the file cut off?)".to_owned(),
         pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed".to_owned(),
         pem::Error::Base64Decode(_) => "a block is not valid base64".to_owned(),
         other => other.to_string(),
     };
-    TlsError::Pem { path: path.to_owned(), why }
+    TlsError::Pem { path: file.path().to_owned(), why }
 }
 
 /// PKCS#8 says it in the label, the older forms in a header inside the block.

@@ -9,9 +9,12 @@ use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 
+use super::material::Material;
 use super::odd::{ClientCerts, Report};
+use super::validity::Judge;
 use super::{
-    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, OddPkiObserver, Reloadable, TlsError, TlsVersion, pem,
+    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, OddPkiObserver, Reloadable, Rotating, TlsError,
+    TlsVersion, Validities, Validity, pem,
 };
 
 /// A TLS stream as a listener has it.
@@ -38,6 +41,9 @@ pub struct ServerTlsOptions {
 /// One generation of configuration.
 #[derive(Debug)]
 struct Configs {
+    /// What it was made from.
+    material: Material,
+    validities: Validities,
     /// With the listener's protocols.
     usual: Arc<ServerConfig>,
     /// Without any, see [`ignores_alpn`].
@@ -62,7 +68,7 @@ impl ServerTls {
     /// # Errors
     /// Files that are missing, unreadable, malformed or do not belong together.
     pub fn load(options: ServerTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
-        let configs = Reloadable::new(configs(&options, &observer)?);
+        let configs = Reloadable::new(configs(&options, &observer, options.read()?, Judge::AtStart)?);
         Ok(Self { shared: Arc::new(Shared { options, observer, configs }) })
     }
 
@@ -70,10 +76,9 @@ impl ServerTls {
     /// so a client whose authority was removed has to show a certificate.
     ///
     /// # Errors
-    /// As [`ServerTls::load`]; the configuration in use stays.
+    /// As [`ServerTls::load`], and a certificate that is not valid now; the configuration in use stays.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.shared.configs.store(configs(&self.shared.options, &self.shared.observer)?);
-        Ok(())
+        self.take(&self.read()?)
     }
 
     /// The files and settings this was made from.
@@ -98,6 +103,35 @@ impl ServerTls {
     }
 }
 
+impl Rotating for ServerTls {
+    type Material = Material;
+
+    fn read(&self) -> Result<Material, TlsError> {
+        self.shared.options.read()
+    }
+
+    fn uses(&self, material: &Material) -> bool {
+        self.shared.configs.load().material == *material
+    }
+
+    fn take(&self, material: &Material) -> Result<(), TlsError> {
+        let Shared { options, observer, configs: current } = &*self.shared;
+        current.store(configs(options, observer, material.clone(), Judge::AtReload)?);
+        Ok(())
+    }
+
+    fn validities(&self) -> Validities {
+        self.shared.configs.load().validities
+    }
+}
+
+impl ServerTlsOptions {
+    fn read(&self) -> Result<Material, TlsError> {
+        let pair = (self.cert.as_path(), self.key.as_path());
+        Material::read(Some(pair), self.client_ca.as_deref())
+    }
+}
+
 impl std::fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("ServerTls").field(&self.shared.options).finish()
@@ -117,17 +151,28 @@ fn ignores_alpn<'a>(ours: &[Vec<u8>], offered: impl Iterator<Item = &'a [u8]>) -
     http1 && ours.iter().any(|our| our == ALPN_H2)
 }
 
-fn configs(options: &ServerTlsOptions, observer: &OddPkiObserver) -> Result<Configs, TlsError> {
+fn configs(
+    options: &ServerTlsOptions,
+    observer: &OddPkiObserver,
+    material: Material,
+    judge: Judge,
+) -> Result<Configs, TlsError> {
     let mut provider = super::provider();
     options.suites.select(&mut provider.cipher_suites);
     let provider = Arc::new(provider);
-    let pair = pem::certified_key(&options.cert, &options.key, &provider)?;
+    let Some((cert, key)) = &material.pair else {
+        return Err(TlsError::NoCertificate { path: options.cert.clone() });
+    };
+    let pair = pem::certified_key(cert, key, &provider)?;
+    judge.chain(cert, &pair.cert)?;
+    let mut validities = Validities { own: Validity::of(&pair.cert), authorities: None };
     let protocols = options.min_version.protocols(options.suites.has_tls12());
     let builder =
         ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(protocols)?;
-    let builder = match &options.client_ca {
-        Some(path) => {
-            let roots = pem::certificates(path)?;
+    let builder = match &material.authorities {
+        Some(file) => {
+            let roots = pem::certificates(file)?;
+            validities.authorities = Validity::of(&roots);
             let report = Report::new(Arc::clone(observer));
             builder.with_client_cert_verifier(Arc::new(ClientCerts::new(roots, provider, report)?))
         }
@@ -136,5 +181,5 @@ fn configs(options: &ServerTlsOptions, observer: &OddPkiObserver) -> Result<Conf
     let without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
     let mut usual = without_alpn.clone();
     usual.alpn_protocols.clone_from(&options.alpn);
-    Ok(Configs { usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) })
+    Ok(Configs { material, validities, usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) })
 }

@@ -9,4 +9,5 @@ mod odd;
 mod odd_handshake;
 mod pki;
 mod reload;
+mod watch;
 mod world;

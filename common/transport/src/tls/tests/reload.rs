@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::pki::{Pair, ca, leaf};
 use super::world::{NAME, World, shake};
-use crate::tls::PeerIdentity;
+use crate::tls::{PeerIdentity, Rotating, ignore_odd_pki};
 
 fn copy(pair: &(PathBuf, PathBuf), cert: &Path, key: &Path) {
     std::fs::copy(&pair.0, cert).unwrap();
@@ -41,4 +41,79 @@ async fn a_removed_client_authority_ends_resumption() {
     assert_eq!(world.server.client_ca.as_ref(), Some(&world.ca));
     server.reload().unwrap();
     shake(&server, &client).await.refused_by_server();
+}
+
+#[tokio::test]
+async fn a_removed_server_authority_ends_resumption_at_the_client() {
+    let world = World::new();
+    let (server, client) = (world.server(), world.client());
+    shake(&server, &client).await.both();
+    let (_, resumed) = shake(&server, &client).await.both();
+    assert_eq!(resumed.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Resumed));
+    world.files.certs("root.crt", &[&Pair::self_signed(ca("other")).der]);
+    client.reload().unwrap();
+    shake(&server, &client).await.refused_by_client();
+}
+
+#[tokio::test]
+async fn a_pair_that_does_not_match_keeps_the_old() {
+    let world = World::new();
+    let (server, client) = (world.server(), world.client());
+    let fresh = world.files.pair("fresh", &world.root.issue(leaf(&[NAME])));
+    std::fs::copy(&fresh.1, &world.server.key).unwrap();
+    let error = server.reload().unwrap_err().to_string();
+    assert!(error.contains("does not match"), "{error}");
+    shake(&server, &client).await.both();
+}
+
+/// At the start there is nothing better; later there is.
+#[tokio::test]
+async fn a_certificate_out_of_its_time_is_taken_at_the_start_only() {
+    let world = World::new();
+    let (server, client) = (world.server(), world.client());
+    for (name, from, to, why) in
+        [("old", 2000, 2001, "expired"), ("new", 2900, 2901, "not valid before"), ("good", 2000, 2900, "")]
+    {
+        let mut params = leaf(&[NAME, "client.test"]);
+        params.not_before = rcgen::date_time_ymd(from, 1, 1);
+        params.not_after = rcgen::date_time_ymd(to, 1, 1);
+        let pair = world.files.pair(name, &world.root.issue(params));
+        copy(&pair, &world.server.cert, &world.server.key);
+        let own = world.client.identity.clone().unwrap();
+        copy(&pair, &own.0, &own.1);
+        for (reloaded, loaded) in [
+            (server.reload(), crate::tls::ServerTls::load(world.server.clone(), ignore_odd_pki()).map(drop)),
+            (client.reload(), crate::tls::ClientTls::load(world.client.clone(), ignore_odd_pki()).map(drop)),
+        ] {
+            loaded.unwrap();
+            match why {
+                "" => reloaded.unwrap(),
+                why => {
+                    let error = reloaded.unwrap_err().to_string();
+                    assert!(error.contains(why) && error.contains("certificate number 1"), "{error}");
+                }
+            }
+        }
+        shake(&server, &client).await.both();
+    }
+}
+
+#[test]
+fn what_changed_is_seen_and_when_it_ends_is_known() {
+    let world = World::new();
+    let server = world.server();
+    assert!(server.uses(&server.read().unwrap()));
+    let authority = server.validities().authorities.unwrap();
+    let mut soon = ca("soon");
+    soon.not_after = rcgen::date_time_ymd(2030, 1, 1);
+    let soon = Pair::self_signed(soon);
+    world.files.certs("root.crt", &[&world.root.der, &soon.der]);
+    let material = server.read().unwrap();
+    assert!(!server.uses(&material));
+    server.take(&material).unwrap();
+    assert!(server.uses(&material));
+    assert!(!format!("{material:?}").contains("PRIVATE"), "a key is no text");
+    let now = server.validities().authorities.unwrap();
+    assert_eq!(now.not_after, 1_893_456_000, "the earliest end of the bundle");
+    assert!(now.not_after < authority.not_after);
 }

@@ -1,0 +1,88 @@
+//! From when until when certificates are valid.
+
+use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::TlsError;
+use super::material::Contents;
+
+/// A span of time, in seconds of Unix time, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The first second.
+    pub not_before: i64,
+    /// The last second.
+    pub not_after: i64,
+}
+
+impl Validity {
+    /// The time in which every one of these is valid: the file is as old as its oldest certificate. `None` without
+    /// any that parses.
+    pub(super) fn of(certs: &[CertificateDer<'_>]) -> Option<Self> {
+        certs.iter().filter_map(Self::of_one).reduce(|all, one| Self {
+            not_before: all.not_before.max(one.not_before),
+            not_after: all.not_after.min(one.not_after),
+        })
+    }
+
+    fn of_one(der: &CertificateDer<'_>) -> Option<Self> {
+        let (_, cert) = X509Certificate::from_der(der).ok()?;
+        let validity = cert.validity();
+        Some(Self {
+            not_before: validity.not_before.timestamp(),
+            not_after: validity.not_after.timestamp(),
+        })
+    }
+
+    /// Why a certificate of this span is of no use at `now`, in seconds of Unix time.
+    fn fault_at(self, now: i64) -> Option<String> {
+        if now > self.not_after {
+            Some(format!("it expired {} s ago", now - self.not_after))
+        } else if now < self.not_before {
+            Some(format!("it is not valid before {} s from now", self.not_before - now))
+        } else {
+            None
+        }
+    }
+}
+
+/// How strictly a chain's time is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Judge {
+    /// There is nothing better: it is used, with a warning, as in Go.
+    AtStart,
+    /// What is in use may be better: it stays.
+    AtReload,
+}
+
+impl Judge {
+    /// Looks at the first certificate, which peers judge. `file` is where it came from.
+    pub(super) fn chain(self, file: &Contents, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
+        let fault = chain.first().and_then(Validity::of_one).and_then(|leaf| leaf.fault_at(now()));
+        let Some(why) = fault else { return Ok(()) };
+        let error = TlsError::Certificate { path: file.path().to_owned(), number: 1, why };
+        if self == Self::AtReload {
+            return Err(error);
+        }
+        tracing::warn!(%error, "a certificate that peers will refuse is in use");
+        Ok(())
+    }
+}
+
+/// Seconds of Unix time.
+pub fn now() -> i64 {
+    i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_are_within() {
+        let span = Validity { not_before: 10, not_after: 20 };
+        assert_eq!(span.fault_at(10).or(span.fault_at(20)), None);
+        assert_eq!(span.fault_at(9).as_deref(), Some("it is not valid before 1 s from now"));
+        assert_eq!(span.fault_at(21).as_deref(), Some("it expired 1 s ago"));
+    }
+}
