@@ -1,18 +1,22 @@
 //! A throw-away PKI: two authorities (frontend side, agent side) and the four certificates that a pair needs.
 //!
-//! The two sides trust nothing of each other, as in a real cluster, so that a mix-up of files fails loudly.
+//! The two sides trust nothing of each other, as in a real cluster, so that a mix-up of files fails loudly. The files lie
+//! in the folder as Kubernetes mounts a secret: each is a symbolic link through `..data`, and a rotation swaps that one
+//! link.
 
-use std::fs::write;
+use std::fs::{create_dir, read_dir, read_link, rename, write};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The names that every server certificate carries.
@@ -25,6 +29,18 @@ pub struct Identity {
     pub cert: PathBuf,
     /// The key's file.
     pub key: PathBuf,
+}
+
+/// The link that a rotation swaps.
+const DATA: &str = "..data";
+
+/// A certificate and its key as PEM.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// The certificate.
+    pub cert: String,
+    /// The key.
+    pub key: String,
 }
 
 /// The files of one throw-away PKI. They live as long as the folder that the caller owns.
@@ -42,21 +58,99 @@ pub struct Pki {
     pub cluster_server: Identity,
     /// An agent's client certificate.
     pub agent: Identity,
+    folder: PathBuf,
+    /// Those who sign, of a PKI that was made by this process.
+    front: Option<Arc<Authority>>,
+    cluster: Option<Arc<Authority>>,
 }
 
 impl Pki {
     /// Makes keys and certificates and writes them below `folder`.
     pub fn create(folder: &Path) -> Result<Self> {
-        let front = Authority::create(folder, "front")?;
-        let cluster = Authority::create(folder, "cluster")?;
-        Ok(Self {
-            front_server: front.issue("front-server", ExtendedKeyUsagePurpose::ServerAuth)?,
-            front_client: front.issue("front-client", ExtendedKeyUsagePurpose::ClientAuth)?,
-            front_ca: front.file,
-            cluster_server: cluster.issue("cluster-server", ExtendedKeyUsagePurpose::ServerAuth)?,
-            agent: cluster.issue("agent", ExtendedKeyUsagePurpose::ClientAuth)?,
-            cluster_ca: cluster.file,
+        let pki = Self {
+            front: Some(Arc::new(Authority::create("front")?)),
+            cluster: Some(Arc::new(Authority::create("cluster")?)),
+            ..Self::open(folder)
+        };
+        let data = folder.join("..0");
+        create_dir(&data)?;
+        pki.write_authorities(&data)?;
+        pki.front()?
+            .leaf("front-client", ExtendedKeyUsagePurpose::ClientAuth, LONG)?
+            .write(&data, "front-client")?;
+        pki.write_leaves(&data)?;
+        symlink("..0", folder.join(DATA))?;
+        for entry in read_dir(&data)? {
+            let name = entry?.file_name();
+            symlink(Path::new(DATA).join(&name), folder.join(&name))?;
+        }
+        Ok(pki)
+    }
+
+    /// Replaces the certificates and keys of servers and agents, by the same authorities, as kubelet does: a new
+    /// folder beside the old one, and one link swapped. The frontends' clients keep theirs.
+    pub fn rotate(&self) -> Result<()> {
+        self.swap(|data| self.write_leaves(data))
+    }
+
+    /// Replaces the authority of the agent side as well, so that nobody of before is trusted any more.
+    pub fn rotate_cluster_authority(&mut self) -> Result<()> {
+        self.cluster = Some(Arc::new(Authority::create("cluster")?));
+        self.swap(|data| {
+            self.write_authorities(data)?;
+            self.write_leaves(data)
         })
+    }
+
+    /// Replaces single files, in one swap. A name is that of a file in the folder.
+    pub fn replace(&self, files: &[(&str, &str)]) -> Result<()> {
+        self.swap(|data| {
+            for (name, text) in files {
+                write(data.join(name), text)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A certificate of the agent side that is valid from one moment to another, in seconds from now.
+    pub fn cluster_leaf(&self, usage: ExtendedKeyUsagePurpose, from: i64, until: i64) -> Result<Pair> {
+        self.cluster()?.leaf("made to order", usage, (from, until))
+    }
+
+    fn swap(&self, change: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let current = read_link(self.folder.join(DATA))?;
+        let number: u32 = current.to_string_lossy().trim_start_matches('.').parse()?;
+        let name = format!("..{}", number + 1);
+        let data = self.folder.join(&name);
+        create_dir(&data)?;
+        for entry in read_dir(self.folder.join(&current))? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), data.join(entry.file_name()))?;
+        }
+        change(&data)?;
+        let fresh = self.folder.join("..fresh");
+        symlink(&name, &fresh)?;
+        rename(&fresh, self.folder.join(DATA)).context("cannot swap the link")
+    }
+
+    fn write_authorities(&self, data: &Path) -> Result<()> {
+        write(data.join("front-ca.crt"), self.front()?.issuer.pem())?;
+        Ok(write(data.join("cluster-ca.crt"), self.cluster()?.issuer.pem())?)
+    }
+
+    fn write_leaves(&self, data: &Path) -> Result<()> {
+        use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+        self.front()?.leaf("front-server", ServerAuth, LONG)?.write(data, "front-server")?;
+        self.cluster()?.leaf("cluster-server", ServerAuth, LONG)?.write(data, "cluster-server")?;
+        self.cluster()?.leaf("agent", ClientAuth, LONG)?.write(data, "agent")
+    }
+
+    fn front(&self) -> Result<&Authority> {
+        self.front.as_deref().context("this PKI was made elsewhere")
+    }
+
+    fn cluster(&self) -> Result<&Authority> {
+        self.cluster.as_deref().context("this PKI was made elsewhere")
     }
 
     /// The PKI that was created below `folder` before.
@@ -72,6 +166,9 @@ impl Pki {
             cluster_ca: folder.join("cluster-ca.crt"),
             cluster_server: identity("cluster-server"),
             agent: identity("agent"),
+            folder: folder.to_path_buf(),
+            front: None,
+            cluster: None,
         }
     }
 
@@ -106,39 +203,51 @@ impl Identity {
     }
 }
 
+impl Pair {
+    fn write(&self, folder: &Path, name: &str) -> Result<()> {
+        write(folder.join(format!("{name}.crt")), &self.cert)?;
+        Ok(write(folder.join(format!("{name}.key")), &self.key)?)
+    }
+}
+
+/// From an hour ago to a year from now.
+const LONG: (i64, i64) = (-3_600, 365 * 24 * 3_600);
+
 struct Authority {
-    folder: PathBuf,
-    file: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
+impl std::fmt::Debug for Authority {
+    /// Without its key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Authority")
+    }
+}
+
 impl Authority {
-    fn create(folder: &Path, name: &str) -> Result<Self> {
+    fn create(name: &str) -> Result<Self> {
         let mut params = CertificateParams::new(Vec::<String>::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         params.distinguished_name.push(DnType::CommonName, format!("throw-away {name} authority"));
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-        let file = folder.join(format!("{name}-ca.crt"));
-        write(&file, issuer.pem()).with_context(|| format!("cannot write {}", file.display()))?;
-        Ok(Self { folder: folder.to_path_buf(), file, issuer })
+        Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
     }
 
-    fn issue(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> Result<Identity> {
+    /// `span` is in seconds from now.
+    fn leaf(&self, name: &str, usage: ExtendedKeyUsagePurpose, span: (i64, i64)) -> Result<Pair> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(NAMES.map(String::from).to_vec())?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![usage];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        let cert = params.signed_by(&key, &self.issuer)?;
-        let identity = Identity {
-            cert: self.folder.join(format!("{name}.crt")),
-            key: self.folder.join(format!("{name}.key")),
+        let moment = |seconds: i64| {
+            let now = UnixTime::now().as_secs();
+            date_time_ymd(1970, 1, 1) + Duration::from_secs(now.saturating_add_signed(seconds))
         };
-        write(&identity.cert, cert.pem())?;
-        write(&identity.key, key.serialize_pem())?;
-        Ok(identity)
+        (params.not_before, params.not_after) = (moment(span.0), moment(span.1));
+        let cert = params.signed_by(&key, &self.issuer)?;
+        Ok(Pair { cert: cert.pem(), key: key.serialize_pem() })
     }
 }
 

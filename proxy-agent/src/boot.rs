@@ -1,9 +1,10 @@
 //! From a configuration to a running agent, and back down again.
 //!
 //! The first signal drains: every server is asked for no new dials, no stream is opened any more, connections go
-//! on. The second stops. (The Go agent needs two signals as well.)
+//! on. The second stops, as in the Go agent; with `--drain-timeout` so does quiet, or that time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,12 +14,14 @@ use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use transport::env_proxy::EnvProxy;
 use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
 
 use crate::args::{Config, ServerCountSource};
+use crate::certificates::keep_fresh;
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
-use crate::link::Links;
+use crate::link::{Activity, Links};
 use crate::metrics::Metrics;
 use crate::servers::{
     AgentMetadata, ClientSet, CountSource, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
@@ -31,6 +34,11 @@ pub struct Agent {
     set: ClientSet<GrpcConnector<Resolver>, Links<Resolver>>,
     ports: Vec<ServerHandle>,
     config: Config,
+    /// What goes on over all streams.
+    activity: Activity,
+    draining: Arc<AtomicBool>,
+    /// Ends when dropped.
+    _certificates: Option<AbortOnDropHandle<()>>,
     /// Keeps the count of servers by leases, which this version does not count, open and empty.
     _leases: watch::Sender<Option<usize>>,
 }
@@ -51,21 +59,26 @@ impl Agent {
             config.service_account_token_path.clone(),
         )
         .context("--agent-id or --agent-identifiers")?;
+        let tls = tls(&config, &metrics)?;
+        let certificates =
+            keep_fresh(ops.handle(), tls.clone(), config.certificate_reload_interval, &metrics);
+        let activity = links.activity();
         let connector = GrpcConnector::new(
             ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },
             resolver,
             EnvProxy::from_env(),
-            tls(&config, &metrics)?,
+            tls,
             metadata,
             config.keepalive_time,
         );
         let (leases, counted) = watch::channel(None);
         let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
-        let ports = serve_ports(&config, registry, set.servers(), ops);
-        Ok(Agent { set, ports, config, _leases: leases })
+        let draining = Arc::<AtomicBool>::default();
+        let ports = serve_ports(&config, registry, set.servers(), &draining, ops);
+        Ok(Agent { set, ports, config, activity, draining, _certificates: certificates, _leases: leases })
     }
 
-    /// Keeps a stream to every server until the second signal.
+    /// Keeps a stream to every server until it is told to stop.
     pub async fn run(self, signals: &Signals) {
         tracing::info!(
             agent_id = self.config.agent_id,
@@ -73,10 +86,12 @@ impl Agent {
             "Proxy agent is running"
         );
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let drain_timeout = self.config.drain_timeout;
         let watch_signals = async {
             signals.first().await;
+            self.draining.store(true, Ordering::Release);
             drain.cancel();
-            signals.second().await;
+            drained(signals, drain_timeout, &self.activity).await;
             stop.cancel();
         };
         let mut running = std::pin::pin!(self.set.run(drain.clone(), stop.clone()));
@@ -84,7 +99,7 @@ impl Agent {
             end = &mut running => end,
             () = watch_signals => running.await,
         };
-        if end == RunEnd::Drained {
+        if end == RunEnd::Drained && drain_timeout.is_none() {
             // As the Go agent: the operator's second signal ends it.
             tracing::info!("Every stream has ended; waiting for the second signal");
             signals.second().await;
@@ -93,6 +108,18 @@ impl Agent {
             port.stop(Duration::from_millis(500)).await;
         }
         tracing::info!("Proxy agent has stopped");
+    }
+}
+
+/// Resolves when a draining agent is to stop.
+async fn drained(signals: &Signals, limit: Option<Duration>, activity: &Activity) {
+    let Some(limit) = limit else { return signals.second().await };
+    tokio::select! {
+        () = signals.second() => {}
+        () = activity.quiet() => tracing::info!("Nothing goes on any more"),
+        () = tokio::time::sleep(limit) => {
+            tracing::warn!(connections = activity.count(), "Connections are left after --drain-timeout");
+        }
     }
 }
 
@@ -126,17 +153,31 @@ fn sync_settings(config: &Config) -> SyncSettings {
     }
 }
 
+/// Go's words, and more where more servers are wanted.
+fn too_few(servers: Servers, wanted: usize) -> String {
+    match servers.open {
+        0 => "no servers connected".to_owned(),
+        open => format!("{open} of {} known servers connected, --min-ready-servers={wanted}", servers.known),
+    }
+}
+
 /// The health and the admin port, on a thread of their own.
 fn serve_ports(
     config: &Config,
     registry: Registry,
     servers: watch::Receiver<Servers>,
+    draining: &Arc<AtomicBool>,
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {
     let exposition = Exposition::new(registry);
+    let (wanted, draining) = (config.min_ready_servers, Arc::clone(draining));
     let readiness = move || {
-        let ready = servers.borrow().is_ready();
-        vec![health::Condition::check("server-connected", ready, "no servers connected")]
+        let servers = *servers.borrow();
+        let draining = draining.load(Ordering::Acquire);
+        vec![
+            health::Condition::check("server-connected", servers.open >= wanted, too_few(servers, wanted)),
+            health::Condition::ours("draining", !draining, "the agent drains and takes no new dials"),
+        ]
     };
     let at = |bind: &flags::Bind| serve::http::Bind { host: host(&bind.host), port: bind.port };
     let admin = admin::agent(config.health.port, config.profiling);

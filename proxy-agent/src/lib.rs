@@ -4,6 +4,7 @@
 
 pub mod args;
 pub mod boot;
+mod certificates;
 pub mod endpoint;
 pub mod link;
 pub mod metrics;

@@ -5,7 +5,6 @@
 //! with OK. A second signal is the caller's business: it exits at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,16 +13,18 @@ use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::listen::bind_tcp;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion};
 
 use crate::args::{self, Config, FrontendListener, Mode};
+use crate::certificates::{self, keep_fresh};
 use crate::dial::Dialer;
 use crate::front::{self, serve_frontend};
 use crate::limits::{ServerBudget, connections_within, descriptor_limit};
 use crate::link::{AgentListener, AgentService, Lifetimes};
 use crate::metrics::{AgentAuthMode, Metrics};
+use crate::readiness::Readiness;
 use crate::route::BackendManager;
 
 /// How long agent streams get to end in order, once connections have ended or their time is up.
@@ -38,9 +39,13 @@ pub struct Server {
     dialer: Dialer,
     agents: AgentListener,
     frontend: Option<front::FrontendListener>,
+    /// Of the frontend's port, if it is one.
+    frontend_tls: Option<ServerTls>,
     lifetimes: Lifetimes,
-    leaving: Arc<AtomicBool>,
+    readiness: Arc<Readiness>,
     ports: Vec<ServerHandle>,
+    /// End when dropped.
+    watches: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Server {
@@ -73,18 +78,38 @@ impl Server {
         let tls = agent_tls(&config, &metrics)?;
         let bind = &config.agent_listener.bind;
         let listener = bind_tcp(&host(&bind.host), bind.port).context("--agent-port")?;
+        let frontend_tls = frontend_tls(&config, &metrics)?;
+        let watch = |tls: &ServerTls, side| {
+            keep_fresh(ops.handle(), tls.clone(), side, config.certificate_reload_interval, &metrics)
+        };
+        let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, certificates::FRONTEND));
+        let watches = watch(&tls, certificates::AGENTS).into_iter().chain(of_frontend).collect();
         let agents = AgentListener::new(listener, tls, service, config.keepalive_time);
-        let frontend = match bind_frontend(&config, &metrics) {
-            Ok(listener) => Some(listener),
+        let readiness = Arc::<Readiness>::default();
+        let frontend = match bind_frontend(&config, frontend_tls.as_ref()) {
+            Ok(listener) => {
+                readiness.listens();
+                Some(listener)
+            }
             Err(error) if config.mode == Mode::HttpConnect && error.is::<transport::listen::BindError>() => {
                 tracing::error!(error = format!("{error:#}"), "Frontend cannot listen, trying again");
                 None
             }
             Err(error) => return Err(error),
         };
-        let leaving = Arc::new(AtomicBool::new(false));
-        let ports = serve_ports(&config, registry, &backends, &leaving, ops);
-        Ok(Server { config, metrics, dialer, agents, frontend, lifetimes, leaving, ports })
+        let ports = serve_ports(&config, registry, &backends, &readiness, ops);
+        Ok(Server {
+            config,
+            metrics,
+            dialer,
+            agents,
+            frontend,
+            frontend_tls,
+            lifetimes,
+            readiness,
+            ports,
+            watches,
+        })
     }
 
     /// Serves until the first signal and then drains.
@@ -98,7 +123,7 @@ impl Server {
         let frontend = tokio::spawn(frontend(
             self.config.clone(),
             mode,
-            self.frontend,
+            (self.frontend, self.frontend_tls, Arc::clone(&self.readiness)),
             self.dialer,
             self.metrics,
             self.lifetimes.connections.clone(),
@@ -107,7 +132,7 @@ impl Server {
         tracing::info!(server_id = self.config.server_id, "Proxy server is running");
         signals.first().await;
 
-        self.leaving.store(true, Ordering::Release);
+        self.readiness.leaves();
         close_frontends.cancel();
         self.lifetimes.connections.close();
         let grace = self.config.graceful_shutdown_timeout;
@@ -123,6 +148,7 @@ impl Server {
             let _ = agents.await;
         };
         let _ = tokio::time::timeout(STREAMS_END_WITHIN, ended).await;
+        drop(self.watches);
         for port in self.ports {
             port.stop(Duration::from_millis(500)).await;
         }
@@ -134,7 +160,7 @@ impl Server {
 async fn frontend(
     config: Config,
     mode: front::Mode,
-    bound: Option<front::FrontendListener>,
+    (bound, tls, readiness): (Option<front::FrontendListener>, Option<ServerTls>, Arc<Readiness>),
     dialer: Dialer,
     metrics: Metrics,
     lifetimes: TaskTracker,
@@ -143,11 +169,12 @@ async fn frontend(
     let mut listener = bound;
     while listener.is_none() {
         tokio::select! {
-            () = tokio::time::sleep(BIND_AGAIN) => listener = bind_frontend(&config, &metrics).ok(),
+            () = tokio::time::sleep(BIND_AGAIN) => listener = bind_frontend(&config, tls.as_ref()).ok(),
             () = stop.cancelled() => return,
         }
     }
     if let Some(listener) = listener {
+        readiness.listens();
         let keepalive = config.frontend_keepalive_time;
         serve_frontend(mode, listener, dialer, metrics, keepalive, lifetimes, stop).await;
     }
@@ -196,25 +223,33 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
         .context("--cluster-cert, --cluster-key or --cluster-ca-cert")
 }
 
-fn bind_frontend(config: &Config, metrics: &Metrics) -> Result<front::FrontendListener> {
-    Ok(match &config.frontend {
-        FrontendListener::Unix { path, delete_existing } => {
+/// `None` for a Unix socket.
+fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>> {
+    let FrontendListener::Tcp { cert, key, ca, .. } = &config.frontend else { return Ok(None) };
+    let alpn = if config.mode == Mode::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
+    let options = ServerTlsOptions {
+        cert: cert.clone(),
+        key: key.clone(),
+        client_ca: Some(ca.clone()),
+        alpn: vec![alpn.to_vec()],
+        min_version: min_version(config),
+        suites: suites(config)?,
+    };
+    let tls = ServerTls::load(options, metrics.odd_certificates())
+        .context("--server-cert, --server-key or --server-ca-cert")?;
+    Ok(Some(tls))
+}
+
+/// `tls` is that of [`frontend_tls`].
+fn bind_frontend(config: &Config, tls: Option<&ServerTls>) -> Result<front::FrontendListener> {
+    Ok(match (&config.frontend, tls) {
+        (FrontendListener::Unix { path, delete_existing }, _) => {
             front::FrontendListener::Unix(transport::listen::UnixSocket::bind(path, *delete_existing)?)
         }
-        FrontendListener::Tcp { bind, cert, key, ca } => {
-            let alpn = if config.mode == Mode::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
-            let options = ServerTlsOptions {
-                cert: cert.clone(),
-                key: key.clone(),
-                client_ca: Some(ca.clone()),
-                alpn: vec![alpn.to_vec()],
-                min_version: min_version(config),
-                suites: suites(config)?,
-            };
-            let tls = ServerTls::load(options, metrics.odd_certificates())
-                .context("--server-cert, --server-key or --server-ca-cert")?;
-            front::FrontendListener::Tls(bind_tcp(&host(&bind.host), bind.port)?, tls)
+        (FrontendListener::Tcp { bind, .. }, Some(tls)) => {
+            front::FrontendListener::Tls(bind_tcp(&host(&bind.host), bind.port)?, tls.clone())
         }
+        (FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
     })
 }
 
@@ -234,21 +269,12 @@ fn serve_ports(
     config: &Config,
     registry: Registry,
     backends: &BackendManager<crate::link::LinkHandle>,
-    leaving: &Arc<AtomicBool>,
+    readiness: &Arc<Readiness>,
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {
     let exposition = Exposition::new(registry);
-    let (backends, leaving) = (backends.clone(), Arc::clone(leaving));
-    let readiness = move || {
-        vec![
-            health::Condition::check(
-                "shutdown",
-                !leaving.load(Ordering::Acquire),
-                "the server is shutting down",
-            ),
-            health::Condition::check("backends", backends.ready(), "no connection to any proxy agent"),
-        ]
-    };
+    let (backends, readiness, policy) = (backends.clone(), Arc::clone(readiness), config.readiness_policy);
+    let readiness = move || readiness.conditions(&backends, policy);
     let at = |bind: &flags::Bind| serve::http::Bind { host: host(&bind.host), port: bind.port };
     vec![
         serve::http::serve(

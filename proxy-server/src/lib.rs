@@ -4,9 +4,11 @@
 
 pub mod args;
 pub mod boot;
+mod certificates;
 pub mod dial;
 pub mod front;
 pub mod limits;
 pub mod link;
 pub mod metrics;
+mod readiness;
 pub mod route;

@@ -87,6 +87,50 @@ async fn a_draining_agent_does_not_reconnect() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_draining_agent_exits_once_its_last_connection_has_ended() -> Result<()> {
+    let mut pair = Setup::grpc().agent_arg("--drain-timeout=60s").agents(2).start().await?;
+    let endpoint = Endpoint::echo().await?;
+    // On both agents, by chance.
+    let mut conns = Vec::new();
+    while pair.agents[0].metric("open_endpoint_connections", &[]).await? < 1.0 {
+        conns.push(echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?);
+    }
+    pair.agents[0].process.signal(Signal::TERM)?;
+    pair.agents[0].wait_unready().await?;
+    let early = pair.agents[0].process.exit(Duration::from_secs(3));
+    assert!(early.await.is_err(), "it has a connection");
+    for conn in &mut conns {
+        conn.write_all(b"x").await?;
+        conn.shutdown().await?;
+        expect_any_end(conn).await?;
+    }
+    let status = pair.agents[0].process.exit(Duration::from_secs(10)).await?;
+    assert!(status.success(), "{status}");
+    works(pair.frontend(), &endpoint.target()).await
+}
+
+#[tokio::test]
+async fn a_drain_ends_with_its_deadline() -> Result<()> {
+    let mut pair = Setup::grpc().agent_arg("--drain-timeout=2s").start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    pair.agent().process.signal(Signal::TERM)?;
+    let status = pair.agent_mut().process.exit(Duration::from_secs(10)).await?;
+    assert!(status.success(), "{status}");
+    assert!(pair.agent().process.said("Connections are left after --drain-timeout"));
+    expect_any_end(&mut conn).await
+}
+
+#[tokio::test]
+async fn an_idle_agent_with_a_drain_timeout_exits_at_once() -> Result<()> {
+    let mut pair = Setup::grpc().agent_arg("--drain-timeout=60s").start().await?;
+    pair.agent().process.signal(Signal::TERM)?;
+    let status = pair.agent_mut().process.exit(Duration::from_secs(8)).await?;
+    assert!(status.success(), "{status}");
+    pair.server_mut().wait_unready().await
+}
+
+#[tokio::test]
 async fn a_server_without_timeout_stops_at_once() -> Result<()> {
     let mut pair = Setup::http_connect().start().await?;
     let endpoint = Endpoint::echo().await?;

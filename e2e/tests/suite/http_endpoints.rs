@@ -3,6 +3,8 @@
 use anyhow::Result;
 use e2e::http1::{Answer, get};
 use e2e::pair::{Pair, Setup};
+use e2e::process::Signal;
+use e2e::wait::{DEADLINE, until};
 
 async fn profiled() -> Result<Pair> {
     Setup::grpc().server_arg("--enable-profiling").agent_arg("--enable-profiling=true").start().await
@@ -49,10 +51,12 @@ async fn an_agent_without_server_is_alive_and_not_ready() -> Result<()> {
     pair.agent_mut().wait_unready().await?;
     let health = pair.agent().health;
     assert!(ok(&get(health, "/healthz").await?));
+    let body = "[+]ping ok\n[-]server-connected failed: no servers connected\n";
     for path in ["/readyz", "/ready", "/readyz?verbose"] {
         let answer = get(health, path).await?;
         assert_eq!(answer.head.status, 503, "{path}");
-        assert_eq!(answer.body, "[+]ping ok\n[-]server-connected failed: no servers connected\n", "{path}");
+        assert!(answer.body.starts_with(body), "{path}: {}", answer.body);
+        assert!(path.contains('?') || answer.body == body, "{path}: {}", answer.body);
     }
     Ok(())
 }
@@ -62,7 +66,55 @@ async fn the_agents_verbose_readiness_lists_its_checks() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let answer = get(pair.agent().health, "/readyz?verbose").await?;
     assert_eq!(answer.head.status, 200);
-    assert_eq!(answer.body, "[+]ping ok\n[+]server-connected ok\ncheck passed\n");
+    assert!(answer.body.starts_with("[+]ping ok\n[+]server-connected ok\n"), "{}", answer.body);
+    assert!(answer.body.ends_with("\ncheck passed\n"), "{}", answer.body);
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_condition_is_listed_with_its_reason() -> Result<()> {
+    let mut pair = Setup::grpc().agent_arg("--min-ready-servers=2").start().await?;
+    let answer = get(pair.agent().health, "/readyz?verbose").await?;
+    assert_eq!(answer.head.status, 503);
+    let connected = "[-]server-connected failed: 1 of 1 known servers connected, --min-ready-servers=2\n";
+    assert_eq!(answer.body, format!("[+]ping ok\n{connected}[+]draining ok\n"));
+    let answer = get(pair.server().health, "/readyz?verbose").await?;
+    let all = "[+]ping ok\n[+]shutdown ok\n[+]frontend ok\n[+]backends ok\ncheck passed\n";
+    assert_eq!((answer.head.status, answer.body.as_str()), (200, all));
+    pair.agent().process.signal(Signal::TERM)?;
+    let health = pair.agent().health;
+    until("a draining agent", DEADLINE, || async {
+        let body = get(health, "/readyz").await.ok()?.body;
+        body.contains("[-]draining failed: the agent drains and takes no new dials\n").then_some(())
+    })
+    .await?;
+    pair.agent_mut().process.kill()?;
+    pair.server_mut().wait_unready().await?;
+    let answer = get(pair.server().health, "/readyz?verbose").await?;
+    assert!(
+        answer.body.contains("[-]backends failed: no connection to any proxy agent\n"),
+        "{}",
+        answer.body
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn readiness_asks_the_strategies_that_its_policy_names() -> Result<()> {
+    for (policy, ready) in [("first-strategy", false), ("any", true), ("all", false)] {
+        let pair = Setup::grpc()
+            .agents(0)
+            .server_arg("--proxy-strategies=destHost,default")
+            .server_arg(format!("--readiness-policy={policy}"))
+            .start()
+            .await?;
+        let mut pair = pair;
+        pair.add_agent("without-a-host", "", &[])?;
+        pair.server().wait_metric("ready_backends", &[("proxy_strategy", "default")], 1.0).await?;
+        let answer = get(pair.server().health, "/readyz").await?;
+        assert_eq!(answer.head.status, if ready { 200 } else { 500 }, "{policy}: {}", answer.body);
+        assert_eq!(policy == "all", answer.body.ends_with("for the strategies: destHost"), "{}", answer.body);
+    }
     Ok(())
 }
 

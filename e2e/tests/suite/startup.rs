@@ -95,8 +95,15 @@ async fn a_taken_http_connect_port_is_retried() -> Result<()> {
     let mut pair = Setup::new(Mode::HttpConnect, Front::Tls).start().await?;
     let Place::Tls(address) = pair.frontend().place else { anyhow::bail!("a TLS frontend") };
     let taken = restart_with_taken(&mut pair, address.port())?;
-    pair.server_mut().wait_ready().await?;
+    let health = pair.server().health;
+    until("a server with an agent and without a frontend", DEADLINE, || async {
+        let answer = e2e::http1::get(health, "/readyz?verbose").await.ok()?;
+        let waits = answer.body.contains("[+]backends ok") && answer.body.contains("[-]frontend failed: ");
+        (answer.head.status == 500 && waits).then_some(())
+    })
+    .await?;
     drop(taken);
+    pair.server_mut().wait_ready().await?;
     let endpoint = Endpoint::echo().await?;
     until("the frontend", DEADLINE, || async { works(pair.frontend(), &endpoint.target()).await.ok() }).await
 }

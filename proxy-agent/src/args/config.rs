@@ -24,6 +24,8 @@ pub struct Config {
     pub keepalive_time: Duration,
     /// A file with a token to show, read anew for each connect.
     pub service_account_token_path: Option<PathBuf>,
+    /// Time between looks at the files of certificate, key and authorities; `None`: they are not looked at again.
+    pub certificate_reload_interval: Option<Duration>,
     /// This agent among its peers: printable ASCII, not empty.
     pub agent_id: String,
     /// Hosts that this agent serves best.
@@ -46,6 +48,10 @@ pub struct Config {
     pub health: Bind,
     /// Metrics (by redirection) and profiles.
     pub admin: Bind,
+    /// Servers that must be connected for the agent to be ready; above 0.
+    pub min_ready_servers: usize,
+    /// How long the first signal's drain may take before the agent exits; `None`: until the second signal.
+    pub drain_timeout: Option<Duration>,
     /// Serve profiles on the admin port.
     pub profiling: bool,
     /// Asked for profiles of lock contention; implies [`Self::profiling`].

@@ -1,6 +1,8 @@
 //! Flags of the health and admin ports.
 
-use flags::{Bind, BindHost, FlagSet, Refusal};
+use std::time::Duration;
+
+use flags::{Bind, BindHost, FlagSet, GoDuration, Refusal, period};
 
 /// The flags as they are written.
 #[derive(Debug)]
@@ -11,6 +13,8 @@ pub(super) struct Lines {
     admin_server_port: i64,
     enable_profiling: bool,
     enable_contention_profiling: bool,
+    min_ready_servers: i64,
+    drain_timeout: GoDuration,
 }
 
 /// What they mean.
@@ -19,6 +23,8 @@ pub(super) struct Serving {
     pub(super) admin: Bind,
     pub(super) profiling: bool,
     pub(super) contention_profiling: bool,
+    pub(super) min_ready_servers: usize,
+    pub(super) drain_timeout: Option<Duration>,
 }
 
 impl Default for Lines {
@@ -30,6 +36,8 @@ impl Default for Lines {
             admin_server_port: 8094,
             enable_profiling: false,
             enable_contention_profiling: false,
+            min_ready_servers: 1,
+            drain_timeout: GoDuration::ZERO,
         }
     }
 }
@@ -46,6 +54,17 @@ impl Lines {
             "health-server-host",
             &mut self.health_server_host,
             "Address for --health-server-port. Empty: all interfaces.",
+        );
+        set.add(
+            "min-ready-servers",
+            &mut self.min_ready_servers,
+            "Connected servers that /readyz wants to see to say ok. Above 0. (The Go proxy-agent has no such flag.)",
+        );
+        set.add(
+            "drain-timeout",
+            &mut self.drain_timeout,
+            "After the first SIGTERM or SIGINT: exit once no connection is left, after this time at the latest. 0: \
+             drain, and wait for the second signal, as in Go. (The Go proxy-agent has no such flag.)",
         );
         set.add("admin-server-port", &mut self.admin_server_port, "Port for /debug/pprof, with profiling.");
         set.add(
@@ -72,7 +91,13 @@ impl Lines {
                 fix: "give both, or neither",
             });
         }
+        let min_ready_servers =
+            usize::try_from(self.min_ready_servers).ok().filter(|count| *count > 0).ok_or_else(|| {
+                Refusal::value("min-ready-servers", self.min_ready_servers, "it must be above 0")
+            })?;
         Ok(Serving {
+            min_ready_servers,
+            drain_timeout: period("drain-timeout", self.drain_timeout)?,
             health: Bind { host: BindHost::parse(&self.health_server_host), port: health_port },
             admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
             profiling: self.enable_profiling,

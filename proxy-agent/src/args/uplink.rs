@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{FlagSet, GoDuration, List, Refusal, existing_file, header_text, pair};
+use flags::{FlagSet, GoDuration, List, Refusal, existing_file, header_text, pair, period};
 
 use super::CertPair;
 use super::serving::port;
@@ -23,6 +23,7 @@ pub(super) struct Lines {
     alpn_proto: List,
     keepalive_time: GoDuration,
     service_account_token_path: OsString,
+    certificate_reload_interval: GoDuration,
 }
 
 /// What they mean.
@@ -34,6 +35,7 @@ pub(super) struct Uplink {
     pub(super) alpn_protos: Vec<String>,
     pub(super) keepalive_time: Duration,
     pub(super) token_path: Option<PathBuf>,
+    pub(super) certificate_reload_interval: Option<Duration>,
 }
 
 impl Default for Lines {
@@ -47,6 +49,7 @@ impl Default for Lines {
             alpn_proto: List::default(),
             keepalive_time: GoDuration::from_seconds(3_600),
             service_account_token_path: OsString::new(),
+            certificate_reload_interval: GoDuration::from_seconds(10),
         }
     }
 }
@@ -67,6 +70,12 @@ impl Lines {
         );
         set.add("agent-cert", &mut self.agent_cert, "Certificate chain to show to servers, PEM.");
         set.add("agent-key", &mut self.agent_key, "Key of --agent-cert, PEM.");
+        set.add(
+            "certificate-reload-interval",
+            &mut self.certificate_reload_interval,
+            "Time between looks at the files of --ca-cert, --agent-cert and --agent-key. 0: they are read at the start \
+             only. (The Go proxy-agent has no such flag.)",
+        );
         set.add(
             "service-account-token-path",
             &mut self.service_account_token_path,
@@ -109,6 +118,10 @@ impl Lines {
             ca,
             alpn_protos: self.alpn_proto.items,
             keepalive_time: self.keepalive_time.or_zero().max(LEAST_KEEPALIVE),
+            certificate_reload_interval: period(
+                "certificate-reload-interval",
+                self.certificate_reload_interval,
+            )?,
             token_path: existing_file("service-account-token-path", self.service_account_token_path)?,
         })
     }

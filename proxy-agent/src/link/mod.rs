@@ -3,6 +3,8 @@
 //! Stands between the client set, which opens streams and wants to know when one ends, and the endpoints. Payload
 //! passes through the relay alone.
 
+mod activity;
+mod life;
 mod meter;
 mod owner;
 
@@ -10,12 +12,14 @@ use std::sync::Arc;
 
 use relay::{LinkEnd, Relay};
 use tokio::task::coop::unconstrained;
-use tokio_util::sync::CancellationToken;
 use transport::wire::Wire;
 use tunnel::{Agent, Limits};
 
 use crate::endpoint::{Dialer, Resolve};
 use crate::metrics::Metrics;
+
+pub use self::activity::{Activity, Busy};
+pub use self::life::{Life, SuspectObserver};
 
 use self::meter::LinkMeter;
 use self::owner::AgentOwner;
@@ -25,30 +29,34 @@ use self::owner::AgentOwner;
 pub struct Links<R> {
     dialer: Arc<Dialer<R>>,
     metrics: Metrics,
+    activity: Activity,
 }
 
 impl<R> Clone for Links<R> {
     fn clone(&self) -> Self {
-        Links { dialer: Arc::clone(&self.dialer), metrics: self.metrics.clone() }
+        Links {
+            dialer: Arc::clone(&self.dialer),
+            metrics: self.metrics.clone(),
+            activity: self.activity.clone(),
+        }
     }
 }
 
 impl<R: Resolve> Links<R> {
     /// Links that dial endpoints by `dialer`.
     pub fn new(dialer: Dialer<R>, metrics: Metrics) -> Self {
-        Links { dialer: Arc::new(dialer), metrics }
+        Links { dialer: Arc::new(dialer), metrics, activity: Activity::default() }
     }
 
-    /// Carries connections over an open stream until it ends. When `drain` falls the server is asked, once, for no
-    /// new dials; when `stop` falls the stream ends in order.
-    pub async fn run<W: Wire + Unpin>(
-        &self,
-        server_id: Arc<str>,
-        wire: W,
-        drain: CancellationToken,
-        stop: CancellationToken,
-    ) -> LinkEnd {
-        let owner = AgentOwner::new(server_id, Arc::clone(&self.dialer), self.metrics.clone(), drain, stop);
+    /// What goes on in all of them.
+    pub fn activity(&self) -> Activity {
+        self.activity.clone()
+    }
+
+    /// Carries connections over an open stream until it ends, by itself or by `life`.
+    pub async fn run<W: Wire + Unpin>(&self, server_id: Arc<str>, wire: W, life: Life) -> LinkEnd {
+        let dialer = Arc::clone(&self.dialer);
+        let owner = AgentOwner::new(server_id, dialer, self.metrics.clone(), self.activity.part(), life);
         let meter = LinkMeter::new(&self.metrics);
         unconstrained(Relay::<Agent, _, _, _>::new(Limits::default(), wire, owner, meter)).await
     }

@@ -13,6 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tunnel::{Agent, ConnKey, Time};
 
+use super::activity::{Activity, Busy};
+use super::life::Life;
 use crate::endpoint::{ConnContext, ConnInfo, DialError, Dialer, Endpoint, Resolve};
 use crate::metrics::{DialFailureReason, Metrics};
 
@@ -24,6 +26,8 @@ struct Dialing {
     dialler: AbortHandle,
     address: String,
     began: Instant,
+    /// Handed on to the connection.
+    busy: Option<Busy>,
 }
 
 impl Drop for Dialing {
@@ -31,6 +35,9 @@ impl Drop for Dialing {
         self.dialler.abort();
     }
 }
+
+/// Resolves when the stream is to end in order.
+type End = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The owner of one stream at the agent.
 pub(crate) struct AgentOwner<R> {
@@ -40,8 +47,10 @@ pub(crate) struct AgentOwner<R> {
     dials: HashMap<ConnKey, Dialing>,
     results: mpsc::UnboundedReceiver<Dialed>,
     report: mpsc::UnboundedSender<Dialed>,
-    drain: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    activity: Activity,
+    /// Two ways to be asked to drain, until one of them fell.
+    drain: Option<[Pin<Box<WaitForCancellationFutureOwned>>; 2]>,
+    end: End,
 }
 
 impl<R: Resolve> AgentOwner<R> {
@@ -49,8 +58,8 @@ impl<R: Resolve> AgentOwner<R> {
         server_id: Arc<str>,
         dialer: Arc<Dialer<R>>,
         metrics: Metrics,
-        drain: CancellationToken,
-        stop: CancellationToken,
+        activity: Activity,
+        life: Life,
     ) -> Self {
         // Not more than the link's pending dials ever wait in it.
         let (report, results) = mpsc::unbounded_channel();
@@ -61,14 +70,18 @@ impl<R: Resolve> AgentOwner<R> {
             dials: HashMap::new(),
             results,
             report,
-            drain: Some(Box::pin(drain.cancelled_owned())),
-            stop: Box::pin(stop.cancelled_owned()),
+            drain: Some([
+                Box::pin(life.drain.cancelled_owned()),
+                Box::pin(life.retire.clone().cancelled_owned()),
+            ]),
+            end: Box::pin(end(life.retire, life.stop, activity.clone())),
+            activity,
         }
     }
 
     fn dialed(&mut self, conns: &mut Conns<Agent>, key: ConnKey, outcome: Result<Endpoint, DialError>) {
         // Without an entry the dial was cancelled while its result was on the way: the socket closes here.
-        let Some(dialing) = self.dials.remove(&key) else { return };
+        let Some(mut dialing) = self.dials.remove(&key) else { return };
         let elapsed = dialing.began.elapsed();
         match outcome {
             Ok(endpoint) => {
@@ -82,7 +95,7 @@ impl<R: Resolve> AgentOwner<R> {
                     connect_id,
                     address: dialing.address.clone(),
                 };
-                let open = self.metrics.endpoint_connections.enter();
+                let open = (self.metrics.endpoint_connections.enter(), dialing.busy.take());
                 conns.open(key);
                 conns.attach(key, Box::new(ConnContext::new(endpoint, info, open)));
             }
@@ -104,16 +117,31 @@ impl<R: Resolve> AgentOwner<R> {
     }
 }
 
+/// A stream that was told to stop ends at once, one whose place was taken when nothing goes on in it.
+async fn end(retire: CancellationToken, stop: CancellationToken, activity: Activity) {
+    let quiet = async {
+        retire.cancelled().await;
+        activity.quiet().await;
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = quiet => {}
+    }
+}
+
 impl<R: Resolve> Owner<Agent> for AgentOwner<R> {
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Agent>, _now: Time) -> Poll<()> {
         while let Poll::Ready(Some((key, outcome))) = self.results.poll_recv(cx) {
             self.dialed(conns, key, outcome);
         }
-        if self.drain.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
+        let asked = |drain: &mut [Pin<Box<WaitForCancellationFutureOwned>>; 2]| {
+            drain.iter_mut().any(|drain| drain.as_mut().poll(cx).is_ready())
+        };
+        if self.drain.as_mut().is_some_and(asked) {
             self.drain = None;
             conns.link().drain();
         }
-        self.stop.as_mut().poll(cx)
+        self.end.as_mut().poll(cx)
     }
 
     fn dial(&mut self, _conns: &mut Conns<Agent>, key: ConnKey, protocol: String, address: String) {
@@ -124,7 +152,8 @@ impl<R: Resolve> Owner<Agent> for AgentOwner<R> {
             let _ = report.send((key, outcome));
         });
         let began = Instant::now();
-        self.dials.insert(key, Dialing { dialler: dialler.abort_handle(), address, began });
+        let busy = Some(self.activity.enter());
+        self.dials.insert(key, Dialing { dialler: dialler.abort_handle(), address, began, busy });
     }
 
     fn dial_cancelled(&mut self, key: ConnKey) {

@@ -14,8 +14,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serve::metrics::{
-    ApiCalls, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, Live, PacketMeter, Registry, Resets, Segment,
-    StreamErrors, StreamPackets,
+    ApiCalls, Certificates, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, Live, PacketMeter, Registry,
+    Resets, Segment, StreamErrors, StreamPackets,
 };
 use transport::tls::OddPkiObserver;
 use transport::wire::Code;
@@ -62,6 +62,8 @@ pub struct Families {
     pub resets: Resets,
     /// `queued_bytes` (ours): bytes that wait for endpoints, as they are charged.
     pub queued_bytes: Holdings,
+    /// `certificate_*` (ours).
+    pub certificates: Certificates,
     known_servers: Gauge,
     server_failures: CountBy<Direction>,
     packets: StreamPackets,
@@ -116,6 +118,7 @@ impl Metrics {
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards endpoints"),
+            certificates: Certificates::register(r),
             odd_certificates: CountBy::register(
                 r,
                 "odd_certificates_total",

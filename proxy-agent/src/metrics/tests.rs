@@ -42,6 +42,9 @@ fn golden() {
     metrics.drops.count(Dropped::UnknownConnection);
     metrics.resets.count(&Cause::FlushTimeout);
     metrics.odd_certificates()(OddPki::AnyPurpose);
+    metrics.certificates.loaded("servers", 1_700_000_000);
+    metrics.certificates.expires("agent-cert", 1_900_000_000);
+    metrics.certificates.reloaded("servers", 1_800_000_000, true);
     assert_eq!(samples(registry), GOLDEN);
     drop(endpoints);
     assert_eq!(metrics.endpoint_connections.count(), 0);

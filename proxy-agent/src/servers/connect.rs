@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
 use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
-use transport::tls::{self, ClientTls, HandshakeError};
+use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, PINGS};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
 
@@ -163,6 +163,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let metadata = self.agent.headers()?;
         let address = self.server.to_string();
         let tcp = self.dial(&address).await?;
+        let shown = self.own_validity();
         let handshake = self.tls.connect(tls::read_ahead(tcp));
         let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
             return Err(ConnectError::TlsTimeout { address });
@@ -175,7 +176,7 @@ impl<R: Resolve> GrpcConnector<R> {
             connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
         }
         let stream = GrpcStream { wire: connected.stream, connection: connected.connection };
-        Ok(ConnectedStream { server_id, server_count, stream })
+        Ok(ConnectedStream { server_id, server_count, shown, stream })
     }
 }
 
@@ -192,6 +193,10 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
         drop(wire);
         connection.close(CLOSE_WITHIN).await;
     }
+
+    fn own_validity(&self) -> Option<Validity> {
+        self.tls.validities().own
+    }
 }
 
 impl<C: Connector> Connector for Arc<C> {
@@ -203,6 +208,10 @@ impl<C: Connector> Connector for Arc<C> {
 
     async fn close(&self, stream: C::Stream) {
         C::close(self, stream).await;
+    }
+
+    fn own_validity(&self) -> Option<Validity> {
+        C::own_validity(self)
     }
 }
 

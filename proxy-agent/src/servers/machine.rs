@@ -9,7 +9,8 @@
 //! ```
 //!
 //! No clock, no socket: `now` is the time since the set's start, randomness is passed in. One stream is kept
-//! per server id. Every try goes through a load balancer that may answer with a server already known: such a
+//! per server id. One that should be replaced stays until another to the same server is open, and then on, without new
+//! dials, for as long as something goes on in it. Every try goes through a load balancer that may answer with a server already known: such a
 //! duplicate costs no backoff, for it says nothing about the servers that are missing, until so many came in a
 //! row that the balancer is plainly stuck.
 
@@ -25,6 +26,10 @@ const JITTER: f64 = 0.1;
 
 /// So many duplicates in a row, times the count of servers, are taken without backoff.
 const PATIENCE: usize = 3;
+
+/// So many streams of one server may be on their way out at once: a server takes 4 of an agent, and one is kept and
+/// one may be a duplicate.
+const MOST_RETIRED: usize = 2;
 
 /// Whom to believe about the number of servers, if both sources have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,6 +74,8 @@ pub enum Step {
 pub enum Verdict {
     /// Kept under this id until [`Machine::lost`].
     Keep(StreamId),
+    /// Kept under the first id; the second one's stream is to be retired.
+    Replace(StreamId, StreamId),
     /// To be closed: there is one to this server already.
     Duplicate,
     /// To be closed: the agent drains.
@@ -82,7 +89,9 @@ pub struct Machine<J> {
     /// Yields numbers from 0 up to, and not including, 1.
     jitter: J,
     /// Kept streams by server: never two of one.
-    open: HashMap<Arc<str>, StreamId>,
+    open: HashMap<Arc<str>, Kept>,
+    /// Streams on their way out, with their servers.
+    retired: HashMap<StreamId, Arc<str>>,
     next_id: u64,
     /// The last new server's word; 0 before there was one.
     told: usize,
@@ -93,6 +102,22 @@ pub struct Machine<J> {
     failures: u32,
     /// Duplicates since the last news.
     duplicates: usize,
+}
+
+/// A kept stream, and what speaks for another one in its place.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    id: StreamId,
+    /// It may be dead.
+    suspect: bool,
+    /// What was shown for it is about to expire.
+    aged: bool,
+}
+
+impl Kept {
+    fn wants_successor(&self) -> bool {
+        self.suspect || self.aged
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +135,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             settings,
             jitter,
             open: HashMap::new(),
+            retired: HashMap::new(),
             next_id: 0,
             told: 0,
             leases: None,
@@ -129,7 +155,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         count.max(1)
     }
 
-    /// How many streams are kept.
+    /// To how many servers there is a stream.
     pub fn open_count(&self) -> usize {
         self.open.len()
     }
@@ -159,7 +185,8 @@ impl<J: FnMut() -> f64> Machine<J> {
             return Verdict::Unwanted;
         }
         self.failures = 0;
-        if self.open.contains_key(server) {
+        let incumbent = self.open.get(server).copied();
+        if incumbent.is_some_and(|kept| !kept.wants_successor()) {
             self.duplicates = self.duplicates.saturating_add(1);
             let beyond = self.duplicates.saturating_sub(PATIENCE.saturating_mul(self.server_count()));
             self.wait(now, u32::try_from(beyond).unwrap_or(u32::MAX));
@@ -167,11 +194,45 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
         let id = StreamId(self.next_id);
         self.next_id += 1;
-        self.open.insert(server.clone(), id);
-        self.told = count;
+        self.open.insert(server.clone(), Kept { id, suspect: false, aged: false });
         self.duplicates = 0;
         self.wait(now, 0);
-        Verdict::Keep(id)
+        match incumbent {
+            Some(Kept { id: old, .. }) => {
+                self.retired.insert(old, server.clone());
+                Verdict::Replace(id, old)
+            }
+            None => {
+                self.told = count;
+                Verdict::Keep(id)
+            }
+        }
+    }
+
+    /// A kept stream may be dead, or is not after all.
+    pub fn suspect(&mut self, now: Duration, id: StreamId, suspect: bool) {
+        self.mark(now, id, |kept| kept.suspect = suspect);
+    }
+
+    /// What was shown for a kept stream is about to expire. Returns whether that is news of which something comes.
+    pub fn aged(&mut self, now: Duration, id: StreamId) -> bool {
+        let mut news = false;
+        self.mark(now, id, |kept| news = !std::mem::replace(&mut kept.aged, true));
+        news
+    }
+
+    fn mark(&mut self, now: Duration, id: StreamId, mark: impl FnOnce(&mut Kept)) {
+        let Some((server, kept)) = self.open.iter_mut().find(|(_, kept)| kept.id == id) else { return };
+        if self.retired.values().filter(|retired| *retired == server).count() >= MOST_RETIRED {
+            // The server would refuse the next one. What still goes on in the others ends some day.
+            return;
+        }
+        let before = kept.wants_successor();
+        mark(kept);
+        if kept.wants_successor() && !before {
+            self.duplicates = 0;
+            self.hurry(now);
+        }
     }
 
     /// The stream asked for could not be opened. Returns the pause, for the log.
@@ -184,7 +245,10 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// A kept stream has ended. The next try is not due at once: a server's restart loses it all its agents at
     /// the same moment, and they must not come back in step.
     pub fn lost(&mut self, now: Duration, id: StreamId) {
-        self.open.retain(|_, open| *open != id);
+        if self.retired.remove(&id).is_some() {
+            return;
+        }
+        self.open.retain(|_, kept| kept.id != id);
         self.duplicates = 0;
         if let Phase::Waiting(due) = self.phase {
             let spread = self.settings.interval.mul_f64((self.jitter)());
@@ -200,11 +264,16 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.leases = leases;
         if self.server_count() != before {
             self.duplicates = 0;
-            if let Phase::Waiting(due) = self.phase
-                && self.failures == 0
-            {
-                self.phase = Phase::Waiting(due.min(now + self.settings.interval));
-            }
+            self.hurry(now);
+        }
+    }
+
+    /// The next try is due within an interval, unless an error demands a longer pause.
+    fn hurry(&mut self, now: Duration) {
+        if let Phase::Waiting(due) = self.phase
+            && self.failures == 0
+        {
+            self.phase = Phase::Waiting(due.min(now + self.settings.interval));
         }
     }
 
@@ -214,7 +283,9 @@ impl<J: FnMut() -> f64> Machine<J> {
     }
 
     fn wants_more(&self) -> bool {
-        self.settings.forever || self.open.len() < self.server_count()
+        self.settings.forever
+            || self.open.len() < self.server_count()
+            || self.open.values().any(Kept::wants_successor)
     }
 
     /// The next try is due after the interval, grown `steps` times, with jitter.

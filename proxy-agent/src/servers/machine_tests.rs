@@ -163,6 +163,10 @@ enum Event {
     Connected(u8, usize),
     Failed,
     Lost(u8),
+    Suspect(u8, bool),
+    Aged(u8),
+    /// The oldest stream on its way out has ended.
+    RetiredEnds,
     Leases(Option<usize>),
     Pass(u64),
 }
@@ -172,6 +176,9 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..6_u8, 0..6_usize).prop_map(|(server, count)| Event::Connected(server, count)),
         1 => Just(Event::Failed),
         1 => (0..6_u8).prop_map(Event::Lost),
+        1 => (0..6_u8, proptest::bool::ANY).prop_map(|(server, suspect)| Event::Suspect(server, suspect)),
+        1 => (0..6_u8).prop_map(Event::Aged),
+        1 => Just(Event::RetiredEnds),
         1 => proptest::option::of(0..6_usize).prop_map(Event::Leases),
         2 => (0..20_000_u64).prop_map(Event::Pass),
     ]
@@ -185,13 +192,27 @@ proptest! {
         let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
         let (mut now, mut connecting) = (Duration::ZERO, false);
         let mut kept: HashMap<u8, StreamId> = HashMap::new();
+        // Which of them are suspect or aged, and who is on the way out.
+        let (mut suspect, mut aged) = (HashSet::new(), HashSet::new());
+        let mut retired: Vec<(u8, StreamId)> = Vec::new();
         for event in events {
+            // With two on their way out a third would be refused by the server.
+            let full = |name: &u8| retired.iter().filter(|(of, _)| of == name).count() >= MOST_RETIRED;
             match event {
                 Event::Connected(name, count) if connecting => {
                     connecting = false;
                     match machine.connected(now, &server(&name.to_string()), count) {
                         Verdict::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
-                        Verdict::Duplicate => prop_assert!(kept.contains_key(&name)),
+                        Verdict::Replace(id, old) => {
+                            prop_assert!(suspect.remove(&name) | aged.remove(&name));
+                            prop_assert_eq!(kept.insert(name, id), Some(old));
+                            retired.push((name, old));
+                            prop_assert!(retired.iter().filter(|(of, _)| *of == name).count() <= MOST_RETIRED);
+                        }
+                        Verdict::Duplicate => {
+                            prop_assert!(kept.contains_key(&name));
+                            prop_assert!(!suspect.contains(&name) && !aged.contains(&name));
+                        }
                         Verdict::Unwanted => prop_assert!(false, "not draining"),
                     }
                 }
@@ -201,21 +222,36 @@ proptest! {
                 }
                 Event::Lost(name) => {
                     if let Some(id) = kept.remove(&name) {
+                        suspect.remove(&name);
+                        aged.remove(&name);
                         machine.lost(now, id);
                     }
                 }
+                Event::Suspect(name, is) if kept.contains_key(&name) => {
+                    machine.suspect(now, kept[&name], is);
+                    if is && !full(&name) { suspect.insert(name) } else { suspect.remove(&name) };
+                }
+                Event::Aged(name) if kept.contains_key(&name) => {
+                    let news = !full(&name) && aged.insert(name);
+                    prop_assert_eq!(machine.aged(now, kept[&name]), news);
+                }
+                Event::RetiredEnds if !retired.is_empty() => {
+                    machine.lost(now, retired.remove(0).1);
+                }
                 Event::Leases(count) => machine.leases_counted(now, count),
                 Event::Pass(millis) => now += Duration::from_millis(millis),
-                Event::Connected(..) | Event::Failed => {}
+                Event::Connected(..) | Event::Failed | Event::Suspect(..) | Event::Aged(_) => {}
+                Event::RetiredEnds => {}
             }
+            let wanted = forever || kept.len() < machine.server_count() || !suspect.is_empty() || !aged.is_empty();
             match machine.poll(now) {
                 Step::Connect => {
-                    prop_assert!(!connecting && (forever || kept.len() < machine.server_count()));
+                    prop_assert!(!connecting && wanted);
                     connecting = true;
                 }
                 Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + Duration::from_secs(11)),
                 Step::Wait => {
-                    prop_assert!(connecting || (!forever && kept.len() >= machine.server_count()));
+                    prop_assert!(connecting || !wanted);
                 }
             }
             prop_assert_eq!(machine.open_count(), kept.len());
@@ -244,4 +280,52 @@ proptest! {
         }
         prop_assert_eq!((servers.len(), machine.open_count()), (count, count));
     }
+}
+
+#[test]
+fn a_stream_that_should_be_replaced_is_kept_until_its_successor_is_there() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    next_try(&mut machine, &mut now);
+    let Verdict::Keep(first) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    now += Duration::from_secs(60);
+    machine.suspect(now, first, true);
+    assert_eq!(machine.open_count(), 1);
+    next_try(&mut machine, &mut now);
+    assert!(
+        matches!(machine.connected(now, &server("b"), 9), Verdict::Keep(_)),
+        "the balancer chose another"
+    );
+    assert_eq!(machine.server_count(), 9);
+    next_try(&mut machine, &mut now);
+    let verdict = machine.connected(now, &server("a"), 1);
+    let Verdict::Replace(second, old) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(
+        (old, machine.open_count(), machine.server_count()),
+        (first, 2, 9),
+        "an old server is not believed"
+    );
+    machine.lost(now, first);
+    assert_eq!(machine.open_count(), 2, "the end of the retired one is no loss");
+    machine.lost(now, second);
+    assert_eq!(machine.open_count(), 1);
+}
+
+#[test]
+fn no_more_than_a_server_takes() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    next_try(&mut machine, &mut now);
+    let Verdict::Keep(mut id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    for _ in 0..MOST_RETIRED {
+        assert!(machine.aged(now, id));
+        assert!(!machine.aged(now, id), "known");
+        next_try(&mut machine, &mut now);
+        let Verdict::Replace(next, _) = machine.connected(now, &server("a"), 1) else { panic!("replaced") };
+        id = next;
+    }
+    machine.aged(now, id);
+    assert_eq!(machine.poll(now + Duration::from_secs(60)), Step::Wait, "two are on their way out");
+    machine.lost(now, StreamId(0));
+    assert!(machine.aged(now, id));
+    next_try(&mut machine, &mut now);
+    assert!(matches!(machine.connected(now, &server("a"), 1), Verdict::Replace(..)));
 }

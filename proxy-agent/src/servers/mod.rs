@@ -6,6 +6,7 @@
 pub mod connect;
 pub mod machine;
 pub mod metadata;
+pub mod renewal;
 pub mod set;
 
 use std::future::Future;
@@ -13,11 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relay::LinkEnd;
-use tokio_util::sync::CancellationToken;
-use transport::wire::{ConnectionHandle, WireStream};
+use tokio::time::{MissedTickBehavior, interval};
+use transport::tls::Validity;
+use transport::wire::{ConnectionHandle, Pulse, WireStream};
 
 use crate::endpoint::Resolve;
-use crate::link::Links;
+use crate::link::{Life, Links, SuspectObserver};
 
 pub use connect::{ConnectError, GrpcConnector, ServerAddress};
 pub use machine::{CountSource, SyncSettings};
@@ -27,6 +29,12 @@ pub use set::{ClientSet, RunEnd, Servers};
 /// How long the connection below a finished stream may take to end by itself.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
+/// A server that owes the answer to a ping for so long gets another stream beside the one that may be dead.
+const SUSPECT_AFTER: Duration = Duration::from_secs(3);
+
+/// Between looks at a stream's pulse.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// A stream that a server has answered.
 #[derive(Debug)]
 pub struct ConnectedStream<S> {
@@ -34,6 +42,8 @@ pub struct ConnectedStream<S> {
     pub server_id: Arc<str>,
     /// How many servers it says there are; believed only if the server is new.
     pub server_count: usize,
+    /// When the certificate is valid that was shown to the server, if one was.
+    pub shown: Option<Validity>,
     /// The stream with what is below it.
     pub stream: S,
 }
@@ -48,19 +58,15 @@ pub trait Connector: Send + Sync + 'static {
 
     /// Ends a stream that is not wanted, in order, and then its connection. Bounded in time.
     fn close(&self, stream: Self::Stream) -> impl Future<Output = ()> + Send;
+
+    /// When the certificate is valid that the next try would show; `None` without one.
+    fn own_validity(&self) -> Option<Validity>;
 }
 
 /// Carries connections over a stream until it ends.
 pub trait LinkRunner<S>: Send + Sync + 'static {
-    /// Runs until the stream has ended and everything that belonged to it. `drain`: ask the server, once, for no
-    /// new dials. `stop`: end the stream in order.
-    fn run(
-        &self,
-        server_id: Arc<str>,
-        stream: S,
-        drain: CancellationToken,
-        stop: CancellationToken,
-    ) -> impl Future<Output = LinkEnd> + Send;
+    /// Runs until the stream has ended and everything that belonged to it; directed by `life`.
+    fn run(&self, server_id: Arc<str>, stream: S, life: Life) -> impl Future<Output = LinkEnd> + Send;
 }
 
 /// A gRPC stream and the connection that carries it alone.
@@ -73,15 +79,28 @@ pub struct GrpcStream {
 }
 
 impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
-    async fn run(
-        &self,
-        server_id: Arc<str>,
-        stream: GrpcStream,
-        drain: CancellationToken,
-        stop: CancellationToken,
-    ) -> LinkEnd {
-        let end = Links::run(self, server_id, stream.wire, drain, stop).await;
+    async fn run(&self, server_id: Arc<str>, stream: GrpcStream, life: Life) -> LinkEnd {
+        let suspicions = watch_pulse(Arc::clone(&stream.connection.pulse), Arc::clone(&life.suspect));
+        let end = tokio::select! {
+            end = Links::run(self, server_id, stream.wire, life) => end,
+            never = suspicions => match never {},
+        };
         stream.connection.close(CLOSE_WITHIN).await;
         end
+    }
+}
+
+/// Tells whenever the peer begins, or ceases, to owe a sign of life for too long.
+async fn watch_pulse(pulse: Arc<Pulse>, told: SuspectObserver) -> std::convert::Infallible {
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut suspect = false;
+    loop {
+        looks.tick().await;
+        let silent = pulse.unanswered_for().is_some_and(|silent| silent >= SUSPECT_AFTER);
+        if silent != suspect {
+            suspect = silent;
+            told(suspect);
+        }
     }
 }

@@ -10,17 +10,23 @@ use std::time::Duration;
 
 use relay::LinkEnd;
 use serve::logs::Peer;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use transport::tls::unix_now;
 
 use super::machine::{Machine, Step, StreamId, SyncSettings, Verdict};
+use super::renewal::Shown;
 use super::{ConnectError, ConnectedStream, Connector, LinkRunner};
+use crate::link::Life;
 use crate::metrics::Metrics;
 
 /// How long streams may take to end in order once they are told to stop; then they are cut off.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Between looks at certificates that were shown.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How the set stands, for readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,13 +35,6 @@ pub struct Servers {
     pub known: usize,
     /// To how many of them there is a stream.
     pub open: usize,
-}
-
-impl Servers {
-    /// Whether the agent can serve anybody at all.
-    pub fn is_ready(self) -> bool {
-        self.open > 0
-    }
 }
 
 /// Why [`ClientSet::run`] returned.
@@ -50,6 +49,15 @@ pub enum RunEnd {
 type Attempt<S> = Pin<Box<dyn Future<Output = Result<ConnectedStream<S>, ConnectError>> + Send>>;
 type Jitter = fn() -> f64;
 
+/// A stream began or ceased to owe a sign of life.
+type Suspicion = (StreamId, bool);
+
+/// A stream that another can take the place of.
+struct Replaceable {
+    retire: CancellationToken,
+    shown: Option<Shown>,
+}
+
 /// The set of streams to servers.
 pub struct ClientSet<C: Connector, L> {
     connector: Arc<C>,
@@ -61,6 +69,11 @@ pub struct ClientSet<C: Connector, L> {
     attempt: Option<Attempt<C::Stream>>,
     running: JoinSet<LinkEnd>,
     kept: HashMap<Id, (StreamId, Arc<str>)>,
+    /// What is needed to replace a stream.
+    replaceable: HashMap<StreamId, Replaceable>,
+    suspicions: (mpsc::UnboundedSender<Suspicion>, mpsc::UnboundedReceiver<Suspicion>),
+    /// Seconds of Unix time.
+    clock: fn() -> i64,
     /// Duplicates on their way out.
     closing: JoinSet<()>,
     started: Instant,
@@ -86,6 +99,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             attempt: None,
             running: JoinSet::new(),
             kept: HashMap::new(),
+            replaceable: HashMap::new(),
+            suspicions: mpsc::unbounded_channel(),
+            clock: unix_now,
             closing: JoinSet::new(),
             started: Instant::now(),
         }
@@ -103,6 +119,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let leases = *self.leases.borrow_and_update();
         self.machine.leases_counted(Duration::ZERO, leases);
         let mut leases_live = true;
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.publish();
             if self.machine.is_draining() && self.running.is_empty() {
@@ -124,7 +142,30 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     Ok(()) => self.leases_counted(),
                     Err(_) => leases_live = false,
                 },
+                Some((id, suspect)) = self.suspicions.1.recv() => self.suspected(id, suspect),
+                _ = looks.tick() => self.renew(),
                 () = at(due) => {}
+            }
+        }
+    }
+
+    fn suspected(&mut self, id: StreamId, suspect: bool) {
+        let server_id = self.kept.values().find(|(kept, _)| *kept == id).map(|(_, server_id)| server_id);
+        if let Some(server_id) = server_id {
+            tracing::warn!(server_id = %Peer(server_id), suspect, "a server owes a sign of life");
+        }
+        self.machine.suspect(self.now(), id, suspect);
+    }
+
+    /// Looks whether a stream's certificate is about to expire.
+    fn renew(&mut self) {
+        let (now, newest) = ((self.clock)(), self.connector.own_validity());
+        let due = |entry: &Replaceable| entry.shown.is_some_and(|shown| shown.is_due(now, newest));
+        let aged: Vec<StreamId> =
+            self.replaceable.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| *id).collect();
+        for id in aged {
+            if self.machine.aged(self.now(), id) {
+                tracing::info!("the certificate shown to a server is about to expire, showing the newer one");
             }
         }
     }
@@ -159,7 +200,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         stop: &CancellationToken,
     ) {
         let now = self.now();
-        let ConnectedStream { server_id, server_count, stream } = match opened {
+        let ConnectedStream { server_id, server_count, shown, stream } = match opened {
             Ok(connected) => connected,
             Err(error) => {
                 let pause = self.machine.failed(now);
@@ -168,7 +209,15 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 return;
             }
         };
+        let shown = shown.map(|validity| Shown::new(validity, rand::random::<f64>()));
         match self.machine.connected(now, &server_id, server_count) {
+            Verdict::Replace(id, old) => {
+                tracing::info!(server_id = %Peer(&server_id), "another stream takes a stream's place");
+                if let Some(old) = self.replaceable.remove(&old) {
+                    old.retire.cancel();
+                }
+                self.keep(id, server_id, stream, shown, drain, stop);
+            }
             Verdict::Keep(id) => {
                 tracing::info!(
                     server_id = %Peer(&server_id),
@@ -176,7 +225,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     open = self.machine.open_count(),
                     "successfully connected to new proxy server"
                 );
-                self.keep(id, server_id, stream, drain, stop);
+                self.keep(id, server_id, stream, shown, drain, stop);
             }
             Verdict::Duplicate | Verdict::Unwanted => {
                 tracing::debug!(server_id = %Peer(&server_id), "duplicate server connection attempt");
@@ -191,15 +240,27 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         id: StreamId,
         server_id: Arc<str>,
         stream: C::Stream,
+        shown: Option<Shown>,
         drain: &CancellationToken,
         stop: &CancellationToken,
     ) {
         let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
-        let (drain, stop) = (drain.clone(), stop.clone());
+        let retire = CancellationToken::new();
+        self.replaceable.insert(id, Replaceable { retire: retire.clone(), shown });
+        let suspicions = self.suspicions.0.clone();
+        let life = Life {
+            drain: drain.clone(),
+            retire,
+            stop: stop.clone(),
+            // Nobody listens once the set has ended.
+            suspect: Arc::new(move |suspect| {
+                let _ = suspicions.send((id, suspect));
+            }),
+        };
         let open = self.metrics.server_connections.enter();
         let task = self.running.spawn(async move {
             let _open = open;
-            links.run(name, stream, drain, stop).await
+            links.run(name, stream, life).await
         });
         self.kept.insert(task.id(), (id, server_id));
     }
@@ -208,6 +269,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
         // Every task of `running` is in `kept`, and only this takes it out.
         let Some((id, server_id)) = self.kept.remove(&task) else { return };
+        self.replaceable.remove(&id);
         self.machine.lost(self.now(), id);
         let server_id = Peer(&server_id);
         match ended {

@@ -1,5 +1,6 @@
 use parking_lot::Mutex;
 use serve::metrics::Registry;
+use transport::tls::Validity;
 use transport::wire::{Code, WireError};
 
 use super::*;
@@ -14,6 +15,13 @@ struct Balancer {
     /// Every stream's way to end, by server.
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
     closed: Mutex<usize>,
+    /// The certificate that is shown now.
+    own: Mutex<Option<Validity>>,
+}
+
+thread_local! {
+    /// When the test began, by the paused clock.
+    static EPOCH: Instant = Instant::now();
 }
 
 struct FakeStream {
@@ -40,31 +48,42 @@ impl Connector for Balancer {
             None => format!("s{}", number % self.count),
         };
         let stream = FakeStream { server: server.clone(), lost: CancellationToken::new() };
-        Ok(ConnectedStream { server_id: server.into(), server_count: self.count, stream })
+        let shown = *self.own.lock();
+        Ok(ConnectedStream { server_id: server.into(), server_count: self.count, shown, stream })
     }
 
     async fn close(&self, _stream: FakeStream) {
         *self.closed.lock() += 1;
     }
+
+    fn own_validity(&self) -> Option<Validity> {
+        *self.own.lock()
+    }
 }
+
+/// How streams are directed, in the order in which they were opened.
+type Lives = Arc<Mutex<Vec<(String, Life)>>>;
 
 struct FakeLinks {
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
     drained: Arc<Mutex<usize>>,
+    lives: Lives,
     /// Whether a stopped stream ends.
     obedient: bool,
 }
 
 impl LinkRunner<FakeStream> for FakeLinks {
-    async fn run(
-        &self,
-        _server_id: Arc<str>,
-        stream: FakeStream,
-        drain: CancellationToken,
-        stop: CancellationToken,
-    ) -> LinkEnd {
+    async fn run(&self, _server_id: Arc<str>, stream: FakeStream, life: Life) -> LinkEnd {
         let before = self.live.lock().insert(stream.server.clone(), stream.lost.clone());
-        assert!(before.is_none_or(|before| before.is_cancelled()), "two streams to {}", stream.server);
+        let retired =
+            self.lives.lock().iter().any(|(name, life)| *name == stream.server && life.retire.is_cancelled());
+        assert!(
+            retired || before.is_none_or(|before| before.is_cancelled()),
+            "two streams to {}",
+            stream.server
+        );
+        self.lives.lock().push((stream.server.clone(), life.clone()));
+        let Life { drain, stop, .. } = life;
         let drained = Arc::clone(&self.drained);
         let draining = async {
             drain.cancelled().await;
@@ -87,6 +106,7 @@ struct Rig {
     leases: watch::Sender<Option<usize>>,
     metrics: Metrics,
     drained: Arc<Mutex<usize>>,
+    lives: Lives,
     drain: CancellationToken,
     stop: CancellationToken,
     run: tokio::task::JoinHandle<RunEnd>,
@@ -100,7 +120,13 @@ impl Rig {
     fn with(count: usize, script: Vec<Result<&'static str, ()>>, obedient: bool) -> Self {
         let balancer = Arc::new(Balancer { count, script: Mutex::new(script), ..Balancer::default() });
         let drained = Arc::<Mutex<usize>>::default();
-        let links = FakeLinks { live: Arc::clone(&balancer.live), drained: Arc::clone(&drained), obedient };
+        let lives = Lives::default();
+        let links = FakeLinks {
+            live: Arc::clone(&balancer.live),
+            drained: Arc::clone(&drained),
+            lives: Arc::clone(&lives),
+            obedient,
+        };
         let settings = SyncSettings {
             interval: Duration::from_secs(1),
             cap: Duration::from_secs(10),
@@ -109,11 +135,13 @@ impl Rig {
         };
         let metrics = Metrics::new(&mut Registry::default());
         let (leases, leases_rx) = watch::channel(None);
-        let set = ClientSet::new(Arc::clone(&balancer), links, settings, leases_rx, metrics.clone());
+        let mut set = ClientSet::new(Arc::clone(&balancer), links, settings, leases_rx, metrics.clone());
+        // Unix time, for the paused clock.
+        set.clock = || EPOCH.with(|epoch| i64::try_from(epoch.elapsed().as_secs()).unwrap());
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let servers = set.servers();
         let run = tokio::spawn(set.run(drain.clone(), stop.clone()));
-        Self { balancer, servers, leases, metrics, drained, drain, stop, run }
+        Self { balancer, servers, leases, metrics, drained, lives, drain, stop, run }
     }
 
     async fn until(&mut self, known: usize, open: usize) {
@@ -201,7 +229,7 @@ async fn stopping_ends_every_stream() {
     rig.stop.cancel();
     assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
     assert_eq!(rig.metrics.server_connections.count(), 0);
-    assert!(!rig.servers.borrow().is_ready());
+    assert_eq!(rig.servers.borrow().open, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,4 +246,67 @@ async fn a_stream_that_does_not_stop_is_cut_off() {
         }
     };
     timeout(Duration::from_secs(1), gauge()).await.expect("the task is gone");
+}
+
+/// Until so many streams were opened.
+async fn opened(rig: &Rig, count: usize) {
+    let opened = async {
+        while rig.lives.lock().len() < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), opened).await.expect("another stream");
+}
+
+fn retired(rig: &Rig) -> Vec<bool> {
+    rig.lives.lock().iter().map(|(_, life)| life.retire.is_cancelled()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_stream_is_kept_until_another_is_open() {
+    let mut rig = Rig::new(1, vec![Ok("s0"), Err(()), Err(())]);
+    rig.until(1, 1).await;
+    let (_, life) = rig.lives.lock()[0].clone();
+    (life.suspect)(true);
+    opened(&rig, 2).await;
+    assert_eq!(retired(&rig), [true, false]);
+    assert_eq!(rig.metrics.server_connections.count(), 2, "the first goes on until nothing is left in it");
+    assert_eq!(rig.servers.borrow().open, 1, "to one server");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), 4, "and then rests");
+    (life.suspect)(true);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), 4, "a retired stream needs no successor");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspicion_that_was_wrong_changes_nothing() {
+    let mut rig = Rig::new(1, vec![Ok("s0"), Err(()), Err(()), Err(()), Err(())]);
+    rig.until(1, 1).await;
+    let (_, life) = rig.lives.lock()[0].clone();
+    (life.suspect)(true);
+    while rig.balancer.tries.lock().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    (life.suspect)(false);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), 3);
+    assert_eq!(retired(&rig), [false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_certificate_is_shown_before_the_old_one_expires() {
+    EPOCH.with(|_| {});
+    let mut rig = Rig::new(2, vec![]);
+    *rig.balancer.own.lock() = Some(Validity { not_before: 0, not_after: 1_000 });
+    rig.until(2, 2).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    *rig.balancer.own.lock() = Some(Validity { not_before: 500, not_after: 1_500 });
+    tokio::time::sleep(Duration::from_secs(190)).await;
+    assert_eq!(retired(&rig), [false, false], "there is time");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(retired(&rig), [true, true, false, false]);
+    rig.until(2, 2).await;
+    tokio::time::sleep(Duration::from_secs(350)).await;
+    assert_eq!(retired(&rig).len(), 4, "the newer one lasts");
 }

@@ -83,6 +83,16 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
                 "--admin-server-port=-5: it must be a port from 1 to 65535",
             ),
         flag("admin-bind-address", admin).takes(&["--admin-bind-address="], "all interfaces, 8094"),
+        flag("min-ready-servers", |c| c.min_ready_servers.to_string())
+            .default("1")
+            .takes_what_go_refuses(&["--min-ready-servers=3"], "3")
+            .refuses(&["--min-ready-servers=0"], "--min-ready-servers=0: it must be above 0")
+            .refuses(&["--min-ready-servers=-1"], "--min-ready-servers=-1: it must be above 0"),
+        flag("drain-timeout", |c| format!("{:?}", c.drain_timeout))
+            .default("None")
+            .takes_what_go_refuses(&["--drain-timeout=0"], "None")
+            .takes_what_go_refuses(&["--drain-timeout=5m"], "Some(300s)")
+            .refuses(&["--drain-timeout=-1s"], "--drain-timeout=-1s: it must not be below 0"),
         flag("enable-profiling", |c| c.profiling.to_string())
             .default("false")
             .takes(&["--enable-profiling"], "true"),

@@ -47,6 +47,14 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
             .default("false")
             .takes(&["--service-account-token-path={file}"], "true")
             .refuses(&["--service-account-token-path={none}"], "--service-account-token-path: "),
+        flag("certificate-reload-interval", |c| format!("{:?}", c.certificate_reload_interval))
+            .default("Some(10s)")
+            .takes_what_go_refuses(&["--certificate-reload-interval=500ms"], "Some(500ms)")
+            .takes_what_go_refuses(&["--certificate-reload-interval=0"], "None")
+            .refuses(
+                &["--certificate-reload-interval=-1s"],
+                "--certificate-reload-interval=-1s: it must not be below 0",
+            ),
         flag("alpn-proto", |c| c.alpn_protos.join(" "))
             .default("")
             .takes(&["--alpn-proto=a,b", "--alpn-proto=c"], "a b c")

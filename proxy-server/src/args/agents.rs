@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair};
+use flags::{Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair, period};
 
 use super::serving::port;
 use super::{AgentListener, TlsVersion, tls};
@@ -22,6 +22,7 @@ pub(super) struct Lines {
     keepalive_time: GoDuration,
     cipher_suites: List,
     tls_min_version: String,
+    certificate_reload_interval: GoDuration,
 }
 
 /// What they mean.
@@ -30,6 +31,7 @@ pub(super) struct Agents {
     pub(super) keepalive_time: Duration,
     pub(super) cipher_suites: Vec<String>,
     pub(super) tls_min_version: TlsVersion,
+    pub(super) certificate_reload_interval: Option<Duration>,
 }
 
 impl Default for Lines {
@@ -43,6 +45,7 @@ impl Default for Lines {
             keepalive_time: HOUR,
             cipher_suites: List::default(),
             tls_min_version: String::new(),
+            certificate_reload_interval: GoDuration::from_seconds(10),
         }
     }
 }
@@ -80,6 +83,12 @@ impl Lines {
             "Least TLS version, for both TLS listeners: VersionTLS12 or VersionTLS13; VersionTLS10 and VersionTLS11 \
              are taken and mean VersionTLS12. Empty: VersionTLS12.",
         );
+        set.add(
+            "certificate-reload-interval",
+            &mut self.certificate_reload_interval,
+            "Time between looks at the files of certificates, keys and authorities, for both TLS listeners. 0: they \
+             are read at the start only. (The Go proxy-server has no such flag.)",
+        );
     }
 
     pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Agents, Refusal> {
@@ -88,6 +97,8 @@ impl Lines {
         let port = port("agent-port", self.agent_port)?;
         let tls_min_version = TlsVersion::from_flag(&self.tls_min_version, notices)?;
         tls::check_suites(&self.cipher_suites.items, notices)?;
+        let certificate_reload_interval =
+            period("certificate-reload-interval", self.certificate_reload_interval)?;
         let (cert, key) = pair.ok_or(Refusal::Empty {
             flag: "cluster-cert",
             fix: "give --cluster-cert and --cluster-key, agents connect with TLS only",
@@ -98,6 +109,7 @@ impl Lines {
             keepalive_time: keepalive(self.keepalive_time),
             cipher_suites: self.cipher_suites.items,
             tls_min_version,
+            certificate_reload_interval,
         })
     }
 }

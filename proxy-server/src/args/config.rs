@@ -40,6 +40,10 @@ pub struct Config {
     pub cipher_suites: Vec<String>,
     /// The least version that both TLS listeners accept.
     pub tls_min_version: TlsVersion,
+    /// Time between looks at the files of both TLS listeners; `None`: they are not looked at again.
+    pub certificate_reload_interval: Option<Duration>,
+    /// What must be connected for the server to be ready.
+    pub readiness_policy: ReadinessPolicy,
     /// Packets that Go queues per stream; above 0.
     pub xfr_channel_size: usize,
     /// How long connections may finish after the first signal; zero: not at all.
@@ -130,6 +134,18 @@ impl ProxyStrategy {
     pub fn named(name: &str) -> Option<Self> {
         [Self::Default, Self::DestHost, Self::DefaultRoute].into_iter().find(|known| known.name() == name)
     }
+}
+
+/// Which strategies must have an agent for the server to be ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadinessPolicy {
+    /// The first one, as in Go.
+    #[default]
+    FirstStrategy,
+    /// Whichever.
+    Any,
+    /// Every one.
+    All,
 }
 
 /// Whose tokens let an agent in.

@@ -23,7 +23,8 @@ use std::ffi::OsString;
 use flags::{Exit, FlagSet, LogFlags, Refusal};
 
 pub use config::{
-    AgentListener, Config, FrontendListener, KubeClient, Leases, Mode, ProxyStrategy, TokenAuth,
+    AgentListener, Config, FrontendListener, KubeClient, Leases, Mode, ProxyStrategy, ReadinessPolicy,
+    TokenAuth,
 };
 pub use tls::TlsVersion;
 
@@ -95,6 +96,8 @@ impl Lines {
             strategies: routing.strategies,
             cipher_suites: agents.cipher_suites,
             tls_min_version: agents.tls_min_version,
+            certificate_reload_interval: agents.certificate_reload_interval,
+            readiness_policy: serving.readiness_policy,
             xfr_channel_size: routing.xfr_channel_size,
             graceful_shutdown_timeout: routing.graceful_shutdown_timeout,
             dial_timeout: routing.dial_timeout,

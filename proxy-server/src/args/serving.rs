@@ -2,6 +2,8 @@
 
 use flags::{Bind, BindHost, FlagSet, Refusal};
 
+use super::ReadinessPolicy;
+
 /// The flags as they are written.
 #[derive(Debug)]
 pub(super) struct Lines {
@@ -11,6 +13,7 @@ pub(super) struct Lines {
     admin_port: i64,
     enable_profiling: bool,
     enable_contention_profiling: bool,
+    readiness_policy: String,
 }
 
 /// What they mean.
@@ -19,6 +22,7 @@ pub(super) struct Serving {
     pub(super) admin: Bind,
     pub(super) profiling: bool,
     pub(super) contention_profiling: bool,
+    pub(super) readiness_policy: ReadinessPolicy,
 }
 
 impl Default for Lines {
@@ -30,6 +34,7 @@ impl Default for Lines {
             admin_port: 8095,
             enable_profiling: false,
             enable_contention_profiling: false,
+            readiness_policy: "first-strategy".into(),
         }
     }
 }
@@ -42,6 +47,12 @@ impl Lines {
             "health-bind-address",
             &mut self.health_bind_address,
             "Address for --health-port. Empty: all interfaces.",
+        );
+        set.add(
+            "readiness-policy",
+            &mut self.readiness_policy,
+            "Which of --proxy-strategies must have an agent for /readyz to say ok: first-strategy (as in Go), any or \
+             all. (The Go proxy-server has no such flag.)",
         );
         set.add("admin-port", &mut self.admin_port, "Port for /metrics and, with profiling, /debug/pprof.");
         set.add(
@@ -68,7 +79,17 @@ impl Lines {
                 fix: "give both, or neither",
             });
         }
+        let readiness_policy = match self.readiness_policy.as_str() {
+            "first-strategy" | "" => ReadinessPolicy::FirstStrategy,
+            "any" => ReadinessPolicy::Any,
+            "all" => ReadinessPolicy::All,
+            other => {
+                let want = "it must be first-strategy, any or all";
+                return Err(Refusal::value("readiness-policy", format_args!("{other:?}"), want));
+            }
+        };
         Ok(Serving {
+            readiness_policy,
             health: Bind { host: BindHost::parse(&self.health_bind_address), port: health_port },
             admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
             profiling: self.enable_profiling,

@@ -13,8 +13,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serve::metrics::{
-    ApiCalls, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy, Registry,
-    Resets, Segment, StreamErrors, StreamPackets,
+    ApiCalls, Certificates, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy,
+    Registry, Resets, Segment, StreamErrors, StreamPackets,
 };
 use transport::tls::OddPkiObserver;
 use transport::wire::Code;
@@ -81,6 +81,8 @@ pub struct Families {
     pub lease_lists: ApiCalls,
     /// `lease_delete_total` and `lease_delete_latency_seconds`.
     pub lease_deletes: ApiCalls,
+    /// `certificate_*` (ours).
+    pub certificates: Certificates,
     /// `pending_backend_dials`; moved by the dialler's own guard, see `observers`.
     pending_dials: Lazy<Gauge>,
     stream_errors: StreamErrors,
@@ -129,6 +131,7 @@ impl Metrics {
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards frontends"),
+            certificates: Certificates::register(r),
             culled_leases: counter(r, "culled_leases_count", "Expired leases that this server has deleted"),
             lease_lists: lease_calls(
                 r,

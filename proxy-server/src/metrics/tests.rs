@@ -45,6 +45,10 @@ const FAMILIES: &[Family] = &[
 /// Ours.
 const OURS: &[Family] = &[
     ("agent_auth_mode", "gauge", &["mode"], &[]),
+    ("certificate_expiry_timestamp_seconds", "gauge", &["file"], &[]),
+    ("certificate_last_reload_success", "gauge", &["side"], &[]),
+    ("certificate_last_reload_timestamp_seconds", "gauge", &["side"], &[]),
+    ("certificate_reloads_total", "counter", &["result", "side"], &[]),
     ("connection_resets_total", "counter", &["reason"], &[]),
     ("dropped_packets_total", "counter", &["reason"], &[]),
     ("odd_certificates_total", "counter", &["reason"], &[]),
@@ -100,6 +104,8 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.lease_deletes.observe(409, Duration::from_millis(1));
     metrics.set_agent_auth_mode(AgentAuthMode::None);
     metrics.odd_certificates()(OddPki::CaAsLeaf);
+    metrics.certificates.loaded("agents", 1);
+    metrics.certificates.expires("cluster-cert", 1);
     RouteObserver::ready_backends(metrics, Strategy::DestHost, 2);
     RouteObserver::ready_backend_connections(metrics, 2);
     let mut held: Held = metrics.queued_bytes.hold();

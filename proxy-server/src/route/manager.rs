@@ -11,7 +11,7 @@ use super::hosts::HostTable;
 use super::identifiers::Identifiers;
 use super::members::Health;
 use super::pool::{Excluded, Pool};
-use super::{Backend, Choice, LinkId, RegisterError, RouteObserver, Strategy};
+use super::{Backend, Choice, LinkId, ReadinessPolicy, RegisterError, RouteObserver, Strategy};
 use crate::limits::{AgentBudget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
 /// Which agents there are, and the strategies over them. Cheap to clone; clones are one.
@@ -103,9 +103,19 @@ impl<L> BackendManager<L> {
         self.change(id, |link| link.suspect = suspect);
     }
 
-    /// The first strategy has a backend, leaving ones included: what `/readyz` asks.
-    pub fn ready(&self) -> bool {
-        self.shared.state.read().tables.first().is_some_and(|(_, table)| table.len() > 0)
+    /// The strategies that lack a backend which `policy` wants them to have, leaving ones included: what `/readyz`
+    /// asks. None means ready.
+    pub fn lacking(&self, policy: ReadinessPolicy) -> Vec<Strategy> {
+        let state = self.shared.state.read();
+        let empty = |(strategy, table): &(Strategy, Table)| (table.len() == 0).then_some(*strategy);
+        let lacking: Vec<Strategy> = match policy {
+            ReadinessPolicy::FirstStrategy => state.tables.iter().take(1).filter_map(empty).collect(),
+            ReadinessPolicy::Any | ReadinessPolicy::All => state.tables.iter().filter_map(empty).collect(),
+        };
+        if policy == ReadinessPolicy::Any && lacking.len() < state.tables.len() {
+            return Vec::new();
+        }
+        lacking
     }
 
     /// The identifiers known to each strategy, in the order of the flag.

@@ -43,7 +43,7 @@ use std::sync::Arc;
 
 pub use self::identifiers::{Identifiers, IdentifiersError};
 pub use self::manager::{BackendManager, Registration};
-pub use crate::args::ProxyStrategy as Strategy;
+pub use crate::args::{ProxyStrategy as Strategy, ReadinessPolicy};
 use crate::limits::{AgentBudget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
 /// One agent stream's life on this server, from its registration on. Never used twice in a process.

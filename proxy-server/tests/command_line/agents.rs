@@ -91,6 +91,14 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             .takes(&["--tls-min-version=VersionTLS12"], "Tls12")
             .takes(&["--tls-min-version=VersionTLS13"], "Tls13")
             .refuses(&["--tls-min-version=TLS12"], "--tls-min-version=\"TLS12\": it must be VersionTLS10, "),
+        flag("certificate-reload-interval", |c| format!("{:?}", c.certificate_reload_interval))
+            .default("Some(10s)")
+            .takes_what_go_refuses(&["--certificate-reload-interval=1m"], "Some(60s)")
+            .takes_what_go_refuses(&["--certificate-reload-interval=0"], "None")
+            .refuses(
+                &["--certificate-reload-interval=-1s"],
+                "--certificate-reload-interval=-1s: it must not be below 0",
+            ),
     ]
 }
 

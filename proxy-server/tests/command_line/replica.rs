@@ -93,6 +93,15 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
             .refuses(&["--health-port=0"], "--health-port=0: it must be a port from 1024 to 49151")
             .refuses(&["--health-port=49152"], "--health-port=49152: it must be a port"),
         flag("health-bind-address", health).takes(&["--health-bind-address=127.0.0.1"], "127.0.0.1, 8092"),
+        flag("readiness-policy", |c| format!("{:?}", c.readiness_policy))
+            .default("FirstStrategy")
+            .takes_what_go_refuses(&["--readiness-policy=first-strategy"], "FirstStrategy")
+            .takes_what_go_refuses(&["--readiness-policy=any"], "Any")
+            .takes_what_go_refuses(&["--readiness-policy=all"], "All")
+            .refuses(
+                &["--readiness-policy=some"],
+                "--readiness-policy=\"some\": it must be first-strategy, any or all",
+            ),
         flag("enable-profiling", |c| c.profiling.to_string())
             .default("false")
             .takes(&["--enable-profiling"], "true")

@@ -15,24 +15,39 @@ pub struct Condition {
     pub name: &'static str,
     /// Whether it holds, or why not.
     pub result: Result<(), Cow<'static, str>>,
+    /// The Go peers know no such condition: it is listed only if it fails, or if somebody asks for all of them.
+    pub ours: bool,
 }
 
 impl Condition {
     /// Holds if `holds`, otherwise fails for this reason.
     pub fn check(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { name, result: if holds { Ok(()) } else { Err(reason.into()) } }
+        Self { name, result: if holds { Ok(()) } else { Err(reason.into()) }, ours: false }
+    }
+
+    /// The same for a condition that the Go peers do not know.
+    pub fn ours(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { ours: true, ..Self::check(name, holds, reason) }
     }
 }
 
 /// The server's. Not ready is 500 with the reason of the first condition that fails, without a newline:
-/// `no connection to any proxy agent` is Go's.
+/// `no connection to any proxy agent` is Go's. With `?verbose` it is a line per condition.
 pub fn server(
     readiness: impl Fn() -> Vec<Condition> + Clone + Send + Sync + 'static,
     exposition: Exposition,
 ) -> Routes {
-    routes(exposition, move |_| match readiness().into_iter().find_map(|condition| condition.result.err()) {
-        None => text(StatusCode::OK, "ok"),
-        Some(reason) => text(StatusCode::INTERNAL_SERVER_ERROR, reason.into_owned()),
+    routes(exposition, move |request| {
+        let conditions = readiness();
+        let failed = conditions.iter().find_map(|condition| condition.result.clone().err());
+        match failed {
+            None if is_verbose(request) => text(StatusCode::OK, lines(conditions, true) + PASSED),
+            None => text(StatusCode::OK, "ok"),
+            Some(_) if is_verbose(request) => {
+                text(StatusCode::INTERNAL_SERVER_ERROR, lines(conditions, true))
+            }
+            Some(reason) => text(StatusCode::INTERNAL_SERVER_ERROR, reason.into_owned()),
+        }
     })
 }
 
@@ -42,24 +57,32 @@ pub fn agent(
     exposition: Exposition,
 ) -> Routes {
     routes(exposition, move |request| {
-        let mut lines = String::from("[+]ping ok\n");
-        let mut failed = false;
-        for Condition { name, result } in readiness() {
-            // Writing to a String cannot fail.
-            let _ = match result {
-                Ok(()) => writeln!(lines, "[+]{name} ok"),
-                Err(reason) => {
-                    failed = true;
-                    writeln!(lines, "[-]{name} failed: {reason}")
-                }
-            };
-        }
+        let (conditions, verbose) = (readiness(), is_verbose(request));
+        let failed = conditions.iter().any(|condition| condition.result.is_err());
+        let lines = lines(conditions, verbose);
         match failed {
             true => text(StatusCode::SERVICE_UNAVAILABLE, lines),
-            false if is_verbose(request) => text(StatusCode::OK, lines + "check passed\n"),
+            false if verbose => text(StatusCode::OK, lines + PASSED),
             false => text(StatusCode::OK, "ok"),
         }
     })
+}
+
+/// The last line of a list in which every condition holds.
+const PASSED: &str = "check passed\n";
+
+/// A line per condition, `ping` first.
+fn lines(conditions: Vec<Condition>, all: bool) -> String {
+    let mut lines = String::from("[+]ping ok\n");
+    for Condition { name, result, ours } in conditions {
+        // Writing to a String cannot fail.
+        let _ = match result {
+            Ok(()) if ours && !all => Ok(()),
+            Ok(()) => writeln!(lines, "[+]{name} ok"),
+            Err(reason) => writeln!(lines, "[-]{name} failed: {reason}"),
+        };
+    }
+    lines
 }
 
 /// `?verbose`, with any value or none.

@@ -59,11 +59,15 @@ async fn health_of_a_server() {
     let (switch, ready) = switchable();
     let readiness = move || vec![Condition::check("backend", ready(), "no connection to any proxy agent")];
     let server = start(health::server(readiness, exposition()));
-    for path in ["/readyz", "/ready", "/readyz?verbose"] {
+    for (path, expected) in [
+        ("/readyz", "no connection to any proxy agent"),
+        ("/ready", "no connection to any proxy agent"),
+        ("/readyz?verbose", "[+]ping ok\n[-]backend failed: no connection to any proxy agent\n"),
+    ] {
         let (head, body) = get(&server, path).await;
         assert!(head.starts_with("http/1.1 500 internal server error\r\n"), "{head}");
         assert!(head.contains("content-type: text/plain; charset=utf-8"), "{head}");
-        assert_eq!(body, "no connection to any proxy agent");
+        assert_eq!(body, expected);
     }
     switch.store(true, Ordering::Relaxed);
     for path in ["/readyz", "/ready", "/healthz"] {
@@ -71,6 +75,7 @@ async fn health_of_a_server() {
         assert!(head.starts_with("http/1.1 200 ok\r\n"), "{head}");
         assert_eq!(body, "ok");
     }
+    assert_eq!(get(&server, "/readyz?verbose").await.1, "[+]ping ok\n[+]backend ok\ncheck passed\n");
     let (head, body) = get(&server, "/metrics").await;
     assert!(head.contains(&format!("content-type: {CONTENT_TYPE}")), "{head}");
     assert!(body.starts_with("# HELP process_cpu_seconds_total "), "{body}");
@@ -85,16 +90,34 @@ async fn health_of_a_server() {
 #[tokio::test]
 async fn health_of_an_agent() {
     let (switch, ready) = switchable();
-    let readiness = move || vec![Condition::check("server-connected", ready(), "no servers connected")];
+    let readiness = move || {
+        let connected = Condition::check("server-connected", ready(), "no servers connected");
+        vec![connected, Condition::ours("draining", true, "")]
+    };
     let server = start(health::agent(readiness, exposition()));
     let (head, body) = get(&server, "/readyz").await;
     assert!(head.starts_with("http/1.1 503 service unavailable\r\n"), "{head}");
-    assert_eq!(body, "[+]ping ok\n[-]server-connected failed: no servers connected\n");
+    assert_eq!(body, "[+]ping ok\n[-]server-connected failed: no servers connected\n", "as in Go");
+    let (_, body) = get(&server, "/readyz?verbose").await;
+    assert!(body.ends_with("no servers connected\n[+]draining ok\n"), "{body}");
     switch.store(true, Ordering::Relaxed);
     assert_eq!(get(&server, "/ready").await.1, "ok");
     for path in ["/readyz?verbose", "/readyz?x&verbose=1"] {
-        assert_eq!(get(&server, path).await.1, "[+]ping ok\n[+]server-connected ok\ncheck passed\n");
+        let all = "[+]ping ok\n[+]server-connected ok\n[+]draining ok\ncheck passed\n";
+        assert_eq!(get(&server, path).await.1, all);
     }
+}
+
+#[tokio::test]
+async fn a_condition_of_ours_is_listed_when_it_fails() {
+    let readiness = || {
+        let connected = Condition::check("server-connected", true, "");
+        vec![connected, Condition::ours("draining", false, "it drains")]
+    };
+    let server = start(health::agent(readiness, exposition()));
+    let (head, body) = get(&server, "/readyz").await;
+    assert!(head.starts_with("http/1.1 503 "), "{head}");
+    assert_eq!(body, "[+]ping ok\n[+]server-connected ok\n[-]draining failed: it drains\n");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 
 mod api;
 mod by;
+mod certificates;
 mod gauge;
 mod histogram;
 mod lazy;
@@ -23,6 +24,7 @@ pub use prometheus_client::registry::Registry;
 
 pub use api::ApiCalls;
 pub use by::{CountBy, Labels, LiveBy};
+pub use certificates::Certificates;
 pub use gauge::{Held, Holdings, Live, LiveGuard};
 pub use histogram::Histogram;
 pub use lazy::Lazy;

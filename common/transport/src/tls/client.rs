@@ -14,8 +14,8 @@ use super::material::Material;
 use super::odd::{Report, ServerCerts};
 use super::validity::Judge;
 use super::{
-    ALPN_H2, HandshakeError, OddPkiObserver, Reloadable, Rotating, TlsError, TlsVersion, Validities, Validity,
-    pem, system,
+    ALPN_H2, HandshakeError, OddPkiObserver, Reloadable, Rotating, TlsError, TlsVersion, Validities,
+    Validity, pem, system,
 };
 
 /// A TLS stream as the agent has it.
@@ -72,8 +72,7 @@ impl ClientTls {
     /// is none.
     pub fn load(options: ClientTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
         let name = server_name(&options.server_name)?;
-        let current =
-            Reloadable::new(generation(&options, &observer, options.read()?, Judge::AtStart)?);
+        let current = Reloadable::new(generation(&options, &observer, options.read()?, Judge::AtStart)?);
         Ok(Self { shared: Arc::new(Shared { options, name, observer, current }) })
     }
 
@@ -99,7 +98,9 @@ impl ClientTls {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        Ok(TlsConnector::from(Arc::clone(&self.shared.current.load().config)).connect(self.shared.name.clone(), io).await?)
+        Ok(TlsConnector::from(Arc::clone(&self.shared.current.load().config))
+            .connect(self.shared.name.clone(), io)
+            .await?)
     }
 }
 

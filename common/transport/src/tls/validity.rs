@@ -28,10 +28,7 @@ impl Validity {
     fn of_one(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, cert) = X509Certificate::from_der(der).ok()?;
         let validity = cert.validity();
-        Some(Self {
-            not_before: validity.not_before.timestamp(),
-            not_after: validity.not_after.timestamp(),
-        })
+        Some(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() })
     }
 
     /// Why a certificate of this span is of no use at `now`, in seconds of Unix time.

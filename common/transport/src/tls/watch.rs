@@ -34,12 +34,7 @@ type Look<M> = Result<M, String>;
 
 /// Watches the files of `tls` for as long as it is polled, every `every` (above zero). `name` is what the log calls
 /// them; `told` hears of every change once.
-pub async fn watch<R: Rotating>(
-    tls: R,
-    name: &'static str,
-    every: Duration,
-    mut told: impl FnMut(Rotated),
-) {
+pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut told: impl FnMut(Rotated)) {
     let tls = Arc::new(tls);
     let mut refused: Option<Look<R::Material>> = None;
     let mut rounds = interval(every);

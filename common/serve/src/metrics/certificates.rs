@@ -1,0 +1,131 @@
+//! How long certificates last, and what became of the last change of their files.
+//!
+//! The Go peers have no such families: theirs need a restart.
+
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::CountBy;
+
+/// A file, by the flag that names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct File(&'static str);
+
+impl File {
+    fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+crate::label!(File in "file");
+
+/// Whose handshakes the files are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Side(&'static str);
+
+impl Side {
+    fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+crate::label!(Side in "side");
+
+crate::label! {
+    /// What became of changed files.
+    enum Outcome in "result" {
+        /// In use.
+        Success => "success",
+        /// Refused; what was in use stays.
+        Failure => "failure",
+    }
+}
+
+/// `certificate_expiry_timestamp_seconds` {file}, `certificate_reloads_total` {result, side},
+/// `certificate_last_reload_timestamp_seconds` and `certificate_last_reload_success` {side}. They appear when files
+/// are loaded.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    expiry: Family<File, Gauge>,
+    reloads: CountBy<(Outcome, Side)>,
+    last: Family<Side, Gauge>,
+    success: Family<Side, Gauge>,
+}
+
+impl Certificates {
+    /// Registers the families.
+    pub fn register(registry: &mut Registry) -> Self {
+        let (expiry, last, success) = (Family::default(), Family::default(), Family::default());
+        registry.register(
+            "certificate_expiry_timestamp_seconds",
+            "When the first certificate of a file in use expires, in seconds of Unix time, by the file's flag",
+            expiry.clone(),
+        );
+        let help = "Changes of certificate files, by whose handshakes they are for and what became of them";
+        let reloads = CountBy::register(registry, "certificate_reloads_total", help);
+        registry.register(
+            "certificate_last_reload_timestamp_seconds",
+            "When certificate files were last loaded or refused, in seconds of Unix time",
+            last.clone(),
+        );
+        registry.register(
+            "certificate_last_reload_success",
+            "1 if the last change of certificate files is in use, 0 if it was refused",
+            success.clone(),
+        );
+        Self { expiry, reloads, last, success }
+    }
+
+    /// A file in use, named by its flag, expires then (seconds of Unix time).
+    pub fn expires(&self, file: &'static str, at: i64) {
+        self.expiry.get_or_create(&File(file)).set(at);
+    }
+
+    /// The files of a side were loaded at the start.
+    pub fn loaded(&self, side: &'static str, now: i64) {
+        for outcome in Outcome::ALL {
+            // Shown at 0, so that the first change is an increase.
+            let _: prometheus_client::metrics::counter::Counter =
+                self.reloads.counter((*outcome, Side(side)));
+        }
+        self.set(side, now, true);
+    }
+
+    /// The files of a side changed; `success` if they are in use.
+    pub fn reloaded(&self, side: &'static str, now: i64, success: bool) {
+        let outcome = if success { Outcome::Success } else { Outcome::Failure };
+        self.reloads.count((outcome, Side(side)));
+        self.set(side, now, success);
+    }
+
+    fn set(&self, side: &'static str, now: i64, success: bool) {
+        self.last.get_or_create(&Side(side)).set(now);
+        self.success.get_or_create(&Side(side)).set(i64::from(success));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Exposition;
+
+    #[test]
+    fn a_failure_is_seen_beside_what_stays_in_use() {
+        let mut registry = Registry::default();
+        let certificates = Certificates::register(&mut registry);
+        certificates.loaded("agents", 1_000);
+        certificates.expires("cluster-cert", 5_000);
+        certificates.reloaded("agents", 2_000, false);
+        let scrape = Exposition::new(registry).scrape();
+        for line in [
+            "certificate_expiry_timestamp_seconds{file=\"cluster-cert\"} 5000",
+            "certificate_reloads_total{result=\"success\",side=\"agents\"} 0",
+            "certificate_reloads_total{result=\"failure\",side=\"agents\"} 1",
+            "certificate_last_reload_timestamp_seconds{side=\"agents\"} 2000",
+            "certificate_last_reload_success{side=\"agents\"} 0",
+        ] {
+            assert!(scrape.contains(&format!("{line}\n")), "{line} is not in {scrape}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What may happen to a stream from outside, and what it has to say about itself.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+/// Told whether a stream owes a sign of life for longer than it should.
+pub type SuspectObserver = Arc<dyn Fn(bool) + Send + Sync>;
+
+/// The course of one stream's life. Cheap to clone.
+#[derive(Clone)]
+pub struct Life {
+    /// Asks the server, once, for no new dials.
+    pub drain: CancellationToken,
+    /// Another stream has taken its place: it drains, and ends in order when nothing goes on in it any more.
+    pub retire: CancellationToken,
+    /// Ends the stream in order.
+    pub stop: CancellationToken,
+    /// Called at each change.
+    pub suspect: SuspectObserver,
+}
+
+impl Life {
+    /// One that nobody directs yet, for those who do not care about suspicions.
+    pub fn new() -> Self {
+        Self {
+            drain: CancellationToken::new(),
+            retire: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            suspect: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Life {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Life")
+            .field("draining", &self.drain.is_cancelled())
+            .field("retiring", &self.retire.is_cancelled())
+            .field("stopping", &self.stop.is_cancelled())
+            .finish_non_exhaustive()
+    }
+}

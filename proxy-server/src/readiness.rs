@@ -1,0 +1,116 @@
+//! When this replica says that it is ready, and why not.
+//!
+//! It says what is true of itself: that it takes connections, and that there is an agent for them. Never what its
+//! clients should do about it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serve::http::health::Condition;
+
+use crate::args::ReadinessPolicy;
+use crate::route::{BackendManager, Strategy};
+
+/// What the life of the process adds to what the agents say. Shared by those who serve and those who are asked.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness {
+    listening: AtomicBool,
+    leaving: AtomicBool,
+}
+
+impl Readiness {
+    /// The frontend's listener is bound.
+    pub(crate) fn listens(&self) {
+        self.listening.store(true, Ordering::Release);
+    }
+
+    /// A signal came.
+    pub(crate) fn leaves(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Every condition, in the order in which their reasons matter.
+    pub(crate) fn conditions<L>(
+        &self,
+        backends: &BackendManager<L>,
+        policy: ReadinessPolicy,
+    ) -> Vec<Condition> {
+        let leaving = self.leaving.load(Ordering::Acquire);
+        let listening = self.listening.load(Ordering::Acquire);
+        let lacking = backends.lacking(policy);
+        vec![
+            Condition::ours("shutdown", !leaving, "the server is shutting down"),
+            Condition::ours("frontend", listening, "the frontend's port or socket is not bound yet"),
+            Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking)),
+        ]
+    }
+}
+
+/// Go's words, and for which strategies where that says more.
+fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
+    let text = "no connection to any proxy agent";
+    match policy {
+        ReadinessPolicy::FirstStrategy | ReadinessPolicy::Any => text.to_owned(),
+        ReadinessPolicy::All => {
+            let names: Vec<&str> = lacking.iter().map(|strategy| strategy.name()).collect();
+            format!("{text} for the strategies: {}", names.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::route::{Backend, Identifiers};
+
+    fn failing(readiness: &Readiness, backends: &BackendManager<()>, policy: ReadinessPolicy) -> Vec<String> {
+        let conditions = readiness.conditions(backends, policy);
+        assert_eq!(conditions.len(), 3, "each is listed");
+        conditions
+            .into_iter()
+            .filter_map(|condition| Some(format!("{}: {}", condition.name, condition.result.err()?)))
+            .collect()
+    }
+
+    #[test]
+    fn each_policy_asks_its_strategies() {
+        let readiness = Readiness::default();
+        readiness.listens();
+        let backends = BackendManager::new(&[Strategy::DestHost, Strategy::DefaultRoute], Arc::new(()));
+        let register = |id: &str, identifiers: &str| {
+            let identifiers = Identifiers::parse(identifiers).unwrap();
+            backends.register(Backend { agent_id: id.into(), identifiers, handle: () }).unwrap()
+        };
+        let (first, any, all) = (ReadinessPolicy::FirstStrategy, ReadinessPolicy::Any, ReadinessPolicy::All);
+        let go = ["backends: no connection to any proxy agent"];
+        assert_eq!(failing(&readiness, &backends, first), go);
+        assert_eq!(failing(&readiness, &backends, any), go);
+        let both = ["backends: no connection to any proxy agent for the strategies: destHost, defaultRoute"];
+        assert_eq!(failing(&readiness, &backends, all), both);
+        let route = register("a", "default-route=true");
+        assert_eq!(failing(&readiness, &backends, first), go);
+        assert_eq!(failing(&readiness, &backends, any), [""; 0]);
+        let host = ["backends: no connection to any proxy agent for the strategies: destHost"];
+        assert_eq!(failing(&readiness, &backends, all), host);
+        let named = register("b", "host=n");
+        for policy in [first, any, all] {
+            assert_eq!(failing(&readiness, &backends, policy), [""; 0], "{policy:?}");
+        }
+        drop((route, named));
+    }
+
+    #[test]
+    fn life_begins_with_a_listener_and_ends_with_a_signal() {
+        let readiness = Readiness::default();
+        let backends = BackendManager::new(&[Strategy::Default], Arc::new(()));
+        let first = |readiness: &Readiness| {
+            failing(readiness, &backends, ReadinessPolicy::default()).first().cloned().unwrap_or_default()
+        };
+        assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound yet");
+        readiness.listens();
+        assert_eq!(first(&readiness), "backends: no connection to any proxy agent");
+        readiness.leaves();
+        assert_eq!(first(&readiness), "shutdown: the server is shutting down");
+    }
+}
