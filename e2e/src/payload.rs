@@ -25,7 +25,7 @@ pub struct Payload {
 
 impl Payload {
     /// The payload of that seed and length.
-    pub fn new(seed: u64, length: u64) -> Self {
+    pub const fn new(seed: u64, length: u64) -> Self {
         Self { seed, length }
     }
 

@@ -204,6 +204,12 @@ impl Identity {
 }
 
 impl Pair {
+    /// Writes `NAME.crt` and `NAME.key`, and yields their paths.
+    pub fn save(&self, folder: &Path, name: &str) -> Result<Identity> {
+        self.write(folder, name)?;
+        Ok(Identity { cert: folder.join(format!("{name}.crt")), key: folder.join(format!("{name}.key")) })
+    }
+
     fn write(&self, folder: &Path, name: &str) -> Result<()> {
         write(folder.join(format!("{name}.crt")), &self.cert)?;
         Ok(write(folder.join(format!("{name}.key")), &self.key)?)
@@ -213,7 +219,21 @@ impl Pair {
 /// From an hour ago to a year from now.
 const LONG: (i64, i64) = (-3_600, 365 * 24 * 3_600);
 
-struct Authority {
+/// Whom a certificate is for.
+#[derive(Clone, Debug)]
+pub struct Subject<'a> {
+    /// The common name.
+    pub name: &'a str,
+    /// The organisation: a group, where Kubernetes reads the certificate.
+    pub organisation: Option<&'a str>,
+    /// Names and addresses that it is valid for.
+    pub names: &'a [&'a str],
+    /// What it is valid for.
+    pub usage: ExtendedKeyUsagePurpose,
+}
+
+/// Who signs certificates.
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
@@ -225,7 +245,8 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    fn create(name: &str) -> Result<Self> {
+    /// Makes an authority.
+    pub fn create(name: &str) -> Result<Self> {
         let mut params = CertificateParams::new(Vec::<String>::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
@@ -233,12 +254,30 @@ impl Authority {
         Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
     }
 
-    /// `span` is in seconds from now.
+    /// The authority's own certificate as PEM.
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A certificate that is valid for a year.
+    pub fn issue(&self, subject: &Subject<'_>) -> Result<Pair> {
+        self.sign(subject, LONG)
+    }
+
     fn leaf(&self, name: &str, usage: ExtendedKeyUsagePurpose, span: (i64, i64)) -> Result<Pair> {
+        self.sign(&Subject { name, organisation: None, names: &NAMES, usage }, span)
+    }
+
+    /// `span` is in seconds from now.
+    fn sign(&self, subject: &Subject<'_>, span: (i64, i64)) -> Result<Pair> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(NAMES.map(String::from).to_vec())?;
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages = vec![usage];
+        let names: Vec<String> = subject.names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names)?;
+        params.distinguished_name.push(DnType::CommonName, subject.name);
+        if let Some(organisation) = subject.organisation {
+            params.distinguished_name.push(DnType::OrganizationName, organisation);
+        }
+        params.extended_key_usages = vec![subject.usage.clone()];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         let moment = |seconds: i64| {
@@ -251,7 +290,8 @@ impl Authority {
     }
 }
 
-fn client(ca: &Path, identity: &Identity, alpn: &[&str]) -> Result<Arc<ClientConfig>> {
+/// The TLS configuration of a client that trusts `ca`, shows `identity` and offers `alpn`.
+pub fn client(ca: &Path, identity: &Identity, alpn: &[&str]) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     for cert in certificates(ca)? {
         roots.add(cert)?;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -57,14 +58,14 @@ pub struct Process {
 impl Process {
     /// Starts the recipe's program and collects what it writes to standard output and standard error.
     pub fn spawn(recipe: Recipe) -> Result<Self> {
-        let mut command = Command::new(&recipe.program);
+        let mut command = bound(&recipe.program);
         command.args(&recipe.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         for name in CLEARED {
             command.env_remove(name);
         }
         command.envs(recipe.env.iter().map(|(key, value)| (key, value)));
         let mut child =
-            command.spawn().with_context(|| format!("cannot start {}", recipe.program.display()))?;
+            spawn(command).with_context(|| format!("cannot start {}", recipe.program.display()))?;
         let log = Arc::new(Mutex::new(VecDeque::new()));
         if let Some(stream) = child.stderr.take() {
             collect(stream, log.clone());
@@ -158,6 +159,43 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A command that the kernel kills when this process ends, however it ends: where util-linux' `setpriv` is installed,
+/// which becomes the program under the same process id.
+pub fn bound(program: &Path) -> Command {
+    static SETPRIV: OnceLock<bool> = OnceLock::new();
+    let installed = *SETPRIV.get_or_init(|| {
+        let asked =
+            Command::new("setpriv").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        asked.is_ok_and(|status| status.success())
+    });
+    if !installed {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
+
+/// Starts a command on the one thread that starts all of them and never ends: the kernel's "parent" is a thread.
+pub fn spawn(command: Command) -> std::io::Result<Child> {
+    type Order = (Command, Sender<std::io::Result<Child>>);
+    static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
+    let orders = ORDERS.get_or_init(|| {
+        let (sender, orders) = channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in orders {
+                // Whoever asked waits for it.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        sender
+    });
+    let (answer, child) = channel();
+    let gone = |_| std::io::Error::other("the thread that starts processes has gone");
+    orders.send((command, answer)).map_err(|_| std::io::Error::other("no thread starts processes"))?;
+    child.recv().map_err(gone)?
 }
 
 /// Reads lines on a thread of its own until the process closes the stream: blocking is cheapest here.

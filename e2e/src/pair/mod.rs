@@ -13,7 +13,7 @@ use tempfile::TempDir;
 pub use self::agent::Agent;
 pub use self::server::Server;
 use crate::balancer::Balancer;
-use crate::frontend::{Frontend, Mode};
+use crate::frontend::{Frontend, Mode, Place};
 use crate::metrics::{AGENT, SERVER, wait_for};
 use crate::pki::Pki;
 
@@ -49,6 +49,9 @@ pub struct Setup {
     agent_args: Vec<String>,
     agent_ids: Vec<(String, String)>,
     programs: Option<(std::path::PathBuf, std::path::PathBuf)>,
+    /// One per replica, where frontends must listen at a place known before.
+    places: Vec<Place>,
+    pki: Option<Pki>,
 }
 
 impl Setup {
@@ -63,6 +66,8 @@ impl Setup {
             agent_args: Vec::new(),
             agent_ids: Vec::new(),
             programs: None,
+            places: Vec::new(),
+            pki: None,
         }
     }
 
@@ -129,10 +134,25 @@ impl Setup {
         self
     }
 
+    /// Where the replicas listen for frontends, in order, in place of paths and ports of the pair's own.
+    pub fn places(mut self, places: &[Place]) -> Self {
+        self.places = places.to_vec();
+        self
+    }
+
+    /// Certificates in place of the pair's own.
+    pub fn pki(mut self, pki: &Pki) -> Self {
+        self.pki = Some(pki.clone());
+        self
+    }
+
     /// Starts everything, and waits until every agent is connected to every server.
     pub async fn start(self) -> Result<Pair> {
         let folder = Arc::new(tempfile::Builder::new().prefix("knp").tempdir()?);
-        let pki = Pki::create(folder.path())?;
+        let pki = match &self.pki {
+            Some(pki) => pki.clone(),
+            None => Pki::create(folder.path())?,
+        };
         let mut servers = Vec::new();
         for index in 0..self.servers {
             servers.push(Server::start(&self, index, folder.clone(), &pki)?);

@@ -35,7 +35,6 @@ pub struct Server {
 impl Server {
     pub(super) fn start(setup: &Setup, index: usize, folder: Arc<TempDir>, pki: &Pki) -> Result<Self> {
         let (agent, health, admin, front) = (Lease::new()?, Lease::new()?, Lease::new()?, Lease::new()?);
-        let socket = folder.path().join(format!("s{index}.sock"));
         let (mode, front_kind) = setup.front(index);
         let mut args = vec![
             format!("--mode={}", mode.flag()),
@@ -50,21 +49,11 @@ impl Server {
             format!("--cluster-key={}", text(&pki.cluster_server.key)?),
             format!("--cluster-ca-cert={}", text(&pki.cluster_ca)?),
         ];
-        let place = match front_kind {
-            Front::Unix => {
-                args.push("--server-port=0".into());
-                args.push(format!("--uds-name={}", text(&socket)?));
-                Place::Unix(socket)
-            }
-            Front::Tls => {
-                args.push("--server-bind-address=127.0.0.1".into());
-                args.push(format!("--server-port={}", front.port()));
-                args.push(format!("--server-cert={}", text(&pki.front_server.cert)?));
-                args.push(format!("--server-key={}", text(&pki.front_server.key)?));
-                args.push(format!("--server-ca-cert={}", text(&pki.front_ca)?));
-                Place::Tls(local(front.port()))
-            }
-        };
+        let place = setup.places.get(index).cloned().unwrap_or_else(|| match front_kind {
+            Front::Unix => Place::Unix(folder.path().join(format!("s{index}.sock"))),
+            Front::Tls => Place::Tls(local(front.port())),
+        });
+        args.extend(front_flags(&place, pki)?);
         args.extend(setup.server_args.iter().cloned());
         let program = match &setup.programs {
             Some((server, _)) => server.clone(),
@@ -139,6 +128,20 @@ impl Server {
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
         Ok(self.metrics().await?.value(&format!("{SERVER}{name}"), labels))
     }
+}
+
+/// The flags of a frontend.
+fn front_flags(place: &Place, pki: &Pki) -> Result<Vec<String>> {
+    Ok(match place {
+        Place::Unix(socket) => vec!["--server-port=0".into(), format!("--uds-name={}", text(socket)?)],
+        Place::Tls(address) => vec![
+            format!("--server-bind-address={}", address.ip()),
+            format!("--server-port={}", address.port()),
+            format!("--server-cert={}", text(&pki.front_server.cert)?),
+            format!("--server-key={}", text(&pki.front_server.key)?),
+            format!("--server-ca-cert={}", text(&pki.front_ca)?),
+        ],
+    })
 }
 
 /// Waits until a path answers with that status; fails at once when the process ended.

@@ -1,0 +1,68 @@
+//! The node behind the tunnel: one process that is kubelet, container runtime, pod, webhook and aggregated API.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tokio::net::TcpStream;
+
+use super::{Files, NODE_ADDRESS, Tools, inside};
+use crate::ports::Lease;
+use crate::process::{Process, Recipe};
+use crate::wait::{DEADLINE, until};
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    /// The process.
+    pub process: Process,
+    /// The kubelet's API; also the webhook's and the aggregated API's.
+    pub address: SocketAddr,
+    /// The pods' web server, without TLS.
+    pub web: SocketAddr,
+    logs: PathBuf,
+    _ports: [Lease; 2],
+}
+
+impl Node {
+    /// Starts it on [`NODE_ADDRESS`], or outside of the namespace on 127.0.0.2, and waits until it listens.
+    pub async fn start(tools: &Tools, files: &Files) -> Result<Self> {
+        let host: IpAddr = if inside() { NODE_ADDRESS } else { "127.0.0.2" }.parse()?;
+        let ports = [Lease::new()?, Lease::new()?];
+        let [address, web] = [&ports[0], &ports[1]].map(|lease| SocketAddr::new(host, lease.port()));
+        let logs = files.path("logs");
+        std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+        let args = vec![
+            format!("--address={address}"),
+            format!("--web-address={web}"),
+            format!("--tls-cert-file={}", files.kubelet.cert.display()),
+            format!("--tls-private-key-file={}", files.kubelet.key.display()),
+            format!("--client-ca-file={}", files.ca.display()),
+            format!("--log-dir={}", logs.display()),
+        ];
+        let mut process = Process::spawn(Recipe {
+            name: "kubelet".into(),
+            program: tools.kubelet(),
+            args,
+            env: Vec::new(),
+        })?;
+        for address in [address, web] {
+            let found = until("a kubelet that listens", DEADLINE, || async move {
+                TcpStream::connect(address).await.ok()
+            });
+            found.await.map_err(|error| process.explain(&error))?;
+        }
+        process.check_alive()?;
+        Ok(Self { process, address, web, logs, _ports: ports })
+    }
+
+    /// The file that is the log of a container.
+    pub fn log(&self, namespace: &str, pod: &str, container: &str) -> PathBuf {
+        self.logs.join(format!("{namespace}_{pod}_{container}.log"))
+    }
+
+    /// The folder of all logs.
+    pub fn logs(&self) -> &Path {
+        &self.logs
+    }
+}

@@ -1,0 +1,57 @@
+//! Who holds a connection, read from `/proc`: the proof of which process dialled an endpoint.
+
+use std::collections::HashSet;
+use std::fs::{read_dir, read_link, read_to_string};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Context, Result};
+
+/// The kernel's number for an established connection.
+const ESTABLISHED: &str = "01";
+
+/// How many established IPv4 connections to `remote` the process `pid` holds.
+pub fn connections(pid: u32, remote: SocketAddr) -> Result<usize> {
+    let mut own = HashSet::new();
+    for entry in read_dir(format!("/proc/{pid}/fd")).context("the process is gone")? {
+        // A descriptor may close between the listing and the look.
+        let Ok(target) = read_link(entry?.path()) else { continue };
+        let inode = target.to_str().and_then(|text| text.strip_prefix("socket:[")?.strip_suffix(']'));
+        own.extend(inode.map(ToOwned::to_owned));
+    }
+    let table = read_to_string(format!("/proc/{pid}/net/tcp")).context("the process is gone")?;
+    Ok(table
+        .lines()
+        .skip(1)
+        .filter_map(row)
+        .filter(|(peer, inode)| *peer == remote && own.contains(*inode))
+        .count())
+}
+
+/// The remote address and the inode of an established connection.
+fn row(line: &str) -> Option<(SocketAddr, &str)> {
+    let mut words = line.split_whitespace().skip(2);
+    let (address, port) = words.next()?.split_once(':')?;
+    if words.next()? != ESTABLISHED {
+        return None;
+    }
+    // The kernel prints the address as one number of the machine's own byte order.
+    let address = Ipv4Addr::from(u32::from_str_radix(address, 16).ok()?.to_ne_bytes());
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some((SocketAddr::new(IpAddr::V4(address), port), words.nth(5)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::connections;
+
+    #[test]
+    fn connections_are_counted_by_their_remote_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        assert_eq!(connections(std::process::id(), remote).unwrap(), 0);
+        let held = [TcpStream::connect(remote).unwrap(), TcpStream::connect(remote).unwrap()];
+        assert_eq!(connections(std::process::id(), remote).unwrap(), held.len());
+    }
+}

@@ -1,0 +1,101 @@
+//! kubectl exec: by WebSocket (as kubectl does by itself), by SPDY, and by WebSocket up to the kubelet.
+
+use anyhow::{Result, ensure};
+use e2e::kube::{Kubectl, Terminal};
+use e2e::payload::Payload;
+use e2e::wait::within;
+use tokio::task::JoinSet;
+
+use crate::world::Lane;
+
+/// Sent and received at the same time.
+const STDIN: Payload = Payload::new(5, 5_000_000);
+
+/// Both output streams, apart, and the command's exit code.
+pub(crate) async fn streams_and_exit_code(lane: Lane) -> Result<()> {
+    let script = "echo out; echo err >&2; exit 7";
+    let output = lane.run(&["exec", "app", "-c", "app", "--", "sh", "-c", script]).await?;
+    ensure!(output.code == Some(7), "{output:?}");
+    ensure!(output.text() == "out\n" && output.stderr.starts_with("err\n"), "{output:?}");
+    Ok(())
+}
+
+/// A command that is not there is an error that names it.
+pub(crate) async fn a_failing_command(lane: Lane) -> Result<()> {
+    let output = lane.run(&["exec", "app", "-c", "app", "--", "no-such-command"]).await?;
+    ensure!(output.code == Some(1) && output.stderr.contains("no-such-command"), "{output:?}");
+    Ok(())
+}
+
+/// 5 MB through stdin and back; kube-apiserver translates the WebSocket for the kubelet.
+pub(crate) async fn stdin_by_websocket(lane: Lane) -> Result<()> {
+    echoed(&lane, lane.kubectl(), "app").await
+}
+
+/// The same with SPDY all the way.
+pub(crate) async fn stdin_by_spdy(lane: Lane) -> Result<()> {
+    echoed(&lane, &lane.kubectl().with_env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false"), "app").await
+}
+
+/// The same with a WebSocket through the tunnel: this node says that it takes them.
+pub(crate) async fn stdin_by_websocket_to_the_kubelet(lane: Lane) -> Result<()> {
+    let before = taken(&lane).await?;
+    echoed(&lane, lane.kubectl(), "app-ws").await?;
+    let after = taken(&lane).await?;
+    ensure!(after > before, "the kubelet was asked for {after} WebSockets, {before} before");
+    Ok(())
+}
+
+/// How many WebSockets the kubelet took for exec and attach.
+async fn taken(lane: &Lane) -> Result<f64> {
+    let text = lane.ok(&["get", "--raw", "/api/v1/nodes/node/proxy/metrics"]).await?;
+    let scrape = e2e::metrics::Scrape::parse(text)?;
+    Ok(scrape.value("kubelet_requests_total", &[("what", "websocket_remotecommand")]))
+}
+
+async fn echoed(lane: &Lane, kubectl: &Kubectl, pod: &str) -> Result<()> {
+    let mut input = Vec::new();
+    STDIN.send(&mut input).await?;
+    let args = lane.args(&["exec", "-i", pod, "-c", "app", "--", "cat"]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let output = kubectl.run_with(&args, input).await?;
+    ensure!(output.code == Some(0), "{:?}: {}", output.code, output.stderr);
+    STDIN.check(&output.digest())
+}
+
+/// A dozen commands at the same time, each with its own answer.
+pub(crate) async fn many_at_once(lane: Lane) -> Result<()> {
+    let mut running = JoinSet::new();
+    for number in 0..12 {
+        let lane = lane.clone();
+        running.spawn(async move {
+            let word = format!("word-{number}");
+            let text = lane.ok(&["exec", "app", "-c", "app", "--", "echo", &word]).await?;
+            ensure!(text.trim() == word, "{text:?} instead of {word}");
+            Ok(())
+        });
+    }
+    within("a dozen commands", async {
+        while let Some(ended) = running.join_next().await {
+            ended??;
+        }
+        Ok(())
+    })
+    .await?
+}
+
+/// A real terminal at both ends: its size, a change of its size, an interrupt from the keyboard.
+pub(crate) async fn on_a_terminal(lane: Lane) -> Result<()> {
+    let script = "trap 'stty size' WINCH; stty size; while :; do sleep 0.1; done";
+    let args = lane.args(&["exec", "-it", "app", "-c", "app", "--", "sh", "-c", script]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut terminal = Terminal::start(lane.kubectl(), &args, (24, 80))?;
+    terminal.wait_for("24 80").await?;
+    terminal.resize((50, 132))?;
+    terminal.wait_for("50 132").await?;
+    terminal.send("\x03")?;
+    let status = terminal.exit().await?;
+    // A shell that dies of an interrupt.
+    ensure!(!status.success(), "{status}");
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! kubectl logs.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use anyhow::{Result, ensure};
+use e2e::payload::Payload;
+use e2e::wait::{DEADLINE, until};
+
+use crate::world::Lane;
+
+const BIG: Payload = Payload::new(64, 64 * 1024 * 1024);
+
+/// 64 MiB arrive whole.
+pub(crate) async fn whole(lane: Lane) -> Result<()> {
+    let path = lane.node().log(lane.name(), "app", "big");
+    let mut content = Vec::new();
+    BIG.send(&mut content).await?;
+    std::fs::write(&path, content)?;
+    let output = lane.run(&["logs", "app", "-c", "big"]).await?;
+    ensure!(output.code == Some(0), "{}", output.stderr);
+    BIG.check(&output.digest())?;
+    Ok(std::fs::remove_file(path)?)
+}
+
+/// The last lines alone.
+pub(crate) async fn tail(lane: Lane) -> Result<()> {
+    let lines: String = (0..1000).map(|number| format!("line {number}\n")).collect();
+    std::fs::write(lane.node().log(lane.name(), "app", "app"), lines)?;
+    let text = lane.ok(&["logs", "app", "-c", "app", "--tail=2"]).await?;
+    ensure!(text == "line 998\nline 999\n", "{text:?}");
+    Ok(())
+}
+
+/// Lines arrive while they are written, not later.
+pub(crate) async fn follow(lane: Lane) -> Result<()> {
+    let path = lane.node().log(lane.name(), "app", "ticks");
+    let mut log = OpenOptions::new().create(true).append(true).open(path)?;
+    writeln!(log, "first line")?;
+    let args = lane.args(&["logs", "app", "-c", "ticks", "-f"]);
+    let follower = lane.kubectl().start(&args.iter().map(String::as_str).collect::<Vec<_>>())?;
+    for line in ["first line", "second line", "third line"] {
+        if line != "first line" {
+            writeln!(log, "{line}")?;
+        }
+        let found = until(line, DEADLINE, || async { follower.said(line).then_some(()) });
+        found.await.map_err(|error| follower.explain(&error))?;
+    }
+    Ok(())
+}

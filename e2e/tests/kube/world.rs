@@ -1,0 +1,141 @@
+//! What all cases share: the cluster, the node, and the places where servers listen.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use e2e::frontend::{Mode, Place};
+use e2e::kube::{self, ApiServer, Cluster, Egress, Kubectl, Node, Output, Tools};
+use e2e::metrics::Scrape;
+use e2e::pair::Front;
+use e2e::pki::Pki;
+use e2e::ports::Lease;
+use e2e::wait::{DEADLINE, until};
+use tempfile::TempDir;
+
+/// The ways from a kube-apiserver to a proxy-server.
+pub(crate) const WAYS: [(&str, Mode, Front); 3] = [
+    ("grpc-uds", Mode::Grpc, Front::Unix),
+    ("connect-uds", Mode::HttpConnect, Front::Unix),
+    ("connect-tls", Mode::HttpConnect, Front::Tls),
+];
+
+/// The running cluster. One kube-apiserver for each way, in order.
+pub(crate) struct World {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) places: Vec<Place>,
+    pub(crate) pki: Pki,
+    folder: Arc<TempDir>,
+    _port: Lease,
+}
+
+impl World {
+    pub(crate) async fn start(tools: &Tools) -> Result<Self> {
+        let folder = Arc::new(tempfile::Builder::new().prefix("knp").tempdir()?);
+        let pki = Pki::create(folder.path())?;
+        let port = Lease::new()?;
+        let place = |(name, _, front): &(&str, Mode, Front)| match front {
+            Front::Unix => Place::Unix(folder.path().join(format!("{name}.sock"))),
+            Front::Tls => Place::Tls(([127, 0, 0, 1], port.port()).into()),
+        };
+        let places: Vec<Place> = WAYS.iter().map(place).collect();
+        let egress = |((_, mode, _), place): (&(&str, Mode, Front), &Place)| Egress {
+            mode: *mode,
+            place: place.clone(),
+            pki: pki.clone(),
+        };
+        let egress: Vec<Egress> = WAYS.iter().zip(&places).map(egress).collect();
+        let cluster = Arc::new(Cluster::start(tools, &egress).await?);
+        let node = Arc::new(Node::start(tools, cluster.files()).await?);
+        kube::nodes(cluster.kubectl(), &node).await?;
+        kube::extensions(&cluster, &node).await?;
+        Ok(Self { cluster, node, places, pki, folder, _port: port })
+    }
+
+    /// The lanes of a phase, each with a namespace and a running workload of its own.
+    pub(crate) async fn lanes(&self, phase: &str) -> Result<Vec<Lane>> {
+        let mut lanes = Vec::new();
+        for (index, (way, ..)) in WAYS.iter().enumerate() {
+            let name = format!("{phase}-{way}");
+            kube::workload(self.cluster.kubectl(), &self.node, &name).await?;
+            let scratch = self.folder.path().join(&name);
+            std::fs::create_dir_all(&scratch)?;
+            let (cluster, node) = (self.cluster.clone(), self.node.clone());
+            lanes.push(Lane(Arc::new(Parts { cluster, node, index, name, scratch })));
+        }
+        for lane in &lanes {
+            lane.wait_for_workload().await?;
+        }
+        Ok(lanes)
+    }
+}
+
+/// One kube-apiserver with its way to a proxy-server, and a namespace of its own.
+#[derive(Clone)]
+pub(crate) struct Lane(Arc<Parts>);
+
+struct Parts {
+    cluster: Arc<Cluster>,
+    node: Arc<Node>,
+    index: usize,
+    name: String,
+    scratch: PathBuf,
+}
+
+impl Lane {
+    /// Phase and way; also the namespace.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(crate) fn apiserver(&self) -> &ApiServer {
+        &self.0.cluster.apiservers()[self.0.index]
+    }
+
+    pub(crate) fn kubectl(&self) -> &Kubectl {
+        self.apiserver().kubectl()
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.0.node
+    }
+
+    /// A folder of this lane's own.
+    pub(crate) fn scratch(&self) -> &Path {
+        &self.0.scratch
+    }
+
+    /// Runs kubectl in the lane's namespace.
+    pub(crate) async fn run(&self, args: &[&str]) -> Result<Output> {
+        self.kubectl().run(&self.args(args).iter().map(String::as_str).collect::<Vec<_>>()).await
+    }
+
+    /// Runs kubectl in the lane's namespace; it must succeed.
+    pub(crate) async fn ok(&self, args: &[&str]) -> Result<String> {
+        self.kubectl().ok(&self.args(args).iter().map(String::as_str).collect::<Vec<_>>()).await
+    }
+
+    /// Arguments with the lane's namespace.
+    pub(crate) fn args(&self, args: &[&str]) -> Vec<String> {
+        let namespace = format!("--namespace={}", self.name());
+        std::iter::once(namespace).chain(args.iter().map(|arg| (*arg).to_owned())).collect()
+    }
+
+    /// kube-apiserver's metrics about its egress dials: started, and failed.
+    pub(crate) async fn dials(&self) -> Result<(f64, f64)> {
+        let scrape: Scrape = self.apiserver().metrics().await?;
+        let count = |name: &str| scrape.value(&format!("apiserver_egress_dialer_{name}"), &[]);
+        Ok((count("dial_start_total"), count("dial_failure_count")))
+    }
+
+    /// The other kube-apiservers hear of new objects a moment later.
+    async fn wait_for_workload(&self) -> Result<()> {
+        let what = format!("pods at the kube-apiserver of {}", self.name());
+        until(&what, DEADLINE, || async {
+            self.ok(&["get", "pods/app", "pods/app-ws", "services/web"]).await.ok()
+        })
+        .await
+        .map(drop)
+    }
+}
