@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cluster::{Client, Clock};
 use flags::BindHost;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
@@ -21,6 +22,7 @@ use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
 use crate::args::{Config, ServerCountSource};
 use crate::certificates::keep_fresh;
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
+use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{Activity, Links};
 use crate::metrics::Metrics;
 use crate::servers::{
@@ -39,8 +41,6 @@ pub struct Agent {
     draining: Arc<AtomicBool>,
     /// Ends when dropped.
     _certificates: Option<AbortOnDropHandle<()>>,
-    /// Keeps the count of servers by leases, which this version does not count, open and empty.
-    _leases: watch::Sender<Option<usize>>,
 }
 
 impl Agent {
@@ -51,7 +51,9 @@ impl Agent {
     pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
         let resolver: Resolver = Arc::new(SystemResolver::default());
-        let policy = DestinationPolicy::default().with_cloud_metadata(config.allow_cloud_metadata);
+        let policy = DestinationPolicy::default()
+            .with_cloud_metadata(config.allow_cloud_metadata)
+            .with_rules(config.deny_destinations.clone(), config.allow_destinations.clone());
         let links = Links::new(Dialer::new(Arc::clone(&resolver), policy), metrics.clone());
         let metadata = AgentMetadata::new(
             &config.agent_id,
@@ -71,11 +73,11 @@ impl Agent {
             metadata,
             config.keepalive_time,
         );
-        let (leases, counted) = watch::channel(None);
+        let counted = count_leases(&config, &metrics, ops)?;
         let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
         let draining = Arc::<AtomicBool>::default();
         let ports = serve_ports(&config, registry, set.servers(), &draining, ops);
-        Ok(Agent { set, ports, config, activity, draining, _certificates: certificates, _leases: leases })
+        Ok(Agent { set, ports, config, activity, draining, _certificates: certificates })
     }
 
     /// Keeps a stream to every server until it is told to stop.
@@ -139,6 +141,36 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
     ClientTls::load(options, metrics.odd_certificates()).context("--ca-cert, --agent-cert or --agent-key")
+}
+
+/// Where the count of servers by their leases is told, if they are counted. Counting goes on beside the ports of
+/// operators, off the data path; nobody waits for it.
+fn count_leases(
+    config: &Config,
+    metrics: &Metrics,
+    ops: &OpsRuntime,
+) -> Result<watch::Receiver<Option<usize>>> {
+    if !config.leases.counted {
+        return Ok(watch::channel(None).1);
+    }
+    let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
+    for notice in &api.notices {
+        tracing::warn!("{notice}");
+    }
+    tracing::info!(
+        api = %api,
+        namespace = config.leases.namespace,
+        selector = %config.leases.selector,
+        asked_for = config.kube.content_type,
+        "Servers are counted by their leases; the Kubernetes API is spoken to in JSON"
+    );
+    let client = Client::new(api, "proxy-agent", 0.0, 0);
+    let settings =
+        CounterSettings { selector: config.leases.selector.clone(), clock: Clock::system(), pace: 1 };
+    let (counter, counted) =
+        LeaseCounter::new(client.leases(&config.leases.namespace), settings, metrics.clone());
+    ops.handle().spawn(counter.run());
+    Ok(counted)
 }
 
 fn sync_settings(config: &Config) -> SyncSettings {

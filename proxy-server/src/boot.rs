@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cluster::{Client, Clock};
 use flags::BindHost;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
@@ -18,11 +19,13 @@ use transport::listen::bind_tcp;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion};
 
 use crate::args::{self, Config, FrontendListener, Mode};
+use crate::auth::{AgentAuth, AllowedNames, ApiReview, Binding, Expected, Reviewer};
 use crate::certificates::{self, keep_fresh};
 use crate::dial::Dialer;
 use crate::front::{self, serve_frontend};
+use crate::leases::{LeaseController, LeaseSettings};
 use crate::limits::{ServerBudget, connections_within, descriptor_limit};
-use crate::link::{AgentListener, AgentService, Lifetimes};
+use crate::link::{AgentGate, AgentListener, AgentService, Lifetimes};
 use crate::metrics::{AgentAuthMode, Metrics};
 use crate::readiness::Readiness;
 use crate::route::BackendManager;
@@ -46,6 +49,7 @@ pub struct Server {
     ports: Vec<ServerHandle>,
     /// End when dropped.
     watches: Vec<AbortOnDropHandle<()>>,
+    leases: Option<LeaseController>,
 }
 
 impl Server {
@@ -65,7 +69,9 @@ impl Server {
             Arc::new(metrics.clone()),
         );
         let lifetimes = Lifetimes::default();
-        announce_agent_auth(&config, &metrics)?;
+        let kubernetes = kubernetes(&config)?;
+        announce_agent_auth(&config, &metrics);
+        let gate = agent_gate(&config, kubernetes.as_ref(), &metrics)?;
         let service = AgentService::new(
             backends.clone(),
             metrics.clone(),
@@ -73,6 +79,7 @@ impl Server {
             config.server_count,
             config.keepalive_time,
             lifetimes.clone(),
+            gate,
         )
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;
         let tls = agent_tls(&config, &metrics)?;
@@ -98,6 +105,11 @@ impl Server {
             Err(error) => return Err(error),
         };
         let ports = serve_ports(&config, registry, &backends, &readiness, ops);
+        let leases = kubernetes.filter(|_| config.leases.enabled).map(|client| {
+            let (namespace, labels) = (config.leases.namespace.clone(), config.leases.labels.clone());
+            let settings = LeaseSettings::new(namespace, labels, config.server_id.clone());
+            LeaseController::start(ops.handle(), &client, settings, metrics.clone())
+        });
         Ok(Server {
             config,
             metrics,
@@ -109,6 +121,7 @@ impl Server {
             readiness,
             ports,
             watches,
+            leases,
         })
     }
 
@@ -133,6 +146,12 @@ impl Server {
         signals.first().await;
 
         self.readiness.leaves();
+        // At once: an agent that counts it would look for a server that takes nobody any more.
+        let lease = tokio::spawn(async move {
+            if let Some(leases) = self.leases {
+                leases.stop().await;
+            }
+        });
         close_frontends.cancel();
         self.lifetimes.connections.close();
         let grace = self.config.graceful_shutdown_timeout;
@@ -149,6 +168,8 @@ impl Server {
         };
         let _ = tokio::time::timeout(STREAMS_END_WITHIN, ended).await;
         drop(self.watches);
+        // Bounded by itself.
+        let _ = lease.await;
         for port in self.ports {
             port.stop(Duration::from_millis(500)).await;
         }
@@ -180,6 +201,25 @@ async fn frontend(
     }
 }
 
+/// The way to the Kubernetes API, if anything needs it.
+fn kubernetes(config: &Config) -> Result<Option<Client>> {
+    if config.token_auth.is_none() && !config.leases.enabled {
+        return Ok(None);
+    }
+    let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
+    for notice in &api.notices {
+        tracing::warn!("{notice}");
+    }
+    tracing::info!(
+        api = %api,
+        qps = config.kube.qps,
+        burst = config.kube.burst,
+        asked_for = config.kube.content_type,
+        "The Kubernetes API is spoken to in JSON"
+    );
+    Ok(Some(Client::new(api, "proxy-server", config.kube.qps, config.kube.burst)))
+}
+
 fn host(host: &BindHost) -> String {
     match host {
         BindHost::All => String::new(),
@@ -188,8 +228,8 @@ fn host(host: &BindHost) -> String {
     }
 }
 
-/// Says loudly when anybody may be an agent, or refuses to start like that.
-fn announce_agent_auth(config: &Config, metrics: &Metrics) -> Result<()> {
+/// Says loudly when anybody may be an agent.
+fn announce_agent_auth(config: &Config, metrics: &Metrics) {
     let mode = match (&config.agent_listener.client_ca, &config.token_auth) {
         (Some(_), _) => AgentAuthMode::Certificate,
         (None, Some(_)) => AgentAuthMode::Token,
@@ -197,16 +237,34 @@ fn announce_agent_auth(config: &Config, metrics: &Metrics) -> Result<()> {
     };
     metrics.set_agent_auth_mode(mode);
     if mode == AgentAuthMode::None {
-        anyhow::ensure!(
-            !config.require_agent_auth,
-            "--require-agent-auth: agents are not authenticated, set --cluster-ca-cert"
-        );
         tracing::warn!(
             "Agents are not authenticated: whoever reaches the agent port receives the cluster's traffic. \
-             Set --cluster-ca-cert"
+             Set --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience"
         );
     }
-    Ok(())
+}
+
+/// What agents must show, and what they may claim.
+fn agent_gate(config: &Config, kubernetes: Option<&Client>, metrics: &Metrics) -> Result<AgentGate> {
+    let auth = match (&config.agent_listener.client_ca, &config.token_auth, kubernetes) {
+        (Some(_), _, _) => AgentAuth::certificates(AllowedNames::new(config.agent_names.clone())),
+        (None, Some(tokens), Some(client)) => {
+            let expected = Expected {
+                namespace: tokens.namespace.clone(),
+                service_account: tokens.service_account.clone(),
+                audience: tokens.audience.clone(),
+            };
+            let review = ApiReview::new(client.clone(), tokens.audience.clone());
+            let (clock, every) = (Clock::system(), tokens.review_every);
+            AgentAuth::tokens(Reviewer::new(review, expected, clock, metrics.clone(), every))
+        }
+        (None, Some(_), None) => {
+            anyhow::bail!("--agent-namespace: tokens cannot be reviewed without a client")
+        }
+        (None, None, _) => AgentAuth::nobody(),
+    };
+    let binding = Binding::new(config.default_route_names.clone());
+    Ok(AgentGate::new(auth, config.identity_binding, binding))
 }
 
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
@@ -247,7 +305,8 @@ fn bind_frontend(config: &Config, tls: Option<&ServerTls>) -> Result<front::Fron
             front::FrontendListener::Unix(transport::listen::UnixSocket::bind(path, *delete_existing)?)
         }
         (FrontendListener::Tcp { bind, .. }, Some(tls)) => {
-            front::FrontendListener::Tls(bind_tcp(&host(&bind.host), bind.port)?, tls.clone())
+            let names = AllowedNames::new(config.frontend_names.clone());
+            front::FrontendListener::Tls(bind_tcp(&host(&bind.host), bind.port)?, tls.clone(), names)
         }
         (FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
     })

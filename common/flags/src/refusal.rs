@@ -51,16 +51,6 @@ pub enum Refusal {
         /// What to do.
         fix: &'static str,
     },
-    /// A flag of the Go peers whose machinery this version lacks.
-    #[error("--{flag}: {what} not available in this version; {fix}")]
-    NotYet {
-        /// The flag, without its dashes.
-        flag: &'static str,
-        /// What is missing, with its verb: "leases are".
-        what: &'static str,
-        /// What to do meanwhile.
-        fix: &'static str,
-    },
 }
 
 impl Refusal {

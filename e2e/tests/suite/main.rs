@@ -5,24 +5,24 @@
 //! One test binary on purpose: everything runs in parallel, and is linked once.
 
 mod authority;
-mod blackholes;
 mod bytes;
-mod certificates;
 mod closes;
 mod dial_errors;
 mod documents;
 mod drain_shutdown;
 mod gauges;
 mod http_endpoints;
+mod identity;
+mod leases;
 mod losses;
 mod metrics;
 mod misbehaving_agents;
 mod misbehaving_frontends;
 mod misbehaving_servers;
 mod replicas;
-mod rollouts;
 mod server_first;
 mod startup;
 mod strategies;
+mod tokens;
 mod transports;
 mod uploads;

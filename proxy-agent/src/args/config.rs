@@ -6,6 +6,7 @@ use std::time::Duration;
 use flags::{Bind, LogOptions};
 
 use super::{Identifiers, LabelSelector};
+use crate::endpoint::DestinationRule;
 
 /// Everything that the proxy-agent is told at its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,10 @@ pub struct Config {
     pub xfr_channel_size: usize,
     /// Servers may reach the metadata services of clouds.
     pub allow_cloud_metadata: bool,
+    /// What servers must not reach.
+    pub deny_destinations: Vec<DestinationRule>,
+    /// What servers may reach, apart from that; empty: everything.
+    pub allow_destinations: Vec<DestinationRule>,
     /// Health, readiness and metrics.
     pub health: Bind,
     /// Metrics (by redirection) and profiles.

@@ -1,11 +1,22 @@
 //! Flags of which endpoints servers may reach.
 
-use flags::FlagSet;
+use flags::{FlagSet, List, Refusal};
+
+use crate::endpoint::DestinationRule;
 
 /// The flags as they are written.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     allow_cloud_metadata: bool,
+    deny_destinations: List,
+    allow_destinations: List,
+}
+
+/// What they mean.
+pub(super) struct Endpoints {
+    pub(super) allow_cloud_metadata: bool,
+    pub(super) deny: Vec<DestinationRule>,
+    pub(super) allow: Vec<DestinationRule>,
 }
 
 impl Lines {
@@ -17,14 +28,39 @@ impl Lines {
             "Let servers reach the metadata services of clouds (169.254.169.254 and the like), which hand out this \
              host's credentials. (Not a flag of the Go proxy-agent, which always does.)",
         );
+        set.add(
+            "deny-destinations",
+            &mut self.deny_destinations,
+            "What servers must not reach: HOST[:PORTS] by commas. A host is an address, a network (10.0.0.0/8, \
+             [fd00::/8]), a name as it is asked for, *.NAME or *; ports are one, or FROM-TO. (Not a flag of the Go \
+             proxy-agent.)",
+        );
+        set.add(
+            "allow-destinations",
+            &mut self.allow_destinations,
+            "What servers may reach, written alike, as far as --deny-destinations does not deny it. Empty: \
+             everything. (Not a flag of the Go proxy-agent.)",
+        );
     }
 
-    /// Whether metadata services may be reached.
-    pub(super) fn check(self, notices: &mut Vec<String>) -> bool {
+    /// The rules, and whether metadata services may be reached.
+    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Endpoints, Refusal> {
         if self.allow_cloud_metadata {
             notices
                 .push("--allow-cloud-metadata: servers can get at this host's cloud credentials".to_owned());
         }
-        self.allow_cloud_metadata
+        Ok(Endpoints {
+            allow_cloud_metadata: self.allow_cloud_metadata,
+            deny: rules("deny-destinations", &self.deny_destinations)?,
+            allow: rules("allow-destinations", &self.allow_destinations)?,
+        })
     }
+}
+
+fn rules(flag: &'static str, list: &List) -> Result<Vec<DestinationRule>, Refusal> {
+    let rule = |text: &String| {
+        DestinationRule::parse(text)
+            .map_err(|why| Refusal::value(flag, format_args!("{text:?}"), why.to_string()))
+    };
+    list.items.iter().map(rule).collect()
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use flags::{FlagSet, Refusal, existing_file};
 
-use super::{KubeClient, LabelSelector, Leases, not_yet};
+use super::{KubeClient, LabelSelector, Leases};
 
 /// The flags as they are written.
 #[derive(Debug)]
@@ -46,15 +46,20 @@ impl Lines {
         set.add(
             "kubeconfig",
             &mut self.kubeconfig,
-            "Kubeconfig to reach the API with. Empty: the pod's own way.",
-        )
-        .no_effect(not_yet::NO_CLIENT);
-        set.add("kube-api-content-type", &mut self.kube_api_content_type, "Media type of requests.")
-            .no_effect(not_yet::NO_CLIENT);
+            "Kubeconfig to reach the API with, to count leases. Empty: the pod's own service account.",
+        );
+        set.add(
+            "kube-api-content-type",
+            &mut self.kube_api_content_type,
+            "Media type of requests to the API. Whatever it says, JSON is spoken.",
+        );
     }
 
-    pub(super) fn check(self) -> Result<(Leases, KubeClient), Refusal> {
+    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<(Leases, KubeClient), Refusal> {
         let kubeconfig = existing_file("kubeconfig", self.kubeconfig)?;
+        if kubeconfig.is_some() && !self.count_server_leases {
+            notices.push("--kubeconfig has no effect: leases are not counted".to_owned());
+        }
         let leases = Leases {
             counted: self.count_server_leases,
             namespace: self.lease_namespace,

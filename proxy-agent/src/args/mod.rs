@@ -2,9 +2,9 @@
 //!
 //! Each of `uplink`, `identity`, `sync`, `endpoints`, `serving` and `kube` holds a group of flags as they are written (one field
 //! for each flag, under its name) and the checks that turn the group into its part of the [`Config`];
-//! `identifiers` and `selector` read the two little languages among the values; `not_yet` lists what this version
-//! must refuse for want of machinery. Nothing is bound, connected or logged here; files are asked for their
-//! existence only. Behind this module no flag is a string any more, unless it is text by nature.
+//! `identifiers` and `selector` read the two little languages among the values. Nothing is bound, connected
+//! or logged here; files are asked for their existence only. Behind this module no flag is a string any more, unless it
+//! is text by nature.
 //!
 //! Names, defaults, spellings and refusals are those of the Go proxy-agent (v0.30 to its current main).
 
@@ -13,7 +13,6 @@ mod endpoints;
 mod identifiers;
 mod identity;
 mod kube;
-mod not_yet;
 mod selector;
 mod serving;
 mod sync;
@@ -41,9 +40,7 @@ pub fn parse_with(
 ) -> Result<Config, Exit> {
     let mut lines = Lines::default();
     let notices = lines.read(argv)?;
-    let config = lines.check(environment("PROXY_AGENT_ID"), notices)?;
-    not_yet::refuse(&config)?;
-    Ok(config)
+    Ok(lines.check(environment("PROXY_AGENT_ID"), notices)?)
 }
 
 /// All flags as they are written.
@@ -75,9 +72,9 @@ impl Lines {
         let uplink = self.uplink.check(&mut notices)?;
         let serving = self.serving.check()?;
         let sync = self.sync.check(&mut notices)?;
-        let allow_cloud_metadata = self.endpoints.check(&mut notices);
+        let endpoints = self.endpoints.check(&mut notices)?;
         let (agent_id, agent_identifiers) = self.identity.check(inherited_id)?;
-        let (leases, kube) = self.kube.check()?;
+        let (leases, kube) = self.kube.check(&mut notices)?;
         if sync.count_source == ServerCountSource::Max && !leases.counted {
             notices.push("--server-count-source=max has no effect: leases are not counted".to_owned());
         }
@@ -100,7 +97,9 @@ impl Lines {
             sync_forever: sync.forever,
             server_count_source: sync.count_source,
             xfr_channel_size: sync.xfr_channel_size,
-            allow_cloud_metadata,
+            allow_cloud_metadata: endpoints.allow_cloud_metadata,
+            deny_destinations: endpoints.deny,
+            allow_destinations: endpoints.allow,
             health: serving.health,
             admin: serving.admin,
             min_ready_servers: serving.min_ready_servers,

@@ -80,16 +80,25 @@ impl<R: Resolve> Dialer<R> {
         let network = Network::parse(protocol)?;
         let target = Target::parse(network, address)?;
         let candidates = self.candidates(network, &target, deadline).await?;
-        let allowed = self.allowed(network, candidates)?;
+        let allowed = self.allowed(network, &target, candidates)?;
         race(network, allowed, deadline).await
     }
 
     /// Those of the candidates that the policy allows, never none.
-    fn allowed(&self, network: Network, candidates: Vec<Candidate>) -> Result<Vec<Candidate>, DialError> {
+    fn allowed(
+        &self,
+        network: Network,
+        target: &Target,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<Candidate>, DialError> {
+        let name = match &target.host {
+            Host::Name(name) => Some(name.as_str()),
+            Host::Empty | Host::Ip { .. } => None,
+        };
         let mut denied = None;
         let mut allowed = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            match self.policy.check(candidate.address) {
+            match self.policy.check(name, candidate.address) {
                 Ok(()) => allowed.push(candidate),
                 Err(reason) => denied = denied.or(Some((candidate.text, reason))),
             }

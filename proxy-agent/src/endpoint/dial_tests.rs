@@ -147,3 +147,33 @@ fn shares_follow_gos_rule() {
         assert_eq!(share(seconds(left), addresses), seconds(share_of), "{left} s for {addresses}");
     }
 }
+
+/// What is checked is what is connected to: the addresses of one look-up, each by itself, and the name as asked for.
+#[tokio::test]
+async fn rules_hold_for_every_address_of_a_name() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let rules = |texts: &[&str]| -> Vec<_> {
+        texts.iter().map(|text| crate::endpoint::DestinationRule::parse(text).unwrap()).collect()
+    };
+    let with = |deny: &[&str], allow: &[&str]| {
+        let mut dialer =
+            dialer([("box", vec!["127.0.0.2", "127.0.0.1"]), ("rebound", vec!["::ffff:127.0.0.2"])]);
+        dialer.policy = DestinationPolicy::default().with_rules(rules(deny), rules(allow));
+        dialer
+    };
+    let open = with(&["127.0.0.2"], &[]);
+    let endpoint = open.dial("tcp", &format!("box:{port}")).await.unwrap();
+    assert_eq!(endpoint.peer, listener.local_addr().unwrap(), "the address that is left");
+    let text = refused(&open, "tcp", &format!("rebound:{port}")).await;
+    assert_eq!(
+        text,
+        format!("dial tcp 127.0.0.2:{port}: connect: destination is denied (--deny-destinations)")
+    );
+    let narrow = with(&[], &[&format!("box:{port}"), "10.0.0.0/8"]);
+    narrow.dial("tcp", &format!("box:{port}")).await.unwrap();
+    let text = refused(&narrow, "tcp", &format!("127.0.0.1:{port}")).await;
+    assert!(text.ends_with("destination is denied, no rule allows it (--allow-destinations)"), "{text}");
+    let text = refused(&with(&["*"], &[]), "tcp", &format!(":{port}")).await;
+    assert!(text.contains("(--deny-destinations)"), "{text}");
+}

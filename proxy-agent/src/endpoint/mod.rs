@@ -19,5 +19,5 @@ pub use address::Network;
 pub use conn_context::{ConnContext, ConnInfo};
 pub use dial::{Dialer, Endpoint};
 pub use error::{DialError, LookupError};
-pub use policy::DestinationPolicy;
+pub use policy::{DestinationPolicy, DestinationRule};
 pub use resolve::{Resolve, SystemResolver};

@@ -49,11 +49,25 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
 }
 
 pub(crate) fn endpoints() -> Vec<Entry<Config>> {
+    fn rules(rules: &[proxy_agent::endpoint::DestinationRule]) -> String {
+        rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
     vec![
         flag("allow-cloud-metadata", |c| c.allow_cloud_metadata.to_string())
             .default("false")
             .takes_what_go_refuses(&["--allow-cloud-metadata"], "true")
             .takes_what_go_refuses(&["--allow-cloud-metadata=false"], "false"),
+        flag("deny-destinations", |c| rules(&c.deny_destinations))
+            .default("")
+            .takes_what_go_refuses(
+                &["--deny-destinations=10.0.0.0/8:22,[fd00::/8]:1-2", "--deny-destinations=*.a"],
+                "10.0.0.0/8:22 [fd00::/8]:1-2 *.a",
+            )
+            .refuses(&["--deny-destinations=a:b"], "--deny-destinations=\"a:b\": its port must be"),
+        flag("allow-destinations", |c| rules(&c.allow_destinations))
+            .default("")
+            .takes_what_go_refuses(&["--allow-destinations=a,*:443"], "a *:443")
+            .refuses(&["--allow-destinations=a/b"], "--allow-destinations=\"a/b\": it is no network"),
     ]
 }
 
@@ -111,10 +125,7 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
         flag("count-server-leases", |c| c.leases.counted.to_string())
             .default("false")
             .takes(&["--count-server-leases=false"], "false")
-            .not_yet(
-                &["--count-server-leases"],
-                "--count-server-leases: leases are not available in this version; drop the flag and give servers",
-            ),
+            .takes(&["--count-server-leases"], "true"),
         flag("lease-namespace", |c| c.leases.namespace.clone())
             .default("kube-system")
             .takes(&["--lease-namespace=x"], "x"),

@@ -1,22 +1,49 @@
-//! Flags of who is let in as an agent.
+//! Flags of who is let in as an agent, and what an agent may say of itself.
 
-use flags::{FlagSet, Refusal};
+use std::time::Duration;
 
-use super::TokenAuth;
+use flags::{FlagSet, GoDuration, List, Refusal};
+
+use super::{IdentityBinding, TokenAuth};
+
+/// Reviews more often than this would be a load on the API server without a use: a yes holds for a minute.
+const LEAST_REVIEW: Duration = Duration::from_secs(60);
 
 /// The flags as they are written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lines {
     require_agent_auth: bool,
     agent_namespace: String,
     agent_service_account: String,
     authentication_audience: String,
+    token_review_interval: GoDuration,
+    agent_identity_binding: String,
+    agent_allowed_names: List,
+    default_route_allowed_names: List,
 }
 
 /// What they mean.
 pub(super) struct Access {
     pub(super) required: bool,
     pub(super) token_auth: Option<TokenAuth>,
+    pub(super) binding: IdentityBinding,
+    pub(super) agent_names: Vec<String>,
+    pub(super) default_route_names: Vec<String>,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            require_agent_auth: false,
+            agent_namespace: String::new(),
+            agent_service_account: String::new(),
+            authentication_audience: String::new(),
+            token_review_interval: GoDuration::ZERO,
+            agent_identity_binding: "log".into(),
+            agent_allowed_names: List::default(),
+            default_route_allowed_names: List::default(),
+        }
+    }
 }
 
 impl Lines {
@@ -31,41 +58,123 @@ impl Lines {
         set.add(
             "agent-service-account",
             &mut self.agent_service_account,
-            "Service account whose tokens let agents in.",
+            "Service account whose tokens let agents in. The Kubernetes API is asked about each token.",
         );
         set.add(
             "authentication-audience",
             &mut self.authentication_audience,
             "Audience that agents' tokens must be for.",
         );
+        set.add(
+            "token-review-interval",
+            &mut self.token_review_interval,
+            "Time after which the token of a stream that still lives is reviewed again; once it is refused the stream \
+             ends, which is when it expires at the latest. At least 1m; 0: never. (Not a flag of the Go proxy-server.)",
+        );
+        set.add(
+            "agent-identity-binding",
+            &mut self.agent_identity_binding,
+            "What to do about an agent whose id or identifiers do not follow from its certificate or token: off, log \
+             or enforce (refuse it). (Not a flag of the Go proxy-server.)",
+        );
+        set.add(
+            "agent-allowed-names",
+            &mut self.agent_allowed_names,
+            "Common names and alternative names of certificates that may be agents'. Empty: all that \
+             --cluster-ca-cert vouches for. (Not a flag of the Go proxy-server.)",
+        );
+        set.add(
+            "default-route-allowed-names",
+            &mut self.default_route_allowed_names,
+            "Names of agents (of their certificate; of their token's user, node or pod) that may announce default-route \
+             and cidr with --agent-identity-binding=enforce. (Not a flag of the Go proxy-server.)",
+        );
     }
 
     /// `by_certificate`: agents show certificates. All three of the token's flags or none; certificates and
     /// tokens exclude each other.
-    pub(super) fn check(self, by_certificate: bool) -> Result<Access, Refusal> {
+    pub(super) fn check(self, by_certificate: bool, notices: &mut Vec<String>) -> Result<Access, Refusal> {
+        let binding = match self.agent_identity_binding.as_str() {
+            "off" => IdentityBinding::Off,
+            "log" => IdentityBinding::Log,
+            "enforce" => IdentityBinding::Enforce,
+            other => {
+                let want = "it must be off, log or enforce";
+                return Err(Refusal::value("agent-identity-binding", format_args!("{other:?}"), want));
+            }
+        };
         let flags = [
             ("agent-namespace", self.agent_namespace),
             ("agent-service-account", self.agent_service_account),
             ("authentication-audience", self.authentication_audience),
         ];
-        let required = self.require_agent_auth;
-        let Some(given) = flags.iter().find(|(_, text)| !text.is_empty()).map(|(flag, _)| *flag) else {
-            if required && !by_certificate {
-                let fix = "give the authorities of agents' certificates";
+        let given = flags.iter().find(|(_, text)| !text.is_empty()).map(|(flag, _)| *flag);
+        let agent_names = self.agent_allowed_names.items;
+        if !agent_names.is_empty() && !by_certificate {
+            let fix = "names are those of certificates";
+            return Err(Refusal::Needs { flag: "agent-allowed-names", other: "cluster-ca-cert", fix });
+        }
+        if given.is_none() && !by_certificate {
+            let fix = "give the authorities of agents' certificates, or authenticate agents by token";
+            if self.require_agent_auth {
                 return Err(Refusal::Needs { flag: "require-agent-auth", other: "cluster-ca-cert", fix });
             }
-            return Ok(Access { required, token_auth: None });
+            if binding == IdentityBinding::Enforce {
+                return Err(Refusal::Needs { flag: "agent-identity-binding", other: "cluster-ca-cert", fix });
+            }
+        }
+        let default_route_names = self.default_route_allowed_names.items;
+        if !default_route_names.is_empty() && binding != IdentityBinding::Enforce {
+            notices.push(
+                "--default-route-allowed-names refuses nobody without --agent-identity-binding=enforce"
+                    .to_owned(),
+            );
+        }
+        let review_every = review_every(self.token_review_interval, given.is_some(), notices)?;
+        let token_auth = match given {
+            None => None,
+            Some(given) => Some(token_auth(flags, given, by_certificate, review_every)?),
         };
-        if by_certificate {
-            let fix = "agents show either a certificate or a token, drop one";
-            return Err(Refusal::Conflict { flag: "cluster-ca-cert", with: given, fix });
-        }
-        if let Some((missing, _)) = flags.iter().find(|(_, text)| text.is_empty()) {
-            let fix = "token authentication takes all of --agent-namespace, --agent-service-account and \
-                       --authentication-audience, and is not available in this version";
-            return Err(Refusal::Needs { flag: given, other: missing, fix });
-        }
-        let [(_, namespace), (_, service_account), (_, audience)] = flags;
-        Ok(Access { required, token_auth: Some(TokenAuth { namespace, service_account, audience }) })
+        let required = self.require_agent_auth;
+        Ok(Access { required, token_auth, binding, agent_names, default_route_names })
     }
+}
+
+fn token_auth(
+    flags: [(&'static str, String); 3],
+    given: &'static str,
+    by_certificate: bool,
+    review_every: Option<Duration>,
+) -> Result<TokenAuth, Refusal> {
+    if by_certificate {
+        let fix = "agents show either a certificate or a token, drop one";
+        return Err(Refusal::Conflict { flag: "cluster-ca-cert", with: given, fix });
+    }
+    if let Some((missing, _)) = flags.iter().find(|(_, text)| text.is_empty()) {
+        let fix = "token authentication takes all of --agent-namespace, --agent-service-account and \
+                   --authentication-audience";
+        return Err(Refusal::Needs { flag: given, other: missing, fix });
+    }
+    let [(_, namespace), (_, service_account), (_, audience)] = flags;
+    Ok(TokenAuth { namespace, service_account, audience, review_every })
+}
+
+fn review_every(
+    given: GoDuration,
+    tokens: bool,
+    notices: &mut Vec<String>,
+) -> Result<Option<Duration>, Refusal> {
+    if given < GoDuration::ZERO {
+        return Err(Refusal::value("token-review-interval", given, "it must not be below 0"));
+    }
+    if given == GoDuration::ZERO {
+        return Ok(None);
+    }
+    if !tokens {
+        notices.push("--token-review-interval has no effect: agents do not show tokens".to_owned());
+    }
+    if given.or_zero() < LEAST_REVIEW {
+        notices.push(format!("--token-review-interval={given}: it counts as 1m"));
+    }
+    Ok(Some(given.or_zero().max(LEAST_REVIEW)))
 }

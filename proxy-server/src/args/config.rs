@@ -54,6 +54,14 @@ pub struct Config {
     pub require_agent_auth: bool,
     /// Authentication of agents by their service account's token.
     pub token_auth: Option<TokenAuth>,
+    /// What is done about claims that do not follow from an agent's identity.
+    pub identity_binding: IdentityBinding,
+    /// Names of agents' certificates that may come in; empty: all.
+    pub agent_names: Vec<String>,
+    /// Names of agents that may claim wide routes where claims are bound.
+    pub default_route_names: Vec<String>,
+    /// Names of frontends' certificates that may come in; empty: all.
+    pub frontend_names: Vec<String>,
     /// Leases that count the replicas.
     pub leases: Leases,
     /// How to reach the Kubernetes API.
@@ -148,6 +156,18 @@ pub enum ReadinessPolicy {
     All,
 }
 
+/// What is done about claims that do not follow from an agent's identity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdentityBinding {
+    /// Nothing; they are not looked at.
+    Off,
+    /// They are logged and counted.
+    #[default]
+    Log,
+    /// The agent is refused.
+    Enforce,
+}
+
 /// Whose tokens let an agent in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenAuth {
@@ -157,6 +177,8 @@ pub struct TokenAuth {
     pub service_account: String,
     /// The audience that a token must be for.
     pub audience: String,
+    /// How often the tokens of long streams are reviewed again; `None`: never.
+    pub review_every: Option<Duration>,
 }
 
 /// Leases by which agents count the replicas.

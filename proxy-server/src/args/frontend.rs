@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlagSet, GoDuration, Refusal, existing_file, pair};
+use flags::{Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair};
 
 use super::agents::{HOUR, keepalive};
 use super::serving::port;
@@ -21,6 +21,7 @@ pub(super) struct Lines {
     server_cert: OsString,
     server_key: OsString,
     server_ca_cert: OsString,
+    frontend_allowed_names: List,
     frontend_keepalive_time: GoDuration,
 }
 
@@ -29,6 +30,7 @@ pub(super) struct Frontend {
     pub(super) listener: FrontendListener,
     pub(super) mode: Mode,
     pub(super) keepalive_time: Duration,
+    pub(super) allowed_names: Vec<String>,
 }
 
 impl Default for Lines {
@@ -42,6 +44,7 @@ impl Default for Lines {
             server_cert: OsString::new(),
             server_key: OsString::new(),
             server_ca_cert: OsString::new(),
+            frontend_allowed_names: List::default(),
             frontend_keepalive_time: HOUR,
         }
     }
@@ -79,6 +82,12 @@ impl Lines {
             "Authorities of kube-apiserver's client certificates, PEM. Needed without --uds-name.",
         );
         set.add(
+            "frontend-allowed-names",
+            &mut self.frontend_allowed_names,
+            "Common names and alternative names of certificates that may be kube-apiserver's. Empty: all that \
+             --server-ca-cert vouches for. (Not a flag of the Go proxy-server.)",
+        );
+        set.add(
             "frontend-keepalive-time",
             &mut self.frontend_keepalive_time,
             "Idle time before a ping to a gRPC frontend. At least 1s; 0 is 2h.",
@@ -95,8 +104,9 @@ impl Lines {
             }
         };
         let keepalive_time = keepalive(self.frontend_keepalive_time);
+        let allowed_names = self.frontend_allowed_names.items.clone();
         let listener = if self.uds_name.is_empty() { self.tcp()? } else { self.unix()? };
-        Ok(Frontend { listener, mode, keepalive_time })
+        Ok(Frontend { listener, mode, keepalive_time, allowed_names })
     }
 
     fn unix(self) -> Result<FrontendListener, Refusal> {
@@ -111,6 +121,12 @@ impl Lines {
         ];
         if let Some((flag, _)) = tls_flags.into_iter().find(|(_, path)| !path.is_empty()) {
             return conflict(flag, "drop it, the Unix socket carries no TLS");
+        }
+        if !self.frontend_allowed_names.items.is_empty() {
+            return conflict(
+                "frontend-allowed-names",
+                "drop it, clients of the Unix socket show no certificate",
+            );
         }
         Ok(FrontendListener::Unix {
             path: PathBuf::from(self.uds_name),

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use flags::{FlagSet, Refusal, existing_file};
 
-use super::{KubeClient, Leases, not_yet};
+use super::{KubeClient, Leases};
 
 /// The flags as they are written.
 #[derive(Debug)]
@@ -46,23 +46,35 @@ impl Lines {
         set.add(
             "kubeconfig",
             &mut self.kubeconfig,
-            "Kubeconfig to reach the API with. Empty: the pod's own way.",
-        )
-        .no_effect(not_yet::NO_CLIENT);
-        set.add("kubeconfig-qps", &mut self.kubeconfig_qps, "Requests a second; 0 leaves it to the client.")
-            .no_effect(not_yet::NO_CLIENT);
+            "Kubeconfig to reach the API with, for leases and token reviews. Empty: the pod's own service account.",
+        );
+        set.add(
+            "kubeconfig-qps",
+            &mut self.kubeconfig_qps,
+            "Requests to the API a second. 0 or less: no limit (32 token reviews at once are the limit then).",
+        );
         set.add(
             "kubeconfig-burst",
             &mut self.kubeconfig_burst,
-            "Requests at once; 0 leaves it to the client.",
-        )
-        .no_effect(not_yet::NO_CLIENT);
-        set.add("kube-api-content-type", &mut self.kube_api_content_type, "Media type of requests.")
-            .no_effect(not_yet::NO_CLIENT);
+            "Requests to the API at once, above --kubeconfig-qps. 0 or less: 10.",
+        );
+        set.add(
+            "kube-api-content-type",
+            &mut self.kube_api_content_type,
+            "Media type of requests to the API. Whatever it says, JSON is spoken.",
+        );
     }
 
-    pub(super) fn check(self) -> Result<(Leases, KubeClient), Refusal> {
+    /// `tokens`: tokens are reviewed.
+    pub(super) fn check(
+        self,
+        tokens: bool,
+        notices: &mut Vec<String>,
+    ) -> Result<(Leases, KubeClient), Refusal> {
         let kubeconfig = existing_file("kubeconfig", self.kubeconfig)?;
+        if kubeconfig.is_some() && !tokens && !self.enable_lease_controller {
+            notices.push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
+        }
         // Bad labels refuse even with the controller off, as they do in Go once the listeners are up.
         let labels = labels(&self.lease_label)?;
         let leases =

@@ -2,8 +2,7 @@
 //!
 //! Each of `frontend`, `agents`, `access`, `routing`, `serving` and `kube` holds a group of flags as they are written (one
 //! field for each flag, under its name) and the checks that turn the group into its part of the [`Config`]; `tls`
-//! knows the names of versions and cipher suites; `not_yet` lists what this version must refuse for want of
-//! machinery. Nothing is bound, connected or logged here; files are asked for their existence only. Behind this
+//! knows the names of versions and cipher suites. Nothing is bound, connected or logged here; files are asked for their existence only. Behind this
 //! module no flag is a string any more, unless it is text by nature.
 //!
 //! Names, defaults, spellings and refusals are those of the Go proxy-server (v0.30 to v0.36).
@@ -13,7 +12,6 @@ mod agents;
 mod config;
 mod frontend;
 mod kube;
-mod not_yet;
 mod routing;
 mod serving;
 mod tls;
@@ -23,8 +21,8 @@ use std::ffi::OsString;
 use flags::{Exit, FlagSet, LogFlags, Refusal};
 
 pub use config::{
-    AgentListener, Config, FrontendListener, KubeClient, Leases, Mode, ProxyStrategy, ReadinessPolicy,
-    TokenAuth,
+    AgentListener, Config, FrontendListener, IdentityBinding, KubeClient, Leases, Mode, ProxyStrategy,
+    ReadinessPolicy, TokenAuth,
 };
 pub use tls::TlsVersion;
 
@@ -42,9 +40,7 @@ pub fn parse_with(
 ) -> Result<Config, Exit> {
     let mut lines = Lines::default();
     let notices = lines.read(argv)?;
-    let config = lines.check(environment("PROXY_SERVER_ID"), notices)?;
-    not_yet::refuse(&config)?;
-    Ok(config)
+    Ok(lines.check(environment("PROXY_SERVER_ID"), notices)?)
 }
 
 /// All flags as they are written.
@@ -75,10 +71,10 @@ impl Lines {
     fn check(self, inherited_id: Option<OsString>, mut notices: Vec<String>) -> Result<Config, Refusal> {
         let frontend = self.frontend.check()?;
         let agents = self.agents.check(&mut notices)?;
-        let access = self.access.check(agents.listener.client_ca.is_some())?;
+        let access = self.access.check(agents.listener.client_ca.is_some(), &mut notices)?;
         let routing = self.routing.check(inherited_id, &mut notices)?;
         let serving = self.serving.check()?;
-        let (leases, kube) = self.kube.check()?;
+        let (leases, kube) = self.kube.check(access.token_auth.is_some(), &mut notices)?;
         let (log, log_notices) = self.log.options()?;
         notices.extend(log_notices);
         Ok(Config {
@@ -103,6 +99,10 @@ impl Lines {
             dial_timeout: routing.dial_timeout,
             require_agent_auth: access.required,
             token_auth: access.token_auth,
+            identity_binding: access.binding,
+            agent_names: access.agent_names,
+            default_route_names: access.default_route_names,
+            frontend_names: frontend.allowed_names,
             leases,
             kube,
             log,

@@ -28,7 +28,8 @@ use super::Dial;
 use super::grpc::GrpcFrontend;
 use super::http_connect::HttpConnect;
 use super::meters::Meters;
-use crate::metrics::Metrics;
+use crate::auth::AllowedNames;
+use crate::metrics::{Metrics, PeerKind};
 
 /// The one path of the gRPC frontend.
 const PROXY_PATH: &str = "/ProxyService/Proxy";
@@ -50,8 +51,8 @@ pub enum Mode {
 pub enum FrontendListener {
     /// A Unix socket; its file's mode is the access control.
     Unix(UnixSocket),
-    /// TCP with mutual TLS.
-    Tls(TcpListener, ServerTls),
+    /// TCP with mutual TLS, for certificates with these names.
+    Tls(TcpListener, ServerTls, AllowedNames),
 }
 
 /// One listener's work. Clones share everything.
@@ -76,6 +77,7 @@ pub async fn serve_frontend<D: Dial>(
     lifetimes: TaskTracker,
     stop: CancellationToken,
 ) {
+    let refusals = metrics.name_refusals.clone();
     let meters = Meters::new(metrics);
     let frontend = match mode {
         Mode::Grpc => {
@@ -95,16 +97,24 @@ pub async fn serve_frontend<D: Dial>(
             })
             .await;
         }
-        FrontendListener::Tls(tcp, tls) => {
+        FrontendListener::Tls(tcp, tls, names) => {
+            let names = Arc::new(names);
             let name =
                 tcp.local_addr().map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
             let gate = HandshakeGate::default();
             run(AcceptLoop::new(tcp, name), &stop, |(connection, address)| {
                 let (frontend, tls, gate, stop) = (frontend.clone(), tls.clone(), gate.clone(), stop.clone());
+                let (names, refusals) = (Arc::clone(&names), refusals.clone());
                 async move {
                     match handshake(connection, &tls, &gate).await {
                         Ok(connection) => {
-                            let peer = peer_of(&connection, address);
+                            let certificate = PeerIdentity::of(connection.get_ref().1.peer_certificates());
+                            let peer = peer_of(certificate.as_ref(), address);
+                            if !names.allow(&certificate.unwrap_or_default()) {
+                                refusals.count(PeerKind::Frontend);
+                                tracing::warn!(%peer, "Frontend refused: its certificate bears no allowed name");
+                                return;
+                            }
                             frontend.serve_tls(connection, peer, stop).await;
                         }
                         // Port checks end here; they are no news.
@@ -159,8 +169,8 @@ async fn handshake(
 }
 
 /// The certificate's name and where it came from.
-fn peer_of(connection: &TlsConnection, address: std::net::SocketAddr) -> Arc<str> {
-    match PeerIdentity::of(connection.get_ref().1.peer_certificates()) {
+fn peer_of(certificate: Option<&PeerIdentity>, address: std::net::SocketAddr) -> Arc<str> {
+    match certificate {
         Some(identity) => format!("{identity} at {address}").into(),
         None => address.to_string().into(),
     }

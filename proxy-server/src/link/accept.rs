@@ -14,11 +14,13 @@ use transport::wire::capabilities::{self, CAPABILITIES};
 use transport::wire::{Code, Pulse, Request};
 use tunnel::{Limits, Server};
 
+use super::gate::AgentGate;
 use super::handle::LinkHandle;
 use super::hello::Hello;
 use super::meter::LinkMeter;
 use super::owner::{LinkObserver, ServerOwner};
-use crate::metrics::{EstablishedGuard, Metrics, ServiceMethod};
+use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
+use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
 use crate::route::{Backend, BackendManager, Registration};
 
 /// An agent that owes the answer to a ping for so long gets dials only when nobody else can take them: a half-dead
@@ -39,6 +41,7 @@ pub struct AgentService {
     /// `--keepalive-time`.
     keepalive: Duration,
     lifetimes: Lifetimes,
+    gate: AgentGate,
 }
 
 /// What shutdown waits for, and what it ends.
@@ -62,21 +65,34 @@ impl AgentService {
         server_count: u32,
         keepalive: Duration,
         lifetimes: Lifetimes,
+        gate: AgentGate,
     ) -> Result<Self, http::header::InvalidHeaderValue> {
         let mut greeting = HeaderMap::new();
         greeting.insert("serverid", HeaderValue::from_str(server_id)?);
         greeting.insert("servercount", HeaderValue::from(server_count));
-        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), keepalive, lifetimes })
+        let server_id = server_id.into();
+        Ok(AgentService { backends, metrics, greeting, server_id, keepalive, lifetimes, gate })
     }
 
-    /// Serves one stream to its end. `peer` says where it comes from, for the log.
-    pub async fn serve(self, request: Request, peer: Arc<str>) {
+    /// Serves one stream to its end. Who the agent is comes before anything else of its metadata is read.
+    pub async fn serve(self, mut request: Request, peer: Arc<AgentPeer>) {
         let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != CONNECT {
             request
                 .refuse(Code::Unimplemented, "unknown service or method, agents use /AgentService/Connect");
             return;
         }
+        let Admitted { identity, recheck } = match self.gate.auth.admit(&mut request.metadata, &peer).await {
+            Ok(admitted) => admitted,
+            Err(refused) => {
+                if refused.code == Code::PermissionDenied {
+                    self.metrics.name_refusals.count(PeerKind::Agent);
+                }
+                tracing::error!(%peer, error = %Peer(&refused.text), "Client authentication failed");
+                request.refuse(refused.code, &refused.text);
+                return;
+            }
+        };
         let hello = match Hello::read(&request.metadata) {
             Ok(hello) => hello,
             Err(error) => {
@@ -85,10 +101,18 @@ impl AgentService {
                 return;
             }
         };
-        self.connect(request, hello, &peer).await;
+        let owned = match self.gate.judge(&identity, &hello, &peer, &self.metrics) {
+            Ok(owned) => owned,
+            Err(text) => {
+                request.refuse(Code::PermissionDenied, &text);
+                return;
+            }
+        };
+        let bound = Bound { identity, recheck, _owned: owned };
+        self.connect(request, hello, bound, &peer).await;
     }
 
-    async fn connect(self, request: Request, hello: Hello, peer: &str) {
+    async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer) {
         let agent_id = Arc::clone(&hello.agent_id);
         let (handle, commands) = LinkHandle::new();
         let backend =
@@ -114,7 +138,10 @@ impl AgentService {
                 return;
             }
         };
-        tracing::info!(agent_id = %Peer(&agent_id), server_id = %self.server_id, %peer, "Agent connected");
+        tracing::info!(
+            agent_id = %Peer(&agent_id), server_id = %self.server_id, %peer,
+            identity = %Peer(&bound.identity.to_string()), "Agent connected"
+        );
         let began = Instant::now();
         let observer = Observer {
             backends: self.backends.clone(),
@@ -125,7 +152,7 @@ impl AgentService {
         let owner = ServerOwner::new(commands, &handle, observer);
         let relay =
             Relay::<Server, _, _, _>::new(Limits::default(), stream, owner, LinkMeter::new(&self.metrics));
-        let end = self.run(relay, handle).await;
+        let end = self.run(relay, handle, bound.recheck, &agent_id).await;
         let duration = began.elapsed();
         match end {
             LinkEnd::Finished | LinkEnd::Stopped => {
@@ -137,15 +164,38 @@ impl AgentService {
         }
     }
 
-    /// Runs the stream's task in place; at shutdown the stream ends in order.
-    async fn run(&self, relay: impl Future<Output = LinkEnd>, handle: LinkHandle) -> LinkEnd {
+    /// Runs the stream's task in place; at shutdown, or when its token is refused, the stream ends in order.
+    async fn run(
+        &self,
+        relay: impl Future<Output = LinkEnd>,
+        handle: LinkHandle,
+        recheck: Option<Recheck>,
+        agent_id: &str,
+    ) -> LinkEnd {
         let mut relay = std::pin::pin!(unconstrained(relay));
+        let refused = async {
+            match &recheck {
+                Some(recheck) => recheck.refused().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             end = &mut relay => return end,
             () = self.lifetimes.end_streams.cancelled() => handle.finish(),
+            why = refused => {
+                tracing::warn!(agent_id = %Peer(agent_id), why = %Peer(&why), "Agent's token is refused by now");
+                handle.finish();
+            }
         }
         relay.await
     }
+}
+
+/// What an agent's stream holds of who the agent is.
+struct Bound {
+    identity: Arc<Identity>,
+    recheck: Option<Recheck>,
+    _owned: Option<Owned>,
 }
 
 /// What the rest of the server learns of a link.

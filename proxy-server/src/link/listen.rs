@@ -12,6 +12,7 @@ use transport::tls::{PeerIdentity, ServerTls, read_ahead};
 use transport::wire::{ServerSettings, serve_connection};
 
 use super::accept::AgentService;
+use crate::auth::AgentPeer;
 
 /// How long bytes that we sent may stay unacknowledged: grpc-go sets its keepalive time-out, 20 s.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -85,10 +86,8 @@ async fn serve(
             return;
         }
     };
-    let peer: Arc<str> = match PeerIdentity::of(io.get_ref().1.peer_certificates()) {
-        Some(identity) => format!("{identity} at {address}").into(),
-        None => address.to_string().into(),
-    };
+    let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
+    let peer = Arc::new(AgentPeer::new(address, certificate));
     let mut streams = JoinSet::new();
     let served = serve_connection(io, &settings, |request| {
         while streams.try_join_next().is_some() {}

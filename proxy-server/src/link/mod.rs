@@ -5,6 +5,7 @@
 //! Payload passes through the relay alone.
 
 mod accept;
+mod gate;
 mod handle;
 mod hello;
 mod listen;
@@ -12,5 +13,6 @@ mod meter;
 mod owner;
 
 pub use accept::{AgentService, Lifetimes};
+pub use gate::AgentGate;
 pub use handle::{LinkDialError, LinkHandle, OpenConnection, PendingDial};
 pub use listen::AgentListener;

@@ -24,7 +24,7 @@ use crate::dial::FailureReason;
 use crate::route::Strategy;
 
 pub use established::{Established, EstablishedGuard};
-pub use labels::{AgentAuthMode, ServiceMethod};
+pub use labels::{AgentAuthMode, Claim, ClaimAction, PeerKind, ReviewResult, ServiceMethod};
 
 use labels::OddCertificate;
 
@@ -75,6 +75,12 @@ pub struct Families {
     pub resets: Resets,
     /// `queued_bytes` (ours): bytes that wait for local ends, as they are charged.
     pub queued_bytes: Holdings,
+    /// `token_reviews_total` (ours): those that the Kubernetes API was asked for, not those from memory.
+    pub token_reviews: CountBy<ReviewResult>,
+    /// `agent_claims_total` (ours): claims that do not follow from an agent's identity.
+    pub agent_claims: CountBy<(Claim, ClaimAction)>,
+    /// `name_refusals_total` (ours): peers whose certificate bears no allowed name.
+    pub name_refusals: CountBy<PeerKind>,
     /// `culled_leases_count`: expired leases that this server deleted. Shown from the start.
     pub culled_leases: Counter,
     /// `lease_list_total` and `lease_list_latency_seconds`.
@@ -132,6 +138,21 @@ impl Metrics {
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards frontends"),
             certificates: Certificates::register(r),
+            token_reviews: CountBy::register(
+                r,
+                "token_reviews_total",
+                "Agents' tokens shown to the Kubernetes API, by result",
+            ),
+            agent_claims: CountBy::register(
+                r,
+                "agent_claims_total",
+                "Claims of agents that do not follow from who they are, by claim and what was done",
+            ),
+            name_refusals: CountBy::register(
+                r,
+                "name_refusals_total",
+                "Peers whose certificate bears no allowed name, by peer",
+            ),
             culled_leases: counter(r, "culled_leases_count", "Expired leases that this server has deleted"),
             lease_lists: lease_calls(
                 r,

@@ -104,20 +104,32 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
 
 pub(crate) fn access() -> Vec<Entry<Config>> {
     fn token(config: &Config) -> String {
-        format!("{:?}", config.token_auth)
+        config.token_auth.as_ref().map_or_else(
+            || "None".to_owned(),
+            |t| format!("{} {} {} {:?}", t.namespace, t.service_account, t.audience, t.review_every),
+        )
     }
     vec![
         flag("require-agent-auth", |c| c.require_agent_auth.to_string())
             .default("false")
             .takes_what_go_refuses(&["--require-agent-auth=false"], "false")
             .takes_what_go_refuses(&["--require-agent-auth", "--cluster-ca-cert={file}"], "true")
+            .takes_what_go_refuses(
+                &[
+                    "--require-agent-auth",
+                    "--agent-namespace=a",
+                    "--agent-service-account=b",
+                    "--authentication-audience=c",
+                ],
+                "true",
+            )
             .refuses(&["--require-agent-auth"], "--require-agent-auth needs --cluster-ca-cert: give the"),
         flag("agent-namespace", token)
             .default("None")
             .takes(&["--agent-namespace=", "--agent-service-account=", "--authentication-audience="], "None")
-            .not_yet(
+            .takes(
                 &["--agent-namespace=a", "--agent-service-account=b", "--authentication-audience=c"],
-                "--agent-namespace: authentication of agents by token is not available in this version; ",
+                "a b c None",
             )
             .refuses(&["--agent-namespace=a"], "--agent-namespace needs --agent-service-account: token")
             .refuses(
@@ -134,5 +146,51 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
             &["--authentication-audience=c"],
             "--authentication-audience needs --agent-namespace: token",
         ),
+        flag("token-review-interval", token)
+            .takes_what_go_refuses(
+                &[
+                    "--agent-namespace=a",
+                    "--agent-service-account=b",
+                    "--authentication-audience=c",
+                    "--token-review-interval=10m",
+                ],
+                "a b c Some(600s)",
+            )
+            .takes_what_go_refuses(
+                &[
+                    "--agent-namespace=a",
+                    "--agent-service-account=b",
+                    "--authentication-audience=c",
+                    "--token-review-interval=1s",
+                ],
+                "a b c Some(60s)",
+            )
+            .takes_what_go_refuses(&["--token-review-interval=0"], "None")
+            .refuses(&["--token-review-interval=-1s"], "--token-review-interval=-1s: it must not be below 0"),
+        flag("agent-identity-binding", |c| format!("{:?}", c.identity_binding))
+            .default("Log")
+            .takes_what_go_refuses(&["--agent-identity-binding=off"], "Off")
+            .takes_what_go_refuses(
+                &["--agent-identity-binding=enforce", "--cluster-ca-cert={file}"],
+                "Enforce",
+            )
+            .refuses(
+                &["--agent-identity-binding=enforce"],
+                "--agent-identity-binding needs --cluster-ca-cert: give the authorities",
+            )
+            .refuses(
+                &["--agent-identity-binding=on"],
+                "--agent-identity-binding=\"on\": it must be off, log",
+            ),
+        flag("agent-allowed-names", |c| c.agent_names.join(" "))
+            .default("")
+            .takes_what_go_refuses(&["--agent-allowed-names=a,b", "--cluster-ca-cert={file}"], "a b")
+            .refuses(
+                &["--agent-allowed-names=a"],
+                "--agent-allowed-names needs --cluster-ca-cert: names are",
+            ),
+        flag("default-route-allowed-names", |c| c.default_route_names.join(" "))
+            .default("")
+            .takes_what_go_refuses(&["--default-route-allowed-names=a,b"], "a b"),
     ]
 }

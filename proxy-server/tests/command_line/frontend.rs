@@ -107,6 +107,14 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
             .refuses(&["--server-ca-cert="], "--server-ca-cert must not be empty")
             .on(BARE)
             .refuses(&[], "--server-ca-cert must not be empty: give the authorities"),
+        flag("frontend-allowed-names", |c| c.frontend_names.join(" "))
+            .default("")
+            .refuses(
+                &["--frontend-allowed-names=a"],
+                "--frontend-allowed-names cannot be used with --uds-name: drop it",
+            )
+            .on(TCP)
+            .takes_what_go_refuses(&["--frontend-allowed-names=a,b"], "a b"),
         flag("frontend-keepalive-time", |c| format!("{:?}", c.frontend_keepalive_time))
             .default("3600s")
             .takes(&["--frontend-keepalive-time=1h0m0s"], "3600s")

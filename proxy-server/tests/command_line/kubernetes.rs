@@ -13,10 +13,7 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
         flag("enable-lease-controller", |c| c.leases.enabled.to_string())
             .default("false")
             .takes(&["--enable-lease-controller=false"], "false")
-            .not_yet(
-                &["--enable-lease-controller"],
-                "--enable-lease-controller: leases are not available in this version; drop the flag and tell agents",
-            ),
+            .takes(&["--enable-lease-controller"], "true"),
         flag("lease-namespace", |c| c.leases.namespace.clone())
             .default("kube-system")
             .takes(&["--lease-namespace=x"], "x"),
@@ -37,8 +34,14 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
             .default("0")
             .takes(&["--kubeconfig-qps=12.5"], "12.5")
             .takes(&["--kubeconfig-qps", "1e2"], "100")
-            .refuses(&["--kubeconfig-qps=x"], "invalid argument \"x\" for \"--kubeconfig-qps\" flag: it must be a number")
-            .refuses(&["--kubeconfig-qps=1e39"], "invalid argument \"1e39\" for \"--kubeconfig-qps\" flag: the number"),
+            .refuses(
+                &["--kubeconfig-qps=x"],
+                "invalid argument \"x\" for \"--kubeconfig-qps\" flag: it must be a number",
+            )
+            .refuses(
+                &["--kubeconfig-qps=1e39"],
+                "invalid argument \"1e39\" for \"--kubeconfig-qps\" flag: the number",
+            ),
         flag("kubeconfig-burst", |c| c.kube.burst.to_string())
             .default("0")
             .takes(&["--kubeconfig-burst=7"], "7")

@@ -95,23 +95,14 @@ fn flags_that_weaken_or_do_nothing_are_said() {
         ),
         ("--kubeconfig={file}", "--kubeconfig has no effect"),
         ("--log-file=/x", "--log-file has no effect without --logtostderr=false"),
+        ("--token-review-interval=2m", "--token-review-interval has no effect"),
+        ("--default-route-allowed-names=a", "--default-route-allowed-names refuses nobody"),
         ("--server-count=0", "--server-count=0: it counts as 1"),
     ];
     for (word, notice) in table {
         let said = notices(&[word]);
         assert!(said.len() == 1 && said[0].contains(notice), "{word} said {said:?}");
     }
-}
-
-/// What this version refuses is no advice.
-#[test]
-fn tokens_are_not_advised() {
-    let dir = directory();
-    let refusal = |word: &str| run(&[UDS, &[word]].concat(), dir.path()).unwrap_err().stderr;
-    let line = refusal("--require-agent-auth");
-    assert!(line.contains("--cluster-ca-cert") && !line.contains("token"), "{line}");
-    let line = refusal("--agent-namespace=a");
-    assert!(line.contains("not available in this version"), "{line}");
 }
 
 #[test]

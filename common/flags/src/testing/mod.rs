@@ -1,7 +1,7 @@
 //! Tables of command lines, for the tests of the binaries: one entry for each flag, one row for each spelling.
 //!
 //! A row is a line of words laid on a base that starts, and what becomes of it. Rows where the Go binary decides
-//! otherwise, and rows that wait for machinery, are marked by the verb with which they are added.
+//! otherwise are marked by the verb with which they are added.
 
 mod log;
 
@@ -32,8 +32,6 @@ pub enum Go {
     Starts,
     /// It refuses.
     Refuses,
-    /// It starts, and so shall we once the machinery is there.
-    StartsAndWeShall,
 }
 
 /// One command line without the program's name. `{file}`, `{none}` and `{dir}` stand for paths.
@@ -96,11 +94,6 @@ impl<C> Entry<C> {
     /// Ours is more lenient, or has a flag that Go has not.
     pub fn takes_what_go_refuses(self, words: &[&'static str], value: &'static str) -> Self {
         self.row(words, Verdict::Starts(value), Go::Refuses)
-    }
-
-    /// Refused until its machinery is there.
-    pub fn not_yet(self, words: &[&'static str], line: &'static str) -> Self {
-        self.row(words, Verdict::Refused(line), Go::StartsAndWeShall)
     }
 
     fn row(mut self, words: &[&'static str], verdict: Verdict, go: Go) -> Self {

@@ -20,6 +20,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 mod validity;
+mod verifier;
 mod version;
 mod watch;
 
@@ -36,6 +37,7 @@ pub use reload::Reloadable;
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
 pub use suites::CipherSuites;
 pub use validity::{Validity, now as unix_now};
+pub use verifier::{server_verifier, system_roots};
 pub use version::TlsVersion;
 pub use watch::{Rotated, watch};
 
@@ -66,15 +68,6 @@ impl<T> Accepted<T> {
     fn plain(value: T) -> Self {
         Self { value, warnings: Vec::new() }
     }
-}
-
-/// Whether this build has the validated cryptography only (the feature `fips`): no ChaCha20, no X25519 alone, and TLS 1.2
-/// with extended master secrets only.
-pub const FIPS: bool = cfg!(feature = "fips");
-
-/// Refuses a configuration that a build with [`FIPS`] must not use.
-fn checked(fips: bool) -> Result<(), TlsError> {
-    if FIPS && !fips { Err(TlsError::NotFips) } else { Ok(()) }
 }
 
 /// The cryptography of this process, with every suite that rustls has.

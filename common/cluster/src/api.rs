@@ -1,0 +1,196 @@
+//! The shapes of the API's objects, as far as they are used. What is not used of a lease is kept and sent back.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+use crate::time::{Moment, lenient};
+
+/// `metadata` of an object.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    /// Unique in its namespace.
+    #[serde(default)]
+    pub name: String,
+    /// The namespace.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Changes with each write; opaque.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub resource_version: String,
+    /// The labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
+    pub labels: BTreeMap<String, String>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// A `coordination.k8s.io/v1` Lease.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lease {
+    /// `coordination.k8s.io/v1`.
+    #[serde(default)]
+    pub api_version: String,
+    /// `Lease`.
+    #[serde(default)]
+    pub kind: String,
+    /// Name, labels, version.
+    #[serde(default)]
+    pub metadata: Metadata,
+    /// Who holds it, since when.
+    #[serde(default, deserialize_with = "or_default")]
+    pub spec: LeaseSpec,
+}
+
+/// `spec` of a lease.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseSpec {
+    /// Who holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder_identity: Option<String>,
+    /// Seconds from the renewal to the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_duration_seconds: Option<i64>,
+    /// When it was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
+    pub acquire_time: Option<Moment>,
+    /// When it was last renewed.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
+    pub renew_time: Option<Moment>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl Lease {
+    /// A lease that does not exist yet.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            api_version: "coordination.k8s.io/v1".into(),
+            kind: "Lease".into(),
+            metadata: Metadata { name: name.into(), namespace: namespace.into(), ..Metadata::default() },
+            spec: LeaseSpec::default(),
+        }
+    }
+}
+
+/// `metadata` of a list.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListMetadata {
+    /// From where to watch.
+    #[serde(default)]
+    pub resource_version: String,
+}
+
+/// A list of leases.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct LeaseList {
+    /// The list's own version.
+    #[serde(default)]
+    pub metadata: ListMetadata,
+    /// The leases.
+    #[serde(default, deserialize_with = "or_default")]
+    pub items: Vec<Lease>,
+}
+
+/// What the API says of a token (`authentication.k8s.io/v1`, `status` of a TokenReview).
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct TokenReview {
+    /// Whether the token is somebody's.
+    #[serde(default)]
+    pub authenticated: bool,
+    /// Whose.
+    #[serde(default, deserialize_with = "or_default")]
+    pub user: User,
+    /// Those of the audiences asked for that the token is for.
+    #[serde(default, deserialize_with = "or_default")]
+    pub audiences: Vec<String>,
+    /// Why the token could not be checked.
+    #[serde(default)]
+    pub error: String,
+}
+
+/// Whose a token is.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct User {
+    /// `system:serviceaccount:NAMESPACE:NAME` for a service account.
+    #[serde(default)]
+    pub username: String,
+    /// Further facts: for a token that is bound to a pod its node and pod.
+    #[serde(default, deserialize_with = "or_default")]
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    /// The only value of a further fact.
+    pub fn extra(&self, key: &str) -> Option<&str> {
+        match self.extra.get(key).map(Vec::as_slice) {
+            Some([only]) => Some(only),
+            _ => None,
+        }
+    }
+}
+
+/// What the API answers instead of an object (`meta/v1` Status).
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Status {
+    /// As the HTTP status.
+    #[serde(default)]
+    pub code: u16,
+    /// One word, `NotFound` for instance.
+    #[serde(default)]
+    pub reason: String,
+    /// A sentence.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// Go writes an empty list or map as `null`.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_comes_back_with_what_is_not_ours() {
+        let text = r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"a","namespace":"n",
+            "resourceVersion":"7","labels":{"k":"v"},"uid":"u","annotations":{"x":"y"}},
+            "spec":{"holderIdentity":"h","leaseDurationSeconds":30,"renewTime":"2026-01-01T00:00:00.000000Z",
+            "leaseTransitions":3}}"#;
+        let lease: Lease = serde_json::from_str(text).unwrap();
+        assert_eq!(lease.metadata.resource_version, "7");
+        assert_eq!(lease.spec.lease_duration_seconds, Some(30));
+        let (there, back): (Value, Value) =
+            (serde_json::from_str(text).unwrap(), serde_json::to_value(&lease).unwrap());
+        assert_eq!(there, back);
+    }
+
+    #[test]
+    fn nulls_gaps_and_bad_times_spoil_no_list() {
+        let text = r#"{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a","labels":null},
+            "spec":{"renewTime":"yesterday","acquireTime":null,"leaseDurationSeconds":null}},{"spec":null},{}]}"#;
+        let list: LeaseList = serde_json::from_str(text).unwrap();
+        assert_eq!(list.items.len(), 3);
+        assert_eq!(list.items[0].spec, LeaseSpec::default());
+        assert!(serde_json::from_str::<LeaseList>(r#"{"items":null}"#).unwrap().items.is_empty());
+    }
+
+    #[test]
+    fn a_further_fact_counts_only_alone() {
+        let user: User =
+            serde_json::from_str(r#"{"extra":{"one":["a"],"two":["a","b"],"none":[]}}"#).unwrap();
+        assert_eq!((user.extra("one"), user.extra("two"), user.extra("none")), (Some("a"), None, None));
+        assert_eq!(serde_json::from_str::<User>(r#"{"extra":null}"#).unwrap(), User::default());
+    }
+}

@@ -1,0 +1,99 @@
+//! What can become of a call.
+
+use std::time::Duration;
+
+use crate::api::Status;
+use crate::config::{CredentialError, TlsProblem};
+
+/// The longest text of the API's that is passed on, in bytes.
+const SHOWN: usize = 300;
+
+/// A call that brought nothing. No text holds a token.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The API answered, and not with what was asked for.
+    #[error("the Kubernetes API answered {code} {reason}: {message}")]
+    Status {
+        /// The HTTP status.
+        code: u16,
+        /// The word of its Status object, empty if it had none.
+        reason: String,
+        /// Its sentence, escaped and cut.
+        message: String,
+        /// `Retry-After`.
+        retry_after: Option<Duration>,
+    },
+    /// There was no connection, or it broke.
+    #[error("cannot reach the Kubernetes API at {at}: {why}")]
+    Unreachable {
+        /// `HOST:PORT`.
+        at: String,
+        /// Why.
+        why: String,
+    },
+    /// It took too long.
+    #[error("the Kubernetes API at {at} did not answer within {limit:?}")]
+    Timeout {
+        /// `HOST:PORT`.
+        at: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The answer makes no sense.
+    #[error("the Kubernetes API answered nonsense: {0}")]
+    Answer(&'static str),
+    /// There are no credentials now.
+    #[error(transparent)]
+    Credentials(#[from] CredentialError),
+    /// There is no TLS now.
+    #[error("TLS to the Kubernetes API: {0}")]
+    Tls(#[from] TlsProblem),
+}
+
+impl ApiError {
+    /// From an answer that is no success.
+    pub(super) fn status(code: u16, body: &[u8], retry_after: Option<Duration>) -> Self {
+        let status: Status = serde_json::from_slice(body).unwrap_or_default();
+        let message = match status.message.as_str() {
+            "" => clean(&String::from_utf8_lossy(body)),
+            message => clean(message),
+        };
+        Self::Status { code, reason: clean(&status.reason), message, retry_after }
+    }
+
+    /// From a Status object in a watch.
+    pub(super) fn event(status: &Status) -> Self {
+        let (reason, message) = (clean(&status.reason), clean(&status.message));
+        Self::Status { code: status.code, reason, message, retry_after: None }
+    }
+
+    /// The HTTP status and the reason, if the API answered at all: what metrics count.
+    pub fn answer(&self) -> Option<(u16, &str)> {
+        match self {
+            Self::Status { code, reason, .. } => Some((*code, reason)),
+            _ => None,
+        }
+    }
+
+    /// Whether the API answered with this status.
+    pub fn is(&self, status: u16) -> bool {
+        matches!(self, Self::Status { code, .. } if *code == status)
+    }
+
+    /// When the API asked to be left alone until.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+/// One line, cut.
+fn clean(text: &str) -> String {
+    let text = text.trim();
+    let cut = text.get(..text.floor_char_boundary(SHOWN)).unwrap_or(text);
+    cut.chars()
+        .flat_map(|c| if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] })
+        .collect()
+}

@@ -1,0 +1,234 @@
+//! Calls to the API: one request, one answer, each with a limit of time and size.
+//!
+//! HTTP/1.1: a watch has a connection to itself, everything else shares a few, and a connection that hangs hangs one
+//! call. A request is sent twice only if the first time it was certainly not taken: the connection had been closed,
+//! or the API refused our credentials and there are others. Everything else is the caller's to try again.
+
+mod connect;
+mod error;
+mod leases;
+mod limit;
+mod pool;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+use transport::env_proxy::EnvProxy;
+
+use crate::api::TokenReview;
+use crate::config::{Config, Shown};
+
+pub use error::ApiError;
+pub use leases::{Freshness, Leases};
+pub use watch::{Watch, WatchEvent};
+
+use limit::RateLimit;
+use pool::{Pool, Pooled};
+
+/// The longest answer, in bytes: some ten thousand leases.
+const ANSWER_LIMIT: usize = 16 << 20;
+/// JSON, whatever `--kube-api-content-type` says: every API server speaks it.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// What needs no escape in a segment of a path or a query's value.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A client of one API server. Clones share its connections and its limit.
+#[derive(Clone)]
+pub struct Client(Arc<Shared>);
+
+struct Shared {
+    config: Config,
+    environment: EnvProxy,
+    pool: Pool,
+    limit: Option<RateLimit>,
+    user_agent: HeaderValue,
+}
+
+/// One request.
+struct Call {
+    method: Method,
+    /// Path and query, behind the server's own path.
+    path: String,
+    body: Option<Bytes>,
+    /// How long it may take, all in all.
+    limit: Duration,
+}
+
+impl Client {
+    /// A client for `program`; connects at the first call. At most `qps` requests a second and `burst` at once; a
+    /// `qps` of 0 is no limit.
+    pub fn new(config: Config, program: &'static str, qps: f32, burst: i64) -> Self {
+        let user_agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
+        let user_agent =
+            HeaderValue::from_str(&user_agent).unwrap_or(HeaderValue::from_static("konnectivity"));
+        let environment = EnvProxy::from_env();
+        let (pool, limit) = (Pool::default(), RateLimit::new(qps, burst));
+        Self(Arc::new(Shared { config, environment, pool, limit, user_agent }))
+    }
+
+    /// The leases of a namespace.
+    pub fn leases(&self, namespace: &str) -> Leases {
+        Leases::new(self.clone(), namespace)
+    }
+
+    /// Asks whose a token is, and whether it is for `audience`. (RBAC: create tokenreviews.)
+    ///
+    /// # Errors
+    /// See [`ApiError`]; no text holds the token.
+    pub async fn review_token(
+        &self,
+        token: &str,
+        audience: &str,
+        limit: Duration,
+    ) -> Result<TokenReview, ApiError> {
+        #[derive(serde::Deserialize)]
+        struct Answer {
+            status: Option<TokenReview>,
+        }
+        let body = serde_json::json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": { "token": token, "audiences": [audience] },
+        });
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews".to_owned();
+        let body = Some(Bytes::from(body.to_string()));
+        let answer: Answer = self.call(Call { method: Method::POST, path, body, limit }).await?;
+        answer.status.ok_or(ApiError::Answer("a TokenReview without status"))
+    }
+
+    /// Makes a call and reads its answer.
+    async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
+        let deadline = Instant::now() + call.limit;
+        let answer = self.within(deadline, call.limit, async {
+            let (response, pooled) = self.send(&call).await?;
+            let body = self.read(response).await?;
+            self.0.pool.put(pooled);
+            Ok(body)
+        });
+        serde_json::from_slice(&answer.await?).map_err(|_| ApiError::Answer("no such JSON"))
+    }
+
+    /// Makes a call whose answer is read bit by bit. The limit is that of the answer's head.
+    async fn open(&self, call: Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
+        let deadline = Instant::now() + call.limit;
+        self.within(deadline, call.limit, self.send(&call)).await
+    }
+
+    async fn within<T>(
+        &self,
+        deadline: Instant,
+        limit: Duration,
+        doing: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let late = |_| Err(ApiError::Timeout { at: self.0.config.server.authority(), limit });
+        timeout_at(deadline, doing).await.unwrap_or_else(late)
+    }
+
+    /// Sends, and once more with other credentials if these were refused.
+    async fn send(&self, call: &Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
+        if let Some(limit) = &self.0.limit {
+            limit.turn().await;
+        }
+        match self.send_as(call).await {
+            Err(error) if error.is(401) && self.0.config.credentials.refused().await => {
+                self.0.pool.clear();
+                self.send_as(call).await
+            }
+            sent => sent,
+        }
+    }
+
+    async fn send_as(&self, call: &Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
+        let shown = self.0.config.credentials.show().await?;
+        loop {
+            let mut pooled = match self.0.pool.take() {
+                Some(pooled) => pooled,
+                None => {
+                    let sender = connect::connect(&self.0.config, &self.0.environment, &shown).await?;
+                    Pooled { sender, born: Instant::now(), used: false }
+                }
+            };
+            match pooled.sender.try_send_request(self.request(call, &shown)?).await {
+                Ok(response) => return self.judge(response, pooled).await,
+                // Closed by the API server while it waited: nothing was taken.
+                Err(error) if pooled.used && error.message().is_some() => {}
+                Err(error) => {
+                    let (at, why) = (self.0.config.server.authority(), error.into_error().to_string());
+                    return Err(ApiError::Unreachable { at, why });
+                }
+            }
+        }
+    }
+
+    async fn judge(
+        &self,
+        response: Response<Incoming>,
+        pooled: Pooled,
+    ) -> Result<(Response<Incoming>, Pooled), ApiError> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok((response, pooled));
+        }
+        let retry_after = retry_after(response.headers());
+        let body = self.read(response).await?;
+        self.0.pool.put(pooled);
+        Err(ApiError::status(status.as_u16(), &body, retry_after))
+    }
+
+    async fn read(&self, response: Response<Incoming>) -> Result<Bytes, ApiError> {
+        match Limited::new(response.into_body(), ANSWER_LIMIT).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::Answer("too much")),
+            Err(error) => {
+                let (at, why) = (self.0.config.server.authority(), error.to_string());
+                Err(ApiError::Unreachable { at, why })
+            }
+        }
+    }
+
+    fn request(&self, call: &Call, shown: &Shown) -> Result<Request<Full<Bytes>>, ApiError> {
+        let server = &self.0.config.server;
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(format!("{}{}", server.path, call.path))
+            .header(HOST, server.authority())
+            .header(USER_AGENT, &self.0.user_agent)
+            .header(ACCEPT, JSON);
+        if let Some(header) = &shown.header {
+            request = request.header(AUTHORIZATION, header);
+        }
+        for (name, value) in &self.0.config.impersonate {
+            request = request.header(name, value);
+        }
+        if call.body.is_some() {
+            request = request.header(CONTENT_TYPE, JSON);
+        }
+        let body = Full::new(call.body.clone().unwrap_or_default());
+        request.body(body).map_err(|_| ApiError::Answer("a path or host that no request can have"))
+    }
+}
+
+/// Seconds; dates are not used by API servers.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
+}
+
+/// A segment of a path, or a value of a query.
+fn escaped(text: &str) -> impl std::fmt::Display {
+    utf8_percent_encode(text, PLAIN)
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({})", self.0.config)
+    }
+}

@@ -1,0 +1,120 @@
+//! A watch: changes as they happen, one JSON object a line.
+
+use bytes::{Buf, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ApiError;
+use super::pool::Pooled;
+use crate::api::{Lease, Metadata, Status};
+
+/// The longest line, in bytes: etcd holds objects of 1.5 MB.
+const LINE_LIMIT: usize = 4 << 20;
+
+/// What a watch tells.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WatchEvent {
+    /// A lease is there, new or changed.
+    There(Box<Lease>),
+    /// A lease is gone, or no longer matches.
+    Gone(Box<Lease>),
+    /// Nothing changed up to this version.
+    Bookmark(String),
+}
+
+/// Changes from some version on.
+pub struct Watch {
+    body: Incoming,
+    buffer: BytesMut,
+    /// How much of the buffer was searched for an end of line.
+    searched: usize,
+    /// Holds the connection open.
+    _connection: Pooled,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Value,
+}
+
+impl Watch {
+    pub(super) fn new(body: Incoming, connection: Pooled) -> Self {
+        Self { body, buffer: BytesMut::new(), searched: 0, _connection: connection }
+    }
+
+    /// The next event; `None` when the API server has ended the watch in order. Not bounded in time. May be
+    /// dropped and called again.
+    ///
+    /// # Errors
+    /// A lost connection, nonsense, or an error told by the API: 410 for a version that is too old.
+    pub async fn next(&mut self) -> Result<Option<WatchEvent>, ApiError> {
+        loop {
+            if let Some(line) = self.line() {
+                match event(&line)? {
+                    Some(event) => return Ok(Some(event)),
+                    None => continue,
+                }
+            }
+            if self.buffer.len() > LINE_LIMIT {
+                return Err(ApiError::Answer("a watch's event is too long"));
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(error)) => {
+                    return Err(ApiError::Unreachable { at: "a watch".into(), why: error.to_string() });
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn line(&mut self) -> Option<BytesMut> {
+        let unsearched = self.buffer.get(self.searched..)?;
+        let Some(at) = unsearched.iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.buffer.len();
+            return None;
+        };
+        let line = self.buffer.split_to(self.searched + at);
+        self.buffer.advance(1);
+        self.searched = 0;
+        Some(line)
+    }
+}
+
+/// What a line says; `None` for kinds that this does not know.
+fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
+    if line.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    let nonsense = |_| ApiError::Answer("a watch's event is no such JSON");
+    let Line { kind, mut object } = serde_json::from_slice(line).map_err(nonsense)?;
+    Ok(match kind.as_str() {
+        "ADDED" | "MODIFIED" => {
+            Some(WatchEvent::There(Box::new(serde_json::from_value(object).map_err(nonsense)?)))
+        }
+        "DELETED" => Some(WatchEvent::Gone(Box::new(serde_json::from_value(object).map_err(nonsense)?))),
+        "BOOKMARK" => {
+            let metadata: Metadata = serde_json::from_value(object["metadata"].take()).map_err(nonsense)?;
+            Some(WatchEvent::Bookmark(metadata.resource_version))
+        }
+        "ERROR" => {
+            let status: Status = serde_json::from_value(object).map_err(nonsense)?;
+            return Err(ApiError::event(&status));
+        }
+        _ => None,
+    })
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("buffered", &self.buffer.len()).finish_non_exhaustive()
+    }
+}

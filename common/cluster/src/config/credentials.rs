@@ -1,0 +1,149 @@
+//! Who we are to the API: a bearer token, a name and password, a plug-in's word, or (by TLS alone) nothing.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderValue;
+use http::header::InvalidHeaderValue;
+
+use super::exec::{Exec, ExecError};
+use super::tls::Pem;
+
+/// Longest token read, in bytes.
+const TOKEN_LIMIT: usize = 64 * 1024;
+
+/// Who we are. `Debug` and `Display` show no secret.
+pub struct Credentials(Source);
+
+enum Source {
+    None,
+    Token(HeaderValue),
+    TokenFile(PathBuf),
+    Basic(HeaderValue),
+    Exec(Box<Exec>),
+}
+
+/// Why there are no credentials now. No text holds a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    /// The token's file cannot be used.
+    #[error("token file {path:?}: {source}")]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The plug-in brought none.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+}
+
+/// What goes with one request or connection.
+#[derive(Clone, Default)]
+pub(crate) struct Shown {
+    /// The `authorization` header, marked sensitive.
+    pub(crate) header: Option<HeaderValue>,
+    /// A certificate and its key, from a plug-in.
+    pub(crate) identity: Option<(Pem, Pem)>,
+}
+
+impl Credentials {
+    /// Nothing beyond a client certificate.
+    pub fn none() -> Self {
+        Self(Source::None)
+    }
+
+    /// A token that stays.
+    ///
+    /// # Errors
+    /// Characters that no header has.
+    pub fn token(token: &str) -> Result<Self, InvalidHeaderValue> {
+        Ok(Self(Source::Token(bearer(token.trim())?)))
+    }
+
+    /// A file with a token, read anew for each request: kubelet rotates it.
+    pub fn token_file(path: PathBuf) -> Self {
+        Self(Source::TokenFile(path))
+    }
+
+    /// A name and password.
+    ///
+    /// # Errors
+    /// Characters that no header has.
+    pub fn basic(name: &str, password: &str) -> Result<Self, InvalidHeaderValue> {
+        let encoded = STANDARD.encode(format!("{name}:{password}"));
+        let mut value = HeaderValue::from_str(&format!("Basic {encoded}"))?;
+        value.set_sensitive(true);
+        Ok(Self(Source::Basic(value)))
+    }
+
+    /// What a plug-in says.
+    pub(crate) fn exec(exec: Exec) -> Self {
+        Self(Source::Exec(Box::new(exec)))
+    }
+
+    /// The credentials of now.
+    pub(crate) async fn show(&self) -> Result<Shown, CredentialError> {
+        match &self.0 {
+            Source::None => Ok(Shown::default()),
+            Source::Token(header) | Source::Basic(header) => Ok(header_alone(header.clone())),
+            Source::TokenFile(path) => {
+                let fail = |source| CredentialError::TokenFile { path: path.clone(), source };
+                Ok(header_alone(read(path).map_err(fail)?))
+            }
+            Source::Exec(exec) => Ok(exec.show().await?),
+        }
+    }
+
+    /// The API refused what was shown: true if a second try could show something else.
+    pub(crate) async fn refused(&self) -> bool {
+        match &self.0 {
+            Source::None | Source::Token(_) | Source::Basic(_) => false,
+            // It may have been rotated between the reading and the answer.
+            Source::TokenFile(_) => true,
+            Source::Exec(exec) => exec.forget().await,
+        }
+    }
+}
+
+fn header_alone(header: HeaderValue) -> Shown {
+    Shown { header: Some(header), identity: None }
+}
+
+fn read(path: &PathBuf) -> io::Result<HeaderValue> {
+    let text = std::fs::read_to_string(path)?;
+    let token = text.trim();
+    let bad = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
+    if token.is_empty() || token.len() > TOKEN_LIMIT {
+        return Err(bad("it is empty or too long for a token"));
+    }
+    bearer(token).map_err(|_| bad("it holds characters that no token has"))
+}
+
+pub(super) fn bearer(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+impl fmt::Display for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Source::None => f.write_str("client certificate or nothing"),
+            Source::Token(_) => f.write_str("token"),
+            Source::TokenFile(path) => write!(f, "token file {}", path.display()),
+            Source::Basic(_) => f.write_str("name and password"),
+            Source::Exec(exec) => write!(f, "plug-in {exec}"),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({self})")
+    }
+}

@@ -1,0 +1,233 @@
+//! A kubeconfig: the cluster and the user of its current context. Follows client-go's `clientcmd` for one file that
+//! was named: relative paths count from the file's folder, data outranks files.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde_json::Value;
+use transport::env_proxy::Proxy;
+
+use super::credentials::Credentials;
+use super::exec::{Exec, Plugin};
+use super::tls::{Pem, TlsFiles};
+use super::{Config, ConfigError, Server, yaml};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct File {
+    #[serde(default)]
+    current_context: Option<String>,
+    #[serde(default)]
+    contexts: Option<Vec<Named<Context>>>,
+    #[serde(default)]
+    clusters: Option<Vec<Named<Cluster>>>,
+    #[serde(default)]
+    users: Option<Vec<Named<User>>>,
+}
+
+#[derive(Deserialize)]
+struct Named<T> {
+    name: String,
+    #[serde(alias = "context", alias = "cluster", alias = "user")]
+    content: Option<T>,
+}
+
+#[derive(Deserialize, Default)]
+struct Context {
+    #[serde(default)]
+    cluster: String,
+    #[serde(default)]
+    user: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct Cluster {
+    server: String,
+    certificate_authority: Option<PathBuf>,
+    certificate_authority_data: Option<String>,
+    insecure_skip_tls_verify: Option<bool>,
+    tls_server_name: Option<String>,
+    proxy_url: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct User {
+    client_certificate: Option<PathBuf>,
+    client_certificate_data: Option<String>,
+    client_key: Option<PathBuf>,
+    client_key_data: Option<String>,
+    token: Option<String>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<PathBuf>,
+    username: Option<String>,
+    password: Option<String>,
+    exec: Option<Plugin>,
+    auth_provider: Option<Value>,
+    #[serde(rename = "as")]
+    act_as: Option<String>,
+    as_uid: Option<String>,
+    as_groups: Option<Vec<String>>,
+}
+
+/// Reads a file.
+pub(super) fn load(path: &Path) -> Result<Config, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let syntax = |why: String| ConfigError::Syntax { path: path.to_owned(), why };
+    let value = yaml::parse(&text).map_err(syntax)?;
+    // serde's own words could quote the value, which may be a secret.
+    let file: File = serde_json::from_value(value)
+        .map_err(|_| syntax("its sections are not those of a Config (clusters, contexts, users)".into()))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    resolve(file, folder).map_err(|why| ConfigError::Content { path: path.to_owned(), why })
+}
+
+fn resolve(file: File, folder: &Path) -> Result<Config, String> {
+    let current = file.current_context.filter(|name| !name.is_empty());
+    let current = current.ok_or("current-context is empty: name one of the contexts")?;
+    let context = find(file.contexts, "context", &current)?;
+    let cluster = find(file.clusters, "cluster", &context.cluster)?;
+    let user =
+        if context.user.is_empty() { User::default() } else { find(file.users, "user", &context.user)? };
+    let server =
+        Server::parse(&cluster.server).map_err(|why| format!("server {:?}: {why}", cluster.server))?;
+    let mut notices = Vec::new();
+    if cluster.insecure_skip_tls_verify == Some(true) {
+        notices.push(
+            "the kubeconfig sets insecure-skip-tls-verify: whoever stands in the way can be the API"
+                .to_owned(),
+        );
+    }
+    if !server.https {
+        notices.push("the kubeconfig's server is http: tokens travel in the clear".to_owned());
+    }
+    let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
+    let proxy = proxy
+        .map(|url| Proxy::parse(url).map_err(|_| "proxy-url is not usable: http://host:port".to_owned()));
+    let ca = pem(
+        "certificate-authority",
+        cluster.certificate_authority,
+        cluster.certificate_authority_data,
+        folder,
+    )?;
+    let impersonate = impersonation(&user)?;
+    let identity = identity(&user, folder)?;
+    let info = cluster_info(
+        &server,
+        ca.as_ref(),
+        cluster.tls_server_name.as_deref(),
+        cluster.insecure_skip_tls_verify,
+    );
+    Ok(Config {
+        server,
+        tls: TlsFiles {
+            ca,
+            identity,
+            server_name: cluster.tls_server_name.filter(|name| !name.is_empty()),
+            insecure: cluster.insecure_skip_tls_verify == Some(true),
+        },
+        credentials: credentials(user, folder, info)?,
+        proxy: proxy.transpose()?,
+        impersonate,
+        notices,
+    })
+}
+
+fn find<T>(list: Option<Vec<Named<T>>>, kind: &str, name: &str) -> Result<T, String> {
+    let entry = list.into_iter().flatten().find(|entry| entry.name == name);
+    entry.and_then(|entry| entry.content).ok_or_else(|| format!("there is no {kind} named {name:?}"))
+}
+
+/// Data outranks the file.
+fn pem(
+    what: &str,
+    file: Option<PathBuf>,
+    data: Option<String>,
+    folder: &Path,
+) -> Result<Option<Pem>, String> {
+    if let Some(data) = data.filter(|data| !data.is_empty()) {
+        let decoded = STANDARD.decode(data.trim()).map_err(|_| format!("{what}-data is not base64"))?;
+        return Ok(Some(Pem::Data(decoded)));
+    }
+    Ok(file.filter(|file| !file.as_os_str().is_empty()).map(|file| Pem::File(folder.join(file))))
+}
+
+fn identity(user: &User, folder: &Path) -> Result<Option<(Pem, Pem)>, String> {
+    let chain = pem(
+        "client-certificate",
+        user.client_certificate.clone(),
+        user.client_certificate_data.clone(),
+        folder,
+    )?;
+    let key = pem("client-key", user.client_key.clone(), user.client_key_data.clone(), folder)?;
+    match (chain, key) {
+        (Some(chain), Some(key)) => Ok(Some((chain, key))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err("the user has a client-certificate and no client-key: give both".into()),
+        (None, Some(_)) => Err("the user has a client-key and no client-certificate: give both".into()),
+    }
+}
+
+/// What a plug-in with `provideClusterInfo` is told.
+fn cluster_info(server: &Server, ca: Option<&Pem>, name: Option<&str>, insecure: Option<bool>) -> Value {
+    let mut info = serde_json::json!({ "server": server.to_string() });
+    if let Some(Pem::Data(data)) = ca {
+        info["certificate-authority-data"] = STANDARD.encode(data).into();
+    }
+    if let Some(name) = name {
+        info["tls-server-name"] = name.into();
+    }
+    if insecure == Some(true) {
+        info["insecure-skip-tls-verify"] = true.into();
+    }
+    info
+}
+
+fn credentials(user: User, folder: &Path, info: Value) -> Result<Credentials, String> {
+    if user.auth_provider.is_some() {
+        return Err("auth-provider was removed from Kubernetes: use exec instead".into());
+    }
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+    // As client-go: the file outranks the token, and either outranks a plug-in.
+    if let Some(file) = user.token_file.filter(|file| !file.as_os_str().is_empty()) {
+        return Ok(Credentials::token_file(folder.join(file)));
+    }
+    if let Some(token) = given(user.token) {
+        return Credentials::token(&token).map_err(|_| "token holds characters that no token has".to_owned());
+    }
+    if let Some(plugin) = user.exec {
+        return Ok(Credentials::exec(Exec::new(plugin, folder, info)?));
+    }
+    match (given(user.username), user.password) {
+        (Some(name), password) => Credentials::basic(&name, &password.unwrap_or_default())
+            .map_err(|_| "username or password hold characters that no header has".to_owned()),
+        (None, _) => Ok(Credentials::none()),
+    }
+}
+
+fn impersonation(user: &User) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+    let name = |name: &'static str| HeaderName::from_static(name);
+    let value = |text: &str| {
+        HeaderValue::from_str(text).map_err(|_| "as, as-uid or as-groups are no text".to_owned())
+    };
+    let mut headers = Vec::new();
+    if let Some(user) = user.act_as.as_deref().filter(|user| !user.is_empty()) {
+        headers.push((name("impersonate-user"), value(user)?));
+    }
+    if let Some(uid) = user.as_uid.as_deref().filter(|uid| !uid.is_empty()) {
+        headers.push((name("impersonate-uid"), value(uid)?));
+    }
+    for group in user.as_groups.iter().flatten() {
+        headers.push((name("impersonate-group"), value(group)?));
+    }
+    Ok(headers)
+}
+
+#[cfg(test)]
+#[path = "kubeconfig_tests.rs"]
+mod tests;

@@ -1,0 +1,127 @@
+use super::*;
+use crate::config::TlsFiles;
+
+fn load_text(text: &str) -> (tempfile::TempDir, Result<Config, String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    std::fs::write(&path, text).unwrap();
+    let loaded = load(&path).map_err(|error| error.to_string());
+    (folder, loaded)
+}
+
+fn kubeconfig(cluster: &str, user: &str) -> String {
+    format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u, namespace: n}}}}]\n\
+         clusters: [{{name: k, cluster: {{{cluster}}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
+    )
+}
+
+fn shown(cluster: &str, user: &str) -> Result<String, String> {
+    load_text(&kubeconfig(cluster, user)).1.map(|config| config.to_string())
+}
+
+const SERVER: &str = "server: 'https://10.0.0.1:6443'";
+
+#[test]
+fn every_kind_of_user_is_understood() {
+    let rows = [
+        ("", "client certificate or nothing"),
+        ("token: s3cret", "token"),
+        ("username: a, password: s3cret", "name and password"),
+        ("client-certificate: a.crt, client-key: a.key", "client certificate or nothing"),
+        ("client-certificate-data: YQ==, client-key-data: czNjcmV0", "client certificate or nothing"),
+        (
+            "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, args: [x], env: null}",
+            "plug-in \"aws\"",
+        ),
+        ("token: s3cret, exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}", "token"),
+    ];
+    for (user, want) in rows {
+        assert_eq!(shown(SERVER, user).unwrap(), format!("https://10.0.0.1:6443 by {want}"), "{user}");
+    }
+    let (folder, config) = load_text(&kubeconfig(SERVER, "tokenFile: t, token: s3cret"));
+    let config = config.unwrap();
+    assert!(config.to_string().ends_with(&format!("token file {}/t", folder.path().display())), "{config}");
+    assert!(!format!("{config:?}").contains("s3cret"));
+}
+
+#[test]
+fn relative_files_count_from_the_kubeconfig_and_data_outranks_them() {
+    let (folder, config) = load_text(&kubeconfig(
+        &format!("{SERVER}, certificate-authority: pki/ca.crt"),
+        "client-certificate: /a, client-key: b",
+    ));
+    let tls = config.unwrap().tls;
+    let file = |path: &str| Pem::File(folder.path().join(path));
+    let want = TlsFiles {
+        ca: Some(file("pki/ca.crt")),
+        identity: Some((file("/a"), file("b"))),
+        ..TlsFiles::default()
+    };
+    assert_eq!(tls, want);
+    let cluster = format!(
+        "{SERVER}, certificate-authority: x, certificate-authority-data: Y2E=, tls-server-name: kubernetes"
+    );
+    let tls = load_text(&kubeconfig(&cluster, "")).1.unwrap().tls;
+    assert_eq!(
+        tls,
+        TlsFiles {
+            ca: Some(Pem::Data(b"ca".to_vec())),
+            server_name: Some("kubernetes".into()),
+            ..TlsFiles::default()
+        }
+    );
+}
+
+#[test]
+fn what_weakens_is_said() {
+    let notices = |cluster: &str| load_text(&kubeconfig(cluster, "")).1.unwrap().notices;
+    assert!(notices(SERVER).is_empty());
+    assert!(
+        notices(&format!("{SERVER}, insecure-skip-tls-verify: true"))[0].contains("insecure-skip-tls-verify")
+    );
+    assert!(notices("server: 'http://127.0.0.1:8001'")[0].contains("in the clear"));
+}
+
+#[test]
+fn impersonation_becomes_headers() {
+    let config = load_text(&kubeconfig(SERVER, "token: x, as: jane, as-groups: [a, b]")).1.unwrap();
+    let headers: Vec<_> = config
+        .impersonate
+        .iter()
+        .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
+        .collect();
+    assert_eq!(headers, ["impersonate-user=jane", "impersonate-group=a", "impersonate-group=b"]);
+}
+
+#[test]
+fn faults_are_one_line_with_the_fix_and_no_secret() {
+    let rows = [
+        (kubeconfig("server: ''", ""), "server \"\""),
+        (kubeconfig(SERVER, "client-certificate: a"), "no client-key: give both"),
+        (kubeconfig(SERVER, "client-certificate-data: '%'"), "client-certificate-data is not base64"),
+        (kubeconfig(SERVER, "auth-provider: {name: gcp}"), "use exec instead"),
+        (
+            kubeconfig(SERVER, "exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: a}"),
+            "neither",
+        ),
+        (
+            kubeconfig(
+                SERVER,
+                "exec: {apiVersion: client.authentication.k8s.io/v1, command: a, interactiveMode: Always}",
+            ),
+            "terminal",
+        ),
+        (kubeconfig(SERVER, "token: {s3cret: 1}"), "is no kubeconfig"),
+        (kubeconfig(&format!("{SERVER}, proxy-url: 'http://s3cret@'"), ""), "proxy-url"),
+        ("current-context: x".into(), "no context named \"x\""),
+        ("{}".into(), "current-context is empty"),
+        ("a: [".into(), "is no kubeconfig"),
+        (String::new(), "is no kubeconfig"),
+    ];
+    for (text, part) in rows {
+        let error = load_text(&text).1.unwrap_err();
+        assert!(error.contains(part) && error.lines().count() == 1 && !error.contains("s3cret"), "{error}");
+    }
+    assert!(load(Path::new("/nowhere/at/all")).unwrap_err().to_string().contains("cannot read"));
+}

@@ -1,0 +1,108 @@
+//! The API server's URL.
+
+use std::fmt;
+
+/// Where the API server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// TLS, or (on one machine, behind `kubectl proxy`) none.
+    pub https: bool,
+    /// Name or address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// What stands before `/api` and `/apis`; without a slash at its end.
+    pub path: String,
+}
+
+impl Server {
+    /// Reads `https://HOST[:PORT][/PATH]`; without a scheme it is `http`, as in client-go.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(url: &str) -> Result<Self, &'static str> {
+        let (https, rest) = match url.split_once("://") {
+            Some(("https", rest)) => (true, rest),
+            Some(("http", rest)) => (false, rest),
+            Some(_) => return Err("its scheme must be https or http"),
+            None => (false, url),
+        };
+        if rest.bytes().any(|byte| byte <= b' ' || byte == 0x7f || byte == b'?' || byte == b'#') {
+            return Err("it has blanks, a query or a fragment");
+        }
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if authority.contains('@') {
+            return Err("it has credentials, which belong to the user's section");
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(inner) => {
+                let (host, rest) = inner.split_once(']').ok_or("its ']' is missing")?;
+                let port = if rest.is_empty() {
+                    None
+                } else {
+                    Some(rest.strip_prefix(':').ok_or("behind ']' a port must follow")?)
+                };
+                (host, port)
+            }
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        if host.is_empty() {
+            return Err("it names no host");
+        }
+        let standard = if https { 443 } else { 80 };
+        let port = port.filter(|port| !port.is_empty()).map_or(Ok(standard), str::parse);
+        let port = port.map_err(|_| "its port must be a number below 65536")?;
+        let path = path.trim_end_matches('/');
+        let path = if path.is_empty() { String::new() } else { format!("/{path}") };
+        Ok(Self { https, host: host.to_owned(), port, path })
+    }
+
+    /// `HOST:PORT`, brackets around an IPv6 address.
+    pub fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.https { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        let rows = [
+            ("https://10.0.0.1", "https://10.0.0.1:443"),
+            ("https://[::1]:6443/", "https://[::1]:6443"),
+            ("https://host:6443/k8s/clusters/a/", "https://host:6443/k8s/clusters/a"),
+            ("http://localhost:8001", "http://localhost:8001"),
+            ("localhost", "http://localhost:80"),
+        ];
+        for (text, shown) in rows {
+            assert_eq!(Server::parse(text).unwrap().to_string(), shown);
+        }
+        for bad in [
+            "",
+            "https://",
+            "ftp://a",
+            "https://a:b",
+            "https://a:70000",
+            "https://u:p@a",
+            "https://[::1",
+            "https://[::1]6",
+            "https://a b",
+            "https://a/?x",
+        ] {
+            assert!(Server::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

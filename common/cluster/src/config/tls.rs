@@ -1,0 +1,164 @@
+//! TLS towards the API server, built anew for each connection: connections are few, and files rotate.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use transport::tls::{ignore_odd_pki, server_verifier, system_roots};
+
+/// PEM text, or the file that has it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    /// The text.
+    Data(Vec<u8>),
+    /// The file, read at each use.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Pem {
+    /// Without the text: it may be a key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Data(_) => f.write_str("Data(..)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+/// Whom to believe, and what to show.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The authorities; `None`: the system's.
+    pub ca: Option<Pem>,
+    /// A certificate chain and its key.
+    pub identity: Option<(Pem, Pem)>,
+    /// The name to expect, if it is not the server's host.
+    pub server_name: Option<String>,
+    /// Believe anybody (`insecure-skip-tls-verify`).
+    pub insecure: bool,
+}
+
+/// Why there is no TLS. The text names the file and no key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TlsProblem(String);
+
+impl TlsFiles {
+    /// The configuration of one connection; `identity`, from a plug-in, takes the place of our own.
+    ///
+    /// # Errors
+    /// Files that cannot be read or used.
+    pub(crate) fn build(&self, identity: Option<&(Pem, Pem)>) -> Result<Arc<ClientConfig>, TlsProblem> {
+        let problem = |what: &str, why: &dyn std::fmt::Display| TlsProblem(format!("{what}: {why}"));
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier: Arc<dyn ServerCertVerifier> = if self.insecure {
+            Arc::new(Anybody(Arc::clone(&provider)))
+        } else {
+            let roots = match &self.ca {
+                Some(ca) => certificates(ca, "certificate-authority")?,
+                None => system_roots().map_err(|why| problem("certificate-authority", &why))?,
+            };
+            server_verifier(roots, ignore_odd_pki()).map_err(|why| problem("certificate-authority", &why))?
+        };
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|why| problem("TLS", &why))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match identity.or(self.identity.as_ref()) {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                let chain = certificates(chain, "client-certificate")?;
+                let key = PrivateKeyDer::from_pem_slice(&key.read("client-key")?)
+                    .map_err(|_| TlsProblem("client-key: holds no usable private key in PEM".into()))?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|why| problem("client-certificate", &why))?
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // A connection lives for minutes; tickets would only outlive a rotated certificate.
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
+    /// The name that the server's certificate must bear.
+    pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, TlsProblem> {
+        let name = self.server_name.as_deref().unwrap_or(host);
+        ServerName::try_from(name.to_owned())
+            .map_err(|_| TlsProblem(format!("{name:?} is no name of a server")))
+    }
+}
+
+impl Pem {
+    fn read(&self, what: &str) -> Result<Vec<u8>, TlsProblem> {
+        match self {
+            Self::Data(data) => Ok(data.clone()),
+            Self::File(path) => {
+                std::fs::read(path).map_err(|why| TlsProblem(format!("{what} {path:?}: {why}")))
+            }
+        }
+    }
+}
+
+fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
+    let text = pem.read(what)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(TlsProblem(format!("{what}: holds no certificate in PEM"))),
+    }
+}
+
+/// Believes any certificate: the operator has asked for it, and is told at the start what that means.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _presented: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(
+            message,
+            cert,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(
+            message,
+            cert,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

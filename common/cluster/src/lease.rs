@@ -1,0 +1,58 @@
+//! When a lease is valid, by the letter: what its times say. Whether to believe them is the caller's to judge.
+
+use std::time::Duration;
+
+use crate::api::Lease;
+use crate::time::Moment;
+
+/// The end of a lease by its own times: the renewal (else the acquisition) plus the duration. `None` is a lease
+/// that never began, which counts as expired. (Go's util.IsLeaseValid; a lease without a duration, which crashes
+/// Go, has none.)
+pub fn end(lease: &Lease) -> Option<Moment> {
+    let began = lease.spec.renew_time.or(lease.spec.acquire_time)?;
+    Some(began.plus(duration(lease)))
+}
+
+/// How long a renewal lasts.
+pub fn duration(lease: &Lease) -> Duration {
+    let seconds = lease.spec.lease_duration_seconds.unwrap_or(0);
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// Whether a lease is valid at `now`: its end is in the future.
+pub fn is_valid(lease: &Lease, now: Moment) -> bool {
+    end(lease).is_some_and(|end| end > now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(renewed: Option<i64>, acquired: Option<i64>, seconds: Option<i64>) -> Lease {
+        let mut lease = Lease::new("n", "a");
+        lease.spec.renew_time = renewed.map(Moment::from_seconds);
+        lease.spec.acquire_time = acquired.map(Moment::from_seconds);
+        lease.spec.lease_duration_seconds = seconds;
+        lease
+    }
+
+    #[test]
+    fn validity_is_gos() {
+        let now = Moment::from_seconds(1_000);
+        let rows = [
+            (Some(971), None, Some(30), true),
+            (Some(970), None, Some(30), false),
+            (Some(2_000), None, Some(30), true),
+            (None, Some(971), Some(30), true),
+            (Some(1), Some(999), Some(30), false),
+            (None, None, Some(30), false),
+            (Some(1_000), None, Some(0), false),
+            (Some(1_000), None, None, false),
+            (Some(1_000), None, Some(-5), false),
+        ];
+        for (renewed, acquired, seconds, valid) in rows {
+            let lease = lease(renewed, acquired, seconds);
+            assert_eq!(is_valid(&lease, now), valid, "{renewed:?} {acquired:?} {seconds:?}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The client against a stand-in for kube-apiserver: every call, every kind of credentials, every fault.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{ApiError, Client, Config, Freshness, Lease, Moment, WatchEvent};
+use fake_apiserver::{FakeApi, Fault};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use serde_json::json;
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+async fn client(api: &FakeApi, folder: &Path, user: &str) -> Client {
+    let path = api.kubeconfig(folder, user).unwrap();
+    Client::new(Config::load(Some(&path)).unwrap(), "test", 0.0, 0)
+}
+
+async fn simple() -> (FakeApi, tempfile::TempDir, Client) {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let client = client(&api, folder.path(), "{token: canary}").await;
+    (api, folder, client)
+}
+
+fn lease(name: &str, seconds: i64) -> Lease {
+    let mut lease = Lease::new("kube-system", name);
+    lease.metadata.labels.insert("k8s-app".into(), "konnectivity-server".into());
+    lease.spec.lease_duration_seconds = Some(30);
+    lease.spec.renew_time = Some(Moment::from_seconds(seconds));
+    lease
+}
+
+#[tokio::test]
+async fn leases_are_created_read_written_and_deleted() {
+    let (api, _folder, client) = simple().await;
+    let leases = client.leases("kube-system");
+    assert!(leases.get("a").await.unwrap_err().is(404));
+    let created = leases.create(&lease("a", 1)).await.unwrap();
+    assert_eq!(leases.create(&lease("a", 1)).await.unwrap_err().answer(), Some((409, "AlreadyExists")));
+    let mut newer = created.clone();
+    newer.spec.renew_time = Some(Moment::from_seconds(2));
+    let newer = leases.update(&newer).await.unwrap();
+    assert_eq!(leases.update(&created).await.unwrap_err().answer(), Some((409, "Conflict")));
+    assert_eq!(leases.get("a").await.unwrap(), newer);
+    let list = leases.list("k8s-app=konnectivity-server", Freshness::Latest).await.unwrap();
+    assert_eq!((list.items, list.metadata.resource_version.as_str()), (vec![newer.clone()], "2"));
+    assert!(leases.list("k8s-app=other", Freshness::Any).await.unwrap().items.is_empty());
+    assert!(leases.delete("a", Some(&created.metadata.resource_version)).await.unwrap_err().is(409));
+    leases.delete("a", Some(&newer.metadata.resource_version)).await.unwrap();
+    assert!(leases.delete("a", None).await.unwrap_err().is(404));
+    let strange = client.leases("a/b?c");
+    assert!(strange.list("x in (y)", Freshness::Any).await.unwrap().items.is_empty());
+    assert_eq!(api.count("namespaces/a%2Fb%3Fc/leases?labelSelector=x%20in%20%28y%29&resourceVersion=0"), 1);
+}
+
+#[tokio::test]
+async fn a_watch_tells_what_happens_and_why_it_ends() {
+    let (api, _folder, client) = simple().await;
+    let leases = client.leases("kube-system");
+    let first = leases.create(&lease("a", 1)).await.unwrap();
+    let mut watch = leases.watch("", "0", LIMIT).await.unwrap();
+    assert_eq!(watch.next().await.unwrap(), Some(WatchEvent::There(Box::new(first))));
+    assert_eq!(watch.next().await.unwrap(), Some(WatchEvent::Bookmark("1".into())));
+    let second = leases.create(&lease("b", 1)).await.unwrap();
+    assert_eq!(watch.next().await.unwrap(), Some(WatchEvent::There(Box::new(second))));
+    leases.delete("a", None).await.unwrap();
+    assert!(
+        matches!(watch.next().await.unwrap(), Some(WatchEvent::Gone(lease)) if lease.metadata.name == "a")
+    );
+    api.compact();
+    let error = watch.next().await.unwrap_err();
+    assert_eq!(error.answer(), Some((410, "Expired")));
+    assert!(leases.watch("", "1", LIMIT).await.unwrap_err().is(410));
+    let mut watch = leases.watch("", "99", LIMIT).await.unwrap();
+    assert!(matches!(watch.next().await.unwrap(), Some(WatchEvent::Bookmark(_))));
+    api.end_watches();
+    assert_eq!(watch.next().await.unwrap(), None);
+    let mut watch = leases.watch("", "99", LIMIT).await.unwrap();
+    assert!(matches!(watch.next().await.unwrap(), Some(WatchEvent::Bookmark(_))));
+    api.down();
+    assert!(matches!(watch.next().await, Err(ApiError::Unreachable { .. })));
+}
+
+#[tokio::test]
+async fn a_token_is_reviewed() {
+    let (api, _folder, client) = simple().await;
+    let user = json!({"username": "system:serviceaccount:n:a", "extra": {"k": ["v"]}});
+    api.set_review("t", json!({"authenticated": true, "user": user, "audiences": ["x"]}));
+    let review = client.review_token("t", "x", LIMIT).await.unwrap();
+    assert!(review.authenticated && review.audiences == ["x"] && review.user.extra("k") == Some("v"));
+    assert!(!client.review_token("other", "x", LIMIT).await.unwrap().authenticated);
+}
+
+#[tokio::test]
+async fn faults_are_told_apart_and_none_shows_the_token() {
+    let (api, _folder, client) = simple().await;
+    let ask = || client.review_token("reviewed-canary", "x", Duration::from_millis(300));
+    let rows = [
+        (Fault::Hang, "did not answer within 300ms"),
+        (Fault::Slow(Duration::from_secs(5)), "did not answer within"),
+        (Fault::Close, "cannot reach the Kubernetes API"),
+        (Fault::Status(500, "InternalError"), "answered 500 InternalError: a fault on purpose"),
+        (Fault::Status(429, "TooManyRequests"), "429"),
+        (Fault::Nonsense, "nonsense"),
+    ];
+    for (fault, text) in rows {
+        api.set_fault("tokenreviews", fault);
+        let error = ask().await.unwrap_err().to_string();
+        assert!(error.contains(text) && !error.contains("canary"), "{error}");
+    }
+    api.heal();
+    assert!(ask().await.is_ok());
+    api.down();
+    assert!(matches!(ask().await, Err(ApiError::Unreachable { .. })));
+    api.up();
+    assert!(api.wait(|api| std::net::TcpStream::connect(api.address()).is_ok()).await);
+    assert!(ask().await.is_ok());
+    assert!(!format!("{client:?}").contains("canary"));
+}
+
+#[tokio::test]
+async fn connections_are_reused_and_a_closed_one_costs_no_failure() {
+    let (api, _folder, client) = simple().await;
+    for _ in 0..3 {
+        client.review_token("t", "x", LIMIT).await.unwrap();
+        api.restart().await;
+    }
+    let calls = (0..20).map(|_| client.leases("n"));
+    for leases in calls {
+        leases.list("", Freshness::Any).await.unwrap();
+    }
+    assert_eq!(api.count("GET"), 20);
+}
+
+#[tokio::test]
+async fn a_token_file_is_read_for_each_request() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let client = client(&api, folder.path(), "{tokenFile: t}").await;
+    let error = client.review_token("t", "x", LIMIT).await.unwrap_err().to_string();
+    assert!(error.contains("token file"), "{error}");
+    for token in ["one", "two"] {
+        std::fs::write(folder.path().join("t"), format!("{token}\n")).unwrap();
+        api.require_token(token);
+        client.review_token("t", "x", LIMIT).await.unwrap();
+    }
+}
+
+#[cfg(unix)]
+fn script(folder: &Path, body: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.join("plugin");
+    std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const EXEC: &str = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./plugin, args: [tok], \
+                    env: [{name: SUFFIX, value: en}], installHint: get it, provideClusterInfo: true}}";
+
+#[tokio::test]
+async fn a_plug_in_is_run_when_needed_and_once() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let client = client(&api, folder.path(), EXEC).await;
+    let error = client.review_token("t", "x", LIMIT).await.unwrap_err().to_string();
+    assert!(error.contains("cannot be started") && error.contains("; get it"), "{error}");
+    let count = folder.path().join("count");
+    script(
+        folder.path(),
+        &format!(
+            "echo x >> {}; case \"$KUBERNETES_EXEC_INFO\" in *server*interactive*|*interactive*) ;; *) exit 3;; esac\n\
+             echo '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{{\"token\":\"'$1$SUFFIX'\"}}}}'",
+            count.display()
+        ),
+    );
+    api.require_token("token");
+    let all: Vec<_> = (0..5)
+        .map(|_| client.clone())
+        .map(|c| tokio::spawn(async move { c.review_token("t", "x", LIMIT).await }))
+        .collect();
+    for one in all {
+        one.await.unwrap().unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(count).unwrap().lines().count(), 1);
+}
+
+#[tokio::test]
+async fn a_plug_ins_failures_are_told_without_its_output() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let rows = [
+        ("echo canary; echo login first >&2; exit 7", "login first"),
+        ("echo '{\"token\": \"canary\"'", "no such JSON"),
+        ("echo '{\"apiVersion\":\"v1\"}'", "apiVersion"),
+        ("echo '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{}}'", "neither a token"),
+        (
+            "echo '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{\"token\":\"a\",\"expirationTimestamp\":\"soon\"}}'",
+            "expirationTimestamp",
+        ),
+    ];
+    for (body, text) in rows {
+        script(folder.path(), body);
+        let client = client(&api, folder.path(), EXEC).await;
+        let error = client.review_token("t", "x", LIMIT).await.unwrap_err().to_string();
+        assert!(error.contains(text) && !error.contains("canary") && error.lines().count() == 1, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn expired_credentials_of_a_plug_in_are_renewed() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let client = client(&api, folder.path(), EXEC).await;
+    for (token, expires) in [("old", "2001-01-01T00:00:00Z"), ("new", "2999-01-01T00:00:00Z")] {
+        let status = format!("{{\"token\":\"{token}\",\"expirationTimestamp\":\"{expires}\"}}");
+        script(
+            folder.path(),
+            &format!("echo '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{status}}}'"),
+        );
+        api.require_token(token);
+        client.review_token("t", "x", LIMIT).await.unwrap();
+    }
+    script(folder.path(), "exit 1");
+    client.review_token("t", "x", LIMIT).await.unwrap();
+}
+
+struct Pki {
+    ca: String,
+    client: (String, String),
+    server: Arc<rustls::ServerConfig>,
+}
+
+/// An authority, a client's certificate and a server that demands one.
+fn pki() -> Pki {
+    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let issue = |usage| {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &ca).unwrap(), key)
+    };
+    let (client, client_key) = issue(ExtendedKeyUsagePurpose::ClientAuth);
+    let (server, server_key) = issue(ExtendedKeyUsagePurpose::ServerAuth);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(ca.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(
+            vec![server.der().clone()],
+            PrivateKeyDer::try_from(server_key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    Pki { ca: ca.pem(), client: (client.pem(), client_key.serialize_pem()), server: Arc::new(config) }
+}
+
+#[tokio::test]
+async fn client_certificates_prove_who_we_are_and_are_read_anew() {
+    let (pki, other, folder) = (pki(), pki(), tempfile::tempdir().unwrap());
+    let api = FakeApi::start_tls(Arc::clone(&pki.server)).await.unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("ca", &other.ca);
+    let path = api.kubeconfig(folder.path(), "{client-certificate: crt, client-key: key}").unwrap();
+    let text =
+        std::fs::read_to_string(&path).unwrap().replace("server:", "certificate-authority: ca, server:");
+    std::fs::write(&path, text).unwrap();
+    let client = Client::new(Config::load(Some(&path)).unwrap(), "test", 0.0, 0);
+    let ask = || client.review_token("t", "x", LIMIT);
+    assert!(ask().await.unwrap_err().to_string().contains("client-certificate"), "no file yet");
+    write("crt", &pki.client.0);
+    write("key", &pki.client.1);
+    assert!(ask().await.unwrap_err().to_string().contains("TLS"), "a stranger's authority");
+    write("ca", &pki.ca);
+    ask().await.unwrap();
+    api.restart().await;
+    write("crt", &other.client.0);
+    write("key", &other.client.1);
+    assert!(ask().await.is_err(), "a stranger's certificate");
+}

@@ -1,0 +1,203 @@
+//! Who may be an agent, what it may say of itself, who may be a frontend, and what servers may reach through an agent.
+
+use anyhow::{Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::works;
+use e2e::frontend::{Mode, Place};
+use e2e::pair::{Front, Setup};
+use e2e::process::{Process, Recipe};
+use e2e::program::Program;
+use e2e::wait::{DEADLINE, until};
+use e2e::wild::{AgentMeta, WildAgent};
+use tonic::Code;
+
+use crate::tokens::{USER, World, connect};
+
+const UUID: &str = "0d5b1f6e-9c2a-4a8e-8f25-6b7c8d9e0f12";
+
+/// The thief holds node 2's credential and claims node 1's traffic. What follows fails without the defence: with `log`
+/// it is let in, and node 1's traffic goes to it while node 1 is away.
+#[tokio::test]
+async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
+    for (binding, let_in) in [("enforce", false), ("log", true), ("off", true)] {
+        let world = World::new().await?;
+        world.knows("node-1s", USER, "node-1");
+        world.knows("node-2s", USER, "node-2");
+        let pair = world
+            .setup("node-1s")?
+            .server_arg("--proxy-strategies=destHost")
+            .server_arg(format!("--agent-identity-binding={binding}"))
+            .agents(0)
+            .start()
+            .await?;
+        let claims =
+            [("node-1", ""), (UUID, "host=node-1"), (UUID, "ipv4=10.1.2.3"), (UUID, "cidr=10.0.0.0/8")];
+        for (id, identifiers) in claims.into_iter().chain([(UUID, "default-route=true")]) {
+            let outcome = connect(&pair, id, identifiers, "node-2s").await?;
+            assert_eq!(outcome.is_ok(), let_in, "{binding}: {id} {identifiers}");
+            if let Err(status) = outcome {
+                assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+                ensure!(status.message().contains("does not vouch for"), "{status:?}");
+            }
+        }
+        let mut thief = connect(&pair, UUID, "host=node-1", "node-2s").await?.ok();
+        let dial = pair.frontend().dial("node-1:80");
+        match &mut thief {
+            Some(thief) => {
+                let (asked, dialled) = tokio::join!(thief.accept(1), dial);
+                assert_eq!(asked?.address, "node-1:80");
+                dialled?;
+            }
+            None => ensure!(dial.await.is_err(), "who should have served it?"),
+        }
+        // The rightful agent is let in either way.
+        let rightful = connect(&pair, "node-1", "host=node-1&ipv4=127.0.0.1", "node-1s").await?;
+        ensure!(rightful.is_ok(), "{binding}: the rightful agent was refused");
+        let (action, other) = if let_in { ("logged", "refused") } else { ("refused", "logged") };
+        let counted = pair.server().metric("agent_claims_total", &[("action", action)]).await?;
+        assert_eq!(counted > 0.0, binding != "off", "{binding}: {counted}");
+        assert_eq!(pair.server().metric("agent_claims_total", &[("action", other)]).await?, 0.0);
+        let warned = || pair.server().process.said("Agent claims what its identity does not vouch for");
+        if binding == "off" {
+            ensure!(!warned(), "a warning");
+        } else {
+            until("a warning", DEADLINE, || async { warned().then_some(()) }).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_id_is_nobody_elses_while_it_lives() -> Result<()> {
+    let world = World::new().await?;
+    world.knows("node-1s", USER, "node-1");
+    world.knows("node-2s", USER, "node-2");
+    let pair =
+        world.setup("node-1s")?.server_arg("--agent-identity-binding=enforce").agents(0).start().await?;
+    let first = connect(&pair, UUID, "", "node-1s").await??;
+    let status = connect(&pair, UUID, "", "node-2s").await?.err();
+    assert_eq!(status.map(|status| status.code()), Some(Code::PermissionDenied));
+    drop(connect(&pair, UUID, "", "node-1s").await??);
+    drop(first);
+    pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 0.0).await?;
+    drop(connect(&pair, UUID, "", "node-2s").await??);
+    Ok(())
+}
+
+#[tokio::test]
+async fn wide_routes_are_for_agents_on_the_list() -> Result<()> {
+    let world = World::new().await?;
+    world.knows("node-1s", USER, "node-1");
+    world.knows("node-2s", USER, "node-2");
+    let setup = world.setup("node-1s")?.server_arg("--agent-identity-binding=enforce");
+    let pair = setup.server_arg("--default-route-allowed-names=node-1").agents(0).start().await?;
+    let wide = "default-route=true&cidr=10.0.0.0/8";
+    drop(connect(&pair, "node-1", wide, "node-1s").await??);
+    ensure!(connect(&pair, "node-2", wide, "node-2s").await?.is_err(), "node-2 is not on the list");
+    Ok(())
+}
+
+/// The suite's agents show a certificate with common name `agent` and 127.0.0.1 among its alternative names.
+#[tokio::test]
+async fn a_certificate_vouches_for_its_names() -> Result<()> {
+    let setup = Setup::grpc().server_arg("--agent-identity-binding=enforce");
+    let pair = setup.agent("agent", "host=localhost&ipv4=127.0.0.1&ipv6=::1").start().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    for (id, identifiers) in [("agent-1", ""), ("agent", "host=node-1"), ("agent", "ipv4=10.0.0.1")] {
+        let meta = AgentMeta::new(id, identifiers);
+        let outcome = WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+        assert_eq!(
+            outcome.err().map(|status| status.code()),
+            Some(Code::PermissionDenied),
+            "{id} {identifiers}"
+        );
+    }
+    assert_eq!(pair.server().metric("agent_auth_mode", &[("mode", "mtls")]).await?, 1.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn agents_certificates_need_an_allowed_name() -> Result<()> {
+    let pair = Setup::grpc().server_arg("--agent-allowed-names=x,agent").start().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    let pair = Setup::grpc().server_arg("--agent-allowed-names=x").agents(0).start().await?;
+    let meta = AgentMeta::new("a", "");
+    let outcome = WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+    assert_eq!(outcome.err().map(|status| status.code()), Some(Code::PermissionDenied));
+    pair.server().wait_metric("name_refusals_total", &[("peer", "agent")], 1.0).await.map(drop)
+}
+
+#[tokio::test]
+async fn frontends_certificates_need_an_allowed_name() -> Result<()> {
+    let endpoint = Endpoint::echo().await?;
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let with = |names: &str| {
+            Setup::new(mode, Front::Tls).server_arg(format!("--frontend-allowed-names={names}"))
+        };
+        let pair = with("x,front-client").start().await?;
+        works(pair.frontend(), &endpoint.target()).await?;
+        let pair = with("x,front").start().await?;
+        ensure!(works(pair.frontend(), &endpoint.target()).await.is_err(), "a stranger dialled");
+        ensure!(matches!(pair.frontend().place, Place::Tls(_)), "no name without TLS");
+        let scrape = pair.server().metrics().await?;
+        ensure!(
+            scrape.value("konnectivity_network_proxy_server_name_refusals_total", &[("peer", "frontend")])
+                > 0.0,
+            "uncounted"
+        );
+        let said = until("the refused name", DEADLINE, || async {
+            pair.server().process.said("Frontend refused").then_some(())
+        });
+        said.await?;
+        ensure!(pair.server().process.said("front-client at 127.0.0.1"), "the name is not in the log");
+    }
+    Ok(())
+}
+
+/// Legal in Go, and so here; but never silent.
+#[tokio::test]
+async fn an_open_agent_port_is_loud_or_refused() -> Result<()> {
+    let open = Setup::grpc().server_arg("--cluster-ca-cert=").agents(0).start().await?;
+    until("a loud line", DEADLINE, || async {
+        open.server().process.said("Agents are not authenticated").then_some(())
+    })
+    .await?;
+    assert_eq!(open.server().metric("agent_auth_mode", &[("mode", "none")]).await?, 1.0);
+    let mut process = Process::spawn(Recipe {
+        name: "a server that requires authentication".into(),
+        program: Program::Server.path()?,
+        args: [
+            format!("--uds-name={}", open.folder().join("x.sock").display()),
+            "--server-port=0".into(),
+            format!("--cluster-cert={}", open.pki.cluster_server.cert.display()),
+            format!("--cluster-key={}", open.pki.cluster_server.key.display()),
+            "--require-agent-auth".into(),
+        ]
+        .into(),
+        env: Vec::new(),
+    })?;
+    assert_eq!(process.exit(DEADLINE).await?.code(), Some(1));
+    until("its reason", DEADLINE, || async { process.said("--require-agent-auth needs").then_some(()) }).await
+}
+
+#[tokio::test]
+async fn an_agent_reaches_only_what_it_may() -> Result<()> {
+    let (endpoint, other) = (Endpoint::echo().await?, Endpoint::echo().await?);
+    let port = |endpoint: &Endpoint| {
+        endpoint.target().rsplit_once(':').map_or(String::new(), |(_, port)| port.into())
+    };
+    let deny = format!("--deny-destinations=127.0.0.0/8:{}", port(&other));
+    let pair = Setup::http_connect().agent_arg(deny).start().await?;
+    works(pair.frontend(), &endpoint.target()).await?;
+    for host in ["127.0.0.1", "[::ffff:127.0.0.1]", "localhost"] {
+        let error = works(pair.frontend(), &format!("{host}:{}", port(&other))).await;
+        ensure!(error.is_err(), "{host} was reached");
+    }
+    let allow = format!("--allow-destinations=localhost,127.0.0.1:{}", port(&endpoint));
+    let pair = Setup::grpc().agent_arg(allow).start().await?;
+    works(pair.frontend(), &endpoint.target()).await?;
+    works(pair.frontend(), &format!("localhost:{}", port(&other))).await?;
+    let error = works(pair.frontend(), &other.target()).await.err().map(|error| format!("{error:#}"));
+    ensure!(error.as_ref().is_some_and(|text| text.contains("no rule allows it")), "{error:?}");
+    Ok(())
+}

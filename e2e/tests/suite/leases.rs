@@ -1,0 +1,133 @@
+//! Leases between real processes, against a stand-in for kube-apiserver: servers publish theirs, agents count them.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::works;
+use e2e::pair::{Pair, Setup};
+use e2e::process::Signal;
+use e2e::wait::{DEADLINE, until, within_limit};
+use fake_apiserver::{FakeApi, Fault};
+
+const LEASES: &str = "kube-system";
+
+/// Servers that say of themselves that they are alone: what agents know they know from leases.
+fn setup(api: &FakeApi, folder: &std::path::Path) -> Result<Setup> {
+    let kubeconfig = api.kubeconfig(folder, "{token: canary}")?;
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    Ok(Setup::grpc()
+        .server_arg("--enable-lease-controller")
+        .server_arg("--server-count=1")
+        .server_arg(&kubeconfig)
+        .agent_arg("--count-server-leases")
+        .agent_arg(&kubeconfig))
+}
+
+fn holders(api: &FakeApi) -> Vec<String> {
+    let leases = api.leases(LEASES);
+    leases
+        .iter()
+        .map(|lease| lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+async fn counts(pair: &Pair, servers: f64) -> Result<()> {
+    for agent in &pair.agents {
+        agent.wait_metric("known_server_count", &[], servers).await?;
+        agent.wait_metric("open_server_connections", &[], servers).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn agents_follow_a_scale_from_one_to_three_to_two() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    let mut pair = setup(&api, folder.path())?.servers(3).agents(2).start().await?;
+    for index in [1, 2] {
+        pair.servers[index].process.signal(Signal::TERM)?;
+        ensure!(pair.servers[index].process.exit(DEADLINE).await?.success(), "no orderly end");
+    }
+    assert_eq!(holders(&api), ["server-0"], "a server that stops deletes its lease");
+    counts(&pair, 1.0).await?;
+    for index in [1, 2] {
+        pair.servers[index].process.restart()?;
+        pair.servers[index].wait_healthy().await?;
+    }
+    within_limit("three servers found", Duration::from_secs(15), counts(&pair, 3.0)).await??;
+    assert_eq!(holders(&api), ["server-0", "server-1", "server-2"]);
+    let endpoint = Endpoint::echo().await?;
+    for server in &pair.servers {
+        works(&server.frontend, &endpoint.target()).await?;
+    }
+    pair.servers[2].process.signal(Signal::TERM)?;
+    ensure!(pair.servers[2].process.exit(DEADLINE).await?.success(), "no orderly end");
+    counts(&pair, 2.0).await?;
+    // Nobody looks for the one that is gone: few requests, and no more tries.
+    let accepted = pair.balancer.as_ref().map(|balancer| balancer.accepted());
+    until("some seconds of the same", DEADLINE, || async { (api.count("PUT") > 2).then_some(()) }).await?;
+    assert_eq!(pair.balancer.as_ref().map(|balancer| balancer.accepted()), accepted);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_outage_of_the_api_changes_nothing() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    let mut pair = setup(&api, folder.path())?.servers(2).start().await?;
+    let endpoint = Endpoint::echo().await?;
+    for fault in [None, Some(Fault::Status(500, "InternalError")), Some(Fault::Hang)] {
+        let before = api.seen().len();
+        match fault {
+            None => api.restart().await,
+            Some(fault) => {
+                api.set_fault("/leases", fault);
+                api.end_watches();
+            }
+        }
+        until("requests that fail", DEADLINE, || async { (api.seen().len() > before + 1).then_some(()) })
+            .await?;
+        counts(&pair, 2.0).await?;
+        for server in &pair.servers {
+            works(&server.frontend, &endpoint.target()).await?;
+        }
+        pair.agent_mut().wait_ready().await?;
+        api.heal();
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_waits_for_the_api() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    api.down();
+    ensure!(api.wait(|api| std::net::TcpStream::connect(api.address()).is_err()).await, "still up");
+    let pair = setup(&api, folder.path())?.start().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    counts(&pair, 1.0).await?;
+    api.up();
+    ensure!(api.wait(|api| holders(api) == ["server-0"]).await, "no lease after the API's return");
+    Ok(())
+}
+
+/// The larger of both counts, where that is asked for.
+#[tokio::test]
+async fn max_takes_the_larger_count() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    let setup = setup(&api, folder.path())?.server_arg("--server-count=4");
+    let pair = setup.agent_arg("--server-count-source=max").start().await?;
+    pair.agent().wait_metric("known_server_count", &[], 4.0).await?;
+    ensure!(api.wait(|api| api.count("watch=true") > 0).await, "no watch");
+    pair.agent().wait_metric("known_server_count", &[], 4.0).await.map(drop)
+}
+
+/// What both programs weigh while they talk to the API.
+#[tokio::test]
+async fn the_client_weighs_little() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    let pair = setup(&api, folder.path())?.start().await?;
+    ensure!(api.wait(|api| holders(api).len() == 1).await, "no lease");
+    let (server, agent) = (pair.server().process.usage()?, pair.agent().process.usage()?);
+    println!("server {server:?}, agent {agent:?}, {} requests", api.seen().len());
+    ensure!(api.seen().len() < 12, "{} requests at the start", api.seen().len());
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Agents that show a service account's token, against a stand-in for kube-apiserver: who is let in, who is not, what
+//! happens while nobody can tell, and that no token is ever shown.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::{echo, works};
+use e2e::pair::{Pair, Setup};
+use e2e::payload::Payload;
+use e2e::wait::{DEADLINE, until};
+use e2e::wild::{AgentMeta, WildAgent};
+use fake_apiserver::{FakeApi, Fault};
+use serde_json::json;
+use tonic::Code;
+
+pub(crate) const USER: &str = "system:serviceaccount:kube-system:konnectivity-agent";
+pub(crate) const AUDIENCE: &str = "system:konnectivity-server";
+const CANARY: &str = "canary-of-a-token";
+
+/// A stand-in and what a server needs to ask it.
+pub(crate) struct World {
+    pub(crate) api: FakeApi,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    pub(crate) async fn new() -> Result<Self> {
+        Ok(Self { api: FakeApi::start().await?, folder: tempfile::tempdir()? })
+    }
+
+    /// The server's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> Result<String> {
+        let path = self.api.kubeconfig(self.folder.path(), "{token: canary-of-the-server}")?;
+        Ok(path.display().to_string())
+    }
+
+    /// A file with a token.
+    pub(crate) fn token(&self, name: &str, token: &str) -> Result<PathBuf> {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, format!("{token}\n"))?;
+        Ok(path)
+    }
+
+    /// The API says that this token is `user`'s, of a pod on that node.
+    pub(crate) fn knows(&self, token: &str, user: &str, node: &str) {
+        let extra = json!({"authentication.kubernetes.io/node-name": [node]});
+        let user = json!({"username": user, "extra": extra});
+        self.api.set_review(token, json!({"authenticated": true, "user": user, "audiences": [AUDIENCE]}));
+    }
+
+    /// Servers that ask for tokens, and agents that show this one.
+    pub(crate) fn setup(&self, token: &str) -> Result<Setup> {
+        let path = self.token(&format!("token-{token}"), token)?;
+        Ok(Setup::grpc()
+            .server_arg("--cluster-ca-cert=")
+            .server_arg("--agent-namespace=kube-system")
+            .server_arg("--agent-service-account=konnectivity-agent")
+            .server_arg(format!("--authentication-audience={AUDIENCE}"))
+            .server_arg(format!("--kubeconfig={}", self.kubeconfig()?))
+            .agent_arg("--agent-cert=")
+            .agent_arg("--agent-key=")
+            .agent_arg(format!("--service-account-token-path={}", path.display())))
+    }
+}
+
+/// Connects as an agent with that token.
+pub(crate) async fn connect(
+    pair: &Pair,
+    id: &str,
+    identifiers: &str,
+    token: &str,
+) -> Result<Result<WildAgent, tonic::Status>> {
+    let meta = AgentMeta::new(id, identifiers).with("authorization", &format!("Bearer {token}"));
+    WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await
+}
+
+fn refused(outcome: Result<WildAgent, tonic::Status>) -> Result<tonic::Status> {
+    match outcome {
+        Ok(_) => anyhow::bail!("the agent was let in"),
+        Err(status) => Ok(status),
+    }
+}
+
+#[tokio::test]
+async fn an_agent_with_the_right_token_serves() -> Result<()> {
+    let world = World::new().await?;
+    world.knows(CANARY, USER, "node-1");
+    let pair = world.setup(CANARY)?.start().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    assert_eq!(pair.server().metric("agent_auth_mode", &[("mode", "token")]).await?, 1.0);
+    pair.server().wait_metric("token_reviews_total", &[("result", "accepted")], 1.0).await?;
+    let seen = world.api.seen();
+    let review = seen.iter().find(|seen| seen.line.contains("tokenreviews"));
+    ensure!(
+        review.is_some_and(|seen| seen.authorization == "Bearer canary-of-the-server"),
+        "the server's own token"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_has_no_such_token_is_refused_with_gos_words() -> Result<()> {
+    let world = World::new().await?;
+    world.knows("good", USER, "node-1");
+    world.knows("other", "system:serviceaccount:kube-system:default", "node-1");
+    let foreign = json!({"username": USER, "extra": {}});
+    world.api.set_review("foreign", json!({"authenticated": true, "user": foreign, "audiences": ["other"]}));
+    world.api.set_review("broken", json!({"authenticated": false, "error": "token has expired"}));
+    let pair = world.setup("good")?.agents(0).start().await?;
+    let prefix = "Failed to validate authentication token, err:lookup failed: ";
+    let rows = [
+        ("unknown", format!("{prefix}service account jwt not valid")),
+        (
+            "other",
+            format!(
+                "{prefix}incoming request from \"default\" service account. Expected \"konnectivity-agent\""
+            ),
+        ),
+        ("foreign", format!("{prefix}the token is not for audience {AUDIENCE:?}")),
+        ("broken", format!("{prefix}token has expired")),
+    ];
+    for (token, text) in rows {
+        let status = refused(connect(&pair, "a", "", token).await?)?;
+        assert_eq!((status.code(), status.message()), (Code::Unknown, text.as_str()));
+    }
+    let without =
+        WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
+    let status = refused(without)?;
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unknown, "Authentication context was not found in metadata")
+    );
+    // Who is not authenticated learns nothing of what else is wrong with its metadata, and leaves no trace of it.
+    let nonsense = AgentMeta::default().with("agentid", "forged-name").with("agentid", "b");
+    let status = refused(WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &nonsense).await?)?;
+    assert_eq!(status.message(), "Authentication context was not found in metadata");
+    ensure!(!pair.server().process.said("forged-name"), "metadata of a stranger was logged");
+    drop(connect(&pair, "a", "", "good").await??);
+    Ok(())
+}
+
+#[tokio::test]
+async fn while_nobody_can_tell_known_agents_come_in_and_others_try_again() -> Result<()> {
+    let world = World::new().await?;
+    world.knows("known", USER, "node-1");
+    world.knows("late", USER, "node-2");
+    let mut pair = world.setup("known")?.start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
+    for fault in [None, Some(Fault::Status(500, "InternalError")), Some(Fault::Close)] {
+        match fault {
+            None => world.api.down(),
+            Some(fault) => world.api.set_fault("tokenreviews", fault),
+        }
+        let status = refused(connect(&pair, "late", "", "late").await?)?;
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        drop(connect(&pair, "again", "", "known").await??);
+        world.api.up();
+    }
+    let conn = echo(conn, Payload::new(2, 100_000)).await?;
+    let token = world.token("late", "late")?;
+    pair.add_agent("late", "", &[&format!("--service-account-token-path={}", token.display())])?;
+    until("the late agent's refusal", DEADLINE, || async {
+        pair.agents[1].process.said("cannot be asked now").then_some(())
+    })
+    .await?;
+    world.api.heal();
+    pair.wait_connected().await?;
+    echo(conn, Payload::new(3, 1_000)).await.map(drop)
+}
+
+#[tokio::test]
+async fn an_api_that_hangs_delays_nobody_else() -> Result<()> {
+    let world = World::new().await?;
+    world.knows("known", USER, "node-1");
+    let pair = world.setup("known")?.start().await?;
+    world.api.set_fault("tokenreviews", Fault::Hang);
+    let stuck = connect(&pair, "stuck", "", "unknown");
+    let meanwhile = async {
+        let endpoint = Endpoint::echo().await?;
+        for _ in 0..20 {
+            works(pair.frontend(), &endpoint.target()).await?;
+        }
+        anyhow::Ok(())
+    };
+    let (stuck, meanwhile) = tokio::join!(stuck, meanwhile);
+    meanwhile?;
+    assert_eq!(refused(stuck?)?.code(), Code::Unavailable);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rotated_token_is_shown_at_the_next_connect() -> Result<()> {
+    let world = World::new().await?;
+    world.knows("first", USER, "node-1");
+    let mut pair = world.setup("first")?.start().await?;
+    world.api.revoke("first");
+    world.knows("second", USER, "node-1");
+    world.token("token-first", "second")?;
+    pair.server_mut().restart()?;
+    pair.server_mut().wait_healthy().await?;
+    pair.wait_connected().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}
+
+#[tokio::test]
+async fn no_token_is_ever_shown() -> Result<()> {
+    let world = World::new().await?;
+    world.knows(CANARY, USER, "node-1");
+    let mut pair = world.setup(CANARY)?.server_arg("-v=10").agent_arg("-v=10").start().await?;
+    let endpoint = Endpoint::echo().await?;
+    works(pair.frontend(), &endpoint.target()).await?;
+    refused(connect(&pair, "a", "", "canary-that-is-refused").await?)?;
+    world.api.set_fault("tokenreviews", Fault::Status(500, "InternalError"));
+    refused(connect(&pair, "a", "", "canary-that-nobody-can-judge").await?)?;
+    world.api.set_fault("tokenreviews", Fault::Nonsense);
+    refused(connect(&pair, "a", "", "canary-of-nonsense").await?)?;
+    world.api.set_review("canary-in-an-error", json!({"error": "bad token canary-in-an-error"}));
+    world.api.heal();
+    refused(connect(&pair, "a", "", "canary-in-an-error").await?)?;
+    refused(connect(&pair, "canary-free", "", "canary-of-bad\tform").await?)?;
+    // Refused by the server, and told to the agent.
+    let wrong = world.token("wrong", "canary-of-an-agent")?;
+    pair.add_agent("wrong", "", &[&format!("--service-account-token-path={}", wrong.display())])?;
+    until("a refusal", DEADLINE, || async { pair.agents[1].process.said("jwt not valid").then_some(()) })
+        .await?;
+    let mut texts = vec![pair.server().metrics().await?.text];
+    texts.extend(pair.server().process.log());
+    for agent in &pair.agents {
+        texts.push(agent.metrics().await?.text);
+        texts.extend(agent.process.log());
+    }
+    ensure!(texts.len() > 50, "{} lines at the highest verbosity", texts.len());
+    for line in texts.iter().filter(|line| !line.contains("canary-free")) {
+        let shown = line.replace("token-canary-of-a-token", "").contains("canary");
+        ensure!(!shown, "a token is shown: {line}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_storm_of_agents_asks_about_32_at_once() -> Result<()> {
+    let world = World::new().await?;
+    for n in 0..120 {
+        world.knows(&format!("t{n}"), USER, "node-1");
+    }
+    let pair = world.setup("t0")?.agents(0).start().await?;
+    world.api.set_fault("tokenreviews", Fault::Slow(Duration::from_millis(200)));
+    let all = (0..120).map(|n| {
+        let pair = &pair;
+        async move { connect(pair, &format!("a{n}"), "", &format!("t{}", n % 60)).await.map(|c| c.is_ok()) }
+    });
+    let mut let_in = 0;
+    for outcome in futures_join(all.collect()).await {
+        let_in += usize::from(outcome?);
+    }
+    assert_eq!((let_in, world.api.count("tokenreviews")), (120, 60));
+    let most = world.api.most_at_once();
+    println!("120 agents, 60 tokens: {most} reviews at once at most");
+    ensure!(most <= 32, "{most} reviews at once");
+    Ok(())
+}
+
+/// Awaits all of them at once.
+async fn futures_join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|cx| {
+        let mut pending = false;
+        for (future, output) in &mut futures {
+            if output.is_none() {
+                match future.as_mut().poll(cx) {
+                    std::task::Poll::Ready(done) => *output = Some(done),
+                    std::task::Poll::Pending => pending = true,
+                }
+            }
+        }
+        if pending { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
+    })
+    .await;
+    futures.into_iter().filter_map(|(_, output)| output).collect()
+}

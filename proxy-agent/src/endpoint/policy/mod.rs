@@ -1,0 +1,167 @@
+//! Which destinations an agent may be asked to reach.
+//!
+//! The one place where a dial can be forbidden: called with the addresses a name resolved to, between the
+//! lookup and the connect, so that what was checked is what is connected to (a second lookup could answer
+//! differently). IPv4-mapped addresses count as what they map.
+//!
+//! In this order: the metadata services of clouds are denied (unless that was given up); what a rule of
+//! `--deny-destinations` matches is denied; what no rule of `--allow-destinations` matches is denied, if there are any.
+//! A rule with a name matches what was asked for, a rule with a network what it resolved to.
+
+mod rule;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+pub use rule::{DestinationRule, RuleError};
+
+/// Where clouds hand out credentials and host secrets to whoever asks from a host of theirs.
+const CLOUD_METADATA: [IpAddr; 4] = [
+    // AWS, Azure, Google and most others.
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+    // AWS.
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    // Alibaba.
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    // Azure's wire server.
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+];
+
+/// The prefix behind which NAT64 gateways put IPv4 addresses (RFC 6052), its last 32 bits aside.
+const NAT64: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+
+/// Why a destination is denied. `Display` ends a DIAL_RSP's error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// Its credentials are the host's, not those of who dials.
+    #[error("destination is denied, it is a cloud metadata service (--allow-cloud-metadata)")]
+    CloudMetadata,
+    /// A rule names it.
+    #[error("destination is denied (--deny-destinations)")]
+    Listed,
+    /// There are rules for what is allowed, and none names it.
+    #[error("destination is denied, no rule allows it (--allow-destinations)")]
+    NotListed,
+}
+
+/// Decides over destinations. The default allows all but the metadata services of clouds. (Go allows all.)
+#[derive(Debug, Clone, Default)]
+pub struct DestinationPolicy {
+    cloud_metadata: bool,
+    deny: Vec<DestinationRule>,
+    allow: Vec<DestinationRule>,
+}
+
+impl DestinationPolicy {
+    /// Allows everything: for destinations that the operator has named.
+    pub fn unrestricted() -> Self {
+        DestinationPolicy { cloud_metadata: true, ..Self::default() }
+    }
+
+    /// `--allow-cloud-metadata`.
+    pub fn with_cloud_metadata(mut self, allowed: bool) -> Self {
+        self.cloud_metadata = allowed;
+        self
+    }
+
+    /// `--deny-destinations` and `--allow-destinations`.
+    pub fn with_rules(mut self, deny: Vec<DestinationRule>, allow: Vec<DestinationRule>) -> Self {
+        (self.deny, self.allow) = (deny, allow);
+        self
+    }
+
+    /// Whether the agent may connect to `destination`, which `name` led to (`None`: it was asked for by address).
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn check(&self, name: Option<&str>, destination: SocketAddr) -> Result<(), Denied> {
+        let (ip, port) = (destination.ip().to_canonical(), destination.port());
+        let behind = behind_nat64(ip);
+        if !self.cloud_metadata && [Some(ip), behind].iter().flatten().any(|ip| CLOUD_METADATA.contains(ip)) {
+            return Err(Denied::CloudMetadata);
+        }
+        let denies = |rule: &DestinationRule| {
+            rule.matches(name, ip, port) || behind.is_some_and(|ip| rule.matches(None, ip, port))
+        };
+        if self.deny.iter().any(denies) {
+            return Err(Denied::Listed);
+        }
+        if !self.allow.is_empty() && !self.allow.iter().any(|rule| rule.matches(name, ip, port)) {
+            return Err(Denied::NotListed);
+        }
+        Ok(())
+    }
+}
+
+/// The IPv4 address that a NAT64 gateway would reach by this one.
+fn behind_nat64(ip: IpAddr) -> Option<IpAddr> {
+    let IpAddr::V6(ip) = ip else { return None };
+    let [prefix @ .., high, low] = ip.segments();
+    (prefix == NAT64).then(|| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_services_are_denied_unless_allowed() {
+        let rows = [
+            ("169.254.169.254:80", true),
+            ("169.254.169.254:443", true),
+            ("[::ffff:169.254.169.254]:80", true),
+            ("[64:ff9b::169.254.169.254]:80", true),
+            ("[fd00:ec2::254]:80", true),
+            ("[fd00:ec2::254%3]:80", true),
+            ("100.100.100.200:80", true),
+            ("168.63.129.16:32526", true),
+            ("169.254.169.253:53", false),
+            ("169.254.20.10:53", false),
+            ("[fd00:ec2::253]:53", false),
+            ("10.0.0.1:10250", false),
+        ];
+        let (default, open) = (DestinationPolicy::default(), DestinationPolicy::unrestricted());
+        for (destination, denied) in rows {
+            let destination = destination.parse().unwrap();
+            let verdict = if denied { Err(Denied::CloudMetadata) } else { Ok(()) };
+            assert_eq!(default.check(None, destination), verdict, "{destination}");
+            assert_eq!(default.clone().with_cloud_metadata(true).check(None, destination), Ok(()));
+            assert_eq!(open.check(Some("name"), destination), Ok(()));
+        }
+    }
+
+    fn policy(deny: &[&str], allow: &[&str]) -> DestinationPolicy {
+        let rules = |texts: &[&str]| texts.iter().map(|text| DestinationRule::parse(text).unwrap()).collect();
+        DestinationPolicy::default().with_rules(rules(deny), rules(allow))
+    }
+
+    #[test]
+    fn rules_deny_first_and_allow_then() {
+        let (listed, not_listed) = (Err(Denied::Listed), Err(Denied::NotListed));
+        let policy = policy(
+            &["10.0.0.0/8:22", "secret.example", "fd00::/8"],
+            &["10.0.0.0/8", "*.example:443", "fd00::1", "169.254.169.254"],
+        );
+        let rows = [
+            (None, "10.1.2.3:443", Ok(())),
+            (None, "10.1.2.3:22", listed),
+            (None, "[::ffff:10.1.2.3]:22", listed),
+            (None, "[64:ff9b::10.1.2.3]:22", listed),
+            (None, "[64:ff9b::10.1.2.3]:443", not_listed),
+            (None, "11.1.2.3:443", not_listed),
+            (Some("a.example"), "11.1.2.3:443", Ok(())),
+            (Some("A.Example."), "11.1.2.3:443", Ok(())),
+            (Some("a.example"), "11.1.2.3:80", not_listed),
+            (Some("example"), "11.1.2.3:443", not_listed),
+            (Some("secret.example"), "11.1.2.3:443", listed),
+            // What is denied by address stays denied under every name.
+            (Some("a.example"), "10.1.2.3:22", listed),
+            (Some("a.example"), "[fd00::2]:443", listed),
+            (None, "[fd00::1]:443", listed),
+            (None, "169.254.169.254:80", Err(Denied::CloudMetadata)),
+        ];
+        for (name, destination, verdict) in rows {
+            let destination = destination.parse().unwrap();
+            assert_eq!(policy.check(name, destination), verdict, "{name:?} {destination}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! One rule over destinations: `HOST[:PORTS]`.
+#![deny(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+
+/// A host with ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DestinationRule {
+    text: String,
+    host: Host,
+    ports: RangeInclusive<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Host {
+    Any,
+    Network(IpNet),
+    /// Lower case, no dot at its end.
+    Name(String),
+    /// What stands before the name, at least one label, does not matter. Begins with a dot.
+    Below(String),
+}
+
+/// Why a text is no rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// Nothing before the ports.
+    #[error("it names no host; * is any host")]
+    NoHost,
+    /// Neither a port nor a range.
+    #[error("its port must be a number or FROM-TO")]
+    Port,
+    /// A prefix that is none.
+    #[error("it is no network (ADDRESS/BITS, IPv6 in brackets before a port)")]
+    Network,
+    /// A `*` elsewhere than alone or before the first dot.
+    #[error("a * stands alone, or for what comes before a name: *.example.com")]
+    Star,
+    /// Characters that no host has.
+    #[error("its host is neither an address, nor a network, nor a name")]
+    Name,
+}
+
+impl DestinationRule {
+    /// Reads `HOST[:PORTS]`: the host is an address, a network (`10.0.0.0/8`, `[fd00::/8]`), a name, `*.NAME`
+    /// or `*`; the ports are one, or `FROM-TO`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, RuleError> {
+        let (host, ports) = split(text)?;
+        let ports = ports.map_or(Ok(0..=u16::MAX), parse_ports)?;
+        Ok(Self { text: text.to_owned(), host: parse_host(host)?, ports })
+    }
+
+    /// Whether it is about this address and port, to which `name` led.
+    pub(super) fn matches(&self, name: Option<&str>, ip: IpAddr, port: u16) -> bool {
+        let by_name = |fits: &dyn Fn(&str) -> bool| {
+            name.is_some_and(|name| fits(&name.trim_end_matches('.').to_ascii_lowercase()))
+        };
+        self.ports.contains(&port)
+            && match &self.host {
+                Host::Any => true,
+                Host::Network(network) => network.contains(&ip),
+                Host::Name(own) => by_name(&|name| name == own),
+                Host::Below(suffix) => by_name(&|name| name.len() > suffix.len() && name.ends_with(suffix)),
+            }
+    }
+}
+
+impl fmt::Display for DestinationRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Host and ports. An IPv6 address or network without brackets has no ports.
+fn split(text: &str) -> Result<(&str, Option<&str>), RuleError> {
+    if let Some(inner) = text.strip_prefix('[') {
+        let (host, rest) = inner.split_once(']').ok_or(RuleError::Network)?;
+        return match rest.strip_prefix(':') {
+            Some(ports) => Ok((host, Some(ports))),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err(RuleError::Network),
+        };
+    }
+    match text.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => Ok((text, None)),
+        Some((host, ports)) => Ok((host, Some(ports))),
+        None => Ok((text, None)),
+    }
+}
+
+fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, RuleError> {
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse().ok()).flatten().ok_or(RuleError::Port)
+    };
+    let (from, to) = match text.split_once('-') {
+        Some((from, to)) => (number(from)?, number(to)?),
+        None => (number(text)?, number(text)?),
+    };
+    if from > to { Err(RuleError::Port) } else { Ok(from..=to) }
+}
+
+fn parse_host(text: &str) -> Result<Host, RuleError> {
+    if text == "*" {
+        return Ok(Host::Any);
+    }
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(Host::Network(ip.to_canonical().into()));
+    }
+    if text.contains('/') {
+        let network: IpNet = text.parse().map_err(|_| RuleError::Network)?;
+        return Ok(Host::Network(unmapped(network).trunc()));
+    }
+    let (below, name) = match text.strip_prefix("*.") {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    match name.as_str() {
+        "" => Err(RuleError::NoHost),
+        _ if name.contains('*') => Err(RuleError::Star),
+        _ if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) => {
+            Err(RuleError::Name)
+        }
+        _ if below => Ok(Host::Below(format!(".{name}"))),
+        _ => Ok(Host::Name(name)),
+    }
+}
+
+/// A network of IPv4-mapped addresses is one of IPv4 addresses: those are what is compared.
+fn unmapped(network: IpNet) -> IpNet {
+    match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
+        (IpAddr::V4(ip), Some(bits)) if network.addr().is_ipv6() => {
+            IpNet::new(ip.into(), bits).unwrap_or(network)
+        }
+        _ => network,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn rules_are_read() {
+        let network = |text: &str| Host::Network(text.parse().unwrap());
+        let rows = [
+            ("*", Host::Any, 0..=u16::MAX),
+            ("*:22", Host::Any, 22..=22),
+            ("10.0.0.1", network("10.0.0.1/32"), 0..=u16::MAX),
+            ("10.0.0.9/8:8000-9000", network("10.0.0.0/8"), 8000..=9000),
+            ("::1", network("::1/128"), 0..=u16::MAX),
+            ("fd00::/8", network("fd00::/8"), 0..=u16::MAX),
+            ("[fd00::/8]:443", network("fd00::/8"), 443..=443),
+            ("[::ffff:10.0.0.0/104]:1", network("10.0.0.0/8"), 1..=1),
+            ("::ffff:10.0.0.1", network("10.0.0.1/32"), 0..=u16::MAX),
+            ("DB.example.:5432", Host::Name("db.example".into()), 5432..=5432),
+            ("*.Example", Host::Below(".example".into()), 0..=u16::MAX),
+        ];
+        for (text, host, ports) in rows {
+            let rule = DestinationRule::parse(text).unwrap();
+            assert_eq!((rule.host.clone(), rule.ports.clone()), (host, ports), "{text}");
+            assert_eq!(rule.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_rule_says_why() {
+        let rows = [
+            ("", RuleError::NoHost),
+            (":80", RuleError::NoHost),
+            ("a:", RuleError::Port),
+            ("a:http", RuleError::Port),
+            ("a:9-8", RuleError::Port),
+            ("a:70000", RuleError::Port),
+            ("a:+1", RuleError::Port),
+            ("10.0.0.0/33", RuleError::Network),
+            ("[fd00::", RuleError::Network),
+            ("[::1]80", RuleError::Network),
+            ("a.*.b", RuleError::Star),
+            ("a b", RuleError::Name),
+            ("a::b::c", RuleError::Name),
+        ];
+        for (text, error) in rows {
+            assert_eq!(DestinationRule::parse(text), Err(error), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "[-0-9a-f:.*/\\[\\]%]{0,24}", name in "\\PC{0,12}") {
+            if let Ok(rule) = DestinationRule::parse(&text) {
+                let _ = rule.matches(Some(&name), "10.0.0.1".parse().unwrap(), 1);
+            }
+        }
+    }
+}

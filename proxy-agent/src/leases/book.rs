@@ -1,0 +1,184 @@
+//! Which leases count, as data: what was seen of each, and until when it counts.
+//!
+//! A lease's times are the word of another machine's clock. At first sight there is nothing else to go by, so
+//! they are believed, for one duration at most. From then on what counts is that the lease is renewed, by our own
+//! steady clock: every renewal seen makes it count for its duration. So a clock that is a day off, here or
+//! there, is made good by the first renewal, within 15 s.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use cluster::{Lease, Moment, lease};
+
+use crate::args::LabelSelector;
+
+/// The two clocks at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    /// The wall clock.
+    pub(super) wall: Moment,
+    /// The steady one, since the task's start.
+    pub(super) steady: Duration,
+}
+
+/// What was seen of the leases.
+#[derive(Debug)]
+pub(super) struct Book {
+    selector: LabelSelector,
+    entries: HashMap<String, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    renewed: Option<Moment>,
+    /// On the steady clock.
+    counts_until: Duration,
+}
+
+impl Book {
+    /// An empty book of the leases that `selector` matches.
+    pub(super) fn new(selector: LabelSelector) -> Self {
+        Self { selector, entries: HashMap::new() }
+    }
+
+    /// A complete list. With `blind_since` the API could not be asked since then, so that nobody could renew
+    /// either: what counted at that moment gets its time anew.
+    pub(super) fn list(&mut self, leases: &[Lease], now: Now, blind_since: Option<Duration>) {
+        let mut before = std::mem::take(&mut self.entries);
+        for lease in leases {
+            if let Some((name, entry)) = before.remove_entry(&lease.metadata.name) {
+                self.entries.insert(name, entry);
+            }
+            self.there(lease, now);
+            let Some(since) = blind_since else { continue };
+            if let Some(entry) = self.entries.get_mut(&lease.metadata.name)
+                && entry.counts_until > since
+            {
+                entry.counts_until = entry.counts_until.max(now.steady + lease::duration(lease));
+            }
+        }
+    }
+
+    /// A lease as it is now.
+    pub(super) fn there(&mut self, lease: &Lease, now: Now) {
+        let name = &lease.metadata.name;
+        if !self.selects(&lease.metadata.labels) {
+            self.entries.remove(name);
+            return;
+        }
+        let (renewed, lasts) = (lease.spec.renew_time.or(lease.spec.acquire_time), lease::duration(lease));
+        match self.entries.get_mut(name) {
+            Some(entry) if entry.renewed == renewed => {}
+            Some(entry) => *entry = Entry { renewed, counts_until: now.steady + lasts },
+            None => {
+                let left = lease::end(lease).map_or(Duration::ZERO, |end| end.since(now.wall));
+                let entry = Entry { renewed, counts_until: now.steady + left.min(lasts) };
+                self.entries.insert(name.clone(), entry);
+            }
+        }
+    }
+
+    /// A lease is gone.
+    pub(super) fn gone(&mut self, name: &str) {
+        self.entries.remove(name);
+    }
+
+    /// How many count at that moment of the steady clock.
+    pub(super) fn count(&self, at: Duration) -> usize {
+        self.entries.values().filter(|entry| entry.counts_until > at).count()
+    }
+
+    /// When the next of those stops counting, unless it is renewed.
+    pub(super) fn next_end(&self, at: Duration) -> Option<Duration> {
+        self.entries.values().map(|entry| entry.counts_until).filter(|end| *end > at).min()
+    }
+
+    fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.selector.matches(labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_000_000;
+
+    fn at(seconds: u64) -> Now {
+        let wall = Moment::from_seconds(NOW + i64::try_from(seconds).unwrap());
+        Now { wall, steady: Duration::from_secs(seconds) }
+    }
+
+    fn lease(name: &str, renewed: i64) -> Lease {
+        let mut lease = Lease::new("n", name);
+        lease.metadata.labels.insert("k8s-app".into(), "konnectivity-server".into());
+        lease.spec.renew_time = Some(Moment::from_seconds(NOW + renewed));
+        lease.spec.lease_duration_seconds = Some(30);
+        lease
+    }
+
+    fn book() -> Book {
+        Book::new(LabelSelector::konnectivity_server())
+    }
+
+    fn count(book: &Book, seconds: u64) -> usize {
+        book.count(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn leases_count_while_they_are_valid_and_match() {
+        let mut book = book();
+        let mut other = lease("other", 0);
+        other.metadata.labels.clear();
+        let mut never = lease("never", 0);
+        never.spec.renew_time = None;
+        book.list(&[lease("a", 0), lease("b", -10), lease("over", -30), other, never], at(0), None);
+        assert_eq!((count(&book, 0), count(&book, 19), count(&book, 20), count(&book, 30)), (2, 2, 1, 0));
+        assert_eq!(book.next_end(Duration::ZERO), Some(Duration::from_secs(20)));
+        book.there(&lease("b", 15), at(15));
+        assert_eq!((count(&book, 29), count(&book, 30), count(&book, 45)), (2, 1, 0));
+        book.gone("b");
+        assert_eq!((count(&book, 29), book.next_end(Duration::from_secs(31))), (1, None));
+    }
+
+    #[test]
+    fn a_lease_that_loses_its_label_stops_counting() {
+        let mut book = book();
+        book.there(&lease("a", 0), at(0));
+        let mut bare = lease("a", 1);
+        bare.metadata.labels.clear();
+        book.there(&bare, at(1));
+        assert_eq!(count(&book, 1), 0);
+    }
+
+    #[test]
+    fn a_complete_list_forgets_what_is_not_on_it() {
+        let mut book = book();
+        book.list(&[lease("a", 0), lease("b", 0)], at(0), None);
+        book.list(&[lease("b", 0)], at(5), None);
+        assert_eq!((count(&book, 5), count(&book, 30)), (1, 0));
+    }
+
+    #[test]
+    fn clocks_that_are_off_are_made_good_by_the_first_renewal() {
+        for skew in [3_600, -3_600, 86_400, -86_400] {
+            let mut book = book();
+            book.list(&[lease("a", skew), lease("dead", skew)], at(0), None);
+            for step in 1..8 {
+                let seconds = step * 15;
+                book.there(&lease("a", skew + i64::try_from(seconds).unwrap()), at(seconds));
+                let dead = usize::from(skew > 0 && seconds < 30);
+                assert_eq!(count(&book, seconds), 1 + dead, "{skew} after {seconds} s");
+            }
+        }
+    }
+
+    #[test]
+    fn after_an_outage_who_counted_before_gets_time_to_renew() {
+        let mut book = book();
+        book.list(&[lease("a", 0), lease("over", -29)], at(0), None);
+        // Blind from 10 s to 300 s; "over" had ended before.
+        book.list(&[lease("a", 0), lease("over", -29)], at(300), Some(Duration::from_secs(10)));
+        assert_eq!((count(&book, 300), count(&book, 329), count(&book, 330)), (1, 1, 0));
+    }
+}

@@ -1,0 +1,58 @@
+//! The token in a Connect's metadata.
+
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, Entry};
+
+use super::Refused;
+
+/// What stands before the token; case counts, as in Go.
+const SCHEME: &str = "Bearer ";
+/// The longest token, in bytes. A service account's token has about one kilobyte.
+const TOKEN_LIMIT: usize = 16 * 1024;
+
+/// An agent's token. Neither `Debug` nor `Display` show it.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl Token {
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// The text: for the Kubernetes API, and nobody else.
+    pub(super) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Takes the token out of the metadata, so that nothing behind this sees it: exactly one value. The texts are
+/// Go's.
+pub(super) fn take(metadata: &mut HeaderMap) -> Result<Token, Refused> {
+    let Entry::Occupied(entry) = metadata.entry(AUTHORIZATION) else {
+        return Err(Refused::unknown("Authentication context was not found in metadata"));
+    };
+    let (_, mut values) = entry.remove_entry_mult();
+    let first = values.next();
+    let more = values.count();
+    let value = match first {
+        Some(value) if more == 0 => value,
+        _ => return Err(Refused::unknown(format!("too many ({}) tokens are received", more + 1))),
+    };
+    let token = value.to_str().ok().and_then(|text| text.strip_prefix(SCHEME));
+    let Some(token) = token else {
+        return Err(Refused::unknown(format!("received token does not have {SCHEME:?} prefix")));
+    };
+    if token.is_empty() || token.len() > TOKEN_LIMIT {
+        let why = "Failed to validate authentication token, err:the token is empty or too long";
+        return Err(Refused::unknown(why));
+    }
+    Ok(Token::new(token))
+}

@@ -1,0 +1,231 @@
+//! What an agent may claim, given who it is (`--agent-identity-binding`).
+//!
+//! Agents say of themselves what they are called and what they serve; whoever claims another node's addresses
+//! gets its traffic. So each claim must follow from the identity:
+//!
+//! | claim | allowed if |
+//! |---|---|
+//! | `agentID` | it is a name of the identity, or a UUID (which nobody else can guess), and no live stream of it belongs to another party |
+//! | `host` | it is a name of the identity |
+//! | `ipv4`, `ipv6` | it is an address in the certificate, or the address that the connection comes from |
+//! | `cidr` | it is one such address, or a name of the identity is on `--default-route-allowed-names` |
+//! | `default-route=true` | a name of the identity is on `--default-route-allowed-names` |
+//!
+//! Names of an identity: by certificate its common name (a kubelet's without `system:node:`, too), DNS names and
+//! URIs; by token the user, and the node's name, the pod's name and the pod's UID that the API server reports for it.
+//! All are compared byte by byte. Where nobody vouches for an agent there is nothing to bind to, and nothing is
+//! judged.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use serve::logs::Peer;
+
+use super::Identity;
+use crate::route::Identifiers;
+
+pub use crate::metrics::Claim;
+
+/// The rules, with the names that may claim wide routes.
+#[derive(Debug, Clone, Default)]
+pub struct Binding {
+    wide: Vec<String>,
+}
+
+/// Claims that do not follow from an identity; not empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims(pub Vec<(Claim, String)>);
+
+impl Binding {
+    /// `wide` is `--default-route-allowed-names`.
+    pub fn new(wide: Vec<String>) -> Self {
+        Self { wide }
+    }
+
+    /// Judges what an agent that connects from `from` claims.
+    ///
+    /// # Errors
+    /// What of it does not follow from who it is.
+    pub fn check(
+        &self,
+        identity: &Identity,
+        agent_id: &str,
+        identifiers: &Identifiers,
+        from: SocketAddr,
+    ) -> Result<(), Claims> {
+        if !identity.is_vouched() {
+            return Ok(());
+        }
+        let is_ours = |ip: IpAddr| {
+            let ip = ip.to_canonical();
+            ip == from.ip().to_canonical() || identity.has_address(ip)
+        };
+        let wide = identity.is_any_of(&self.wide);
+        let mut unfounded = Vec::new();
+        if !identity.is_named(agent_id) && !is_uuid(agent_id) {
+            unfounded.push((Claim::AgentId, agent_id.to_owned()));
+        }
+        // An empty identifier matches nothing. The three keys share one name space: what looks like an address is
+        // judged as one, whatever key it came under.
+        for host in identifiers.hosts.iter().filter(|host| !host.is_empty()) {
+            match host.parse::<IpAddr>() {
+                Ok(ip) if is_ours(ip) => {}
+                Ok(_) => unfounded.push((Claim::Address, host.to_string())),
+                Err(_) if identity.is_named(host) => {}
+                Err(_) => unfounded.push((Claim::Host, host.to_string())),
+            }
+        }
+        for network in &identifiers.networks {
+            let single = network.prefix_len() == network.max_prefix_len() && is_ours(network.addr());
+            if !single && !wide {
+                unfounded.push((Claim::Network, network.to_string()));
+            }
+        }
+        if identifiers.default_route && !wide {
+            unfounded.push((Claim::DefaultRoute, "true".to_owned()));
+        }
+        if unfounded.is_empty() { Ok(()) } else { Err(Claims(unfounded)) }
+    }
+}
+
+/// 8-4-4-4-12 hexadecimal digits.
+fn is_uuid(text: &str) -> bool {
+    let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
+    let fits = |(at, byte): (usize, u8)| if dash(at) { byte == b'-' } else { byte.is_ascii_hexdigit() };
+    text.len() == 36 && text.bytes().enumerate().all(fits)
+}
+
+impl fmt::Display for Claims {
+    /// The first few, made harmless: an agent chose them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (claim, value)) in self.0.iter().take(4).enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}", claim.name(), Peer(value))?;
+        }
+        match self.0.len().saturating_sub(4) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use cluster::api::User;
+    use transport::tls::PeerIdentity;
+
+    use super::*;
+
+    const FROM: &str = "[::ffff:10.0.0.7]:1234";
+    const UUID: &str = "6f1c1c0e-5b0a-4f0e-9d7e-0123456789ab";
+
+    fn unfounded(identity: &Identity, wide: &[&str], agent_id: &str, identifiers: &str) -> Vec<String> {
+        let binding = Binding::new(wide.iter().map(|name| (*name).to_owned()).collect());
+        let identifiers = Identifiers::parse(identifiers).unwrap();
+        match binding.check(identity, agent_id, &identifiers, FROM.parse().unwrap()) {
+            Ok(()) => Vec::new(),
+            Err(Claims(claims)) => {
+                claims.into_iter().map(|(claim, value)| format!("{}={value}", claim.name())).collect()
+            }
+        }
+    }
+
+    fn token(node: &str) -> Identity {
+        let fact = |name: &str, value: &str| {
+            (format!("authentication.kubernetes.io/{name}"), vec![value.to_owned()])
+        };
+        let extra =
+            BTreeMap::from([fact("node-name", node), fact("pod-name", "agent-x"), fact("pod-uid", "u-1")]);
+        Identity::of_token(&User { username: "system:serviceaccount:kube-system:agent".into(), extra })
+    }
+
+    fn certificate() -> Identity {
+        Identity::of_certificate(&PeerIdentity {
+            common_name: Some("system:node:node-1".into()),
+            dns: vec!["node-1.example".into()],
+            ips: vec!["10.0.0.9".parse().unwrap(), "fd00::9".parse().unwrap()],
+            ..PeerIdentity::default()
+        })
+    }
+
+    #[test]
+    fn a_token_vouches_for_its_node_and_the_connection_for_its_address() {
+        let node = token("node-1");
+        for id in ["node-1", "agent-x", "u-1", UUID] {
+            assert!(
+                unfounded(
+                    &node,
+                    &[],
+                    id,
+                    "host=node-1&ipv4=10.0.0.7&host=&ipv4=::ffff:10.0.0.7&cidr=10.0.0.7/32"
+                )
+                .is_empty(),
+                "{id}"
+            );
+        }
+        let rows = [
+            ("node-2", "", "agent_id=node-2"),
+            (UUID, "host=node-2", "host=node-2"),
+            (UUID, "host=Node-1", "host=Node-1"),
+            (UUID, "ipv4=10.0.0.8", "address=10.0.0.8"),
+            (UUID, "host=10.0.0.8", "address=10.0.0.8"),
+            (UUID, "ipv4=node-2", "host=node-2"),
+            (UUID, "ipv4=010.0.0.7", "host=010.0.0.7"),
+            (UUID, "cidr=10.0.0.0/8", "network=10.0.0.0/8"),
+            (UUID, "cidr=10.0.0.8/32", "network=10.0.0.8/32"),
+            (UUID, "default-route=true", "default_route=true"),
+        ];
+        for (id, identifiers, want) in rows {
+            assert_eq!(unfounded(&node, &[], id, identifiers), [want], "{identifiers}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_vouches_for_its_names_and_addresses() {
+        let node = certificate();
+        for id in ["system:node:node-1", "node-1", "node-1.example"] {
+            assert!(
+                unfounded(&node, &[], id, "host=node-1&ipv4=10.0.0.9&ipv6=fd00:0::9&ipv4=10.0.0.7")
+                    .is_empty(),
+                "{id}"
+            );
+        }
+        assert_eq!(unfounded(&node, &[], "node-2", "host=node-2&ipv4=10.0.0.10").len(), 3);
+    }
+
+    #[test]
+    fn wide_routes_are_for_those_on_the_list() {
+        for wide in ["node-1", "system:serviceaccount:kube-system:agent"] {
+            assert!(
+                unfounded(&token("node-1"), &[wide], UUID, "default-route=true&cidr=10.0.0.0/8").is_empty()
+            );
+        }
+        assert_eq!(
+            unfounded(&token("node-1"), &["node-2"], UUID, "default-route=true&cidr=10.0.0.0/8").len(),
+            2
+        );
+    }
+
+    #[test]
+    fn where_nobody_vouches_nothing_is_judged() {
+        assert!(unfounded(&Identity::nobody(), &[], "x", "host=y&default-route=true").is_empty());
+    }
+
+    #[test]
+    fn claims_are_shown_harmless_and_few() {
+        let identifiers = (0..6).map(|n| format!("host=h{n}%0a")).collect::<Vec<_>>().join("&");
+        let identifiers = Identifiers::parse(&identifiers).unwrap();
+        let claims =
+            Binding::default().check(&token("n"), UUID, &identifiers, FROM.parse().unwrap()).unwrap_err();
+        assert_eq!(claims.to_string(), "host h0\\n, host h1\\n, host h2\\n, host h3\\n and 2 more");
+    }
+
+    #[test]
+    fn parties_are_told_apart_by_node_not_by_pod() {
+        assert_eq!(token("node-1").key(), token("node-1").key());
+        assert_ne!(token("node-1").key(), token("node-2").key());
+        assert_ne!(certificate().key(), token("node-1").key());
+    }
+}

@@ -1,0 +1,146 @@
+//! Verdicts of a while ago, by the SHA-256 of the token.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cluster::Moment;
+use tokio::time::Instant;
+
+use super::Identity;
+
+/// How long a yes holds at most, and never beyond the token's own end.
+pub(super) const YES_HOLDS: Duration = Duration::from_secs(60);
+/// How long a no holds.
+pub(super) const NO_HOLDS: Duration = Duration::from_secs(5);
+/// Yeses kept: as many as there may be agents. Noes have room of their own, so that garbage evicts nobody.
+const MOST_YES: usize = 16_384;
+const MOST_NO: usize = 4_096;
+
+/// A token's hash.
+pub(super) type Key = [u8; 32];
+
+/// The key of a token.
+pub(super) fn key(token: &str) -> Key {
+    let mut key = Key::default();
+    key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+    key
+}
+
+/// Verdicts with their ends.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    yes: Shelf<Arc<Identity>>,
+    no: Shelf<Arc<str>>,
+}
+
+impl Cache {
+    pub(super) fn get(&self, key: &Key) -> Option<Result<Arc<Identity>, Arc<str>>> {
+        let now = Instant::now();
+        self.yes.get(key, now).map(Ok).or_else(|| self.no.get(key, now).map(Err))
+    }
+
+    /// A yes, for a token that ends after `left` (as far as is known).
+    pub(super) fn put_yes(&mut self, key: Key, identity: Arc<Identity>, left: Option<Duration>) {
+        let now = Instant::now();
+        self.no.entries.remove(&key);
+        self.yes.put(key, identity, now, now + left.unwrap_or(YES_HOLDS).min(YES_HOLDS), MOST_YES);
+    }
+
+    pub(super) fn put_no(&mut self, key: Key, why: Arc<str>) {
+        let now = Instant::now();
+        self.yes.entries.remove(&key);
+        self.no.put(key, why, now, now + NO_HOLDS, MOST_NO);
+    }
+}
+
+#[derive(Debug)]
+struct Shelf<V> {
+    entries: HashMap<Key, (V, Instant)>,
+}
+
+impl<V> Default for Shelf<V> {
+    fn default() -> Self {
+        Self { entries: HashMap::new() }
+    }
+}
+
+impl<V: Clone> Shelf<V> {
+    fn get(&self, key: &Key, now: Instant) -> Option<V> {
+        self.entries.get(key).filter(|(_, end)| *end > now).map(|(value, _)| value.clone())
+    }
+
+    fn put(&mut self, key: Key, value: V, now: Instant, end: Instant, most: usize) {
+        if self.entries.len() >= most {
+            self.entries.retain(|_, (_, end)| *end > now);
+        }
+        if self.entries.len() >= most {
+            // Rare: everything is fresh. Whoever ends soonest goes.
+            let soonest = self.entries.iter().min_by_key(|(_, (_, end))| *end).map(|(key, _)| *key);
+            soonest.and_then(|key| self.entries.remove(&key));
+        }
+        self.entries.insert(key, (value, end));
+    }
+}
+
+/// How long a token lasts by its own word, the claim `exp` of a JWT. It was not verified, and only shortens.
+pub(super) fn left(token: &str, now: Moment) -> Option<Duration> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?.trim_end_matches('=')).ok()?;
+    let claims: serde_json::Value = serde_json::from_slice(&claims).ok()?;
+    let expires = claims.get("exp")?.as_f64().filter(|at| (0.0..1e11).contains(at))?;
+    #[expect(clippy::cast_possible_truncation, reason = "in range")]
+    Some(Moment::from_seconds(expires as i64).since(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jwt(claims: &str) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
+    }
+
+    #[test]
+    fn a_tokens_own_end_is_read() {
+        let now = Moment::from_seconds(1_000);
+        let rows = [
+            (jwt(r#"{"exp":1010}"#), Some(10)),
+            (jwt(r#"{"exp":1010.9,"aud":["x"]}"#), Some(10)),
+            (jwt(r#"{"exp":900}"#), Some(0)),
+            (jwt(r#"{"exp":"1010"}"#), None),
+            (jwt(r#"{"exp":1e300}"#), None),
+            (jwt("{}"), None),
+            ("opaque".into(), None),
+            ("a.%.c".into(), None),
+            (String::new(), None),
+        ];
+        for (token, seconds) in rows {
+            assert_eq!(left(&token, now), seconds.map(Duration::from_secs), "{token}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn verdicts_end_and_garbage_evicts_no_yes() {
+        let mut cache = Cache::default();
+        let who = Arc::new(Identity::nobody());
+        cache.put_yes(key("long"), Arc::clone(&who), Some(Duration::from_secs(3_600)));
+        cache.put_yes(key("short"), Arc::clone(&who), Some(Duration::from_secs(20)));
+        cache.put_yes(key("over"), who, Some(Duration::ZERO));
+        for n in 0..MOST_NO * 2 {
+            cache.put_no(key(&format!("garbage {n}")), "no".into());
+        }
+        assert_eq!(cache.no.entries.len(), MOST_NO);
+        let is_yes =
+            |cache: &Cache, token: &str| cache.get(&key(token)).is_some_and(|verdict| verdict.is_ok());
+        assert!(is_yes(&cache, "long") && is_yes(&cache, "short") && !is_yes(&cache, "over"));
+        assert!(cache.get(&key(&format!("garbage {}", MOST_NO * 2 - 1))).is_some());
+        tokio::time::advance(Duration::from_secs(21)).await;
+        assert!(is_yes(&cache, "long") && !is_yes(&cache, "short"));
+        assert!(cache.get(&key(&format!("garbage {}", MOST_NO * 2 - 1))).is_none());
+        tokio::time::advance(Duration::from_secs(40)).await;
+        assert!(!is_yes(&cache, "long"));
+    }
+}

@@ -1,0 +1,114 @@
+//! What a review of a token means.
+
+use std::sync::Arc;
+
+use cluster::TokenReview;
+
+use super::Identity;
+
+/// Whose tokens let an agent in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// `--agent-namespace`.
+    pub namespace: String,
+    /// `--agent-service-account`.
+    pub service_account: String,
+    /// `--authentication-audience`.
+    pub audience: String,
+}
+
+impl Expected {
+    /// Judges a review; the error is Go's text. `token` is what was reviewed: no text of the API's may repeat it.
+    pub(super) fn judge(&self, review: &TokenReview, token: &str) -> Result<Arc<Identity>, String> {
+        if !review.error.is_empty() {
+            return Err(format!("lookup failed: {}", review.error.replace(token, "(the token)")));
+        }
+        if !review.authenticated {
+            return Err("lookup failed: service account jwt not valid".into());
+        }
+        let parts: Vec<&str> = review.user.username.split(':').collect();
+        let [system, kind, namespace, account] = parts.as_slice() else {
+            return Err("lookup failed: unexpected username format".into());
+        };
+        if (*system, *kind) != ("system", "serviceaccount") {
+            return Err("lookup failed: username returned is not a service account".into());
+        }
+        if *namespace != self.namespace {
+            return Err(unexpected("namespace", namespace, &self.namespace));
+        }
+        if *account != self.service_account {
+            return Err(unexpected("service account", account, &self.service_account));
+        }
+        // An authenticator that knows nothing of audiences names none: the token may be for anybody.
+        if !review.audiences.contains(&self.audience) {
+            return Err(format!("lookup failed: the token is not for audience {:?}", self.audience));
+        }
+        Ok(Arc::new(Identity::of_token(&review.user)))
+    }
+}
+
+fn unexpected(what: &str, found: &str, expected: &str) -> String {
+    format!("lookup failed: incoming request from {found:?} {what}. Expected {expected:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::api::User;
+
+    use super::*;
+
+    #[test]
+    fn verdicts_and_texts_are_gos() {
+        let expected = Expected {
+            namespace: "kube-system".into(),
+            service_account: "agent".into(),
+            audience: "aud".into(),
+        };
+        let good = TokenReview {
+            authenticated: true,
+            user: User { username: "system:serviceaccount:kube-system:agent".into(), ..User::default() },
+            audiences: vec!["other".into(), "aud".into()],
+            error: String::new(),
+        };
+        let named = |name: &str| TokenReview {
+            user: User { username: name.into(), ..User::default() },
+            ..good.clone()
+        };
+        assert!(expected.judge(&good, "canary").unwrap().is_vouched());
+        let rows = [
+            (
+                TokenReview { authenticated: false, ..good.clone() },
+                "lookup failed: service account jwt not valid",
+            ),
+            (
+                TokenReview { error: "canary has expired".into(), ..good.clone() },
+                "lookup failed: (the token) has expired",
+            ),
+            (named("system:serviceaccount:kube-system"), "lookup failed: unexpected username format"),
+            (named("system:serviceaccount:kube-system:agent:x"), "lookup failed: unexpected username format"),
+            (
+                named("system:node:kube-system:agent"),
+                "lookup failed: username returned is not a service account",
+            ),
+            (
+                named("system:serviceaccount:other:agent"),
+                "lookup failed: incoming request from \"other\" namespace. Expected \"kube-system\"",
+            ),
+            (
+                named("system:serviceaccount:kube-system:other"),
+                "lookup failed: incoming request from \"other\" service account. Expected \"agent\"",
+            ),
+            (
+                TokenReview { audiences: vec!["other".into()], ..good.clone() },
+                "lookup failed: the token is not for audience \"aud\"",
+            ),
+            (
+                TokenReview { audiences: vec![], ..good.clone() },
+                "lookup failed: the token is not for audience \"aud\"",
+            ),
+        ];
+        for (review, text) in rows {
+            assert_eq!(expected.judge(&review, "canary").unwrap_err(), text);
+        }
+    }
+}

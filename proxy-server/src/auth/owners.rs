@@ -1,0 +1,53 @@
+//! Whose an agent id is: for as long as a stream of it lives, the party's that brought it first.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Identity;
+
+/// Agent ids with their owners. Clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct Owners(Arc<Mutex<HashMap<Arc<str>, Owner>>>);
+
+#[derive(Debug)]
+struct Owner {
+    key: Arc<str>,
+    streams: usize,
+}
+
+/// A stream's share in an agent id.
+#[derive(Debug)]
+#[must_use = "the agent id is free again when this is dropped"]
+pub struct Owned {
+    owners: Owners,
+    agent_id: Arc<str>,
+}
+
+impl Owners {
+    /// A share in `agent_id`; `None` if it is another party's now.
+    pub fn claim(&self, agent_id: &Arc<str>, identity: &Identity) -> Option<Owned> {
+        let mut owners = self.0.lock();
+        let owner = owners
+            .entry(Arc::clone(agent_id))
+            .or_insert_with(|| Owner { key: Arc::clone(identity.key()), streams: 0 });
+        if owner.key != *identity.key() {
+            return None;
+        }
+        owner.streams += 1;
+        Some(Owned { owners: self.clone(), agent_id: Arc::clone(agent_id) })
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let mut owners = self.owners.0.lock();
+        if let Some(owner) = owners.get_mut(&self.agent_id) {
+            owner.streams -= 1;
+            if owner.streams == 0 {
+                owners.remove(&self.agent_id);
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Shows tokens to the Kubernetes API: each once at a time, few at once, never for long.
+//!
+//! ```text
+//!   ask ── cached ──────────────────────────────▶ yes / no
+//!    └─ under way already: wait for its outcome ─▶ the same
+//!    └─ a flight of its own: 32 at once, 10 s ───▶ yes / no, cached; or nobody can tell
+//! ```
+//!
+//! A flight goes on when those who wait for it leave, so that an agent with little patience cannot have the same
+//! question asked again and again.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{ApiError, Client, Clock, TokenReview};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+use super::bearer::Token;
+use super::cache::{self, Cache, Key};
+use super::{Expected, Identity};
+use crate::metrics::{Metrics, ReviewResult};
+
+/// Reviews at once.
+const AT_ONCE: usize = 32;
+/// Reviews that wait for their turn, those included; more are told at once that nobody can tell.
+const MOST_FLIGHTS: usize = 4_096;
+/// How long one may take, its turn included.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Reviews a token. [`ApiReview`] in production.
+pub trait Review: Send + Sync + 'static {
+    /// Asks whose a token is.
+    fn review(&self, token: &str) -> impl Future<Output = Result<TokenReview, ApiError>> + Send;
+}
+
+/// Reviews by the Kubernetes API.
+#[derive(Debug)]
+pub struct ApiReview {
+    client: Client,
+    audience: String,
+}
+
+impl ApiReview {
+    /// Reviews tokens for an audience.
+    pub fn new(client: Client, audience: String) -> Self {
+        Self { client, audience }
+    }
+}
+
+impl Review for ApiReview {
+    async fn review(&self, token: &str) -> Result<TokenReview, ApiError> {
+        self.client.review_token(token, &self.audience, LIMIT).await
+    }
+}
+
+/// What became of a question.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// An agent's.
+    Yes(Arc<Identity>),
+    /// Not an agent's, and why.
+    No(Arc<str>),
+    /// The API could not be asked.
+    NobodyCanTell,
+}
+
+/// Judges tokens.
+pub struct Reviewer<R> {
+    shared: Arc<Shared<R>>,
+    recheck_every: Option<Duration>,
+}
+
+struct Shared<R> {
+    review: R,
+    expected: Expected,
+    clock: Clock,
+    turns: Semaphore,
+    metrics: Metrics,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    cache: Cache,
+    flights: HashMap<Key, watch::Receiver<Option<Verdict>>>,
+}
+
+/// Takes its flight off the list, however it ends.
+struct Flight<R> {
+    shared: Arc<Shared<R>>,
+    key: Key,
+}
+
+impl<R> Drop for Flight<R> {
+    fn drop(&mut self) {
+        self.shared.state.lock().flights.remove(&self.key);
+    }
+}
+
+impl<R: Review> Reviewer<R> {
+    /// A judge with an empty memory. `recheck_every`: how often tokens of long streams are shown again.
+    pub fn new(
+        review: R,
+        expected: Expected,
+        clock: Clock,
+        metrics: Metrics,
+        recheck_every: Option<Duration>,
+    ) -> Self {
+        let (turns, state) = (Semaphore::new(AT_ONCE), Mutex::default());
+        let shared = Arc::new(Shared { review, expected, clock, turns, metrics, state });
+        Self { shared, recheck_every }
+    }
+
+    pub(super) fn recheck_every(&self) -> Option<Duration> {
+        self.recheck_every
+    }
+
+    /// Whose a token is. Bounded in time.
+    pub async fn ask(&self, token: &Token) -> Verdict {
+        let key = cache::key(token.reveal());
+        let mut outcome = {
+            let mut state = self.shared.state.lock();
+            match state.cache.get(&key) {
+                Some(Ok(identity)) => return Verdict::Yes(identity),
+                Some(Err(why)) => return Verdict::No(why),
+                None => {}
+            }
+            match state.flights.get(&key) {
+                Some(under_way) => under_way.clone(),
+                None if state.flights.len() >= MOST_FLIGHTS => return Verdict::NobodyCanTell,
+                None => {
+                    let (tell, outcome) = watch::channel(None);
+                    state.flights.insert(key, outcome.clone());
+                    let flight = Flight { shared: Arc::clone(&self.shared), key };
+                    tokio::spawn(fly(flight, token.clone(), tell));
+                    outcome
+                }
+            }
+        };
+        let told = outcome.wait_for(Option::is_some).await;
+        // A flight that ended without a word has panicked.
+        told.ok().and_then(|verdict| verdict.clone()).unwrap_or(Verdict::NobodyCanTell)
+    }
+}
+
+async fn fly<R: Review>(flight: Flight<R>, token: Token, tell: watch::Sender<Option<Verdict>>) {
+    let shared = &flight.shared;
+    let asked = async {
+        // Never closed.
+        let _turn = shared.turns.acquire().await;
+        shared.review.review(token.reveal()).await
+    };
+    let (verdict, result) = match timeout(LIMIT, asked).await {
+        Ok(Ok(review)) => match shared.expected.judge(&review, token.reveal()) {
+            Ok(identity) => {
+                let left = cache::left(token.reveal(), shared.clock.now());
+                shared.state.lock().cache.put_yes(flight.key, Arc::clone(&identity), left);
+                (Verdict::Yes(identity), ReviewResult::Accepted)
+            }
+            Err(why) => {
+                let why: Arc<str> = why.into();
+                shared.state.lock().cache.put_no(flight.key, Arc::clone(&why));
+                (Verdict::No(why), ReviewResult::Refused)
+            }
+        },
+        Ok(Err(error)) => {
+            tracing::error!(%error, "An agent's token could not be reviewed; the agent is to try again");
+            (Verdict::NobodyCanTell, ReviewResult::Failed)
+        }
+        Err(_) => {
+            tracing::error!(limit = ?LIMIT, "An agent's token was not reviewed in time; the agent is to try again");
+            (Verdict::NobodyCanTell, ReviewResult::Failed)
+        }
+    };
+    shared.metrics.token_reviews.count(result);
+    tell.send_replace(Some(verdict));
+}
+
+impl<R> std::fmt::Debug for Reviewer<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reviewer").field("expected", &self.shared.expected).finish_non_exhaustive()
+    }
+}

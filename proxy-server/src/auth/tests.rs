@@ -1,0 +1,286 @@
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cluster::api::User;
+use cluster::{ApiError, Clock, Moment, TokenReview};
+use http::HeaderValue;
+use http::header::AUTHORIZATION;
+use parking_lot::Mutex;
+use serve::metrics::{Exposition, Registry};
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::metrics::Metrics;
+
+const NOW: i64 = 1_000_000;
+const USER: &str = "system:serviceaccount:kube-system:agent";
+
+/// An API in memory.
+#[derive(Debug, Default)]
+struct Api {
+    answers: Mutex<HashMap<String, TokenReview>>,
+    down: Mutex<bool>,
+    delay: Duration,
+    asked: AtomicUsize,
+    at_once: AtomicUsize,
+    most_at_once: AtomicUsize,
+}
+
+impl Api {
+    fn knows(&self, token: &str, username: &str) {
+        let user = User { username: username.into(), ..User::default() };
+        let review =
+            TokenReview { authenticated: true, user, audiences: vec!["aud".into()], error: String::new() };
+        self.answers.lock().insert(token.into(), review);
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Review for Arc<Api> {
+    async fn review(&self, token: &str) -> Result<TokenReview, ApiError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let now = self.at_once.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_at_once.fetch_max(now, Ordering::Relaxed);
+        sleep(self.delay).await;
+        self.at_once.fetch_sub(1, Ordering::Relaxed);
+        if *self.down.lock() {
+            return Err(ApiError::Unreachable { at: "test".into(), why: "down".into() });
+        }
+        Ok(self.answers.lock().get(token).cloned().unwrap_or_default())
+    }
+}
+
+fn auth(api: &Arc<Api>, recheck: Option<Duration>) -> (AgentAuth<Arc<Api>>, Exposition) {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let expected =
+        Expected { namespace: "kube-system".into(), service_account: "agent".into(), audience: "aud".into() };
+    let began = Instant::now();
+    let clock = Clock::new(move || Moment::from_seconds(NOW).plus(began.elapsed()));
+    let reviewer = Reviewer::new(Arc::clone(api), expected, clock, metrics, recheck);
+    (AgentAuth::tokens(reviewer), Exposition::new(registry))
+}
+
+fn peer() -> AgentPeer {
+    AgentPeer::new("127.0.0.1:1".parse().unwrap(), None)
+}
+
+async fn admit(auth: &AgentAuth<Arc<Api>>, values: &[&str]) -> Result<Admitted<Arc<Api>>, Refused> {
+    let mut metadata = HeaderMap::new();
+    for value in values {
+        metadata.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+    }
+    let admitted = auth.admit(&mut metadata, &peer()).await;
+    assert!(metadata.is_empty(), "the token stays in the metadata");
+    admitted
+}
+
+async fn refusal(auth: &AgentAuth<Arc<Api>>, values: &[&str]) -> (Code, String) {
+    let Refused { code, text } = admit(auth, values).await.unwrap_err();
+    (code, text)
+}
+
+/// A token that ends that many seconds from the test's start.
+fn jwt(name: &str, seconds: i64) -> String {
+    let claims = format!("{{\"sub\":\"{name}\",\"exp\":{}}}", NOW + seconds);
+    format!("e30.{}.{name}", URL_SAFE_NO_PAD.encode(claims))
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_gos() {
+    let api = Arc::new(Api::default());
+    api.knows("good", USER);
+    api.knows("other", "system:serviceaccount:kube-system:other");
+    let (auth, _) = auth(&api, None);
+    let validate = "Failed to validate authentication token, err:lookup failed: ";
+    let long = format!("Bearer {}", "x".repeat(20_000));
+    let rows: [(&[&str], String); 8] = [
+        (&[], "Authentication context was not found in metadata".into()),
+        (&["Bearer good", "Bearer good"], "too many (2) tokens are received".into()),
+        (&["bearer good"], "received token does not have \"Bearer \" prefix".into()),
+        (&["good"], "received token does not have \"Bearer \" prefix".into()),
+        (&["Bearer bad"], format!("{validate}service account jwt not valid")),
+        (
+            &["Bearer other"],
+            format!("{validate}incoming request from \"other\" service account. Expected \"agent\""),
+        ),
+        (&["Bearer "], "Failed to validate authentication token, err:the token is empty or too long".into()),
+        (&[&long], "Failed to validate authentication token, err:the token is empty or too long".into()),
+    ];
+    for (values, text) in rows {
+        assert_eq!(refusal(&auth, values).await, (Code::Unknown, text));
+    }
+    assert_eq!(api.asked(), 2, "nothing else reached the API");
+    assert!(admit(&auth, &["Bearer good"]).await.unwrap().identity.is_named(USER));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_yes_holds_a_minute_and_never_beyond_the_tokens_end() {
+    let api = Arc::new(Api::default());
+    let (long, short) = (jwt("long", 3_600), jwt("short", 20));
+    api.knows(&long, USER);
+    api.knows(&short, USER);
+    let (auth, _) = auth(&api, None);
+    let (long, short) = (format!("Bearer {long}"), format!("Bearer {short}"));
+    for _ in 0..5 {
+        admit(&auth, &[&long]).await.unwrap();
+        admit(&auth, &[&short]).await.unwrap();
+    }
+    assert_eq!(api.asked(), 2);
+    api.answers.lock().clear();
+    sleep(Duration::from_secs(19)).await;
+    admit(&auth, &[&short]).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    admit(&auth, &[&short]).await.unwrap_err();
+    admit(&auth, &[&long]).await.unwrap();
+    assert_eq!(api.asked(), 3);
+    sleep(Duration::from_secs(40)).await;
+    admit(&auth, &[&long]).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_no_holds_five_seconds() {
+    let api = Arc::new(Api::default());
+    let (auth, _) = auth(&api, None);
+    for _ in 0..9 {
+        admit(&auth, &["Bearer soon"]).await.unwrap_err();
+    }
+    api.knows("soon", USER);
+    sleep(Duration::from_secs(4)).await;
+    admit(&auth, &["Bearer soon"]).await.unwrap_err();
+    assert_eq!(api.asked(), 1);
+    sleep(Duration::from_secs(2)).await;
+    admit(&auth, &["Bearer soon"]).await.unwrap();
+    assert_eq!(api.asked(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_question_for_a_token_and_at_most_32_at_once() {
+    let api = Arc::new(Api { delay: Duration::from_secs(1), ..Api::default() });
+    for n in 0..100 {
+        api.knows(&format!("t{n}"), USER);
+    }
+    let (auth, _) = auth(&api, None);
+    let mut all = tokio::task::JoinSet::new();
+    for n in 0..1_000 {
+        let auth = auth.clone();
+        all.spawn(async move { admit(&auth, &[&format!("Bearer t{}", n % 100)]).await.is_ok() });
+    }
+    let began = Instant::now();
+    assert!(all.join_all().await.into_iter().all(|admitted| admitted));
+    assert_eq!(api.asked(), 100);
+    assert_eq!(api.most_at_once.load(Ordering::Relaxed), 32);
+    assert_eq!(began.elapsed().as_secs(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_does_not_stop_the_question() {
+    let api = Arc::new(Api { delay: Duration::from_secs(5), ..Api::default() });
+    api.knows("t", USER);
+    let (auth, _) = auth(&api, None);
+    for _ in 0..4 {
+        let impatient = tokio::time::timeout(Duration::from_secs(1), admit(&auth, &["Bearer t"])).await;
+        assert!(impatient.is_err());
+    }
+    sleep(Duration::from_secs(2)).await;
+    admit(&auth, &["Bearer t"]).await.unwrap();
+    assert_eq!(api.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_that_is_down_is_unavailable_and_known_agents_come_in() {
+    let api = Arc::new(Api::default());
+    api.knows("known", USER);
+    api.knows("new", USER);
+    let (auth, exposition) = auth(&api, None);
+    admit(&auth, &["Bearer known"]).await.unwrap();
+    *api.down.lock() = true;
+    sleep(Duration::from_secs(30)).await;
+    admit(&auth, &["Bearer known"]).await.unwrap();
+    let (code, text) = refusal(&auth, &["Bearer new"]).await;
+    assert_eq!(code, Code::Unavailable);
+    assert!(text.contains("cannot be asked now") && !text.contains("down"), "{text}");
+    *api.down.lock() = false;
+    admit(&auth, &["Bearer new"]).await.unwrap();
+    let scrape = exposition.scrape();
+    for (result, count) in [("accepted", 2), ("failed", 1)] {
+        let line = format!("token_reviews_total{{result=\"{result}\"}} {count}");
+        assert!(scrape.contains(&line), "{line} in {scrape}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_that_hangs_is_unavailable_after_ten_seconds() {
+    let api = Arc::new(Api { delay: Duration::from_secs(3_600), ..Api::default() });
+    let (auth, _) = auth(&api, None);
+    let began = Instant::now();
+    let mut all = tokio::task::JoinSet::new();
+    for n in 0..100 {
+        let auth = auth.clone();
+        all.spawn(async move { refusal(&auth, &[&format!("Bearer t{n}")]).await.0 });
+    }
+    sleep(Duration::from_secs(9)).await;
+    assert_eq!(api.asked(), 32, "the others wait for their turn");
+    assert!(all.join_all().await.into_iter().all(|code| code == Code::Unavailable));
+    assert_eq!(began.elapsed().as_secs(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_streams_token_is_asked_about_again() {
+    let api = Arc::new(Api::default());
+    api.knows("t", USER);
+    let (auth, _) = auth(&api, Some(Duration::from_secs(120)));
+    let recheck = admit(&auth, &["Bearer t"]).await.unwrap().recheck.unwrap();
+    assert!(!format!("{recheck:?}").contains("\"t\""));
+    let began = Instant::now();
+    let revoke = async {
+        sleep(Duration::from_secs(500)).await;
+        *api.down.lock() = true;
+        sleep(Duration::from_secs(500)).await;
+        *api.down.lock() = false;
+        api.answers.lock().clear();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        why = recheck.refused() => assert_eq!(&*why, "lookup failed: service account jwt not valid"),
+        () = revoke => unreachable!(),
+    }
+    assert_eq!(began.elapsed().as_secs(), 1_080, "the first look behind the revocation");
+    let (without, _) = self::auth(&api, None);
+    api.knows("t", USER);
+    assert!(admit(&without, &["Bearer t"]).await.unwrap().recheck.is_none());
+}
+
+#[tokio::test]
+async fn certificates_need_an_allowed_name() {
+    let auth: AgentAuth = AgentAuth::certificates(AllowedNames::new(vec!["node-1".into()]));
+    let with = |name: &str| {
+        let certificate = PeerIdentity { common_name: Some(name.into()), ..PeerIdentity::default() };
+        AgentPeer::new("127.0.0.1:1".parse().unwrap(), Some(certificate))
+    };
+    let admitted = auth.admit(&mut HeaderMap::new(), &with("node-1")).await.unwrap();
+    assert!(admitted.identity.is_named("node-1") && admitted.recheck.is_none());
+    let refused = auth.admit(&mut HeaderMap::new(), &with("node-2")).await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied);
+    assert_eq!(auth.admit(&mut HeaderMap::new(), &peer()).await.unwrap_err().code, Code::PermissionDenied);
+}
+
+#[test]
+fn an_agent_id_is_its_first_partys_while_it_lives() {
+    let of = |name: &str| {
+        Identity::of_certificate(&PeerIdentity { common_name: Some(name.into()), ..PeerIdentity::default() })
+    };
+    let (owners, id): (Owners, Arc<str>) = (Owners::default(), "id".into());
+    let first = owners.claim(&id, &of("a")).unwrap();
+    let second = owners.claim(&id, &of("a")).unwrap();
+    assert!(owners.claim(&id, &of("b")).is_none());
+    drop(first);
+    assert!(owners.claim(&id, &of("b")).is_none());
+    drop(second);
+    assert!(owners.claim(&id, &of("b")).is_some());
+}

@@ -1,0 +1,178 @@
+//! Expired leases of others: judged and deleted.
+//!
+//! A lease's times are the word of another machine's clock, and may be hours off ours. So a lease is deleted only
+//! when it says that it is over *and* was seen unchanged for as long as it lasts, by our own steady clock; or when
+//! it was seen unchanged for twice as long, whatever it says. (Go deletes by the wall clock alone: a server whose
+//! clock is ahead deletes every other's lease, every 15 s.) Whoever lives renews twice in that time.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use cluster::{Freshness, Lease, Leases, Moment, lease};
+use serve::metrics::ApiCalls;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{LEASE_SECONDS, LeaseSettings, pause};
+use crate::metrics::Metrics;
+
+/// Looks for expired leases and deletes them.
+pub(super) struct Collector {
+    leases: Leases,
+    settings: LeaseSettings,
+    metrics: Metrics,
+    sightings: Sightings,
+}
+
+impl Collector {
+    pub(super) fn new(leases: Leases, settings: LeaseSettings, metrics: Metrics) -> Self {
+        Self { leases, settings, metrics, sightings: Sightings::default() }
+    }
+
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let began = Instant::now();
+        loop {
+            tokio::select! {
+                () = self.collect(began) => {}
+                () = stop.cancelled() => return,
+            }
+            if !pause(self.settings.collect_every, &stop).await {
+                return;
+            }
+        }
+    }
+
+    async fn collect(&mut self, began: Instant) {
+        let asked = Instant::now();
+        let listed = self.leases.list(&self.settings.selector(), Freshness::Latest).await;
+        observe(&self.metrics.lease_lists, asked, listed.as_ref().map(drop));
+        let leases = match listed {
+            Ok(list) => list.items,
+            Err(error) => {
+                tracing::error!(%error, "Could not list leases to garbage collect");
+                // Nobody could renew either: what was seen before says nothing any more.
+                self.sightings = Sightings::default();
+                return;
+            }
+        };
+        let own = self.settings.name();
+        let others: Vec<Lease> = leases.into_iter().filter(|lease| lease.metadata.name != own).collect();
+        for (name, version) in self.sightings.look(&others, self.settings.clock.now(), began.elapsed()) {
+            let asked = Instant::now();
+            let deleted = self.leases.delete(&name, Some(&version)).await;
+            observe(&self.metrics.lease_deletes, asked, deleted.as_ref().map(drop));
+            match deleted {
+                Ok(()) => {
+                    self.metrics.culled_leases.inc();
+                    tracing::info!(lease = name, "Expired lease deleted");
+                }
+                Err(error) if error.is(404) => tracing::debug!(lease = name, "Lease was already deleted"),
+                Err(error) => tracing::error!(lease = name, %error, "Could not delete lease"),
+            }
+        }
+    }
+}
+
+/// Counts a call if the API answered it; what never arrived has no status to count under (as in Go).
+fn observe(calls: &ApiCalls, asked: Instant, result: Result<(), &cluster::ApiError>) {
+    let (status, reason) = match result {
+        Ok(()) => (200, ""),
+        Err(error) => match error.answer() {
+            Some(answer) => answer,
+            None => return,
+        },
+    };
+    calls.count(status, reason);
+    calls.observe(status, asked.elapsed());
+}
+
+/// Since when each lease was seen as it is.
+#[derive(Debug, Default)]
+struct Sightings(HashMap<String, Sighting>);
+
+#[derive(Debug)]
+struct Sighting {
+    version: String,
+    /// On our steady clock.
+    since: Duration,
+}
+
+impl Sightings {
+    /// Takes a complete list in; the names and versions of those that are expired. `now` is the wall clock,
+    /// `elapsed` the steady one.
+    fn look(&mut self, leases: &[Lease], now: Moment, elapsed: Duration) -> Vec<(String, String)> {
+        let mut before = std::mem::take(&mut self.0);
+        let mut expired = Vec::new();
+        for lease in leases {
+            let (name, version) = (&lease.metadata.name, &lease.metadata.resource_version);
+            let known = before.remove(name).filter(|sighting| sighting.version == *version);
+            let since = known.map_or(elapsed, |sighting| sighting.since);
+            self.0.insert(name.clone(), Sighting { version: version.clone(), since });
+            let unchanged = elapsed.saturating_sub(since);
+            // Without a duration of its own it gets ours: nothing is deleted at first sight.
+            let lasts = Some(lease::duration(lease)).filter(|lasts| !lasts.is_zero());
+            let lasts = lasts.unwrap_or(Duration::from_secs(LEASE_SECONDS.unsigned_abs()));
+            let over = !lease::is_valid(lease, now);
+            if unchanged >= lasts && (over || unchanged >= lasts * 2) {
+                expired.push((name.clone(), version.clone()));
+            }
+        }
+        expired
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_000_000;
+
+    fn lease(name: &str, version: u64, renewed: Option<i64>) -> Lease {
+        let mut lease = Lease::new("n", name);
+        lease.metadata.resource_version = version.to_string();
+        lease.spec.renew_time = renewed.map(Moment::from_seconds);
+        lease.spec.lease_duration_seconds = Some(30);
+        lease
+    }
+
+    /// Looks every 15 s for `steps` times; in which step the lease was found expired.
+    fn found(steps: u64, at: impl Fn(u64) -> Lease) -> Option<u64> {
+        let mut sightings = Sightings::default();
+        (0..steps).find(|step| {
+            let seconds = i64::try_from(step * 15).unwrap();
+            let (now, elapsed) = (Moment::from_seconds(NOW + seconds), Duration::from_secs(step * 15));
+            !sightings.look(&[at(*step)], now, elapsed).is_empty()
+        })
+    }
+
+    #[test]
+    fn who_is_gone_is_found_after_the_lease() {
+        assert_eq!(found(9, |_| lease("a", 1, Some(NOW))), Some(2));
+        assert_eq!(found(9, |_| lease("a", 1, Some(NOW - 5_000))), Some(2));
+        assert_eq!(found(9, |_| lease("a", 1, None)), Some(2));
+    }
+
+    #[test]
+    fn who_renews_stays_whatever_the_clocks_say() {
+        for skew in [0, 3_600, -3_600, 86_400, -86_400] {
+            let renewing = |step: u64| lease("a", step, Some(NOW + skew + i64::try_from(step).unwrap() * 15));
+            assert_eq!(found(50, renewing), None, "{skew}");
+        }
+    }
+
+    #[test]
+    fn who_is_gone_and_was_ahead_of_us_is_found_too() {
+        assert_eq!(found(9, |_| lease("a", 1, Some(NOW + 86_400))), Some(4));
+    }
+
+    #[test]
+    fn a_lease_that_returns_counts_anew() {
+        let mut sightings = Sightings::default();
+        let now = Moment::from_seconds(NOW);
+        let old = [lease("a", 1, Some(NOW - 100))];
+        assert!(sightings.look(&old, now, Duration::ZERO).is_empty());
+        assert!(sightings.look(&[], now, Duration::from_secs(15)).is_empty());
+        assert!(sightings.look(&old, now, Duration::from_secs(30)).is_empty());
+        assert_eq!(sightings.look(&old, now, Duration::from_secs(60)).len(), 1);
+    }
+}

@@ -1,0 +1,125 @@
+//! Our own lease: created, renewed, deleted at the end.
+
+use std::time::Duration;
+
+use cluster::{ApiError, Lease, Leases, Moment};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{LEASE_SECONDS, LeaseSettings, pause};
+
+/// Tries behind the first of a period (client-go's lease controller: 5).
+const RETRIES: u32 = 5;
+/// Pauses before them: doubled each time, up to the second.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(7);
+
+/// Keeps our lease.
+pub(super) struct Renewer {
+    leases: Leases,
+    settings: LeaseSettings,
+    /// The lease as the API last told it to us, to be written over. `None`: it must be read first.
+    held: Option<Lease>,
+    /// The renewal that was last sent, perhaps without an answer: it tells our lease from a successor's.
+    sent: Option<Moment>,
+}
+
+impl Renewer {
+    pub(super) fn new(leases: Leases, settings: LeaseSettings) -> Self {
+        Self { leases, settings, held: None, sent: None }
+    }
+
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            self.renew_insistently(&stop).await;
+            if !pause(self.settings.renew_every, &stop).await {
+                break;
+            }
+        }
+        self.delete().await;
+    }
+
+    /// One renewal with its retries. A call under way is never cut off: whether it was taken decides what is to be
+    /// deleted in the end.
+    async fn renew_insistently(&mut self, stop: &CancellationToken) {
+        for attempt in 0..=RETRIES {
+            if stop.is_cancelled() {
+                return;
+            }
+            let Err(error) = self.renew().await else { return };
+            let lease = self.settings.name();
+            if attempt == RETRIES {
+                tracing::error!(lease, %error, "The lease could not be renewed; trying again in the next period");
+                return;
+            }
+            tracing::debug!(lease, %error, attempt, "The lease could not be renewed");
+            let wait = backoff(attempt).max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn renew(&mut self) -> Result<(), ApiError> {
+        let lease = match self.held.take() {
+            Some(lease) => Some(lease),
+            None => match self.leases.get(&self.settings.name()).await {
+                Ok(lease) => Some(lease),
+                Err(error) if error.is(404) => None,
+                Err(error) => return Err(error),
+            },
+        };
+        let is_new = lease.is_none();
+        let mut lease = lease.unwrap_or_else(|| Lease::new(&self.settings.namespace, &self.settings.name()));
+        let now = self.settings.clock.now();
+        lease.metadata.labels.clone_from(&self.settings.labels);
+        lease.spec.holder_identity = Some(self.settings.server_id.clone());
+        lease.spec.lease_duration_seconds = Some(LEASE_SECONDS);
+        lease.spec.renew_time = Some(now);
+        self.sent = Some(now);
+        let written =
+            if is_new { self.leases.create(&lease).await } else { self.leases.update(&lease).await };
+        self.held = Some(written?);
+        if is_new {
+            tracing::info!(lease = lease.metadata.name, namespace = self.settings.namespace, "Lease created");
+        }
+        Ok(())
+    }
+
+    /// Deletes the lease, if it is the one that we wrote: a successor with the same server id may hold it already.
+    async fn delete(mut self) {
+        let name = self.settings.name();
+        let Some(sent) = self.sent else { return };
+        let mut deleted = match self.held.take() {
+            Some(held) => self.leases.delete(&name, Some(&held.metadata.resource_version)).await,
+            None => self.delete_unless_foreign(&name, sent).await,
+        };
+        if deleted.as_ref().is_err_and(|error| error.is(409)) {
+            deleted = self.delete_unless_foreign(&name, sent).await;
+        }
+        match deleted {
+            Ok(()) => tracing::info!(lease = name, "Lease deleted"),
+            Err(error) if error.is(404) => {}
+            Err(error) => {
+                tracing::warn!(lease = name, %error, "The lease could not be deleted; it expires within 30 s")
+            }
+        }
+    }
+
+    async fn delete_unless_foreign(&self, name: &str, sent: Moment) -> Result<(), ApiError> {
+        let there = self.leases.get(name).await?;
+        if there.spec.renew_time != Some(sent) {
+            tracing::info!(
+                lease = name,
+                "The lease belongs to another process with our server id, and stays"
+            );
+            return Ok(());
+        }
+        self.leases.delete(name, Some(&there.metadata.resource_version)).await
+    }
+}
+
+fn backoff(attempt: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(attempt)).min(LONGEST_PAUSE)
+}
