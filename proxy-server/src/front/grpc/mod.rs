@@ -72,7 +72,7 @@ impl<D: Dial> GrpcFrontend<D> {
                 let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
                 // The Go client registers its connection only after it has handed out the DIAL_RSP: DATA that comes
                 // sooner is answered by CLOSE_REQ, and a CLOSE_RSP is lost.
-                connection.attach(Box::new(GrpcLocal::new(stream, Hold::by_time(), account)));
+                connection.attach(Box::new(GrpcLocal::new(stream, Hold::registered(), account)));
             }
             Err(failure) => {
                 tracing::info!(

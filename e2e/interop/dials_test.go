@@ -1,0 +1,141 @@
+package interop
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// wantRefusal dials and wants to be told one of those texts: of the gRPC front the agent's own, of the HTTP CONNECT
+// front the status, because kube-apiserver sees no more.
+func wantRefusal(ctx context.Context, b *bench, address string, limit time.Duration, text string, status int) (string, error) {
+	began := time.Now()
+	conn, err := dialWithin(ctx, limit, b.dial, address)
+	took := time.Since(began)
+	if err == nil {
+		go conn.Close()
+		return "", fault("text", "a dial to %s succeeded", address)
+	}
+	wanted := text
+	if !b.cell.front.grpc() {
+		wanted = fmt.Sprintf("code %d", status)
+	}
+	if took >= limit {
+		return "", fault("time", "no answer in %s: %w", limit, err)
+	}
+	if !strings.Contains(err.Error(), wanted) {
+		return "", fault("text", "%q does not say %q", err, wanted)
+	}
+	return fmt.Sprintf("%d ms", took.Milliseconds()), nil
+}
+
+func runRefused(ctx context.Context, b *bench) (string, error) {
+	endpoint, err := newRefusing()
+	if err != nil {
+		return "", err
+	}
+	defer endpoint.close()
+	return wantRefusal(ctx, b, endpoint.address, 5*time.Second, "connect: connection refused", 502)
+}
+
+func runUnknownHost(ctx context.Context, b *bench) (string, error) {
+	return wantRefusal(ctx, b, "no-such-host.invalid:443", 10*time.Second, "no such host", 502)
+}
+
+func runDialTimeout(ctx context.Context, b *bench) (string, error) {
+	endpoint, err := newSilent()
+	if err != nil {
+		return "", err
+	}
+	defer endpoint.close()
+	return wantRefusal(ctx, b, endpoint.address, 12*time.Second, "i/o timeout", 504)
+}
+
+const (
+	pendingDials    = "konnectivity_network_proxy_server_pending_backend_dials"
+	agentPackets    = "konnectivity_network_proxy_agent_stream_packets_total"
+	serverPackets   = "konnectivity_network_proxy_server_stream_packets_total"
+	agentFailures   = "konnectivity_network_proxy_agent_server_connection_failure_count"
+	connectionReset = "konnectivity_network_proxy_%s_connection_resets_total"
+)
+
+// abandon dials an endpoint that does not answer and gives up after a moment.
+func abandon(ctx context.Context, b *bench, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	return within(3*time.Second, "the end of a cancelled dial", func() error {
+		conn, err := boundDialer(b.rig)(ctx, address)
+		if err == nil {
+			go conn.Close()
+			return fault("text", "a dial to a silent endpoint succeeded")
+		}
+		return nil
+	})
+}
+
+func runDialCancelled(ctx context.Context, b *bench) (string, error) {
+	endpoint, err := newSilent()
+	if err != nil {
+		return "", err
+	}
+	defer endpoint.close()
+	before, err := metric(b.agent().health, agentPackets, `segment="to_agent"`, `"DIAL_REQ"`)
+	if err != nil {
+		return "", err
+	}
+	for range 5 {
+		if err := abandon(ctx, b, endpoint.address); err != nil {
+			return "", err
+		}
+	}
+	after, err := metric(b.agent().health, agentPackets, `segment="to_agent"`, `"DIAL_REQ"`)
+	if err != nil {
+		return "", err
+	}
+	if after < before+5 {
+		return "", fault("dials", "the agent was asked for %v dials, not 5", after-before)
+	}
+	// The agent would give up after 5 s itself.
+	return "", until(ctx, "no pending dial", 3*time.Second, func() error {
+		pending, err := metric(b.server.health, pendingDials)
+		if err == nil && pending > 0 {
+			err = fmt.Errorf("%v dials pend", pending)
+		}
+		return err
+	})
+}
+
+// runLateAnswer gives up on an endpoint that then answers. What the agent opened by then has to be closed: an own
+// agent was told by DIAL_CLS, a Go agent is told by CLOSE_REQ when it reports its success.
+func runLateAnswer(ctx context.Context, b *bench) (string, error) {
+	endpoint, err := newSilent()
+	if err != nil {
+		return "", err
+	}
+	defer endpoint.close()
+	if err := abandon(ctx, b, endpoint.address); err != nil {
+		return "", err
+	}
+	strangers := endpoint.wake()
+	select {
+	case fd := <-strangers:
+		defer func() { _ = syscall.Close(fd) }()
+		return "opened and closed", until(ctx, "the end of an abandoned connection", 5*time.Second, func() error {
+			count, _, err := syscall.Recvfrom(fd, make([]byte, 1), syscall.MSG_DONTWAIT)
+			if err == nil && count > 0 {
+				return fmt.Errorf("it got a byte")
+			}
+			if err == syscall.EAGAIN {
+				return fmt.Errorf("it is open")
+			}
+			return nil
+		})
+	case <-time.After(4 * time.Second):
+		// The kernel repeats a lost SYN after 1 s and 3 s.
+		return "never opened", nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}

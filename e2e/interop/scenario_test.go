@@ -1,0 +1,100 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// scenario is one row of the matrix: what an operator relies on.
+type scenario struct {
+	name, about string
+	// run returns what is worth telling about a success.
+	run func(context.Context, *bench) (string, error)
+	// control: two Go peers must pass as well, or the run says nothing.
+	control bool
+	// waits: mostly waiting, so it runs beside the others.
+	waits bool
+	// fresh: needs a pair of its own, because it breaks it.
+	fresh bool
+	// bare: starts what it needs itself.
+	bare bool
+	// only: where it makes sense; everywhere if nil.
+	only func(cell) bool
+	// flags of its own pair.
+	flags flags
+	// limit on its time; a minute if zero.
+	limit time.Duration
+}
+
+func (s scenario) applies(c cell) bool { return s.only == nil || s.only(c) }
+
+// bench is what a scenario works with.
+type bench struct {
+	*rig
+	ends *endpoints
+	// long: the nightly run's counts and durations.
+	long bool
+	// golang is the Go peer of this row's version; the zero value in a cell of our own.
+	golang peer
+	own    peer
+}
+
+var scenarios = []scenario{
+	{name: "echo", about: "bytes both ways, 1 B to 3 MiB in one write", run: runEcho, control: true},
+	{name: "bulk", about: "16 MiB each way at once, by checksum", run: runBulk, control: true},
+	{name: "client closes", about: "the endpoint hears of it, the client is told that it did", run: runClientCloses, control: true},
+	{name: "endpoint closes", about: "the client gets all bytes, then the end", run: runEndpointCloses, control: true},
+	{name: "send then close", about: "uploads whose writer closes at once arrive whole", run: runUploads},
+	{name: "server first", about: "a greeting comes whole, apart from the head, under load", run: runServerFirst, limit: 10 * time.Minute},
+	{name: "500 at once", about: "500 connections open together, each used", run: runMany, limit: 2 * time.Minute},
+	{name: "shared connection", about: "100 dials at a time on one HTTP/2 connection", run: runShared,
+		only: func(c cell) bool { return c.front.grpc() }},
+	{name: "refused", about: "an endpoint that refuses is reported as such", run: runRefused},
+	{name: "unknown host", about: "a name that does not exist is reported as such", run: runUnknownHost},
+	{name: "dial time-out", about: "a silent endpoint ends the dial after 5 s, and is called a time-out", run: runDialTimeout, waits: true},
+	{name: "dial cancelled", about: "a client that gives up leaves no pending dial behind", run: runDialCancelled, waits: true},
+	{name: "late answer", about: "an endpoint that answers an abandoned dial is let go", run: runLateAnswer, waits: true},
+	{name: "agent lost", about: "open connections end, new dials are refused at once, a new agent serves", run: runAgentLost, fresh: true},
+	{name: "agent lost while dialling", about: "a pending dial is answered", run: runAgentLostDialling, fresh: true},
+	{name: "server lost", about: "the agent returns to the next server within its sync interval", run: runServerLost, fresh: true},
+	{name: "drain", about: "a draining agent keeps its connections and gets no new ones", run: runDrain, fresh: true,
+		only: func(c cell) bool { return c.agent.name != noDrain }},
+	{name: "idle", about: "keepalives every 10 s, an idle connection, no too_many_pings", run: runIdle, fresh: true,
+		limit: 10 * time.Minute, flags: flags{
+			server: []string{"--keepalive-time=10s", "--frontend-keepalive-time=10s"},
+			agent:  []string{"--keepalive-time=10s"},
+		}},
+	{name: "stalled client", about: "one that does not read holds up nobody for long; memory is bounded", run: runStalledClient, fresh: true},
+	{name: "stalled endpoint", about: "one that does not read holds up nobody for long; memory is bounded", run: runStalledEndpoint, fresh: true},
+	{name: "rolling", about: "both halves replaced under load, there and back", run: runRolling, bare: true, limit: 3 * time.Minute},
+}
+
+// noDrain is the version whose agent does not know DRAIN (it came with v0.31.0) and ends on the first signal.
+const noDrain = "v0.30.3"
+
+// faulty is a failure of a kind. A failure next to a Go peer is excused only by one of the same kind between two.
+type faulty struct {
+	kind string
+	err  error
+}
+
+func (f *faulty) Error() string { return f.kind + ": " + f.err.Error() }
+func (f *faulty) Unwrap() error { return f.err }
+
+func fault(kind, format string, args ...any) error {
+	return &faulty{kind, fmt.Errorf(format, args...)}
+}
+
+// kindOf names the kind of a failure.
+func kindOf(err error) string {
+	var f *faulty
+	switch {
+	case errors.As(err, &f):
+		return f.kind
+	case errors.Is(err, context.DeadlineExceeded):
+		return "time"
+	}
+	return "error"
+}
