@@ -31,8 +31,22 @@ impl Session {
         if let Some(stream) = child.stderr.take() {
             collect(stream, seen.clone());
         }
+        Self::over(args, child, seen)
+    }
+
+    /// Starts kubectl, and never reads what it writes: a person who has stopped the screen.
+    pub fn start_unread(kubectl: &Kubectl, args: &[&str]) -> Result<Self> {
+        Self::over(args, spawn(kubectl.command(args))?, Arc::default())
+    }
+
+    fn over(args: &[&str], mut child: Child, seen: Arc<Mutex<Vec<u8>>>) -> Result<Self> {
         let stdin = child.stdin.take();
         Ok(Self { name: format!("kubectl {}", args.join(" ")), child, stdin, seen })
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_none())
     }
 
     /// Types into it.

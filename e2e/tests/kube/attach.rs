@@ -1,20 +1,24 @@
 //! kubectl attach.
 
 use anyhow::{Result, ensure};
-use e2e::kube::Session;
 
 use crate::world::Lane;
 
 /// Two people at one running process: what one types is answered to both.
 pub(crate) async fn to_a_running_container(lane: Lane) -> Result<()> {
-    let start = |args: &[&str]| {
-        let args = lane.args(args);
-        Session::start(lane.kubectl(), &args.iter().map(String::as_str).collect::<Vec<_>>())
-    };
-    let mut typist = start(&["attach", "-i", "app", "-c", "app"])?;
+    two_at(&lane, "app").await
+}
+
+/// The same with a WebSocket through the tunnel.
+pub(crate) async fn by_websocket_to_the_kubelet(lane: Lane) -> Result<()> {
+    two_at(&lane, "app-ws").await
+}
+
+async fn two_at(lane: &Lane, pod: &str) -> Result<()> {
+    let mut typist = lane.session(&["attach", "-i", pod, "-c", "app"])?;
     typist.send("one\n")?;
     typist.wait_for("heard one\n").await?;
-    let mut second = start(&["attach", "-i", "app", "-c", "app"])?;
+    let mut second = lane.session(&["attach", "-i", pod, "-c", "app"])?;
     second.send("two\n")?;
     second.wait_for("heard two\n").await?;
     typist.wait_for("heard two\n").await?;

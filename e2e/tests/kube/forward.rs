@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
+use e2e::kube::Kubectl;
 use e2e::payload::Payload;
 use e2e::process::Process;
 use e2e::wait::{DEADLINE, until, within};
@@ -21,9 +22,13 @@ struct Forward {
 
 impl Forward {
     async fn start(lane: &Lane, pod: &str, port: u16) -> Result<Self> {
+        Self::start_by(lane.kubectl(), lane, pod, port).await
+    }
+
+    async fn start_by(kubectl: &Kubectl, lane: &Lane, pod: &str, port: u16) -> Result<Self> {
         let args =
             lane.args(&["port-forward", &format!("pod/{pod}"), &format!(":{port}"), "--address=127.0.0.1"]);
-        let kubectl = lane.kubectl().start(&args.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let kubectl = kubectl.start(&args.iter().map(String::as_str).collect::<Vec<_>>())?;
         let found = until("a forwarded port", DEADLINE, || async {
             kubectl
                 .log()
@@ -74,6 +79,14 @@ pub(crate) async fn large(lane: Lane) -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     let forward = Forward::start(&lane, "app", endpoint.address().port()).await?;
     forward.echoed(Payload::new(3, 32 * 1024 * 1024)).await
+}
+
+/// With SPDY all the way: kubectl by itself wraps it into a WebSocket up to kube-apiserver.
+pub(crate) async fn by_spdy(lane: Lane) -> Result<()> {
+    let endpoint = Endpoint::echo().await?;
+    let kubectl = lane.kubectl().with_env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false");
+    let forward = Forward::start_by(&kubectl, &lane, "app", endpoint.address().port()).await?;
+    forward.echoed(Payload::new(5, 2_000_000)).await
 }
 
 /// The client has nothing more to say, and is answered only then.

@@ -2,14 +2,19 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use e2e::kube::Session;
 use e2e::payload::Payload;
-use e2e::wait::{DEADLINE, until};
+use e2e::wait::{DEADLINE, until, within_limit};
 
 use crate::world::Lane;
 
 const BIG: Payload = Payload::new(64, 64 * 1024 * 1024);
+
+/// How long a small command may take.
+const SOON: Duration = Duration::from_secs(10);
 
 /// 64 MiB arrive whole.
 pub(crate) async fn whole(lane: Lane) -> Result<()> {
@@ -20,6 +25,25 @@ pub(crate) async fn whole(lane: Lane) -> Result<()> {
     let output = lane.run(&["logs", "app", "-c", "big"]).await?;
     ensure!(output.code == Some(0), "{}", output.stderr);
     BIG.check(&output.digest())?;
+    Ok(std::fs::remove_file(path)?)
+}
+
+/// Somebody who does not read a large log stalls nobody else at that kube-apiserver.
+pub(crate) async fn an_unread_one_stalls_nobody(lane: Lane) -> Result<()> {
+    let path = lane.node().log(lane.name(), "app-ws", "big");
+    std::fs::write(&path, vec![b'x'; 64 * 1024 * 1024])?;
+    let args = lane.args(&["logs", "app-ws", "-c", "big"]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut unread = Vec::new();
+    for _ in 0..3 {
+        unread.push(Session::start_unread(lane.kubectl(), &args)?);
+    }
+    for word in ["one", "two", "three", "four", "five"] {
+        let args = ["exec", "app", "-c", "app", "--", "echo", word];
+        let text = within_limit("a command beside unread logs", SOON, lane.ok(&args)).await??;
+        ensure!(text.trim() == word, "{text:?}");
+    }
+    ensure!(unread.iter_mut().all(Session::runs), "a log of 64 MiB ended unread");
     Ok(std::fs::remove_file(path)?)
 }
 

@@ -21,6 +21,24 @@ pub(crate) async fn no_exec(lane: Lane) -> Result<()> {
     refused(&lane.run(&["exec", "app", "-c", "app", "--", "true"]).await?)
 }
 
+/// No attach.
+pub(crate) async fn no_attach(lane: Lane) -> Result<()> {
+    refused(&lane.run(&["attach", "-i", "app", "-c", "app"]).await?)
+}
+
+/// No port-forward.
+pub(crate) async fn no_port_forward(lane: Lane) -> Result<()> {
+    refused(&lane.run(&["port-forward", "pod/app", ":80"]).await?)
+}
+
+/// No aggregated API.
+pub(crate) async fn no_aggregated_api(lane: Lane) -> Result<()> {
+    let output = lane.run(&["get", "--raw", "/apis/tunnel.example/v1/words"]).await?;
+    ensure!(output.code == Some(1), "it worked without an agent: {output:?}");
+    ensure!(output.stderr.contains("ServiceUnavailable"), "{output:?}");
+    Ok(())
+}
+
 /// No logs.
 pub(crate) async fn no_logs(lane: Lane) -> Result<()> {
     std::fs::write(lane.node().log(lane.name(), "app", "app"), "a line\n")?;

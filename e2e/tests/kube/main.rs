@@ -28,7 +28,7 @@ use anyhow::{Context, Result, bail, ensure};
 use e2e::kube::{Tools, enter};
 
 use crate::runner::Report;
-use crate::world::World;
+use crate::world::{Ground, World};
 
 fn main() -> ExitCode {
     let filter: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
@@ -75,9 +75,13 @@ async fn until_stopped<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 
 async fn everything(tools: &Tools, filter: &[String]) -> Result<Report> {
     let mut report = Report::new(filter);
-    let world = World::start(tools).await.context("cannot start the cluster")?;
-    for phase in phases::PHASES {
-        phase.run(&world, &mut report).await.with_context(|| format!("phase {}", phase.name))?;
-    }
+    let [one, three] = phases::PHASES;
+    let ground = Ground::lay()?;
+    // Servers first: a kube-apiserver that finds none waits longer and longer between its tries.
+    let pairs = one.start(&ground).await.context("cannot start the servers")?;
+    let world = World::start(tools, ground).await.context("cannot start the cluster")?;
+    one.run(&world, pairs, &mut report).await.context("one server each")?;
+    let pairs = three.start(&world.ground).await.context("cannot start three replicas")?;
+    three.run(&world, pairs, &mut report).await.context("three replicas")?;
     Ok(report)
 }

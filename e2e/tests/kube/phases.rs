@@ -2,21 +2,23 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::kube::Session;
+use e2e::metrics::{SERVER, Scrape};
 use e2e::pair::{Pair, Setup};
+use e2e::process::Signal;
 use e2e::sockets::connections;
 use e2e::wait::{DEADLINE, until, within_limit};
 
 use crate::losses;
 use crate::runner::{AGAIN, Report, WITH_TUNNEL, WITHOUT_AGENT};
-use crate::world::{Lane, WAYS, World};
+use crate::world::{Dials, Ground, Lane, WAYS, World};
 
 /// How soon a call must fail when there is no agent.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// Steps that concern all lanes at once.
-const STEPS: usize = 4;
+const STEPS: usize = 6;
 
 /// How many servers and agents there are.
 pub(crate) struct Phase {
@@ -37,16 +39,26 @@ impl Phase {
         (WITHOUT_AGENT.len() + WITH_TUNNEL.len() + AGAIN.len()) * WAYS.len() + STEPS
     }
 
-    pub(crate) async fn run(&self, world: &World, report: &mut Report) -> Result<()> {
+    /// Runs everything around servers that have no agent yet; stops them at the end.
+    pub(crate) async fn run(&self, world: &World, mut pairs: Vec<Pair>, report: &mut Report) -> Result<()> {
         let lanes = world.lanes(self.name).await?;
-        let mut pairs = self.start(world).await?;
         report.run("without an agent", &WITHOUT_AGENT, &lanes).await;
         self.add_agents(&mut pairs).await?;
-        let before = dials(&lanes).await?;
+        let mut before = Vec::new();
+        for lane in &lanes {
+            before.push(lane.quiet().await?);
+        }
         report.run("with the tunnel", &WITH_TUNNEL, &lanes).await;
         let name = |step: &str| format!("{}/{step}", self.name);
-        report.step(&name("the egress metrics moved"), moved(&lanes, before)).await;
+        report.step(&name("the egress metrics moved, without a failure"), moved(&lanes, before)).await;
         report.step(&name("the agents hold the connections"), held(world, &lanes, &pairs)).await;
+        report
+            .step(
+                &name("a server that restarts stops its own kube-apiserver alone"),
+                restarted(&lanes, &mut pairs),
+            )
+            .await;
+        report.step(&name("agents are replaced, and what runs goes on"), replaced(&lanes, &mut pairs)).await;
         report.step(&name("without its agents everything ends at once"), lost(&lanes, &mut pairs)).await;
         report.step(&name("with its agents it is whole again"), returned(&mut pairs)).await;
         report.run("again", &AGAIN, &lanes).await;
@@ -54,14 +66,14 @@ impl Phase {
     }
 
     /// The servers, without agents.
-    async fn start(&self, world: &World) -> Result<Vec<Pair>> {
-        let setup = |setup: Setup| setup.pki(&world.pki).agents(0);
+    pub(crate) async fn start(&self, ground: &Ground) -> Result<Vec<Pair>> {
+        let setup = |setup: Setup| setup.pki(&ground.pki).agents(0);
         if self.replicas {
             let fronts = WAYS.map(|(_, mode, front)| (mode, front));
-            return Ok(vec![setup(Setup::replicas(&fronts)).places(&world.places).start().await?]);
+            return Ok(vec![setup(Setup::replicas(&fronts)).places(&ground.places).start().await?]);
         }
         let mut pairs = Vec::new();
-        for ((_, mode, front), place) in WAYS.into_iter().zip(&world.places) {
+        for ((_, mode, front), place) in WAYS.into_iter().zip(&ground.places) {
             pairs.push(setup(Setup::new(mode, front)).places(std::slice::from_ref(place)).start().await?);
         }
         Ok(pairs)
@@ -78,21 +90,15 @@ impl Phase {
     }
 }
 
-async fn dials(lanes: &[Lane]) -> Result<Vec<(f64, f64)>> {
-    let mut all = Vec::new();
-    for lane in lanes {
-        all.push(lane.dials().await?);
-    }
-    Ok(all)
-}
-
 /// kube-apiserver dialled through its egress selector, and no dial failed since `before`.
-async fn moved(lanes: &[Lane], before: Vec<(f64, f64)>) -> Result<()> {
-    for ((lane, before), now) in lanes.iter().zip(before).zip(dials(lanes).await?) {
-        let (started, failed) = (now.0 - before.0, now.1 - before.1);
+async fn moved(lanes: &[Lane], before: Vec<Dials>) -> Result<()> {
+    for (lane, before) in lanes.iter().zip(before) {
+        let now = lane.quiet().await?;
+        let (succeeded, failed) = (now.succeeded - before.succeeded, now.failed - before.failed);
         // Each of exec, attach, port-forward and cp is a connection of its own to the kubelet.
-        ensure!(started >= 20.0, "{}: {started} dials started", lane.name());
-        println!("        {}: {started} egress dials, {failed} failed", lane.name());
+        ensure!(succeeded >= 20.0, "{}: {succeeded} dials succeeded", lane.name());
+        ensure!(failed == 0.0, "{}: {failed} dials failed, {succeeded} succeeded", lane.name());
+        println!("        {}: {succeeded} egress dials, none failed", lane.name());
     }
     Ok(())
 }
@@ -153,13 +159,70 @@ async fn returned(pairs: &mut [Pair]) -> Result<()> {
     Ok(())
 }
 
+/// Kills and restarts one server after the other. (What its own kube-apiserver says meanwhile is not asked: over gRPC
+/// that one waits half a minute for the socket.)
+async fn restarted(lanes: &[Lane], pairs: &mut [Pair]) -> Result<()> {
+    let works = async |lane: &Lane| lane.ok(&["exec", "app", "-c", "app", "--", "true"]).await.map(drop);
+    let mut index = 0;
+    for pair in pairs {
+        for server in 0..pair.servers.len() {
+            pair.servers[server].process.kill()?;
+            for (other, lane) in lanes.iter().enumerate() {
+                if other != index {
+                    works(lane).await.with_context(|| format!("without server {index}"))?;
+                }
+            }
+            pair.servers[server].process.restart()?;
+            pair.servers[server].wait_healthy().await?;
+            pair.wait_connected().await?;
+            works(&lanes[index]).await.with_context(|| format!("after the return of server {index}"))?;
+            index += 1;
+        }
+    }
+    Ok(())
+}
+
+/// A rolling update: fresh agents come, the old ones drain at their first signal and end at their second.
+async fn replaced(lanes: &[Lane], pairs: &mut [Pair]) -> Result<()> {
+    let mut sessions = cats(lanes).await?;
+    for pair in pairs.iter_mut() {
+        let old = pair.agents.len();
+        for index in 0..old {
+            pair.add_agent(&format!("fresh-{index}"), "", &[])?;
+        }
+        pair.wait_connected().await?;
+        for agent in pair.agents.iter().take(old) {
+            agent.process.signal(Signal::TERM)?;
+        }
+        for server in &pair.servers {
+            let packets = format!("{SERVER}stream_packets_total");
+            let told = |scrape: &Scrape| scrape.value(&packets, &[("packet_type", "DRAIN")]) >= old as f64;
+            server.wait_metrics("a DRAIN from every old agent", told).await?;
+        }
+    }
+    for (session, lane) in sessions.iter_mut().zip(lanes) {
+        session.send("still here\n")?;
+        session.wait_for("still here").await?;
+        let text = lane.ok(&["exec", "app", "-c", "app", "--", "echo", "by a fresh agent"]).await?;
+        ensure!(text == "by a fresh agent\n", "{}: {text:?}", lane.name());
+    }
+    for pair in pairs {
+        for mut agent in pair.agents.drain(..pair.agents.len() / 2) {
+            agent.process.signal(Signal::TERM)?;
+            agent.process.exit(DEADLINE).await?;
+        }
+    }
+    for session in &mut sessions {
+        session.exit().await?;
+    }
+    Ok(())
+}
+
 /// One running `cat` over each lane that has answered.
 async fn cats(lanes: &[Lane]) -> Result<Vec<Session>> {
     let mut sessions = Vec::new();
     for lane in lanes {
-        let args = lane.args(&["exec", "-i", "app", "-c", "app", "--", "cat"]);
-        let mut session =
-            Session::start(lane.kubectl(), &args.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let mut session = lane.session(&["exec", "-i", "app", "-c", "app", "--", "cat"])?;
         session.send("hello\n")?;
         sessions.push(session);
     }

@@ -40,9 +40,10 @@ macro_rules! cases {
 }
 
 /// With a tunnel, everything works. The longest come first.
-pub(crate) const WITH_TUNNEL: [Case; 22] = cases![
+pub(crate) const WITH_TUNNEL: [Case; 25] = cases![
     extensions::discovery,
     logs::whole,
+    logs::an_unread_one_stalls_nobody,
     forward::large,
     forward::many_at_once,
     exec::stdin_by_websocket,
@@ -51,6 +52,7 @@ pub(crate) const WITH_TUNNEL: [Case; 22] = cases![
     exec::many_at_once,
     exec::on_a_terminal,
     forward::half_closed,
+    forward::by_spdy,
     forward::by_websocket_to_the_kubelet,
     copy::there_and_back,
     logs::tail,
@@ -58,6 +60,7 @@ pub(crate) const WITH_TUNNEL: [Case; 22] = cases![
     exec::streams_and_exit_code,
     exec::a_failing_command,
     attach::to_a_running_container,
+    attach::by_websocket_to_the_kubelet,
     proxy::nodes,
     proxy::pods,
     proxy::services,
@@ -66,8 +69,15 @@ pub(crate) const WITH_TUNNEL: [Case; 22] = cases![
 ];
 
 /// Without an agent, everything fails.
-pub(crate) const WITHOUT_AGENT: [Case; 4] =
-    cases![losses::no_exec, losses::no_logs, losses::no_proxy, losses::no_webhook];
+pub(crate) const WITHOUT_AGENT: [Case; 7] = cases![
+    losses::no_exec,
+    losses::no_attach,
+    losses::no_port_forward,
+    losses::no_logs,
+    losses::no_proxy,
+    losses::no_webhook,
+    losses::no_aggregated_api,
+];
 
 /// A short round, to see that a tunnel is whole again.
 pub(crate) const AGAIN: [Case; 4] =

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use e2e::frontend::{Mode, Place};
-use e2e::kube::{self, ApiServer, Cluster, Egress, Kubectl, Node, Output, Tools};
+use e2e::kube::{self, ApiServer, Cluster, Egress, Kubectl, Node, Output, Session, Tools};
 use e2e::metrics::Scrape;
 use e2e::pair::Front;
 use e2e::pki::Pki;
@@ -20,18 +21,17 @@ pub(crate) const WAYS: [(&str, Mode, Front); 3] = [
     ("connect-tls", Mode::HttpConnect, Front::Tls),
 ];
 
-/// The running cluster. One kube-apiserver for each way, in order.
-pub(crate) struct World {
-    pub(crate) cluster: Arc<Cluster>,
-    pub(crate) node: Arc<Node>,
+/// Where servers listen, whoever they are at the time, and the certificates that frontends and agents trust.
+pub(crate) struct Ground {
+    /// One for each way, in order.
     pub(crate) places: Vec<Place>,
     pub(crate) pki: Pki,
     folder: Arc<TempDir>,
     _port: Lease,
 }
 
-impl World {
-    pub(crate) async fn start(tools: &Tools) -> Result<Self> {
+impl Ground {
+    pub(crate) fn lay() -> Result<Self> {
         let folder = Arc::new(tempfile::Builder::new().prefix("knp").tempdir()?);
         let pki = Pki::create(folder.path())?;
         let port = Lease::new()?;
@@ -39,18 +39,30 @@ impl World {
             Front::Unix => Place::Unix(folder.path().join(format!("{name}.sock"))),
             Front::Tls => Place::Tls(([127, 0, 0, 1], port.port()).into()),
         };
-        let places: Vec<Place> = WAYS.iter().map(place).collect();
+        Ok(Self { places: WAYS.iter().map(place).collect(), pki, folder, _port: port })
+    }
+}
+
+/// The running cluster. One kube-apiserver for each way, in order.
+pub(crate) struct World {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) ground: Ground,
+}
+
+impl World {
+    pub(crate) async fn start(tools: &Tools, ground: Ground) -> Result<Self> {
         let egress = |((_, mode, _), place): (&(&str, Mode, Front), &Place)| Egress {
             mode: *mode,
             place: place.clone(),
-            pki: pki.clone(),
+            pki: ground.pki.clone(),
         };
-        let egress: Vec<Egress> = WAYS.iter().zip(&places).map(egress).collect();
+        let egress: Vec<Egress> = WAYS.iter().zip(&ground.places).map(egress).collect();
         let cluster = Arc::new(Cluster::start(tools, &egress).await?);
         let node = Arc::new(Node::start(tools, cluster.files()).await?);
         kube::nodes(cluster.kubectl(), &node).await?;
         kube::extensions(&cluster, &node).await?;
-        Ok(Self { cluster, node, places, pki, folder, _port: port })
+        Ok(Self { cluster, node, ground })
     }
 
     /// The lanes of a phase, each with a namespace and a running workload of its own.
@@ -59,7 +71,7 @@ impl World {
         for (index, (way, ..)) in WAYS.iter().enumerate() {
             let name = format!("{phase}-{way}");
             kube::workload(self.cluster.kubectl(), &self.node, &name).await?;
-            let scratch = self.folder.path().join(&name);
+            let scratch = self.ground.folder.path().join(&name);
             std::fs::create_dir_all(&scratch)?;
             let (cluster, node) = (self.cluster.clone(), self.node.clone());
             lanes.push(Lane(Arc::new(Parts { cluster, node, index, name, scratch })));
@@ -70,6 +82,17 @@ impl World {
         Ok(lanes)
     }
 }
+
+/// kube-apiserver's egress dials so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dials {
+    pub(crate) started: f64,
+    pub(crate) failed: f64,
+    pub(crate) succeeded: f64,
+}
+
+/// kube-apiserver gives a dial up after half a minute.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// One kube-apiserver with its way to a proxy-server, and a namespace of its own.
 #[derive(Clone)]
@@ -116,17 +139,36 @@ impl Lane {
         self.kubectl().ok(&self.args(args).iter().map(String::as_str).collect::<Vec<_>>()).await
     }
 
+    /// Starts a kubectl in the lane's namespace that is typed into.
+    pub(crate) fn session(&self, args: &[&str]) -> Result<Session> {
+        Session::start(self.kubectl(), &self.args(args).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
     /// Arguments with the lane's namespace.
     pub(crate) fn args(&self, args: &[&str]) -> Vec<String> {
         let namespace = format!("--namespace={}", self.name());
         std::iter::once(namespace).chain(args.iter().map(|arg| (*arg).to_owned())).collect()
     }
 
-    /// kube-apiserver's metrics about its egress dials: started, and failed.
-    pub(crate) async fn dials(&self) -> Result<(f64, f64)> {
+    /// kube-apiserver's metrics about its egress dials.
+    pub(crate) async fn dials(&self) -> Result<Dials> {
         let scrape: Scrape = self.apiserver().metrics().await?;
         let count = |name: &str| scrape.value(&format!("apiserver_egress_dialer_{name}"), &[]);
-        Ok((count("dial_start_total"), count("dial_failure_count")))
+        Ok(Dials {
+            started: count("dial_start_total"),
+            failed: count("dial_failure_count"),
+            succeeded: count("dial_duration_seconds_count"),
+        })
+    }
+
+    /// Waits until kube-apiserver dials nobody: it may still be at what it began without an agent.
+    pub(crate) async fn quiet(&self) -> Result<Dials> {
+        let what = format!("no egress dial under way at {}", self.name());
+        until(&what, QUIET, || async {
+            let dials = self.dials().await.ok()?;
+            (dials.started == dials.failed + dials.succeeded).then_some(dials)
+        })
+        .await
     }
 
     /// The other kube-apiservers hear of new objects a moment later.

@@ -13,9 +13,10 @@ fn functions(folder: &Path, names: &mut BTreeSet<String>) -> Result<()> {
             functions(&path, names)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path)?;
-            let declared = text
-                .lines()
-                .filter_map(|line| line.trim_start().trim_start_matches("async ").strip_prefix("fn "));
+            let declared = text.lines().filter_map(|line| {
+                let line = line.trim_start().trim_start_matches("pub(crate) ");
+                line.trim_start_matches("async ").strip_prefix("fn ")
+            });
             names.extend(declared.filter_map(|rest| rest.split(['(', '<']).next()).map(str::to_owned));
         }
     }
