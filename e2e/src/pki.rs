@@ -19,8 +19,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The names that every server certificate carries.
-const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+/// The names that every certificate carries; the last one is the near side's of [`crate::netns`].
+const NAMES: [&str; 4] = ["localhost", "127.0.0.1", "::1", "10.231.0.2"];
 
 /// A certificate with its key, as PEM files.
 #[derive(Clone, Debug)]
@@ -115,6 +115,15 @@ impl Pki {
     /// A certificate of the agent side that is valid from one moment to another, in seconds from now.
     pub fn cluster_leaf(&self, usage: ExtendedKeyUsagePurpose, from: i64, until: i64) -> Result<Pair> {
         self.cluster()?.leaf("made to order", usage, (from, until))
+    }
+
+    /// A copy of a pair of files that no rotation touches.
+    pub fn kept(&self, identity: &Identity, name: &str) -> Result<Identity> {
+        let path = |kind: &str| self.folder.join(format!("{name}.{kind}"));
+        let kept = Identity { cert: path("crt"), key: path("key") };
+        std::fs::copy(&identity.cert, &kept.cert)?;
+        std::fs::copy(&identity.key, &kept.key)?;
+        Ok(kept)
     }
 
     fn swap(&self, change: impl FnOnce(&Path) -> Result<()>) -> Result<()> {

@@ -36,7 +36,12 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), agent_id = config.agent_id, "Proxy agent starts");
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        fips = transport::tls::FIPS,
+        agent_id = config.agent_id,
+        "Proxy agent starts"
+    );
     let descriptors = transport::listen::DescriptorLimit::raise();
     tracing::info!(?descriptors, "Descriptor limit");
 

@@ -36,7 +36,12 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), server_id = config.server_id, "Proxy server starts");
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        fips = transport::tls::FIPS,
+        server_id = config.server_id,
+        "Proxy server starts"
+    );
     let descriptors = transport::listen::DescriptorLimit::raise();
     tracing::info!(?descriptors, "Descriptor limit");
 

@@ -5,7 +5,7 @@
 mod dead;
 
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -62,7 +62,12 @@ impl Drop for Open {
 impl Endpoint {
     /// Sends everything back, and its FIN after the peer's.
     pub async fn echo() -> Result<Self> {
-        Self::serve(|mut stream, _| async move {
+        Self::echo_at(Ipv4Addr::LOCALHOST.into()).await
+    }
+
+    /// The same at another address than the loopback interface's: in a network of the test's own.
+    pub async fn echo_at(at: IpAddr) -> Result<Self> {
+        Self::serve_at(at, |mut stream, _| async move {
             let (mut input, mut output) = stream.split();
             let _ = tokio::io::copy_buf(
                 &mut tokio::io::BufReader::with_capacity(64 * 1024, &mut input),
@@ -144,8 +149,15 @@ impl Endpoint {
         F: Fn(TcpStream, Arc<Shared>) -> Fut + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot bind an endpoint")?;
+        Self::serve_at(Ipv4Addr::LOCALHOST.into(), habit).await
+    }
+
+    async fn serve_at<F, Fut>(at: IpAddr, habit: F) -> Result<Self>
+    where
+        F: Fn(TcpStream, Arc<Shared>) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind((at, 0)).await.context("cannot bind an endpoint")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let counted = shared.clone();

@@ -163,9 +163,13 @@ impl Frontend {
 
 /// A TLS connection to an address of the loopback interface.
 pub async fn tls_socket(address: SocketAddr, config: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await?;
+    tls_over(TcpStream::connect(address).await?, config).await
+}
+
+/// TLS over a connection that exists already.
+pub async fn tls_over(stream: TcpStream, config: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>> {
     stream.set_nodelay(true)?;
-    let name = ServerName::from(address.ip());
+    let name = ServerName::from(stream.peer_addr()?.ip());
     Ok(within("a TLS handshake", TlsConnector::from(config).connect(name, stream)).await??)
 }
 

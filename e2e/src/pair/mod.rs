@@ -234,6 +234,13 @@ impl Pair {
         Ok(())
     }
 
+    /// Starts an agent towards `server`, which belongs to the caller.
+    pub fn agent_at(&self, id: &str, server: SocketAddr) -> Result<Agent> {
+        let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
+        let (flags, folder) = (self.setup.agent_args.clone(), self.folder.clone());
+        Agent::start_program(program, id, "", server, flags, Vec::new(), folder, &self.pki)
+    }
+
     /// Starts one more agent with that environment, without waiting for it.
     pub fn add_agent_with_env(&mut self, id: &str, env: &[(&str, &str)]) -> Result<()> {
         let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();

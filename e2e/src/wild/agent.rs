@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result, bail};
 use proto::packet::Payload;
 use proto::{DialRequest, Packet};
+use tokio::net::TcpStream;
 use tonic::Status;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use super::packets::dial_rsp;
 use super::stream::{PacketStream, channel};
-use crate::frontend::tls_socket;
+use crate::frontend::tls_over;
 use crate::pki::Pki;
 use crate::wait::within;
 
@@ -59,7 +60,13 @@ impl WildAgent {
     /// As [`WildAgent::connect`]; a refusal is the inner error.
     pub async fn try_connect(port: u16, pki: &Pki, meta: &AgentMeta) -> Result<Result<Self, Status>> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let socket = tls_socket(address, pki.agent_client()?).await.context("cannot reach the agent port")?;
+        let stream = TcpStream::connect(address).await.context("cannot reach the agent port")?;
+        Self::over(stream, pki, meta).await
+    }
+
+    /// As [`WildAgent::try_connect`], over a connection to the agent port.
+    pub async fn over(stream: TcpStream, pki: &Pki, meta: &AgentMeta) -> Result<Result<Self, Status>> {
+        let socket = tls_over(stream, pki.agent_client()?).await?;
         let mut stream = PacketStream::connect(channel(Box::new(socket)).await?, meta.map()?);
         let headers = match within("the headers of Connect", stream.headers()).await? {
             Ok(headers) => headers,

@@ -44,7 +44,12 @@ pub struct WildLink {
 impl WildServer {
     /// Listens on a free port; announces `id` and `count` to every agent.
     pub async fn start(pki: &Pki, id: &str, count: usize) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::start_at(Ipv4Addr::LOCALHOST, pki, id, count).await
+    }
+
+    /// The same at another address than the loopback interface's.
+    pub async fn start_at(at: Ipv4Addr, pki: &Pki, id: &str, count: usize) -> Result<Self> {
+        let listener = TcpListener::bind((at, 0)).await?;
         let address = listener.local_addr()?;
         let acceptor = TlsAcceptor::from(pki.agent_server()?);
         let (accepted, sockets) = mpsc::channel(8);
@@ -61,6 +66,11 @@ impl WildServer {
         })
         .abort_handle();
         Ok(Self { address, links, tasks: [accepting, serving] })
+    }
+
+    /// Where agents connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The port that agents connect to.

@@ -5,7 +5,9 @@
 //! One test binary on purpose: everything runs in parallel, and is linked once.
 
 mod authority;
+mod blackholes;
 mod bytes;
+mod certificates;
 mod closes;
 mod dial_errors;
 mod documents;
@@ -20,6 +22,7 @@ mod misbehaving_agents;
 mod misbehaving_frontends;
 mod misbehaving_servers;
 mod replicas;
+mod rollouts;
 mod server_first;
 mod startup;
 mod strategies;

@@ -186,5 +186,6 @@ fn generation(
     if !config.alpn_protocols.iter().any(|name| name == ALPN_H2) {
         config.alpn_protocols.push(ALPN_H2.to_vec());
     }
+    super::checked(config.fips())?;
     Ok(Generation { material, validities, config: Arc::new(config) })
 }

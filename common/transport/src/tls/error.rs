@@ -96,6 +96,9 @@ pub enum TlsError {
     /// No CA file was given and the system has none.
     #[error("no CA certificates found on this system: name a CA file")]
     NoSystemRoots,
+    /// A build for FIPS 140-3 with something in it that is not approved.
+    #[error("TLS configuration: not approved by FIPS 140-3, and this build must not use anything else")]
+    NotFips,
     /// rustls refuses the combination.
     #[error("TLS configuration: {0}")]
     Config(#[from] rustls::Error),

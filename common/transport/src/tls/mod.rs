@@ -70,6 +70,15 @@ impl<T> Accepted<T> {
     }
 }
 
+/// Whether this build has the validated cryptography only (the feature `fips`): no ChaCha20, no X25519 alone, and TLS 1.2
+/// with extended master secrets only.
+pub const FIPS: bool = cfg!(feature = "fips");
+
+/// Refuses a configuration that a build with [`FIPS`] must not use.
+fn checked(fips: bool) -> Result<(), TlsError> {
+    if FIPS && !fips { Err(TlsError::NotFips) } else { Ok(()) }
+}
+
 /// The cryptography of this process, with every suite that rustls has.
 fn provider() -> CryptoProvider {
     rustls::crypto::aws_lc_rs::default_provider()

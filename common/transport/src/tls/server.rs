@@ -179,6 +179,7 @@ fn configs(
         None => builder.with_no_client_auth(),
     };
     let without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+    super::checked(without_alpn.fips())?;
     let mut usual = without_alpn.clone();
     usual.alpn_protocols.clone_from(&options.alpn);
     Ok(Configs { material, validities, usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) })

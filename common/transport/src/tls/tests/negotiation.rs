@@ -37,6 +37,17 @@ async fn foreign_client(
     Ends { server, client }
 }
 
+/// By the build's feature, and by nothing else.
+#[test]
+fn a_build_for_fips_uses_nothing_else() {
+    let all = crate::tls::provider().cipher_suites;
+    let chacha = all.iter().filter(|suite| format!("{:?}", suite.suite()).contains("CHACHA20")).count();
+    assert_eq!(chacha == 0, crate::tls::FIPS);
+    assert_eq!(crate::tls::provider().fips(), crate::tls::FIPS);
+    World::new().server();
+    World::new().client();
+}
+
 /// The listener's protocol, the client's, the selected one, and whether the handshake succeeds.
 type Negotiation = (&'static [u8], &'static [&'static [u8]], Option<&'static [u8]>, bool);
 

@@ -1,0 +1,55 @@
+//! `endurance rotations|rollouts`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
+//! `--release`, and name programs built so by `PROXY_SERVER` and `PROXY_AGENT`.
+
+#![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use e2e::load::Plan;
+use e2e::rollout::restart_all_under_load;
+use e2e::rotation::rotate_under_load;
+
+fn main() -> Result<()> {
+    let matches = command().get_matches();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run(&matches))
+}
+
+fn command() -> Command {
+    let number = |name: &'static str, default: &'static str, help: &'static str| {
+        Arg::new(name).long(name).default_value(default).value_parser(value_parser!(u32)).help(help)
+    };
+    let rate = |default| number("rate", default, "New dials a second");
+    Command::new("endurance")
+        .about("Certificates rotated, or every process restarted, under load: nothing may fail")
+        .subcommand_required(true)
+        .subcommand(
+            Command::new("rotations")
+                .arg(rate("500"))
+                .arg(number("count", "100", "Rotations of every certificate and key"))
+                .arg(number("transfers", "50", "Connections that carry bytes all the time")),
+        )
+        .subcommand(Command::new("rollouts").arg(rate("200")).arg(number(
+            "count",
+            "10",
+            "Restarts of each of three servers and three agents",
+        )))
+}
+
+async fn run(matches: &ArgMatches) -> Result<()> {
+    let (name, matches) = matches.subcommand().context("a subcommand")?;
+    let number = |name: &str| matches.get_one::<u32>(name).copied().unwrap_or_default();
+    let (rate, count) = (number("rate"), usize::try_from(number("count"))?);
+    let report = if name == "rotations" {
+        let transfers = usize::try_from(number("transfers"))?;
+        let plan = Plan { rate, hold: Duration::from_millis(200), transfers };
+        rotate_under_load(&plan, count, Duration::from_millis(500)).await?
+    } else {
+        let plan = Plan { rate, hold: Duration::from_secs(3), transfers: 0 };
+        restart_all_under_load(&plan, count).await?
+    };
+    println!("{count} {name}: {report}");
+    report.check()
+}

@@ -1,0 +1,159 @@
+//! A network of its own: namespaces joined by a router that can swallow packets.
+//!
+//! ```text
+//!   near 10.231.0.2 ──── router ──┬── far 10.231.1.2
+//!                                 └── far 10.231.2.2 ...
+//! ```
+//!
+//! Nothing in it has a way out: the addresses mean nothing beyond these namespaces. A path that is swallowed looks like
+//! a dead host to both ends: no packet arrives, nothing is refused, no connection is closed. Needs to be root, and
+//! `ip` from iproute2.
+
+use std::fs::File;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::net::TcpStream;
+
+use crate::wait::DEADLINE;
+
+/// The near side's address.
+pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 231, 0, 2);
+
+/// The near side, a router, and some far sides. Everything vanishes with it.
+#[derive(Debug)]
+pub struct Network {
+    /// Where the servers are.
+    pub near: Namespace,
+    /// Where agents are.
+    pub far: Vec<Namespace>,
+    router: Namespace,
+}
+
+/// One network namespace with its address.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+    /// Its address on the way to the router.
+    pub address: IpAddr,
+}
+
+impl Network {
+    /// Joins a near side and `count` far sides.
+    ///
+    /// # Errors
+    /// Without the rights, the program `ip`, or a kernel that has namespaces.
+    pub fn new(count: u8) -> Result<Self> {
+        let id = format!("knp{:08x}", rand::random::<u32>());
+        let router = Namespace::add(format!("{id}r"), Ipv4Addr::LOCALHOST)?;
+        router.exec(&["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])?;
+        let near = router.join(format!("{id}n"), 0)?;
+        let far =
+            (1..=count).map(|number| router.join(format!("{id}f{number}"), number)).collect::<Result<_>>()?;
+        Ok(Self { near, far, router })
+    }
+
+    /// Swallows every packet from and to a far side, from now on.
+    pub fn swallow(&self, far: &Namespace) -> Result<()> {
+        let address = far.address.to_string();
+        self.router.ip(&["route", "add", "blackhole", &address])?;
+        self.router.ip(&["rule", "add", "from", &address, "blackhole"])
+    }
+
+    /// Lets packets through again.
+    pub fn heal(&self, far: &Namespace) -> Result<()> {
+        let address = far.address.to_string();
+        self.router.ip(&["rule", "del", "from", &address, "blackhole"])?;
+        self.router.ip(&["route", "del", "blackhole", &address])
+    }
+}
+
+impl Namespace {
+    fn add(name: String, address: Ipv4Addr) -> Result<Self> {
+        run(&["ip", "netns", "add", &name])?;
+        let namespace = Self { name, address: address.into() };
+        namespace.ip(&["link", "set", "dev", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// A namespace beside this one, on its own network.
+    fn join(&self, name: String, network: u8) -> Result<Self> {
+        let side = Self::add(name, Ipv4Addr::new(10, 231, network, 2))?;
+        let (gateway, port) = (Ipv4Addr::new(10, 231, network, 1).to_string(), format!("port{network}"));
+        side.ip(&["link", "add", "uplink", "type", "veth", "peer", "name", &port, "netns", &self.name])?;
+        side.ip(&["addr", "add", &format!("{}/24", side.address), "dev", "uplink"])?;
+        side.ip(&["link", "set", "dev", "uplink", "up"])?;
+        self.ip(&["addr", "add", &format!("{gateway}/24"), "dev", &port])?;
+        self.ip(&["link", "set", "dev", &port, "up"])?;
+        side.ip(&["route", "add", "10.231.0.0/16", "via", &gateway])?;
+        Ok(side)
+    }
+
+    /// Does something inside: sockets that it makes and processes that it starts belong there.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let path = PathBuf::from("/run/netns").join(&self.name);
+        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let inside = move || {
+            // The thread ends with the work, and nothing else ever runs on it.
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                .context("cannot enter the namespace")?;
+            work()
+        };
+        let ended = thread::scope(|scope| scope.spawn(inside).join());
+        ended.map_err(|_| anyhow::anyhow!("a panic inside the namespace"))?
+    }
+
+    /// A connection that begins inside; whoever holds it may use it anywhere. Blocks until it is there.
+    pub fn connect(&self, address: SocketAddr) -> Result<TcpStream> {
+        let stream = self.enter(|| Ok(std::net::TcpStream::connect_timeout(&address, DEADLINE)?))?;
+        stream.set_nonblocking(true)?;
+        Ok(TcpStream::from_std(stream)?)
+    }
+
+    /// Runs a future inside, on a runtime of its own.
+    pub fn block_on<T: Send, F: Future<Output = Result<T>>>(
+        &self,
+        work: impl FnOnce() -> F + Send,
+    ) -> Result<T> {
+        self.enter(|| {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .context("cannot start a runtime")?;
+            let done = runtime.block_on(work());
+            runtime.shutdown_background();
+            done
+        })
+    }
+
+    fn ip(&self, args: &[&str]) -> Result<()> {
+        run(&[&["ip", "-n", &self.name], args].concat())
+    }
+
+    fn exec(&self, args: &[&str]) -> Result<()> {
+        run(&[&["ip", "netns", "exec", &self.name], args].concat())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // What runs inside keeps it for as long as it runs; nobody is left to tell.
+        let _ = run(&["ip", "netns", "del", &self.name]);
+    }
+}
+
+fn run(words: &[&str]) -> Result<()> {
+    let (program, args) = words.split_first().context("no program")?;
+    let output =
+        Command::new(program).args(args).output().with_context(|| format!("cannot run {program}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {}", words.join(" "), said.trim());
+    Ok(())
+}

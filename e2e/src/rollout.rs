@@ -1,0 +1,71 @@
+//! Every server and every agent restarted, one after the other, as a roll-out does: no dial may fail, and no connection
+//! be cut that is shorter than the time a leaving process grants.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::endpoints::Endpoint;
+use crate::load::{self, Plan, Replica, Report};
+use crate::pair::{Pair, Setup};
+use crate::process::Signal;
+use crate::wait::DEADLINE;
+
+/// What a leaving server and a leaving agent grant.
+const GRACE: Duration = Duration::from_secs(40);
+
+/// Three servers, with frontends of both kinds, and three agents; `rounds` of restarts of each.
+pub async fn restart_all_under_load(plan: &Plan, rounds: usize) -> Result<Report> {
+    use crate::frontend::Mode::{Grpc, HttpConnect};
+    use crate::pair::Front::{Tls, Unix};
+    let mut pair = Setup::replicas(&[(Grpc, Unix), (HttpConnect, Unix), (Grpc, Tls)])
+        .agents(3)
+        .server_arg(format!("--graceful-shutdown-timeout={}s", GRACE.as_secs()))
+        .agent_arg(format!("--drain-timeout={}s", GRACE.as_secs()))
+        .server_arg("-v=1")
+        .agent_arg("-v=1")
+        .start()
+        .await?;
+    let endpoint = Endpoint::echo().await?;
+    let replicas: Vec<Replica> =
+        pair.servers.iter().map(|server| Replica::new(server.frontend.clone())).collect();
+    let events = async {
+        for _ in 0..rounds {
+            for (number, replica) in replicas.iter().enumerate() {
+                restart_server(&mut pair, number, replica)
+                    .await
+                    .with_context(|| format!("server {number}"))?;
+            }
+            for number in 0..pair.agents.len() {
+                restart_agent(&mut pair, number).await.with_context(|| format!("agent {number}"))?;
+            }
+        }
+        Ok(())
+    };
+    Ok(load::during(&replicas, &endpoint.target(), plan, events).await?.0)
+}
+
+/// Its clients go elsewhere, as kube-apiserver's do when the one beside it stops.
+async fn restart_server(pair: &mut Pair, number: usize, replica: &Replica) -> Result<()> {
+    replica.leave().await;
+    let server = pair.servers.get_mut(number).context("no such server")?;
+    server.process.signal(Signal::TERM)?;
+    let status = server.process.exit(GRACE + DEADLINE).await?;
+    ensure!(status.success(), "{status}");
+    ensure!(!server.process.said("Connections are left"), "the server cut connections off");
+    server.process.restart()?;
+    server.wait_healthy().await?;
+    pair.wait_connected().await?;
+    replica.come().await;
+    Ok(())
+}
+
+async fn restart_agent(pair: &mut Pair, number: usize) -> Result<()> {
+    let agent = pair.agents.get_mut(number).context("no such agent")?;
+    agent.process.signal(Signal::TERM)?;
+    let status = agent.process.exit(GRACE + DEADLINE).await?;
+    ensure!(status.success(), "{status}");
+    ensure!(!agent.process.said("Connections are left"), "the agent cut connections off");
+    agent.process.restart()?;
+    pair.wait_connected().await
+}

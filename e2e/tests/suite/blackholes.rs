@@ -1,0 +1,266 @@
+//! Hosts that vanish: no packet arrives any more, nothing is refused or closed.
+//!
+//! In namespaces where this machine lets us have them, and else by a relay that stops passing bytes: nothing is skipped.
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::balancer::Balancer;
+use e2e::endpoints::Endpoint;
+use e2e::exchange::{echo, works};
+use e2e::figures::say;
+use e2e::frontend::Conn;
+use e2e::http1::get_over;
+use e2e::metrics::{AGENT, Scrape};
+use e2e::netns::{NEAR, Namespace, Network};
+use e2e::pair::{Agent, Pair, Setup};
+use e2e::payload::Payload;
+use e2e::wait::{DEADLINE, until, within_limit};
+use e2e::wild::{AgentMeta, WildAgent, WildServer};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// How soon own peers, and others, must have noticed.
+const OWN: Duration = Duration::from_secs(20);
+const OTHERS: Duration = Duration::from_secs(30);
+
+/// The way to a peer, which can be cut.
+enum Way<'a> {
+    Routed(&'a Network),
+    Relayed(Balancer),
+}
+
+impl Way<'_> {
+    fn cut(&self, cut: bool) -> Result<()> {
+        match self {
+            Way::Relayed(relay) => relay.pause(cut),
+            Way::Routed(network) if cut => network.swallow(&network.far[0])?,
+            Way::Routed(network) => network.heal(&network.far[0])?,
+        }
+        Ok(())
+    }
+
+    /// Waits for a gauge of an agent behind it.
+    async fn wait_metric(&self, agent: &Agent, name: &str, condition: impl Fn(f64) -> bool) -> Result<f64> {
+        let full = format!("{AGENT}{name}");
+        until(name, DEADLINE * 2, || async {
+            let scrape = match self {
+                Way::Relayed(_) => agent.metrics().await.ok()?,
+                Way::Routed(network) => {
+                    let stream = network.far[0].connect(agent.health).ok()?;
+                    Scrape::parse(get_over(stream, "agent", "/metrics").await.ok()?.body).ok()?
+                }
+            };
+            Some(scrape.value(&full, &[])).filter(|value| condition(*value))
+        })
+        .await
+    }
+}
+
+/// Where the servers are.
+fn near(network: Option<&Network>) -> Ipv4Addr {
+    if network.is_some() { NEAR } else { Ipv4Addr::LOCALHOST }
+}
+
+/// Two agents on one server, one of them behind a way that can be cut.
+struct Rig<'a> {
+    vanishing: Agent,
+    _staying: Agent,
+    pair: Pair,
+    endpoint: Endpoint,
+    way: Way<'a>,
+}
+
+impl<'a> Rig<'a> {
+    async fn new(network: Option<&'a Network>) -> Result<Self> {
+        let at = near(network);
+        let setup = Setup::grpc().agents(0).server_arg(format!("--agent-bind-address={at}"));
+        let mut pair = setup.start().await?;
+        let server = SocketAddr::from((at, pair.server().agent_port()));
+        let (way, vanishing, staying) = match network {
+            Some(network) => {
+                let start = |far: &Namespace, id| far.enter(|| pair.agent_at(id, server));
+                let agents = (start(&network.far[0], "vanishing")?, start(&network.far[1], "staying")?);
+                (Way::Routed(network), agents.0, agents.1)
+            }
+            None => {
+                let relay = Balancer::start(vec![server]).await?;
+                let vanishing = pair.agent_at("vanishing", relay.address())?;
+                (Way::Relayed(relay), vanishing, pair.agent_at("staying", server)?)
+            }
+        };
+        ready(&pair, 2.0).await?;
+        pair.server_mut().wait_ready().await?;
+        let endpoint = Endpoint::echo_at(at.into()).await?;
+        Ok(Self { pair, vanishing, _staying: staying, endpoint, way })
+    }
+
+    /// Connections through both agents, and how many of them are through the one that will vanish.
+    async fn established(&self) -> Result<(Vec<Conn>, f64)> {
+        let mut conns = Vec::new();
+        for seed in 0..16 {
+            let conn = self.pair.frontend().dial(&self.endpoint.target()).await?;
+            conns.push(echo(conn, Payload::new(seed, 1_000)).await?);
+        }
+        let through = self.way.wait_metric(&self.vanishing, "open_endpoint_connections", |_| true).await?;
+        ensure!(through > 0.0 && through < 16.0, "{through} of 16 through one of two agents");
+        Ok((conns, through))
+    }
+}
+
+async fn ready(pair: &Pair, agents: f64) -> Result<()> {
+    pair.server().wait_metric("ready_backends", &[("proxy_strategy", "default")], agents).await.map(drop)
+}
+
+/// One of two agents vanishes. Its connections end with a reason, dials go to the other, both ends notice in time, and
+/// it finds its way back.
+async fn vanish(network: Option<&Network>) -> Result<()> {
+    let rig = Rig::new(network).await?;
+    let (conns, through) = rig.established().await?;
+    rig.way.cut(true)?;
+    let began = Instant::now();
+    let noticed = async {
+        ready(&rig.pair, 1.0).await?;
+        let at_the_server = began.elapsed();
+        // Its endpoints are told as well.
+        rig.way.wait_metric(&rig.vanishing, "open_server_connections", |count| count == 0.0).await?;
+        rig.way.wait_metric(&rig.vanishing, "open_endpoint_connections", |count| count == 0.0).await?;
+        anyhow::Ok((at_the_server, began.elapsed()))
+    };
+    let dials = async {
+        let mut slowest = Duration::ZERO;
+        while began.elapsed() < OWN {
+            let dialled = Instant::now();
+            works(rig.pair.frontend(), &rig.endpoint.target()).await.context("a dial meanwhile")?;
+            slowest = slowest.max(dialled.elapsed());
+        }
+        anyhow::Ok(slowest)
+    };
+    let (noticed, slowest) = tokio::join!(noticed, dials);
+    let ((at_the_server, at_the_agent), slowest) = (noticed?, slowest?);
+    let figures = format!(
+        "noticed after {at_the_server:.1?} (server) and {at_the_agent:.1?} (agent); slowest dial {slowest:.1?}"
+    );
+    say("vanished agent", figures);
+    ensure!(at_the_server <= OWN, "the server noticed after {at_the_server:?}");
+    ensure!(at_the_agent <= OWN, "the agent noticed after {at_the_agent:?}");
+    ensure!(slowest <= Duration::from_secs(15), "a dial took {slowest:?}");
+    let resets = rig.pair.server().metric("connection_resets_total", &[("reason", "link_lost")]).await?;
+    ensure!(resets == through, "{resets} connections were reset, {through} were lost");
+    let mut ended = 0.0;
+    for conn in conns {
+        match tokio::time::timeout(Duration::from_secs(5), echo(conn, Payload::new(7, 100))).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => ended += 1.0,
+            Err(_) => anyhow::bail!("a connection neither works nor ends"),
+        }
+    }
+    ensure!(ended == through, "{ended} connections ended, {through} were lost");
+    rig.way.cut(false)?;
+    within_limit("the agent's return", Duration::from_secs(30), ready(&rig.pair, 2.0)).await??;
+    works(rig.pair.frontend(), &rig.endpoint.target()).await
+}
+
+/// Runs a scenario on the near side of a network of its own, or without one.
+fn on_a_network<'n, F: Future<Output = Result<()>>>(
+    network: Option<&'n Network>,
+    scenario: impl FnOnce(Option<&'n Network>) -> F + Send,
+) -> Result<()> {
+    match network {
+        Some(network) => network.near.block_on(|| scenario(Some(network))),
+        None => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(2).enable_all().build()?.block_on(scenario(None))
+        }
+    }
+}
+
+fn network() -> Option<Network> {
+    Network::new(2).map_err(|error| say("no namespaces here, a relay stands in", format!("{error:#}"))).ok()
+}
+
+/// By lost packets.
+#[test]
+fn an_agent_that_vanishes_is_noticed_at_both_ends_and_dials_go_elsewhere() -> Result<()> {
+    let network = network();
+    on_a_network(network.as_ref(), vanish)
+}
+
+/// By a relay that takes bytes, acknowledges them and passes none: TCP sees no fault.
+#[test]
+fn an_agent_behind_a_stuck_relay_is_noticed_at_both_ends_and_dials_go_elsewhere() -> Result<()> {
+    on_a_network(None, vanish)
+}
+
+/// An agent that agreed on no pings: TCP's own probes find it, and pings where TCP sees no fault.
+#[test]
+fn a_strange_agent_that_vanishes_is_noticed() -> Result<()> {
+    let network = network();
+    on_a_network(network.as_ref(), strange_agent)
+}
+
+async fn strange_agent(network: Option<&Network>) -> Result<()> {
+    let at = near(network);
+    // With 5 s and 20 s for the answer pings are in time as well.
+    let keepalive = if network.is_some() { "--keepalive-time=1h" } else { "--keepalive-time=5s" };
+    let setup =
+        Setup::grpc().agents(0).server_arg(format!("--agent-bind-address={at}")).server_arg(keepalive);
+    let pair = setup.start().await?;
+    let server = SocketAddr::from((at, pair.server().agent_port()));
+    let (way, stream) = match network {
+        Some(network) => {
+            let stream = network.far[0].connect(server)?;
+            (Way::Routed(network), stream)
+        }
+        None => {
+            let relay = Balancer::start(vec![server]).await?;
+            let stream = TcpStream::connect(relay.address()).await?;
+            (Way::Relayed(relay), stream)
+        }
+    };
+    let _agent = WildAgent::over(stream, &pair.pki, &AgentMeta::new("strange", "")).await??;
+    ready(&pair, 1.0).await?;
+    way.cut(true)?;
+    let began = Instant::now();
+    within_limit("the server's notice", OTHERS, ready(&pair, 0.0)).await??;
+    say("strange agent", format!("noticed after {:.1?}", began.elapsed()));
+    Ok(())
+}
+
+/// A server that agreed on no pings, as a Go server: our agent may ping it every 35 s only, so TCP's probes must find
+/// it sooner.
+#[test]
+fn a_strange_server_that_vanishes_is_noticed() -> Result<()> {
+    let network = network();
+    on_a_network(network.as_ref(), strange_server)
+}
+
+async fn strange_server(network: Option<&Network>) -> Result<()> {
+    // Certificates, and nothing else of a pair's.
+    let pair = Setup::grpc().agents(0).start().await?;
+    let mut server = WildServer::start_at(near(network), &pair.pki, "strange", 1).await?;
+    let (way, agent) = match network {
+        Some(network) => {
+            let agent = network.far[0].enter(|| pair.agent_at("far", server.address()))?;
+            (Way::Routed(network), agent)
+        }
+        None => {
+            let relay = Balancer::start(vec![server.address()]).await?;
+            let agent = pair.agent_at("far", relay.address())?;
+            (Way::Relayed(relay), agent)
+        }
+    };
+    let _link = server.link().await?;
+    way.wait_metric(&agent, "open_server_connections", |count| count == 1.0).await?;
+    way.cut(true)?;
+    let began = Instant::now();
+    way.wait_metric(&agent, "open_server_connections", |count| count == 0.0).await?;
+    let noticed = began.elapsed();
+    say("strange server", format!("noticed after {noticed:.1?}"));
+    // Behind a relay that acknowledges every byte only the rare pings are left: 35 s, and 20 s for the answer.
+    let limit = if network.is_some() { OTHERS } else { OTHERS * 2 };
+    ensure!(noticed <= limit, "{noticed:?}");
+    Ok(())
+}
