@@ -13,6 +13,7 @@ use std::fs::File;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
@@ -146,6 +147,33 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         // What runs inside keeps it for as long as it runs; nobody is left to tell.
         let _ = run(&["ip", "netns", "del", &self.name]);
+    }
+}
+
+/// The network that a thread is in.
+#[derive(Debug)]
+pub struct Place(File);
+
+impl Place {
+    /// That of the calling thread.
+    pub fn here() -> std::io::Result<Self> {
+        File::open("/proc/thread-self/ns/net").map(Self)
+    }
+
+    /// Does something there, and comes back.
+    pub fn and_in<T>(&self, work: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
+        let home = Self::here()?;
+        if self.0.metadata()?.ino() == home.0.metadata()?.ino() {
+            return work();
+        }
+        self.go()?;
+        let done = work();
+        home.go()?;
+        done
+    }
+
+    fn go(&self) -> std::io::Result<()> {
+        Ok(move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 }
 

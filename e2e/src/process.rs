@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
+use crate::netns::Place;
 use crate::usage::Usage;
 use crate::wait::until;
 
@@ -178,23 +179,26 @@ pub fn bound(program: &Path) -> Command {
     command
 }
 
-/// Starts a command on the one thread that starts all of them and never ends: the kernel's "parent" is a thread.
+/// Starts a command on the one thread that starts all of them and never ends: the kernel's "parent" is a thread. The
+/// child belongs to the caller's network all the same.
 pub fn spawn(command: Command) -> std::io::Result<Child> {
-    type Order = (Command, Sender<std::io::Result<Child>>);
+    type Order = (Command, Place, Sender<std::io::Result<Child>>);
     static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
     let orders = ORDERS.get_or_init(|| {
         let (sender, orders) = channel::<Order>();
         std::thread::spawn(move || {
-            for (mut command, answer) in orders {
+            for (mut command, place, answer) in orders {
                 // Whoever asked waits for it.
-                let _ = answer.send(command.spawn());
+                let _ = answer.send(place.and_in(|| command.spawn()));
             }
         });
         sender
     });
     let (answer, child) = channel();
     let gone = |_| std::io::Error::other("the thread that starts processes has gone");
-    orders.send((command, answer)).map_err(|_| std::io::Error::other("no thread starts processes"))?;
+    orders
+        .send((command, Place::here()?, answer))
+        .map_err(|_| std::io::Error::other("no thread starts processes"))?;
     child.recv().map_err(gone)?
 }
 

@@ -12,30 +12,12 @@ pub type SuspectObserver = Arc<dyn Fn(bool) + Send + Sync>;
 pub struct Life {
     /// Asks the server, once, for no new dials.
     pub drain: CancellationToken,
-    /// Another stream has taken its place: it drains, and ends in order when nothing goes on in it any more.
+    /// Another stream has taken its place: once it drains, it ends in order when nothing goes on in it any more.
     pub retire: CancellationToken,
     /// Ends the stream in order.
     pub stop: CancellationToken,
     /// Called at each change.
     pub suspect: SuspectObserver,
-}
-
-impl Life {
-    /// One that nobody directs yet, for those who do not care about suspicions.
-    pub fn new() -> Self {
-        Self {
-            drain: CancellationToken::new(),
-            retire: CancellationToken::new(),
-            stop: CancellationToken::new(),
-            suspect: Arc::new(|_| {}),
-        }
-    }
-}
-
-impl Default for Life {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl std::fmt::Debug for Life {

@@ -36,8 +36,8 @@ impl Drop for Dialing {
     }
 }
 
-/// Resolves when the stream is to end in order.
-type End = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Resolves when the stream has served its time.
+type Done = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The owner of one stream at the agent.
 pub(crate) struct AgentOwner<R> {
@@ -48,9 +48,11 @@ pub(crate) struct AgentOwner<R> {
     results: mpsc::UnboundedReceiver<Dialed>,
     report: mpsc::UnboundedSender<Dialed>,
     activity: Activity,
-    /// Two ways to be asked to drain, until one of them fell.
-    drain: Option<[Pin<Box<WaitForCancellationFutureOwned>>; 2]>,
-    end: End,
+    drain: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    retire: CancellationToken,
+    /// From the drain on: another stream has taken the place of this one, and nothing goes on in it any more.
+    done: Option<Done>,
 }
 
 impl<R: Resolve> AgentOwner<R> {
@@ -70,11 +72,10 @@ impl<R: Resolve> AgentOwner<R> {
             dials: HashMap::new(),
             results,
             report,
-            drain: Some([
-                Box::pin(life.drain.cancelled_owned()),
-                Box::pin(life.retire.clone().cancelled_owned()),
-            ]),
-            end: Box::pin(end(life.retire, life.stop, activity.clone())),
+            drain: Some(Box::pin(life.drain.cancelled_owned())),
+            stop: Box::pin(life.stop.cancelled_owned()),
+            retire: life.retire,
+            done: None,
             activity,
         }
     }
@@ -117,31 +118,24 @@ impl<R: Resolve> AgentOwner<R> {
     }
 }
 
-/// A stream that was told to stop ends at once, one whose place was taken when nothing goes on in it.
-async fn end(retire: CancellationToken, stop: CancellationToken, activity: Activity) {
-    let quiet = async {
-        retire.cancelled().await;
-        activity.quiet().await;
-    };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = quiet => {}
-    }
-}
-
 impl<R: Resolve> Owner<Agent> for AgentOwner<R> {
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Agent>, _now: Time) -> Poll<()> {
         while let Poll::Ready(Some((key, outcome))) = self.results.poll_recv(cx) {
             self.dialed(conns, key, outcome);
         }
-        let asked = |drain: &mut [Pin<Box<WaitForCancellationFutureOwned>>; 2]| {
-            drain.iter_mut().any(|drain| drain.as_mut().poll(cx).is_ready())
-        };
-        if self.drain.as_mut().is_some_and(asked) {
+        if self.drain.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
             self.drain = None;
             conns.link().drain();
+            let (retire, activity) = (self.retire.clone(), self.activity.clone());
+            self.done = Some(Box::pin(async move {
+                retire.cancelled().await;
+                activity.quiet().await;
+            }));
         }
-        self.end.as_mut().poll(cx)
+        if self.done.as_mut().is_some_and(|done| done.as_mut().poll(cx).is_ready()) {
+            return Poll::Ready(());
+        }
+        self.stop.as_mut().poll(cx)
     }
 
     fn dial(&mut self, _conns: &mut Conns<Agent>, key: ConnKey, protocol: String, address: String) {

@@ -54,6 +54,7 @@ type Suspicion = (StreamId, bool);
 
 /// A stream that another can take the place of.
 struct Replaceable {
+    drain: CancellationToken,
     retire: CancellationToken,
     shown: Option<Shown>,
 }
@@ -151,8 +152,10 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 
     fn suspected(&mut self, id: StreamId, suspect: bool) {
         let server_id = self.kept.values().find(|(kept, _)| *kept == id).map(|(_, server_id)| server_id);
-        if let Some(server_id) = server_id {
-            tracing::warn!(server_id = %Peer(server_id), suspect, "a server owes a sign of life");
+        match server_id.map(|server_id| Peer(server_id)) {
+            Some(server_id) if suspect => tracing::warn!(%server_id, "the server owes a sign of life"),
+            Some(server_id) => tracing::info!(%server_id, "the server gave a sign of life"),
+            None => {}
         }
         self.machine.suspect(self.now(), id, suspect);
     }
@@ -215,6 +218,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 tracing::info!(server_id = %Peer(&server_id), "another stream takes a stream's place");
                 if let Some(old) = self.replaceable.remove(&old) {
                     old.retire.cancel();
+                    old.drain.cancel();
                 }
                 self.keep(id, server_id, stream, shown, drain, stop);
             }
@@ -245,11 +249,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         stop: &CancellationToken,
     ) {
         let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
-        let retire = CancellationToken::new();
-        self.replaceable.insert(id, Replaceable { retire: retire.clone(), shown });
+        let (drain, retire) = (drain.child_token(), CancellationToken::new());
+        self.replaceable.insert(id, Replaceable { drain: drain.clone(), retire: retire.clone(), shown });
         let suspicions = self.suspicions.0.clone();
         let life = Life {
-            drain: drain.clone(),
+            drain,
             retire,
             stop: stop.clone(),
             // Nobody listens once the set has ended.
