@@ -214,3 +214,49 @@ fn collect(stream: impl std::io::Read + Send + 'static, log: Arc<Mutex<VecDeque<
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    use super::{Process, Recipe, spawn};
+    use crate::wait::{DEADLINE, until};
+
+    /// Set for the second copy of this test, which is killed.
+    const COPY: &str = "KONNECTIVITY_KILLED_HARNESS";
+
+    /// Gone, or ended and not yet reaped by whoever inherited it.
+    fn ended(pid: &str) -> bool {
+        let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
+            || !Path::new("/proc").join(pid).exists()
+    }
+
+    #[tokio::test]
+    async fn children_end_with_a_harness_that_is_killed() {
+        if std::env::var_os(COPY).is_some() {
+            let program = "sleep".into();
+            let recipe = Recipe { name: "sleep".into(), program, args: vec!["600".into()], env: Vec::new() };
+            let child = Process::spawn(recipe).unwrap();
+            eprintln!("child {}", child.pid());
+            return std::future::pending().await;
+        }
+        let mut copy = Command::new(std::env::current_exe().unwrap());
+        copy.args(["--exact", "process::tests::children_end_with_a_harness_that_is_killed", "--nocapture"]);
+        copy.env(COPY, "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut copy = spawn(copy).unwrap();
+        let mut lines = BufReader::new(copy.stderr.take().unwrap()).lines();
+        let pid = lines.find_map(|line| line.unwrap().strip_prefix("child ").map(str::to_owned)).unwrap();
+        // Until it has become the program, the kernel has not been told.
+        let comm = Path::new("/proc").join(&pid).join("comm");
+        let told =
+            || async { std::fs::read_to_string(&comm).is_ok_and(|name| name == "sleep\n").then_some(()) };
+        until("the child's program", DEADLINE, told).await.unwrap();
+        copy.kill().unwrap();
+        copy.wait().unwrap();
+        let gone = until("the child's end", DEADLINE, || async { ended(&pid).then_some(()) });
+        gone.await.unwrap();
+    }
+}
