@@ -204,7 +204,7 @@ func runServerFirst(ctx context.Context, b *bench) (string, error) {
 			}
 		})
 	}
-	err := inParallel(count, 16, func(int) error {
+	err := inParallel(count, 24, func(int) error {
 		conn, err := dialWithin(ctx, dialLimit, b.dial, b.ends.greet)
 		if err != nil {
 			// What is glued to the head, or comes before it, fails the dial.

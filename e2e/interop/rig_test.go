@@ -78,6 +78,8 @@ type rig struct {
 	agents      []*agent
 	count       int
 	dial        dialFunc
+	// Where agents connect, if not at the server itself.
+	via string
 }
 
 // flags are further flags of a half.
@@ -160,7 +162,11 @@ func (r *rig) addAgent(ctx context.Context, p peer, further ...string) (*agent, 
 		return nil, err
 	}
 	r.count++
-	host, port, _ := strings.Cut(r.agentAddress(), ":")
+	address := r.agentAddress()
+	if r.via != "" {
+		address = r.via
+	}
+	host, port, _ := strings.Cut(address, ":")
 	args := []string{
 		fmt.Sprintf("--agent-id=agent-%d", r.count),
 		"--proxy-server-host=" + host, "--proxy-server-port=" + port,

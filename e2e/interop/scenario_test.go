@@ -59,6 +59,8 @@ var scenarios = []scenario{
 	{name: "agent lost", about: "open connections end, new dials are refused at once, a new agent serves", run: runAgentLost, fresh: true},
 	{name: "agent lost while dialling", about: "a pending dial is answered", run: runAgentLostDialling, fresh: true},
 	{name: "server lost", about: "the agent returns to the next server within its sync interval", run: runServerLost, fresh: true},
+	{name: "replicas", about: "an agent finds a server of each kind behind one address, and one that comes back as the other", run: runReplicas,
+		bare: true},
 	{name: "drain", about: "a draining agent keeps its connections and gets no new ones", run: runDrain, fresh: true,
 		only: func(c cell) bool { return c.agent.name != noDrain }},
 	{name: "idle", about: "keepalives every 10 s, an idle connection, no too_many_pings", run: runIdle, fresh: true,

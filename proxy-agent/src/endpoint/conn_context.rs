@@ -5,6 +5,7 @@
 //! lines of a connection's life. Knows nothing of packets or credits: how much to read is the caller's say.
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -37,6 +38,11 @@ const WORTH_FILLING: usize = 4 * 1024;
 /// sends answers with a reset, which destroys what the endpoint has not read yet.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// How long what an endpoint says first waits at the agent where the server does not hold it back itself. A Go server
+/// passes it to a client that has not registered its connection yet, which loses it, or writes it before or
+/// together with the head of its answer to CONNECT, on which kube-apiserver fails.
+pub const FIRST_WORD: Duration = Duration::from_millis(250);
+
 /// Reads of one turn of lingering, so that an endpoint that sends without end does not hold the task.
 const LINGER_READS: usize = 16;
 
@@ -67,6 +73,8 @@ pub struct ConnContext<G> {
     received: u64,
     sent: u64,
     chunk: Chunk,
+    /// Until the client has very likely heard of its connection; something from it shows that it has.
+    hold: Option<Pin<Box<Sleep>>>,
     /// The endpoint sends no more: seen by `poll_read` or while lingering.
     eof: bool,
     lingering: Option<Pin<Box<Sleep>>>,
@@ -94,11 +102,18 @@ impl<G> ConnContext<G> {
             received: 0,
             sent: 0,
             chunk: Chunk::default(),
+            hold: None,
             eof: false,
             lingering: None,
             reason: None,
             _open: open,
         }
+    }
+
+    /// Reads nothing for [`FIRST_WORD`], or until something comes for the endpoint.
+    pub fn hold_first_word(mut self) -> Self {
+        self.hold = Some(Box::pin(sleep(FIRST_WORD)));
+        self
     }
 
     /// Bytes from the endpoint so far.
@@ -157,6 +172,10 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         if self.eof {
             return Poll::Ready(Ok(Read::Eof));
         }
+        if let Some(hold) = &mut self.hold {
+            ready!(hold.as_mut().poll(cx));
+            self.hold = None;
+        }
         let want = self.chunk.next(max);
         let data = ready!(self.poll_socket(cx, want))?;
         if data.is_empty() {
@@ -171,6 +190,9 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
         if data.is_empty() {
             return Poll::Ready(Ok(()));
+        }
+        if self.hold.take().is_some() {
+            cx.waker().wake_by_ref();
         }
         let count = ready!(Pin::new(&mut self.stream).poll_write(cx, data))?;
         if count == 0 {

@@ -51,6 +51,32 @@ async fn bytes_pass_both_ways_and_are_counted() {
     assert_eq!(Arc::strong_count(&gauge), 1);
 }
 
+/// What the endpoint says first waits, unless the client has spoken; so does its end.
+#[tokio::test(start_paused = true)]
+async fn a_first_word_is_held_until_its_time_or_the_clients() {
+    let (local, mut endpoint, _gauge) = pair().await;
+    let mut local = local.hold_first_word();
+    endpoint.write_all(b"hello").await.unwrap();
+    let began = Instant::now();
+    assert_eq!(read(&mut local, 16).await, Read::Data(Bytes::from_static(b"hello")));
+    assert!(began.elapsed() >= FIRST_WORD);
+
+    let (local, mut endpoint, _gauge) = pair().await;
+    let mut local = local.hold_first_word();
+    endpoint.write_all(b"hello").await.unwrap();
+    let began = Instant::now();
+    write_all(&mut local, Bytes::from_static(b"client")).await;
+    assert_eq!(read(&mut local, 16).await, Read::Data(Bytes::from_static(b"hello")));
+    assert!(began.elapsed() < FIRST_WORD);
+
+    let (local, endpoint, _gauge) = pair().await;
+    let mut local = local.hold_first_word();
+    drop(endpoint);
+    let began = Instant::now();
+    assert_eq!(read(&mut local, 16).await, Read::Eof);
+    assert!(began.elapsed() >= FIRST_WORD);
+}
+
 /// Neither a connection that waits for more, nor a few bytes on their way, keep a buffer's memory.
 #[tokio::test]
 async fn an_idle_connection_holds_no_buffer() {

@@ -22,7 +22,7 @@ pub use self::activity::{Activity, Busy};
 pub use self::life::{Life, SuspectObserver};
 
 use self::meter::LinkMeter;
-use self::owner::AgentOwner;
+use self::owner::{AgentOwner, Server};
 
 /// What every link of the agent shares. Cheap to clone.
 #[derive(Debug)]
@@ -53,10 +53,11 @@ impl<R: Resolve> Links<R> {
         self.activity.clone()
     }
 
-    /// Carries connections over an open stream until it ends, by itself or by `life`.
-    pub async fn run<W: Wire + Unpin>(&self, server_id: Arc<str>, wire: W, life: Life) -> LinkEnd {
+    /// Carries connections over an open stream until it ends, by itself or by `life`. `own`: the server is one of ours.
+    pub async fn run<W: Wire + Unpin>(&self, server_id: Arc<str>, wire: W, own: bool, life: Life) -> LinkEnd {
         let dialer = Arc::clone(&self.dialer);
-        let owner = AgentOwner::new(server_id, dialer, self.metrics.clone(), self.activity.part(), life);
+        let server = Server { id: server_id, own };
+        let owner = AgentOwner::new(server, dialer, self.metrics.clone(), self.activity.part(), life);
         let meter = LinkMeter::new(&self.metrics);
         unconstrained(Relay::<Agent, _, _, _>::new(Limits::default(), wire, owner, meter)).await
     }

@@ -39,9 +39,17 @@ impl Drop for Dialing {
 /// Resolves when the stream has served its time.
 type Done = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// The other end of a stream.
+pub(crate) struct Server {
+    /// What it calls itself.
+    pub(crate) id: Arc<str>,
+    /// One of ours, which holds back itself what endpoints say first.
+    pub(crate) own: bool,
+}
+
 /// The owner of one stream at the agent.
 pub(crate) struct AgentOwner<R> {
-    server_id: Arc<str>,
+    server: Server,
     dialer: Arc<Dialer<R>>,
     metrics: Metrics,
     dials: HashMap<ConnKey, Dialing>,
@@ -57,7 +65,7 @@ pub(crate) struct AgentOwner<R> {
 
 impl<R: Resolve> AgentOwner<R> {
     pub(crate) fn new(
-        server_id: Arc<str>,
+        server: Server,
         dialer: Arc<Dialer<R>>,
         metrics: Metrics,
         activity: Activity,
@@ -66,7 +74,7 @@ impl<R: Resolve> AgentOwner<R> {
         // Not more than the link's pending dials ever wait in it.
         let (report, results) = mpsc::unbounded_channel();
         AgentOwner {
-            server_id,
+            server,
             dialer,
             metrics,
             dials: HashMap::new(),
@@ -92,13 +100,15 @@ impl<R: Resolve> AgentOwner<R> {
                 }
                 let connect_id = conns.link().connect_id(key).map_or(0, |id| id.0);
                 let info = ConnInfo {
-                    server_id: Arc::clone(&self.server_id),
+                    server_id: Arc::clone(&self.server.id),
                     connect_id,
                     address: dialing.address.clone(),
                 };
                 let open = (self.metrics.endpoint_connections.enter(), dialing.busy.take());
                 conns.open(key);
-                conns.attach(key, Box::new(ConnContext::new(endpoint, info, open)));
+                let context = ConnContext::new(endpoint, info, open);
+                let context = if self.server.own { context } else { context.hold_first_word() };
+                conns.attach(key, Box::new(context));
             }
             Err(error) => {
                 let reason =
@@ -106,7 +116,7 @@ impl<R: Resolve> AgentOwner<R> {
                 self.metrics.dial_failures.count(reason);
                 let text = error.to_string();
                 tracing::warn!(
-                    server_id = %self.server_id,
+                    server_id = %self.server.id,
                     dial_address = %Peer(&dialing.address),
                     error = %Peer(&text),
                     duration = ?elapsed,

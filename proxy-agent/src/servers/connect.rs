@@ -172,10 +172,11 @@ impl<R: Resolve> GrpcConnector<R> {
         let deadline = Instant::now() + ANSWER_LIMIT;
         let connected = wire::connect(io, &self.settings(), &address, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
-        if capabilities::has(&connected.metadata, PINGS) {
+        let own = capabilities::has(&connected.metadata, PINGS);
+        if own {
             connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
         }
-        let stream = GrpcStream { wire: connected.stream, connection: connected.connection };
+        let stream = GrpcStream { wire: connected.stream, own, connection: connected.connection };
         Ok(ConnectedStream { server_id, server_count, shown, stream })
     }
 }
@@ -188,7 +189,7 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
     }
 
     async fn close(&self, stream: GrpcStream) {
-        let GrpcStream { mut wire, connection } = stream;
+        let GrpcStream { mut wire, connection, .. } = stream;
         wire.finish();
         drop(wire);
         connection.close(CLOSE_WITHIN).await;

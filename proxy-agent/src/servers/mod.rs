@@ -74,6 +74,8 @@ pub trait LinkRunner<S>: Send + Sync + 'static {
 pub struct GrpcStream {
     /// The stream.
     pub wire: WireStream,
+    /// The server is one of ours.
+    pub own: bool,
     /// Its connection: ends when dropped.
     pub connection: ConnectionHandle,
 }
@@ -82,7 +84,7 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
     async fn run(&self, server_id: Arc<str>, stream: GrpcStream, life: Life) -> LinkEnd {
         let suspicions = watch_pulse(Arc::clone(&stream.connection.pulse), Arc::clone(&life.suspect));
         let end = tokio::select! {
-            end = Links::run(self, server_id, stream.wire, life) => end,
+            end = Links::run(self, server_id, stream.wire, stream.own, life) => end,
             never = suspicions => match never {},
         };
         stream.connection.close(CLOSE_WITHIN).await;
