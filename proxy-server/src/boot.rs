@@ -4,11 +4,12 @@
 //! drains: readiness fails, listeners close, live connections get `--graceful-shutdown-timeout`, agent streams end
 //! with OK. A second signal is the caller's business: it exits at once.
 
+mod kubernetes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cluster::{Client, Clock};
 use flags::BindHost;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
@@ -19,14 +20,14 @@ use transport::listen::bind_tcp;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion};
 
 use crate::args::{self, Config, FrontendListener, Mode};
-use crate::auth::{AgentAuth, AllowedNames, ApiReview, Binding, Expected, Reviewer};
+use crate::auth::AllowedNames;
 use crate::certificates::{self, keep_fresh};
 use crate::dial::Dialer;
 use crate::front::{self, serve_frontend};
-use crate::leases::{LeaseController, LeaseSettings};
+use crate::leases::LeaseController;
 use crate::limits::{ServerBudget, connections_within, descriptor_limit};
-use crate::link::{AgentGate, AgentListener, AgentService, Lifetimes};
-use crate::metrics::{AgentAuthMode, Metrics};
+use crate::link::{AgentListener, AgentService, Lifetimes};
+use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::route::BackendManager;
 
@@ -69,9 +70,9 @@ impl Server {
             Arc::new(metrics.clone()),
         );
         let lifetimes = Lifetimes::default();
-        let kubernetes = kubernetes(&config)?;
-        announce_agent_auth(&config, &metrics);
-        let gate = agent_gate(&config, kubernetes.as_ref(), &metrics)?;
+        let kubernetes = kubernetes::client(&config)?;
+        kubernetes::announce_agent_auth(&config, &metrics);
+        let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
         let service = AgentService::new(
             backends.clone(),
             metrics.clone(),
@@ -105,11 +106,7 @@ impl Server {
             Err(error) => return Err(error),
         };
         let ports = serve_ports(&config, registry, &backends, &readiness, ops);
-        let leases = kubernetes.filter(|_| config.leases.enabled).map(|client| {
-            let (namespace, labels) = (config.leases.namespace.clone(), config.leases.labels.clone());
-            let settings = LeaseSettings::new(namespace, labels, config.server_id.clone());
-            LeaseController::start(ops.handle(), &client, settings, metrics.clone())
-        });
+        let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
         Ok(Server {
             config,
             metrics,
@@ -201,70 +198,12 @@ async fn frontend(
     }
 }
 
-/// The way to the Kubernetes API, if anything needs it.
-fn kubernetes(config: &Config) -> Result<Option<Client>> {
-    if config.token_auth.is_none() && !config.leases.enabled {
-        return Ok(None);
-    }
-    let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
-    for notice in &api.notices {
-        tracing::warn!("{notice}");
-    }
-    tracing::info!(
-        api = %api,
-        qps = config.kube.qps,
-        burst = config.kube.burst,
-        asked_for = config.kube.content_type,
-        "The Kubernetes API is spoken to in JSON"
-    );
-    Ok(Some(Client::new(api, "proxy-server", config.kube.qps, config.kube.burst)))
-}
-
 fn host(host: &BindHost) -> String {
     match host {
         BindHost::All => String::new(),
         BindHost::Address(address) => address.to_string(),
         BindHost::Name(name) => name.clone(),
     }
-}
-
-/// Says loudly when anybody may be an agent.
-fn announce_agent_auth(config: &Config, metrics: &Metrics) {
-    let mode = match (&config.agent_listener.client_ca, &config.token_auth) {
-        (Some(_), _) => AgentAuthMode::Certificate,
-        (None, Some(_)) => AgentAuthMode::Token,
-        (None, None) => AgentAuthMode::None,
-    };
-    metrics.set_agent_auth_mode(mode);
-    if mode == AgentAuthMode::None {
-        tracing::warn!(
-            "Agents are not authenticated: whoever reaches the agent port receives the cluster's traffic. \
-             Set --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience"
-        );
-    }
-}
-
-/// What agents must show, and what they may claim.
-fn agent_gate(config: &Config, kubernetes: Option<&Client>, metrics: &Metrics) -> Result<AgentGate> {
-    let auth = match (&config.agent_listener.client_ca, &config.token_auth, kubernetes) {
-        (Some(_), _, _) => AgentAuth::certificates(AllowedNames::new(config.agent_names.clone())),
-        (None, Some(tokens), Some(client)) => {
-            let expected = Expected {
-                namespace: tokens.namespace.clone(),
-                service_account: tokens.service_account.clone(),
-                audience: tokens.audience.clone(),
-            };
-            let review = ApiReview::new(client.clone(), tokens.audience.clone());
-            let (clock, every) = (Clock::system(), tokens.review_every);
-            AgentAuth::tokens(Reviewer::new(review, expected, clock, metrics.clone(), every))
-        }
-        (None, Some(_), None) => {
-            anyhow::bail!("--agent-namespace: tokens cannot be reviewed without a client")
-        }
-        (None, None, _) => AgentAuth::nobody(),
-    };
-    let binding = Binding::new(config.default_route_names.clone());
-    Ok(AgentGate::new(auth, config.identity_binding, binding))
 }
 
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {

@@ -6,8 +6,8 @@
 //! What it never does: decide. Who is let in, which lease is deleted and how many servers there are is told by the
 //! two programs. It keeps no cache of answers and retries nothing but what was certainly not sent.
 //!
-//! Why no client library: the two programs need nine calls on three kinds of objects. The usual one brings 72 crates
-//! (against four here) and a second way to do TLS; see ARCHITECTURE.md.
+//! Why no client library: the two programs need seven calls on two kinds of objects. The usual one brings 72 crates
+//! (against seven here) and a second way to do TLS; see ARCHITECTURE.md.
 
 pub mod api;
 pub mod client;

@@ -1,5 +1,7 @@
 //! The client against a stand-in for kube-apiserver: every call, every kind of credentials, every fault.
 
+#![allow(clippy::unwrap_used, reason = "what a test sets up is there")]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -281,4 +283,20 @@ async fn client_certificates_prove_who_we_are_and_are_read_anew() {
     write("crt", &other.client.0);
     write("key", &other.client.1);
     assert!(ask().await.is_err(), "a stranger's certificate");
+}
+
+#[tokio::test]
+async fn the_rate_of_requests_is_kept() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let path = api.kubeconfig(folder.path(), "{token: canary}").unwrap();
+    let client = Client::new(Config::load(Some(&path)).unwrap(), "test", 20.0, 3);
+    let began = tokio::time::Instant::now();
+    let all: Vec<_> = (0..9)
+        .map(|_| client.clone())
+        .map(|client| tokio::spawn(async move { client.review_token("t", "x", LIMIT).await.map(drop) }))
+        .collect();
+    for one in all {
+        one.await.unwrap().unwrap();
+    }
+    assert!(began.elapsed() >= Duration::from_millis(290), "{:?} for six beyond the burst", began.elapsed());
 }

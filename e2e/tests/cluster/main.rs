@@ -1,7 +1,7 @@
 //! What talks to the Kubernetes API, against a real kube-apiserver: leases, real service account tokens, kubeconfigs of
 //! every kind, with exactly the rights that the documents name.
 //!
-//! One cluster for all cases, which run at the same time, each in a namespace of its own. Without `KUBE_TOOLS` (what
+//! One cluster for all cases, which run at the same time, each in a namespace of its own; the last one runs alone. Without `KUBE_TOOLS` (what
 //! `hack/kube-tools` prints) nothing runs, and one line says so; `hack/check kube` sets it. Arguments are parts of the
 //! names of the cases that are to run.
 
@@ -9,6 +9,7 @@
 
 mod kinds;
 mod leases;
+mod outage;
 mod tokens;
 mod world;
 
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use e2e::kube::Tools;
+use e2e::kube::{Tools, enter};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -26,6 +27,9 @@ use crate::world::World;
 
 /// How long one case may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
+
+/// How many cases there are.
+const TOTAL: usize = CASES.len() + ALONE.len();
 
 type Outcome = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 type Case = (&'static str, fn(Arc<World>) -> Outcome);
@@ -48,10 +52,13 @@ const CASES: [Case; 9] = cases![
     kinds::an_expired_token_is_replaced_in_its_file,
 ];
 
+/// Behind the others.
+const ALONE: [Case; 1] = cases![outage::a_standstill_of_the_api_changes_nothing];
+
 fn main() -> ExitCode {
     let filter: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     if std::env::args().any(|arg| arg == "--list") {
-        println!("{}: the cases are printed as they run", CASES.len());
+        println!("{TOTAL}: the cases are printed as they run");
         return ExitCode::SUCCESS;
     }
     match run(&filter) {
@@ -67,37 +74,56 @@ fn main() -> ExitCode {
 /// Whether all is well.
 fn run(filter: &[String]) -> Result<bool> {
     let Some(tools) = Tools::find()? else {
-        println!("cluster: SKIPPED all {} cases: set KUBE_TOOLS, or run hack/check kube", CASES.len());
+        println!("cluster: SKIPPED all {TOTAL} cases: set KUBE_TOOLS, or run hack/check kube");
         return Ok(true);
     };
+    enter().context("the cases need a network namespace of their own")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let began = Instant::now();
         let world = Arc::new(World::start(&tools).await.context("cannot start the cluster")?);
-        let mut running = JoinSet::new();
-        let wanted = |name: &str| filter.is_empty() || filter.iter().any(|part| name.contains(part.as_str()));
-        for (name, case) in CASES.into_iter().filter(|(name, _)| wanted(name)) {
-            let world = Arc::clone(&world);
-            running.spawn(async move {
-                let ended = timeout(LIMIT, case(world)).await;
-                (name, ended.unwrap_or_else(|_| anyhow::bail!("not done within {LIMIT:?}")))
-            });
-        }
-        let (mut passed, mut failed) = (0, 0);
-        while let Some(ended) = running.join_next().await {
-            let (name, outcome) = ended.unwrap_or_else(|error| ("a case", Err(error.into())));
-            match outcome {
-                Ok(()) => {
-                    passed += 1;
-                    println!("ok      {:5.1} s  {name}", began.elapsed().as_secs_f32());
-                }
-                Err(error) => {
-                    failed += 1;
-                    println!("FAILED  {:5.1} s  {name}: {error:#}", began.elapsed().as_secs_f32());
-                }
+        let mut report = Report { began, passed: 0, failed: 0 };
+        for cases in [&CASES[..], &ALONE[..]] {
+            let wanted =
+                |name: &str| filter.is_empty() || filter.iter().any(|part| name.contains(part.as_str()));
+            let mut running = JoinSet::new();
+            for (name, case) in cases.iter().filter(|(name, _)| wanted(name)) {
+                let world = Arc::clone(&world);
+                running.spawn(async move {
+                    let ended = timeout(LIMIT, case(world)).await;
+                    (*name, ended.unwrap_or_else(|_| anyhow::bail!("not done within {LIMIT:?}")))
+                });
+            }
+            while let Some(ended) = running.join_next().await {
+                let (name, outcome) = ended.unwrap_or_else(|error| ("a case", Err(error.into())));
+                report.note(name, outcome);
             }
         }
+        let Report { passed, failed, .. } = report;
         println!("cluster: {passed} passed, {failed} failed, in {} s", began.elapsed().as_secs());
         Ok(failed == 0)
     })
+}
+
+/// What came of the cases so far.
+struct Report {
+    began: Instant,
+    passed: usize,
+    failed: usize,
+}
+
+impl Report {
+    fn note(&mut self, name: &str, outcome: Result<()>) {
+        let at = self.began.elapsed().as_secs_f32();
+        match outcome {
+            Ok(()) => {
+                self.passed += 1;
+                println!("ok      {at:5.1} s  {name}");
+            }
+            Err(error) => {
+                self.failed += 1;
+                println!("FAILED  {at:5.1} s  {name}: {error:#}");
+            }
+        }
+    }
 }

@@ -62,7 +62,7 @@ pub(crate) async fn other_tokens_do_not(world: Arc<World>) -> Result<()> {
         ),
         (foreign, "incoming request from \"foreign\" namespace"),
         // For the API alone.
-        (installation.api_token("agent").await?, "not intended for"),
+        (installation.api_token("agent").await?, "is invalid for the target audiences"),
         (expired(&world, &good)?, "expired"),
         (format!("{good}x"), ""),
     ];

@@ -86,7 +86,7 @@ impl Lines {
         set.add(
             "default-route-allowed-names",
             &mut self.default_route_allowed_names,
-            "Names of agents (of their certificate; of their token's user, node or pod) that may announce default-route \
+            "Names of agents (of their certificate; of their token's user or node) that may announce default-route \
              and cidr with --agent-identity-binding=enforce. (Not a flag of the Go proxy-server.)",
         );
     }

@@ -6,10 +6,10 @@
 //! | claim | allowed if |
 //! |---|---|
 //! | `agentID` | it is a name of the identity, or a UUID (which nobody else can guess), and no live stream of it belongs to another party |
-//! | `host` | it is a name of the identity |
+//! | `host` | it is a name in the certificate, or the name of the token's node |
 //! | `ipv4`, `ipv6` | it is an address in the certificate, or the address that the connection comes from |
-//! | `cidr` | it is one such address, or a name of the identity is on `--default-route-allowed-names` |
-//! | `default-route=true` | a name of the identity is on `--default-route-allowed-names` |
+//! | `cidr` | it is one such address, or the identity is on `--default-route-allowed-names` |
+//! | `default-route=true` | the identity is on `--default-route-allowed-names`: a name in its certificate, its token's user or node |
 //!
 //! Names of an identity: by certificate its common name (a kubelet's without `system:node:`, too), DNS names and
 //! URIs; by token the user, and the node's name, the pod's name and the pod's UID that the API server reports for it.
@@ -71,7 +71,7 @@ impl Binding {
             match host.parse::<IpAddr>() {
                 Ok(ip) if is_ours(ip) => {}
                 Ok(_) => unfounded.push((Claim::Address, host.to_string())),
-                Err(_) if identity.is_named(host) => {}
+                Err(_) if identity.is_host(host) => {}
                 Err(_) => unfounded.push((Claim::Host, host.to_string())),
             }
         }
@@ -169,6 +169,7 @@ mod tests {
             ("node-2", "", "agent_id=node-2"),
             (UUID, "host=node-2", "host=node-2"),
             (UUID, "host=Node-1", "host=Node-1"),
+            (UUID, "host=agent-x", "host=agent-x"),
             (UUID, "ipv4=10.0.0.8", "address=10.0.0.8"),
             (UUID, "host=10.0.0.8", "address=10.0.0.8"),
             (UUID, "ipv4=node-2", "host=node-2"),
@@ -203,7 +204,13 @@ mod tests {
             );
         }
         assert_eq!(
-            unfounded(&token("node-1"), &["node-2"], UUID, "default-route=true&cidr=10.0.0.0/8").len(),
+            unfounded(
+                &token("node-1"),
+                &["node-2", "agent-x", "u-1"],
+                UUID,
+                "default-route=true&cidr=10.0.0.0/8"
+            )
+            .len(),
             2
         );
     }

@@ -16,10 +16,16 @@ const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
 /// Names and addresses that a certificate authority, or the API server, vouches for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Whoever may create pods chooses their names, so a pod's name names the agent and no host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Everything that the agent may call itself.
     names: BTreeSet<String>,
+    /// Those of them that are a host's.
+    hosts: BTreeSet<String>,
+    /// Those of them that a list of names may mean.
+    listed: BTreeSet<String>,
     addresses: BTreeSet<IpAddr>,
     /// Tells one agent from another: two streams with equal keys are one party's.
     key: Arc<str>,
@@ -29,7 +35,7 @@ pub struct Identity {
 impl Identity {
     /// Nobody vouches for anything.
     pub fn nobody() -> Self {
-        Self { names: BTreeSet::new(), addresses: BTreeSet::new(), key: "".into(), vouched: false }
+        Self::default()
     }
 
     /// By certificate: its common name (a kubelet's without `system:node:`, too), its DNS names and URIs, and its
@@ -41,17 +47,26 @@ impl Identity {
         names.extend(node.map(str::to_owned));
         let addresses: BTreeSet<IpAddr> = certificate.ips.iter().map(IpAddr::to_canonical).collect();
         let key = format!("certificate {names:?} {addresses:?}").into();
-        Self { names, addresses, key, vouched: true }
+        Self { hosts: names.clone(), listed: names.clone(), names, addresses, key, vouched: true }
     }
 
     /// By token: its user, and the node and pod that the API server says it is bound to.
     pub fn of_token(user: &User) -> Self {
         let [node, pod, uid] = [NODE_NAME, POD_NAME, POD_UID].map(|fact| user.extra(fact));
-        let named = [Some(user.username.as_str()), node, pod, uid];
-        let names = named.into_iter().flatten().filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let account = Some(user.username.as_str());
+        let set = |names: &[Option<&str>]| {
+            names.iter().flatten().filter(|name| !name.is_empty()).map(|name| (*name).to_owned()).collect()
+        };
         // A pod's successor on the same node is the same party: its streams take over from those that linger.
         let key = format!("token {} {:?}", user.username, node.or(uid)).into();
-        Self { names, addresses: BTreeSet::new(), key, vouched: true }
+        Self {
+            names: set(&[account, node, pod, uid]),
+            hosts: set(&[node]),
+            listed: set(&[account, node]),
+            addresses: BTreeSet::new(),
+            key,
+            vouched: true,
+        }
     }
 
     /// Whether somebody vouches for anything.
@@ -59,14 +74,19 @@ impl Identity {
         self.vouched
     }
 
-    /// Whether this is one of its names.
+    /// Whether the agent may call itself this.
     pub fn is_named(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// Whether any of its names is on a list.
+    /// Whether this is a host that it stands on.
+    pub fn is_host(&self, name: &str) -> bool {
+        self.hosts.contains(name)
+    }
+
+    /// Whether a list of names means it: by its certificate's names, its token's user or node.
     pub fn is_any_of(&self, list: &[String]) -> bool {
-        list.iter().any(|name| self.names.contains(name))
+        list.iter().any(|name| self.listed.contains(name))
     }
 
     /// Whether this is one of its addresses.

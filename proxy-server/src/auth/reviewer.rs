@@ -17,7 +17,7 @@ use std::time::Duration;
 use cluster::{ApiError, Client, Clock, TokenReview};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::bearer::Token;
 use super::cache::{self, Cache, Key};
@@ -26,10 +26,13 @@ use crate::metrics::{Metrics, ReviewResult};
 
 /// Reviews at once.
 const AT_ONCE: usize = 32;
-/// Reviews that wait for their turn, those included; more are told at once that nobody can tell.
-const MOST_FLIGHTS: usize = 4_096;
+/// Reviews that wait for their turn, those included; more are told at once that nobody can tell. Each holds a token
+/// of 16 KiB at most.
+const MOST_FLIGHTS: usize = 2_048;
 /// How long one may take, its turn included.
 const LIMIT: Duration = Duration::from_secs(10);
+/// While the API is away every agent asks again and again: one line in so much time tells it.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// Reviews a token. [`ApiReview`] in production.
 pub trait Review: Send + Sync + 'static {
@@ -87,6 +90,7 @@ struct Shared<R> {
 struct State {
     cache: Cache,
     flights: HashMap<Key, watch::Receiver<Option<Verdict>>>,
+    complained: Option<Instant>,
 }
 
 /// Takes its flight off the list, however it ends.
@@ -168,16 +172,28 @@ async fn fly<R: Review>(flight: Flight<R>, token: Token, tell: watch::Sender<Opt
             }
         },
         Ok(Err(error)) => {
-            tracing::error!(%error, "An agent's token could not be reviewed; the agent is to try again");
+            shared.complain(&error.to_string().replace(token.reveal(), "(the token)"));
             (Verdict::NobodyCanTell, ReviewResult::Failed)
         }
         Err(_) => {
-            tracing::error!(limit = ?LIMIT, "An agent's token was not reviewed in time; the agent is to try again");
+            shared.complain("no answer within 10 s, the wait for a turn included");
             (Verdict::NobodyCanTell, ReviewResult::Failed)
         }
     };
     shared.metrics.token_reviews.count(result);
     tell.send_replace(Some(verdict));
+}
+
+impl<R> Shared<R> {
+    fn complain(&self, error: &str) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        if state.complained.is_none_or(|then| now - then >= COMPLAIN_EVERY) {
+            state.complained = Some(now);
+            drop(state);
+            tracing::error!(error, "An agent's token could not be reviewed; the agent is to try again");
+        }
+    }
 }
 
 impl<R> std::fmt::Debug for Reviewer<R> {

@@ -1,0 +1,88 @@
+//! What of the boot concerns agents' identity and the Kubernetes API.
+
+use anyhow::{Context, Result};
+use cluster::{Client, Clock};
+use serve::http::OpsRuntime;
+
+use crate::args::Config;
+use crate::auth::{AgentAuth, AllowedNames, ApiReview, Binding, Expected, Reviewer};
+use crate::leases::{LeaseController, LeaseSettings};
+use crate::link::AgentGate;
+use crate::metrics::{AgentAuthMode, Metrics};
+
+/// The way to the Kubernetes API, if anything needs it.
+pub(super) fn client(config: &Config) -> Result<Option<Client>> {
+    if config.token_auth.is_none() && !config.leases.enabled {
+        return Ok(None);
+    }
+    let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
+    for notice in &api.notices {
+        tracing::warn!("{notice}");
+    }
+    tracing::info!(
+        api = %api,
+        qps = config.kube.qps,
+        burst = config.kube.burst,
+        asked_for = config.kube.content_type,
+        "The Kubernetes API is spoken to in JSON"
+    );
+    Ok(Some(Client::new(api, "proxy-server", config.kube.qps, config.kube.burst)))
+}
+
+/// Says loudly when anybody may be an agent.
+pub(super) fn announce_agent_auth(config: &Config, metrics: &Metrics) {
+    let mode = match (&config.agent_listener.client_ca, &config.token_auth) {
+        (Some(_), _) => AgentAuthMode::Certificate,
+        (None, Some(_)) => AgentAuthMode::Token,
+        (None, None) => AgentAuthMode::None,
+    };
+    metrics.set_agent_auth_mode(mode);
+    if mode == AgentAuthMode::None {
+        tracing::warn!(
+            "Agents are not authenticated: whoever reaches the agent port receives the cluster's traffic. \
+             Set --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience"
+        );
+    }
+}
+
+/// What agents must show, and what they may claim.
+pub(super) fn agent_gate(
+    config: &Config,
+    kubernetes: Option<&Client>,
+    metrics: &Metrics,
+) -> Result<AgentGate> {
+    let auth = match (&config.agent_listener.client_ca, &config.token_auth, kubernetes) {
+        (Some(_), _, _) => AgentAuth::certificates(AllowedNames::new(config.agent_names.clone())),
+        (None, Some(tokens), Some(client)) => {
+            let expected = Expected {
+                namespace: tokens.namespace.clone(),
+                service_account: tokens.service_account.clone(),
+                audience: tokens.audience.clone(),
+            };
+            let review = ApiReview::new(client.clone(), tokens.audience.clone());
+            let (clock, every) = (Clock::system(), tokens.review_every);
+            AgentAuth::tokens(Reviewer::new(review, expected, clock, metrics.clone(), every))
+        }
+        (None, Some(_), None) => {
+            anyhow::bail!("--agent-namespace: tokens cannot be reviewed without a client")
+        }
+        (None, None, _) => AgentAuth::nobody(),
+    };
+    let binding = Binding::new(config.default_route_names.clone());
+    Ok(AgentGate::new(auth, config.identity_binding, binding))
+}
+
+/// Our lease and the collection of others', if they are asked for; they live beside the ports of operators.
+pub(super) fn leases(
+    config: &Config,
+    client: &Client,
+    metrics: &Metrics,
+    ops: &OpsRuntime,
+) -> Option<LeaseController> {
+    if !config.leases.enabled {
+        return None;
+    }
+    let (namespace, labels) = (config.leases.namespace.clone(), config.leases.labels.clone());
+    let settings = LeaseSettings::new(namespace, labels, config.server_id.clone());
+    Some(LeaseController::start(ops.handle(), client, settings, metrics.clone()))
+}
