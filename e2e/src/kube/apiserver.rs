@@ -35,7 +35,7 @@ pub struct Egress {
 
 impl Egress {
     /// The EgressSelectorConfiguration.
-    fn configuration(&self) -> String {
+    pub(super) fn configuration(&self) -> String {
         let transport = match &self.place {
             Place::Unix(path) => json!({ "uds": { "udsName": path } }),
             Place::Tls(address) => json!({ "tcp": {
@@ -76,18 +76,18 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts it beside others of the same etcd, without waiting.
+    /// Starts it beside others of the same etcd, without waiting; `egress` is an EgressSelectorConfiguration.
     pub fn start(
         tools: &Tools,
         index: usize,
         etcd: &Etcd,
-        egress: Option<&Egress>,
+        egress: Option<&str>,
         files: Arc<Files>,
     ) -> Result<Self> {
         let port = Lease::new()?;
         let mut args = flags(&files, etcd.address(), port.port());
-        if let Some(egress) = egress {
-            let file = files.write(&format!("egress-{index}.json"), &egress.configuration())?;
+        if let Some(configuration) = egress {
+            let file = files.write(&format!("egress-{index}"), configuration)?;
             args.push(format!("--egress-selector-config-file={}", file.display()));
         }
         let name = format!("kube-apiserver {index}");

@@ -48,7 +48,7 @@ pub use self::tools::Tools;
 #[derive(Debug)]
 pub struct Cluster {
     apiservers: Vec<ApiServer>,
-    _etcd: Etcd,
+    etcd: Etcd,
     files: Arc<Files>,
 }
 
@@ -63,12 +63,18 @@ impl Cluster {
         let ways: Vec<Option<&Egress>> =
             if egress.is_empty() { vec![None] } else { egress.iter().map(Some).collect() };
         for (index, egress) in ways.into_iter().enumerate() {
-            apiservers.push(ApiServer::start(tools, index, &etcd, egress, files.clone())?);
+            let configuration = egress.map(Egress::configuration);
+            apiservers.push(ApiServer::start(tools, index, &etcd, configuration.as_deref(), files.clone())?);
         }
         for apiserver in &mut apiservers {
             apiserver.wait_ready().await?;
         }
-        Ok(Self { apiservers, _etcd: etcd, files })
+        Ok(Self { apiservers, etcd, files })
+    }
+
+    /// Starts one more kube-apiserver, with that EgressSelectorConfiguration, without waiting.
+    pub fn join(&self, tools: &Tools, configuration: &str) -> Result<ApiServer> {
+        ApiServer::start(tools, self.apiservers.len(), &self.etcd, Some(configuration), self.files.clone())
     }
 
     /// The first kube-apiserver.

@@ -1,0 +1,69 @@
+{{/* One flag's value as text: lists by commas, numbers as they were written. */}}
+{{- define "konnectivity-agent.flagValue" -}}
+{{- if kindIs "slice" . -}}{{- join "," . -}}
+{{- else if kindIs "string" . -}}{{- . -}}
+{{- else -}}{{- toJson . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* All flags, by name, before extraArgs. */}}
+{{- define "konnectivity-agent.flags" -}}
+{{- $values := .Values -}}
+agent-id: $(POD_NAME)
+proxy-server-host: {{ $values.proxyServer.host | quote }}
+proxy-server-port: {{ $values.proxyServer.port }}
+{{- with $values.proxyServer.alpnProtos }}
+alpn-proto: {{ join "," . | quote }}
+{{- end }}
+{{- if or $values.ca.existingSecret $values.ca.configMap }}
+ca-cert: /var/run/secrets/konnectivity/ca.crt
+{{- end }}
+{{- if eq $values.auth.mode "token" }}
+service-account-token-path: /var/run/secrets/konnectivity/token
+{{- else }}
+agent-cert: /var/run/secrets/konnectivity/tls.crt
+agent-key: /var/run/secrets/konnectivity/tls.key
+{{- end }}
+{{- with $values.agentIdentifiers }}
+agent-identifiers: {{ . | quote }}
+{{- end }}
+sync-interval: {{ $values.sync.interval | quote }}
+sync-interval-cap: {{ $values.sync.intervalCap | quote }}
+{{- if $values.sync.forever }}
+sync-forever: true
+{{- end }}
+{{- with $values.keepaliveTime }}
+keepalive-time: {{ . | quote }}
+{{- end }}
+{{- with $values.xfrChannelSize }}
+xfr-channel-size: {{ . }}
+{{- end }}
+{{- if $values.serverCount.leases }}
+count-server-leases: true
+lease-namespace: {{ $values.serverCount.leaseNamespace | quote }}
+lease-label-selector: {{ $values.serverCount.labelSelector | quote }}
+server-count-source: {{ $values.serverCount.source | quote }}
+{{- end }}
+{{- with $values.bindAddresses.health }}
+health-server-host: {{ . | quote }}
+{{- end }}
+health-server-port: {{ $values.ports.health }}
+admin-bind-address: {{ $values.bindAddresses.admin | quote }}
+admin-server-port: {{ $values.ports.admin }}
+v: {{ $values.logging.verbosity }}
+{{- if $values.ownFlags }}
+drain-timeout: {{ $values.drainTimeout | quote }}
+min-ready-servers: {{ $values.minReadyServers }}
+{{- if ne $values.logging.format "text" }}
+log-format: {{ $values.logging.format }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The arguments as a list: the chart's flags with extraArgs over them, in the order of their names. */}}
+{{- define "konnectivity-agent.args" -}}
+{{- $flags := include "konnectivity-agent.flags" . | fromYaml -}}
+{{- range $name, $value := merge (deepCopy .Values.extraArgs) $flags }}
+- {{ printf "--%s=%s" $name (include "konnectivity-agent.flagValue" $value) | quote }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,65 @@
+{{/* What the schema cannot say: values that contradict each other are refused here, in one line with the way out. */}}
+{{- define "konnectivity-agent.checks" -}}
+{{- $values := .Values -}}
+{{- if not $values.image.registry -}}
+{{- fail "image.registry is empty: name the registry that holds your images, e.g. --set image.registry=registry.example.com/konnectivity (how to build and push them: docs/images.md)" -}}
+{{- end -}}
+{{- if not $values.proxyServer.host -}}
+{{- fail "proxyServer.host is empty: give the name or address that leads to every proxy-server, e.g. --set proxyServer.host=konnectivity.example.com" -}}
+{{- end -}}
+{{- if and (eq $values.auth.mode "mtls") (not (include "konnectivity-agent.mtlsSecret" .)) -}}
+{{- fail "auth.mode is mtls, but there is no client certificate: set auth.mtls.existingSecret, or auth.mtls.certManager.enabled" -}}
+{{- end -}}
+{{- if and $values.auth.mtls.certManager.enabled (ne $values.auth.mode "mtls") -}}
+{{- fail "auth.mtls.certManager.enabled issues a certificate that auth.mode token does not use: set auth.mode=mtls, or drop it" -}}
+{{- end -}}
+{{- if and $values.auth.mtls.certManager.enabled (not $values.auth.mtls.certManager.issuerRef.name) -}}
+{{- fail "auth.mtls.certManager.issuerRef.name is empty: name the issuer that the servers trust for agents" -}}
+{{- end -}}
+{{- if and (not $values.ca.configMap) (not $values.ca.existingSecret) (not (hasKey $values.extraArgs "ca-cert")) -}}
+{{- fail "ca.configMap and ca.existingSecret are empty: the image has no system roots, so name the servers' authorities in one of them, or mount them and set extraArgs.ca-cert" -}}
+{{- end -}}
+{{- if eq (int $values.ports.health) (int $values.ports.admin) -}}
+{{- fail (printf "ports.health and ports.admin are both %d: give them different ports" (int $values.ports.health)) -}}
+{{- end -}}
+{{- if and (include "konnectivity-agent.healthOnLoopback" .) (not $values.hostNetwork) -}}
+{{- fail (printf "bindAddresses.health is %s, where kubelet cannot probe a pod without hostNetwork: leave it empty" $values.bindAddresses.health) -}}
+{{- end -}}
+{{- if and (include "konnectivity-agent.healthOnLoopback" .) $values.prometheus.podMonitor.enabled -}}
+{{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
+{{- end -}}
+{{- range $flag, $value := dict "health-server-port" "ports.health" "admin-server-port" "ports.admin" "health-server-host" "bindAddresses.health" "agent-identifiers" "agentIdentifiers" -}}
+{{- if hasKey $values.extraArgs $flag -}}
+{{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes or variables: set %s instead" $flag $value) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
+{{- fail "logging.format=json is a flag that Go's agent does not have: set ownFlags=true, or logging.format=text" -}}
+{{- end -}}
+{{- if and $values.ownFlags (ge (include "konnectivity-agent.seconds" $values.drainTimeout | float64) (float64 $values.terminationGracePeriodSeconds)) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, not above drainTimeout (%s): kubelet would kill the agent before its connections have finished" (int $values.terminationGracePeriodSeconds) $values.drainTimeout) -}}
+{{- end -}}
+{{- include "konnectivity-agent.checkIdentifiers" . -}}
+{{- end -}}
+
+{{- define "konnectivity-agent.checkIdentifiers" -}}
+{{- $values := .Values -}}
+{{- $identifiers := $values.agentIdentifiers -}}
+{{- $variables := list "HOST_IP" "NODE_IP" "NODE_NAME" "POD_IP" "POD_NAME" -}}
+{{- range $values.extraEnv -}}{{- $variables = append $variables .name -}}{{- end -}}
+{{- range regexFindAll "\\$\\([^)]*\\)" $identifiers -1 -}}
+{{- if not (has (. | trimPrefix "$(" | trimSuffix ")") $variables) -}}
+{{- fail (printf "agentIdentifiers uses %s, which nothing defines: use HOST_IP, NODE_IP, NODE_NAME, POD_IP or POD_NAME, or define it in extraEnv" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $strategies := $values.proxyServer.strategies -}}
+{{- if and (has "destHost" $strategies) (not (regexMatch "(^|&)(host|ipv4|ipv6|cidr)=" $identifiers)) -}}
+{{- fail "proxyServer.strategies has destHost, but agentIdentifiers names no host, ipv4, ipv6 or cidr, so that it would never choose an agent: on a DaemonSet set agentIdentifiers=ipv4=$(HOST_IP)&host=$(NODE_NAME)" -}}
+{{- end -}}
+{{- if and (has "defaultRoute" $strategies) (not (has "default" $strategies)) (not (has "destHost" $strategies)) (not (contains "default-route=true" $identifiers)) -}}
+{{- fail "proxyServer.strategies is defaultRoute, but agentIdentifiers has no default-route=true, so that no agent would ever be chosen" -}}
+{{- end -}}
+{{- if and (eq $values.kind "Deployment") (has "destHost" $strategies) (regexMatch "\\$\\((HOST_IP|NODE_IP|NODE_NAME)\\)" $identifiers) (not (has "default" $strategies)) (not (has "defaultRoute" $strategies)) -}}
+{{- fail "proxyServer.strategies is destHost alone and kind is Deployment: nodes without an agent would be out of reach, set kind=DaemonSet, or add default to the servers' strategies" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,164 @@
+{{/* The pod template that Deployment and DaemonSet share. */}}
+{{- define "konnectivity-agent.podTemplate" -}}
+{{- $values := .Values -}}
+metadata:
+  labels:
+    {{- include "konnectivity-agent.podLabels" . | trim | nindent 4 }}
+  {{- with $values.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  serviceAccountName: {{ include "konnectivity-agent.serviceAccountName" . }}
+  automountServiceAccountToken: {{ $values.serverCount.leases }}
+  {{- with $values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  hostNetwork: {{ $values.hostNetwork }}
+  dnsPolicy: {{ default (ternary "Default" "ClusterFirst" $values.hostNetwork) $values.dnsPolicy }}
+  {{- with $values.dnsConfig }}
+  dnsConfig:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.hostAliases }}
+  hostAliases:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml $values.podSecurityContext | nindent 4 }}
+  terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
+  {{- with $values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if and (eq $values.kind "Deployment") $values.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- range $values.topologySpreadConstraints }}
+    - {{ merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" (include "konnectivity-agent.selectorLabels" $ | fromYaml))) | toYaml | nindent 6 | trim }}
+    {{- end }}
+  {{- end }}
+  {{- with $values.extraInitContainers }}
+  initContainers:
+    {{- tpl (toYaml .) $ | nindent 4 }}
+  {{- end }}
+  containers:
+    {{- include "konnectivity-agent.container" . | nindent 4 }}
+    {{- with $values.extraContainers }}
+    {{- tpl (toYaml .) $ | nindent 4 }}
+    {{- end }}
+  volumes:
+    {{- include "konnectivity-agent.volumes" . | nindent 4 }}
+    {{- with $values.extraVolumes }}
+    {{- tpl (toYaml .) $ | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{- define "konnectivity-agent.container" -}}
+{{- $values := .Values -}}
+{{- $probe := dict "port" "health" -}}
+{{- if include "konnectivity-agent.healthOnLoopback" . -}}
+{{- $probe = dict "port" "health" "host" $values.bindAddresses.health -}}
+{{- end -}}
+- name: konnectivity-agent
+  image: {{ include "konnectivity-agent.image" . | quote }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  command:
+    {{- toYaml $values.command | nindent 4 }}
+  args:
+    {{- include "konnectivity-agent.args" . | trim | nindent 4 }}
+  env:
+    - name: POD_NAME
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.name
+    {{- range $name, $field := include "konnectivity-agent.identifierVariables" . | fromYaml }}
+    - name: {{ $name }}
+      valueFrom:
+        fieldRef:
+          fieldPath: {{ $field }}
+    {{- end }}
+    {{- with $values.proxyEnv.httpsProxy }}
+    - name: HTTPS_PROXY
+      value: {{ . | quote }}
+    {{- end }}
+    {{- with $values.proxyEnv.noProxy }}
+    - name: NO_PROXY
+      value: {{ . | quote }}
+    {{- end }}
+    {{- with $values.extraEnv }}
+    {{- tpl (toYaml .) $ | nindent 4 }}
+    {{- end }}
+  ports:
+    - name: health
+      containerPort: {{ $values.ports.health }}
+      protocol: TCP
+    - name: admin
+      containerPort: {{ $values.ports.admin }}
+      protocol: TCP
+  startupProbe:
+    {{- merge (deepCopy $values.probes.startup) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+  livenessProbe:
+    {{- merge (deepCopy $values.probes.liveness) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+  readinessProbe:
+    {{- merge (deepCopy $values.probes.readiness) (dict "httpGet" (merge (dict "path" "/readyz") $probe)) | toYaml | nindent 4 }}
+  resources:
+    {{- toYaml $values.resources | nindent 4 }}
+  securityContext:
+    {{- toYaml $values.securityContext | nindent 4 }}
+  terminationMessagePolicy: FallbackToLogsOnError
+  volumeMounts:
+    - name: konnectivity
+      mountPath: /var/run/secrets/konnectivity
+      readOnly: true
+    {{- with $values.extraVolumeMounts }}
+    {{- tpl (toYaml .) $ | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{/* Token or certificate, and the servers' authorities, in one projected volume that kubelet keeps up to date. */}}
+{{- define "konnectivity-agent.volumes" -}}
+{{- $values := .Values -}}
+- name: konnectivity
+  projected:
+    defaultMode: 288 # 0440
+    sources:
+      {{- if eq $values.auth.mode "token" }}
+      - serviceAccountToken:
+          path: token
+          audience: {{ $values.auth.token.audience | quote }}
+          expirationSeconds: {{ int $values.auth.token.expirationSeconds }}
+      {{- else }}
+      - secret:
+          name: {{ include "konnectivity-agent.mtlsSecret" . }}
+          items:
+            - key: tls.crt
+              path: tls.crt
+            - key: tls.key
+              path: tls.key
+      {{- end }}
+      {{- if $values.ca.existingSecret }}
+      - secret:
+          name: {{ $values.ca.existingSecret }}
+          items:
+            - key: {{ $values.ca.key }}
+              path: ca.crt
+      {{- else if $values.ca.configMap }}
+      - configMap:
+          name: {{ $values.ca.configMap }}
+          items:
+            - key: {{ $values.ca.key }}
+              path: ca.crt
+      {{- end }}
+{{- end -}}

@@ -1,0 +1,82 @@
+{{/* One flag's value as text: lists by commas, numbers as they were written. */}}
+{{- define "konnectivity-server.flagValue" -}}
+{{- if kindIs "slice" . -}}{{- join "," . -}}
+{{- else if kindIs "string" . -}}{{- . -}}
+{{- else -}}{{- toJson . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* All flags, by name, before extraArgs. */}}
+{{- define "konnectivity-server.flags" -}}
+{{- $values := .Values -}}
+{{- include "konnectivity-server.frontendFlags" . }}
+{{ include "konnectivity-server.agentFlags" . }}
+server-id: $(POD_NAME)
+{{- with include "konnectivity-server.serverCount" . }}
+server-count: {{ . }}
+{{- end }}
+proxy-strategies: {{ join "," $values.proxyStrategies | quote }}
+{{- if $values.kubeconfig.hostPath }}
+kubeconfig: {{ $values.kubeconfig.hostPath | quote }}
+{{- else if $values.kubeconfig.existingSecret }}
+kubeconfig: /var/run/secrets/konnectivity/kubeconfig
+{{- end }}
+{{- if $values.leases.enabled }}
+enable-lease-controller: true
+lease-namespace: {{ $values.leases.namespace | quote }}
+lease-label: {{ $values.leases.label | quote }}
+{{- end }}
+{{- range $flag, $value := dict "keepalive-time" $values.keepaliveTime "frontend-keepalive-time" $values.frontendKeepaliveTime "backend-dial-timeout" $values.backendDialTimeout "tls-min-version" $values.tlsMinVersion "xfr-channel-size" $values.xfrChannelSize "cipher-suites" (join "," $values.cipherSuites) "health-bind-address" $values.bindAddresses.health }}
+{{- if $value }}
+{{ $flag }}: {{ $value | toJson }}
+{{- end }}
+{{- end }}
+graceful-shutdown-timeout: {{ $values.gracefulShutdownTimeout | quote }}
+health-port: {{ $values.ports.health }}
+admin-bind-address: {{ $values.bindAddresses.admin | quote }}
+admin-port: {{ $values.ports.admin }}
+v: {{ $values.logging.verbosity }}
+{{- if $values.ownFlags }}
+require-agent-auth: true
+readiness-policy: {{ $values.readinessPolicy }}
+{{- if ne $values.logging.format "text" }}
+log-format: {{ $values.logging.format }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "konnectivity-server.frontendFlags" -}}
+{{- $tcp := .Values.frontend.tcp -}}
+mode: {{ .Values.mode }}
+{{- if eq .Values.frontend.type "uds" }}
+uds-name: {{ include "konnectivity-server.socket" . | quote }}
+server-port: 0
+{{- else }}
+server-port: {{ $tcp.port }}
+server-cert: {{ default "/var/run/secrets/konnectivity/frontend.crt" $tcp.tls.hostPath.cert | quote }}
+server-key: {{ default "/var/run/secrets/konnectivity/frontend.key" $tcp.tls.hostPath.key | quote }}
+server-ca-cert: {{ default "/var/run/secrets/konnectivity/frontend-ca.crt" $tcp.clientCA.hostPath | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "konnectivity-server.agentFlags" -}}
+{{- $listener := .Values.agentListener -}}
+agent-port: {{ $listener.port }}
+cluster-cert: {{ default "/var/run/secrets/konnectivity/agents.crt" $listener.tls.hostPath.cert | quote }}
+cluster-key: {{ default "/var/run/secrets/konnectivity/agents.key" $listener.tls.hostPath.key | quote }}
+{{- if eq .Values.agentAuth.mode "mtls" }}
+cluster-ca-cert: {{ default "/var/run/secrets/konnectivity/agents-ca.crt" $listener.clientCA.hostPath | quote }}
+{{- else }}
+agent-namespace: {{ .Values.agentAuth.namespace | quote }}
+agent-service-account: {{ .Values.agentAuth.serviceAccount | quote }}
+authentication-audience: {{ .Values.agentAuth.audience | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The arguments as a list: the chart's flags with extraArgs over them, in the order of their names. */}}
+{{- define "konnectivity-server.args" -}}
+{{- $flags := include "konnectivity-server.flags" . | fromYaml -}}
+{{- range $name, $value := merge (deepCopy .Values.extraArgs) $flags }}
+- {{ printf "--%s=%s" $name (include "konnectivity-server.flagValue" $value) | quote }}
+{{- end }}
+{{- end -}}

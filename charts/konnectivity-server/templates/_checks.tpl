@@ -1,0 +1,146 @@
+{{/* What the schema cannot say: values that contradict each other are refused here, in one line with the way out. */}}
+{{- define "konnectivity-server.checks" -}}
+{{- $values := .Values -}}
+{{- if not $values.image.registry -}}
+{{- fail "image.registry is empty: name the registry that holds your images, e.g. --set image.registry=registry.example.com/konnectivity (how to build and push them: docs/images.md)" -}}
+{{- end -}}
+{{- if and (eq $values.kind "Deployment") (eq $values.frontend.type "uds") -}}
+{{- fail "kind Deployment with frontend.type uds: kube-apiserver cannot reach a socket in another pod, set frontend.type=tcp and mode=http-connect, or kind=DaemonSet" -}}
+{{- end -}}
+{{- if and (eq $values.mode "grpc") (eq $values.frontend.type "tcp") $values.egressSelector.render -}}
+{{- fail "mode grpc with frontend.type tcp: kube-apiserver speaks gRPC over a Unix socket only, set mode=http-connect or frontend.type=uds (or egressSelector.render=false for clients of your own)" -}}
+{{- end -}}
+{{- if and (not (include "konnectivity-server.serverCount" .)) (not $values.leases.enabled) -}}
+{{- fail (printf "serverCount is auto, which a %s cannot tell: set serverCount to the number of your servers, or leases.enabled=true" $values.kind) -}}
+{{- end -}}
+{{- if and (eq $values.kind "Deployment") (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}
+{{- fail (printf "serverCount is %d but replicaCount is %d: agents would look for the wrong number of servers, leave serverCount=auto" (int $values.serverCount) (int $values.replicaCount)) -}}
+{{- end -}}
+{{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
+{{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
+{{- end -}}
+{{- include "konnectivity-server.checkTls" . -}}
+{{- include "konnectivity-server.checkHost" . -}}
+{{- include "konnectivity-server.checkPorts" . -}}
+{{- include "konnectivity-server.checkService" . -}}
+{{- include "konnectivity-server.checkTimes" . -}}
+{{- end -}}
+
+{{/* How many of the ways to give a pair are used. */}}
+{{- define "konnectivity-server.countPairs" -}}
+{{- add (ternary 1 0 (not (empty .existingSecret))) (ternary 1 0 (or (not (empty .hostPath.cert)) (not (empty .hostPath.key)))) (ternary 1 0 .certManager.enabled) -}}
+{{- end -}}
+
+{{- define "konnectivity-server.countAuthorities" -}}
+{{- len (compact (list .existingSecret .configMap .hostPath)) -}}
+{{- end -}}
+
+{{- define "konnectivity-server.checkTls" -}}
+{{- $values := .Values -}}
+{{- $places := dict "agentListener" $values.agentListener -}}
+{{- if eq $values.frontend.type "tcp" -}}{{- $_ := set $places "frontend.tcp" $values.frontend.tcp -}}{{- end -}}
+{{- range $place, $listener := $places -}}
+{{- if ne (include "konnectivity-server.countPairs" $listener.tls) "1" -}}
+{{- fail (printf "%s.tls needs exactly one of existingSecret, hostPath (cert and key) and certManager.enabled" $place) -}}
+{{- end -}}
+{{- if ne (empty $listener.tls.hostPath.cert) (empty $listener.tls.hostPath.key) -}}
+{{- fail (printf "%s.tls.hostPath needs both cert and key" $place) -}}
+{{- end -}}
+{{- if and $listener.tls.certManager.enabled (not $listener.tls.certManager.issuerRef.name) -}}
+{{- fail (printf "%s.tls.certManager.issuerRef.name is empty: name the issuer" $place) -}}
+{{- end -}}
+{{- if gt (int (include "konnectivity-server.countAuthorities" $listener.clientCA)) 1 -}}
+{{- fail (printf "%s.clientCA takes one of existingSecret, configMap and hostPath" $place) -}}
+{{- end -}}
+{{- end -}}
+{{- $authorities := int (include "konnectivity-server.countAuthorities" $values.agentListener.clientCA) -}}
+{{- if and (eq $values.agentAuth.mode "mtls") (eq $authorities 0) -}}
+{{- fail "agentAuth.mode is mtls, but agentListener.clientCA names no authorities: anybody could be an agent, set its existingSecret, configMap or hostPath" -}}
+{{- end -}}
+{{- if and (eq $values.agentAuth.mode "token") (gt $authorities 0) -}}
+{{- fail "agentListener.clientCA is set, but agentAuth.mode is token: agents show either a certificate or a token, set agentAuth.mode=mtls or drop clientCA" -}}
+{{- end -}}
+{{- if and (eq $values.frontend.type "tcp") (eq (int (include "konnectivity-server.countAuthorities" $values.frontend.tcp.clientCA)) 0) -}}
+{{- fail "frontend.tcp.clientCA names no authorities: whoever reaches the port could dial into the cluster, set its existingSecret, configMap or hostPath" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.checkHost" -}}
+{{- $values := .Values -}}
+{{- if and (include "konnectivity-server.usesHostPaths" .) (not (include "konnectivity-server.runsAsRoot" .)) (not $values.hostPathsPrepared) -}}
+{{- fail (printf "paths of the host are mounted and the server runs as user %v, who can neither read root's files nor write into a folder that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (dig "runAsUser" 65532 $values.podSecurityContext | int)) -}}
+{{- end -}}
+{{- if and (include "konnectivity-server.runsAsRoot" .) (dig "runAsNonRoot" false $values.podSecurityContext) -}}
+{{- fail "podSecurityContext.runAsUser is 0 and runAsNonRoot is true, which kubelet refuses: set podSecurityContext.runAsNonRoot=false" -}}
+{{- end -}}
+{{- if eq $values.kind "StaticPodManifest" -}}
+{{- $tcp := $values.frontend.tcp -}}
+{{- $secrets := list (include "konnectivity-server.agentSecret" .) $values.agentListener.clientCA.existingSecret $values.agentListener.clientCA.configMap $values.kubeconfig.existingSecret -}}
+{{- if eq $values.frontend.type "tcp" -}}
+{{- $secrets = concat $secrets (list (include "konnectivity-server.frontendSecret" .) $tcp.clientCA.existingSecret $tcp.clientCA.configMap) -}}
+{{- end -}}
+{{- range compact $secrets -}}
+{{- fail (printf "kind StaticPodManifest refers to the Secret or ConfigMap %s, which a static pod cannot mount: use the hostPath beside it" .) -}}
+{{- end -}}
+{{- if and (or (eq $values.agentAuth.mode "token") $values.leases.enabled) (not $values.kubeconfig.hostPath) -}}
+{{- fail "kind StaticPodManifest has no service account, and tokens and leases need the Kubernetes API: set kubeconfig.hostPath" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $values.kubeconfig.hostPath $values.kubeconfig.existingSecret -}}
+{{- fail "kubeconfig takes one of hostPath and existingSecret" -}}
+{{- end -}}
+{{- if and (eq $values.kind "Sidecar") (or (eq $values.agentAuth.mode "token") $values.leases.enabled) (not $values.kubeconfig.hostPath) (not $values.kubeconfig.existingSecret) -}}
+{{- fail "kind Sidecar runs in kube-apiserver's pod, and tokens and leases need the Kubernetes API of the agents' cluster: set kubeconfig.existingSecret or kubeconfig.hostPath" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.checkPorts" -}}
+{{- $values := .Values -}}
+{{- $taken := dict -}}
+{{- $ports := list (list "agentListener.port" $values.agentListener.port) (list "ports.health" $values.ports.health) (list "ports.admin" $values.ports.admin) -}}
+{{- if eq $values.frontend.type "tcp" -}}{{- $ports = append $ports (list "frontend.tcp.port" $values.frontend.tcp.port) -}}{{- end -}}
+{{- range $ports -}}
+{{- $port := toString (int (index . 1)) -}}
+{{- if hasKey $taken $port -}}
+{{- fail (printf "%s and %s are both %s: give them different ports" (get $taken $port) (index . 0) $port) -}}
+{{- end -}}
+{{- $_ := set $taken $port (index . 0) -}}
+{{- end -}}
+{{- $loopback := include "konnectivity-server.healthOnLoopback" . -}}
+{{- if and $loopback (not (include "konnectivity-server.hostNetwork" .)) -}}
+{{- fail (printf "bindAddresses.health is %s, where kubelet cannot probe a pod without the host's network: leave it empty" $values.bindAddresses.health) -}}
+{{- end -}}
+{{- if and $loopback $values.prometheus.podMonitor.enabled -}}
+{{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
+{{- end -}}
+{{- range $flag, $value := dict "health-port" "ports.health" "admin-port" "ports.admin" "health-bind-address" "bindAddresses.health" "agent-port" "agentListener.port" "server-port" "frontend.tcp.port" "uds-name" "frontend.uds" "server-count" "serverCount" "graceful-shutdown-timeout" "gracefulShutdownTimeout" -}}
+{{- if hasKey $values.extraArgs $flag -}}
+{{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes, volumes or times: set %s instead" $flag $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.checkService" -}}
+{{- $values := .Values -}}
+{{- $service := $values.service -}}
+{{- if and $service.nodePort (eq $service.type "ClusterIP") -}}
+{{- fail "service.nodePort needs service.type NodePort or LoadBalancer" -}}
+{{- end -}}
+{{- if and (ne $service.type "LoadBalancer") (or $service.loadBalancerClass $service.loadBalancerSourceRanges) -}}
+{{- fail "service.loadBalancerClass and service.loadBalancerSourceRanges need service.type LoadBalancer" -}}
+{{- end -}}
+{{- if and (eq $service.type "ClusterIP") $service.externalTrafficPolicy -}}
+{{- fail "service.externalTrafficPolicy needs service.type NodePort or LoadBalancer" -}}
+{{- end -}}
+{{- if and (eq $service.type "NodePort") $service.nodePort $values.agentListener.externalPort (ne (int $service.nodePort) (int $values.agentListener.externalPort)) -}}
+{{- fail (printf "agentListener.externalPort is %d, but the Service's nodePort is %d: agents would dial a port that nobody listens on, leave externalPort empty" (int $values.agentListener.externalPort) (int $service.nodePort)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.checkTimes" -}}
+{{- $graceful := include "konnectivity-server.seconds" .Values.gracefulShutdownTimeout | float64 -}}
+{{- $pause := include "konnectivity-server.preStopSeconds" . | float64 -}}
+{{- if ge (addf $graceful $pause) (float64 .Values.terminationGracePeriodSeconds) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, not above preStopSleepSeconds (%v) and gracefulShutdownTimeout (%s) together: kubelet would kill the server before its connections have finished" (int .Values.terminationGracePeriodSeconds) $pause .Values.gracefulShutdownTimeout) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,100 @@
+{{/* kube-apiserver's side: its EgressSelectorConfiguration. */}}
+{{- define "konnectivity-server.egressSelectorConfiguration" -}}
+apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+  # What kube-apiserver starts towards nodes, pods and services; the control plane and etcd stay direct.
+  - name: cluster
+    connection:
+      proxyProtocol: {{ ternary "GRPC" "HTTPConnect" (eq .Values.mode "grpc") }}
+      transport:
+        {{- if eq .Values.frontend.type "uds" }}
+        uds:
+          udsName: {{ include "konnectivity-server.apiserverSocketDirectory" . }}/{{ .Values.frontend.uds.socketName }}
+        {{- else }}
+        tcp:
+          url: https://{{ include "konnectivity-server.frontendHost" . }}:{{ .Values.frontend.tcp.port }}
+          tlsConfig:
+            caBundle: {{ .Values.egressSelector.apiserverCertificateDirectory }}/ca.crt
+            clientCert: {{ .Values.egressSelector.apiserverCertificateDirectory }}/client.crt
+            clientKey: {{ .Values.egressSelector.apiserverCertificateDirectory }}/client.key
+        {{- end }}
+{{- end -}}
+
+{{- define "konnectivity-server.apiserverSocketDirectory" -}}
+{{- default .Values.frontend.uds.hostPath .Values.egressSelector.apiserverSocketDirectory | trimSuffix "/" -}}
+{{- end -}}
+
+{{/* What to add to kube-apiserver's manifest. */}}
+{{- define "konnectivity-server.apiserverPatch" -}}
+{{- $uds := eq .Values.frontend.type "uds" -}}
+spec:
+  containers:
+    - name: kube-apiserver
+      command:
+        - --egress-selector-config-file=/etc/kubernetes/konnectivity/egress-selector-configuration.yaml
+      volumeMounts:
+        - name: konnectivity-config
+          mountPath: /etc/kubernetes/konnectivity
+          readOnly: true
+        {{- if $uds }}
+        - name: {{ ternary "socket" "konnectivity-socket" (eq .Values.kind "Sidecar") }}
+          mountPath: {{ include "konnectivity-server.apiserverSocketDirectory" . }}
+        {{- else }}
+        - name: konnectivity-client
+          mountPath: {{ .Values.egressSelector.apiserverCertificateDirectory }}
+          readOnly: true
+        {{- end }}
+  volumes:
+    - name: konnectivity-config
+      hostPath:
+        path: /etc/kubernetes/konnectivity
+        type: Directory
+    {{- if and $uds (ne .Values.kind "Sidecar") }}
+    - name: konnectivity-socket
+      hostPath:
+        path: {{ .Values.frontend.uds.hostPath }}
+        type: DirectoryOrCreate
+    {{- else if not $uds }}
+    - name: konnectivity-client
+      hostPath:
+        path: {{ .Values.egressSelector.apiserverCertificateDirectory }}
+        type: Directory
+    {{- end }}
+{{- end -}}
+
+{{/* Values of the chart konnectivity-agent that match these. */}}
+{{- define "konnectivity-server.agentValues" -}}
+{{- $values := .Values -}}
+{{- $node := has "destHost" $values.proxyStrategies -}}
+image:
+  registry: {{ $values.image.registry | quote }}
+fullnameOverride: {{ $values.agentAuth.serviceAccount }}
+{{- if $node }}
+kind: DaemonSet
+agentIdentifiers: ipv4=$(HOST_IP)&host=$(NODE_NAME){{ if has "defaultRoute" $values.proxyStrategies }}&default-route=true{{ end }}
+{{- else if has "defaultRoute" $values.proxyStrategies }}
+agentIdentifiers: default-route=true
+{{- end }}
+proxyServer:
+  host: {{ include "konnectivity-server.externalHost" . | quote }}
+  port: {{ include "konnectivity-server.externalPort" . }}
+  strategies: {{ toJson $values.proxyStrategies }}
+auth:
+  mode: {{ $values.agentAuth.mode }}
+  {{- if eq $values.agentAuth.mode "token" }}
+  token:
+    audience: {{ $values.agentAuth.audience | quote }}
+  {{- else }}
+  mtls:
+    existingSecret: konnectivity-agent-client
+  {{- end }}
+{{- if $values.leases.enabled }}
+serverCount:
+  leases: true
+  leaseNamespace: {{ $values.leases.namespace }}
+  labelSelector: {{ $values.leases.label }}
+sync:
+  forever: true
+{{- end }}
+{{- end -}}

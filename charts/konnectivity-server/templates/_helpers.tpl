@@ -1,0 +1,185 @@
+{{/* Names and labels. */}}
+{{- define "konnectivity-server.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "konnectivity-server.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "konnectivity-server.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "konnectivity-server.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "konnectivity-server.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: server
+app.kubernetes.io/part-of: konnectivity
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Of pods: nothing that changes with the chart's version, so that an upgrade that changes nothing restarts nothing. */}}
+{{- define "konnectivity-server.podLabels" -}}
+{{ include "konnectivity-server.selectorLabels" . }}
+app.kubernetes.io/component: server
+app.kubernetes.io/part-of: konnectivity
+k8s-app: konnectivity-server
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- with .Values.podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "konnectivity-server.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "konnectivity-server.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.image" -}}
+{{- $image := .Values.image -}}
+{{- $name := printf "%s/%s" (trimSuffix "/" $image.registry) $image.repository -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $name $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default (printf "v%s" .Chart.AppVersion) $image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the health port listens on loopback only. */}}
+{{- define "konnectivity-server.healthOnLoopback" -}}
+{{- $host := .Values.bindAddresses.health -}}
+{{- if or (hasPrefix "127." $host) (eq $host "localhost") (eq $host "::1") -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether pods are on the host's network. */}}
+{{- define "konnectivity-server.hostNetwork" -}}
+{{- if and .Values.hostNetwork (has .Values.kind (list "DaemonSet" "StaticPodManifest")) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Secrets by hand or by cert-manager; empty where files of the host serve. */}}
+{{- define "konnectivity-server.agentSecret" -}}
+{{- if .Values.agentListener.tls.certManager.enabled -}}
+{{- printf "%s-agents" (include "konnectivity-server.fullname" .) -}}
+{{- else -}}
+{{- .Values.agentListener.tls.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.frontendSecret" -}}
+{{- if .Values.frontend.tcp.tls.certManager.enabled -}}
+{{- printf "%s-frontend" (include "konnectivity-server.fullname" .) -}}
+{{- else -}}
+{{- .Values.frontend.tcp.tls.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.socket" -}}
+{{- printf "%s/%s" (trimSuffix "/" .Values.frontend.uds.hostPath) .Values.frontend.uds.socketName -}}
+{{- end -}}
+
+{{/* A Service for agents: always, but for a Sidecar that names no pods. */}}
+{{- define "konnectivity-server.hasService" -}}
+{{- if or (ne .Values.kind "Sidecar") .Values.service.selector -}}true{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.servicePort" -}}
+{{- default .Values.agentListener.port .Values.service.port -}}
+{{- end -}}
+
+{{/* Where agents dial, as far as the values tell. */}}
+{{- define "konnectivity-server.externalHost" -}}
+{{- if .Values.agentListener.externalHost -}}
+{{- .Values.agentListener.externalHost -}}
+{{- else if and (include "konnectivity-server.hasService" .) (eq .Values.service.type "ClusterIP") -}}
+{{- printf "%s.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.externalPort" -}}
+{{- if .Values.agentListener.externalPort -}}
+{{- .Values.agentListener.externalPort -}}
+{{- else if and (eq .Values.service.type "NodePort") .Values.service.nodePort -}}
+{{- .Values.service.nodePort -}}
+{{- else -}}
+{{- include "konnectivity-server.servicePort" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.frontendHost" -}}
+{{- default (printf "%s-frontend.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace) .Values.egressSelector.frontendHost -}}
+{{- end -}}
+
+{{/* The number of servers; empty if the values do not tell it. */}}
+{{- define "konnectivity-server.serverCount" -}}
+{{- if ne (toString .Values.serverCount) "auto" -}}
+{{- int .Values.serverCount -}}
+{{- else if eq .Values.kind "Deployment" -}}
+{{- .Values.replicaCount -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A Go duration in seconds. */}}
+{{- define "konnectivity-server.seconds" -}}
+{{- $unit := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}
+{{- $sum := 0.0 -}}
+{{- range regexFindAll "[0-9.]+[a-zµ]+" . -1 -}}
+{{- $sum = addf $sum (mulf (regexFind "[0-9.]+" . | float64) (get $unit (regexFind "[a-zµ]+" .))) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
+{{- define "konnectivity-server.preStopSeconds" -}}
+{{- if ne (toString .Values.preStopSleepSeconds) "auto" -}}
+{{- int .Values.preStopSleepSeconds -}}
+{{- else if and (eq .Values.kind "Deployment") (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) -}}
+5
+{{- else -}}
+0
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.runsAsRoot" -}}
+{{- $user := dig "runAsUser" (dig "runAsUser" 65532 .Values.podSecurityContext) .Values.securityContext -}}
+{{- if eq (int $user) 0 -}}true{{- end -}}
+{{- end -}}
+
+{{/* Folders of the host with files to read: as a YAML list, each once. */}}
+{{- define "konnectivity-server.hostFolders" -}}
+{{- $values := .Values -}}
+{{- $files := list $values.agentListener.tls.hostPath.cert $values.agentListener.tls.hostPath.key $values.agentListener.clientCA.hostPath -}}
+{{- if eq $values.frontend.type "tcp" -}}
+{{- $files = concat $files (list $values.frontend.tcp.tls.hostPath.cert $values.frontend.tcp.tls.hostPath.key $values.frontend.tcp.clientCA.hostPath) -}}
+{{- end -}}
+{{- $folders := list -}}
+{{- range compact $files -}}
+{{- $folders = append $folders (dir .) -}}
+{{- end -}}
+{{- $folders | uniq | sortAlpha | toYaml -}}
+{{- end -}}
+
+{{/* Whether anything of the host's file system is mounted. */}}
+{{- define "konnectivity-server.usesHostPaths" -}}
+{{- $folders := include "konnectivity-server.hostFolders" . | fromYamlArray -}}
+{{- $socket := and (eq .Values.frontend.type "uds") (ne .Values.kind "Sidecar") -}}
+{{- if or $folders .Values.kubeconfig.hostPath $socket -}}true{{- end -}}
+{{- end -}}

@@ -1,0 +1,131 @@
+{{/* The pod's spec that Deployment, DaemonSet and static pod share. */}}
+{{- define "konnectivity-server.podSpec" -}}
+{{- $values := .Values -}}
+{{- $static := eq $values.kind "StaticPodManifest" -}}
+{{- $host := not (empty (include "konnectivity-server.hostNetwork" .)) -}}
+{{- if not $static }}
+serviceAccountName: {{ include "konnectivity-server.serviceAccountName" . }}
+automountServiceAccountToken: {{ not (empty (include "konnectivity-server.needsServiceAccount" .)) }}
+{{- end }}
+{{- with $values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+priorityClassName: {{ default (ternary "system-cluster-critical" "system-node-critical" (eq $values.kind "Deployment")) $values.priorityClassName }}
+hostNetwork: {{ $host }}
+dnsPolicy: {{ default (ternary "Default" "ClusterFirst" $host) $values.dnsPolicy }}
+{{- with $values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- toYaml $values.podSecurityContext | nindent 2 }}
+terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
+{{- if not $static }}
+nodeSelector:
+  {{- if $values.nodeSelector }}
+  {{- toYaml $values.nodeSelector | nindent 2 }}
+  {{- else }}
+  kubernetes.io/os: linux
+  {{- if eq $values.kind "DaemonSet" }}
+  node-role.kubernetes.io/control-plane: ""
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if and (eq $values.kind "Deployment") $values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range $values.topologySpreadConstraints }}
+  - {{ merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" (include "konnectivity-server.selectorLabels" $ | fromYaml))) | toYaml | nindent 4 | trim }}
+  {{- end }}
+{{- end }}
+{{- with $values.extraInitContainers }}
+initContainers:
+  {{- tpl (toYaml .) $ | nindent 2 }}
+{{- end }}
+containers:
+  {{- include "konnectivity-server.container" . | nindent 2 }}
+  {{- with $values.extraContainers }}
+  {{- tpl (toYaml .) $ | nindent 2 }}
+  {{- end }}
+volumes:
+  {{- include "konnectivity-server.volumes" . | trim | nindent 2 }}
+{{- end -}}
+
+{{/* Without a kubeconfig, tokens are reviewed and leases kept by the pod's own account. */}}
+{{- define "konnectivity-server.needsServiceAccount" -}}
+{{- if and (or (eq .Values.agentAuth.mode "token") .Values.leases.enabled) (not .Values.kubeconfig.hostPath) (not .Values.kubeconfig.existingSecret) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-server.container" -}}
+{{- $values := .Values -}}
+{{- $probe := dict "port" "health" -}}
+{{- if include "konnectivity-server.healthOnLoopback" . -}}
+{{- $probe = dict "port" "health" "host" $values.bindAddresses.health -}}
+{{- end -}}
+- name: konnectivity-server
+  image: {{ include "konnectivity-server.image" . | quote }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  command:
+    {{- toYaml $values.command | nindent 4 }}
+  args:
+    {{- include "konnectivity-server.args" . | trim | nindent 4 }}
+  env:
+    - name: POD_NAME
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.name
+    {{- with $values.extraEnv }}
+    {{- tpl (toYaml .) $ | nindent 4 }}
+    {{- end }}
+  ports:
+    - name: agents
+      containerPort: {{ $values.agentListener.port }}
+      protocol: TCP
+    {{- if eq $values.frontend.type "tcp" }}
+    - name: frontend
+      containerPort: {{ $values.frontend.tcp.port }}
+      protocol: TCP
+    {{- end }}
+    - name: health
+      containerPort: {{ $values.ports.health }}
+      protocol: TCP
+    - name: admin
+      containerPort: {{ $values.ports.admin }}
+      protocol: TCP
+  startupProbe:
+    {{- merge (deepCopy $values.probes.startup) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+  livenessProbe:
+    {{- merge (deepCopy $values.probes.liveness) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+  readinessProbe:
+    {{- merge (deepCopy $values.probes.readiness) (dict "httpGet" (merge (dict "path" "/readyz") $probe)) | toYaml | nindent 4 }}
+  {{- $pause := include "konnectivity-server.preStopSeconds" . | int }}
+  {{- if $pause }}
+  lifecycle:
+    preStop:
+      sleep:
+        seconds: {{ $pause }}
+  {{- end }}
+  resources:
+    {{- toYaml $values.resources | nindent 4 }}
+  securityContext:
+    {{- if eq $values.kind "Sidecar" }}
+    {{- merge (deepCopy $values.securityContext) (omit $values.podSecurityContext "fsGroup" "fsGroupChangePolicy" "supplementalGroups" "sysctls") | toYaml | nindent 4 }}
+    {{- else }}
+    {{- toYaml $values.securityContext | nindent 4 }}
+    {{- end }}
+  terminationMessagePolicy: FallbackToLogsOnError
+  volumeMounts:
+    {{- include "konnectivity-server.volumeMounts" . | trim | nindent 4 }}
+{{- end -}}

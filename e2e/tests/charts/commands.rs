@@ -1,0 +1,166 @@
+//! The rendered command lines in the real programs: every case starts, its probes succeed, its servers and the agents
+//! that its own values ask for find each other, and bytes go through. No argument is written here.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::works;
+use e2e::frontend::{Frontend, Mode, Place};
+use e2e::pki::Pki;
+use e2e::ports::Lease;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::helm::{Chart, objects};
+use crate::kubelet::{Kubelet, Running};
+use crate::pods::{Pod, list, of_kind, pods, string};
+
+/// Of a cluster that nobody asks: agents come by certificate.
+const KUBECONFIG: &str = "{apiVersion: v1, kind: Config, current-context: c, \
+    clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: u, user: {token: t}}], \
+    contexts: [{name: c, context: {cluster: c, user: u}}]}";
+
+/// Ports that a release may take on this machine, as `--set`s.
+struct Ports {
+    leases: Vec<Lease>,
+    sets: Vec<String>,
+}
+
+impl Ports {
+    fn lease(values: &[&str]) -> Result<Self> {
+        let leases = values.iter().map(|_| Lease::new()).collect::<Result<Vec<_>>>()?;
+        let sets =
+            values.iter().zip(&leases).map(|(value, lease)| format!("{value}={}", lease.port())).collect();
+        Ok(Self { leases, sets })
+    }
+}
+
+/// Certificates, and a node that has them under every name that the cases use.
+fn node(pki: &Pki) -> Result<Kubelet> {
+    let mut node = Kubelet::new()?;
+    let (server, front, agent) = (&pki.cluster_server, &pki.front_server, &pki.agent);
+    for name in ["konnectivity-server", "tunnel-server-agents"] {
+        node.keep("Secret", name, &[("tls.crt", &server.cert), ("tls.key", &server.key)])?;
+    }
+    for name in ["konnectivity-frontend", "tunnel-server-frontend"] {
+        let files: [(&str, &Path); 3] =
+            [("tls.crt", &front.cert), ("tls.key", &front.key), ("ca.crt", &pki.front_ca)];
+        node.keep("Secret", name, &files)?;
+    }
+    node.keep("ConfigMap", "apiserver-client-ca", &[("ca.crt", &pki.front_ca)])?;
+    node.keep("ConfigMap", "konnectivity-agents-ca", &[("ca.crt", &pki.cluster_ca)])?;
+    node.keep("Secret", "konnectivity-agents-ca", &[("ca.crt", &pki.cluster_ca)])?;
+    for name in ["konnectivity-agent-client", "tunnel-agent-client"] {
+        let files: [(&str, &Path); 3] =
+            [("tls.crt", &agent.cert), ("tls.key", &agent.key), ("ca.crt", &pki.cluster_ca)];
+        node.keep("Secret", name, &files)?;
+    }
+    for name in ["kube-root-ca.crt", "servers-ca"] {
+        node.keep("ConfigMap", name, &[("ca.crt", &pki.cluster_ca), ("bundle.pem", &pki.cluster_ca)])?;
+    }
+    node.host_file("/etc/kubernetes/pki/apiserver.crt", &server.cert)?;
+    node.host_file("/etc/kubernetes/pki/apiserver.key", &server.key)?;
+    node.host_file("/etc/kubernetes/pki/ca.crt", &pki.cluster_ca)?;
+    let kubeconfig = pki.cluster_ca.with_file_name("kubeconfig");
+    std::fs::write(&kubeconfig, KUBECONFIG)?;
+    node.host_file("/etc/kubernetes/konnectivity-server.conf", &kubeconfig)?;
+    node.token("system:konnectivity-server", "a-token");
+    Ok(node)
+}
+
+/// The pod of the release's program.
+fn program(objects: &[Value]) -> Result<Pod> {
+    pods(objects)?.into_iter().find(|pod| !pod.test).context("a pod")
+}
+
+/// The value of a flag of a pod's container.
+fn flag(pod: &Pod, name: &str) -> Result<String> {
+    let prefix = format!("--{name}=");
+    let args = list(pod.main()?, "/args").iter().filter_map(Value::as_str);
+    Ok(args.filter_map(|argument| argument.strip_prefix(&prefix)).next_back().unwrap_or_default().to_owned())
+}
+
+/// A running server of a case, and what its release says to others.
+struct Server {
+    running: Running,
+    frontend: Frontend,
+    objects: Vec<Value>,
+    ports: Ports,
+}
+
+fn server(node: &Kubelet, pki: &Pki, case: &str, more: &[&str]) -> Result<Server> {
+    let ports = Ports::lease(&["agentListener.port", "ports.health", "ports.admin", "frontend.tcp.port"])?;
+    let sets: Vec<String> =
+        ports.sets.iter().cloned().chain(more.iter().map(|set| (*set).to_owned())).collect();
+    let objects = objects(Chart::Server, &Chart::Server.case(case), &sets)?;
+    let pod = program(&objects)?;
+    let running = node.run(&pod, "server-0")?;
+    let mode = match flag(&pod, "mode")?.as_str() {
+        "http-connect" => Mode::HttpConnect,
+        _ => Mode::Grpc,
+    };
+    let socket = flag(&pod, "uds-name")?;
+    let place = if socket.is_empty() {
+        Place::Tls(([127, 0, 0, 1], flag(&pod, "server-port")?.parse()?).into())
+    } else {
+        Place::Unix(running.path(&socket))
+    };
+    Ok(Server { running, frontend: Frontend::new(mode, place, pki.clone()), objects, ports })
+}
+
+/// The agent that the server's release asks for: with the values of its ConfigMap, and where this machine listens.
+fn agent(node: &Kubelet, server: &Server, folder: &Path) -> Result<(Running, Ports)> {
+    let map = of_kind(&server.objects, "ConfigMap")
+        .find(|map| string(map, "/metadata/name").ends_with("-egress-selector"))
+        .context("the ConfigMap for kube-apiserver")?;
+    let file = folder.join("agent-values.yaml");
+    std::fs::write(&file, string(map, "/data/agent-values.yaml"))?;
+    let ports = Ports::lease(&["ports.health", "ports.admin"])?;
+    let port = server.ports.leases.first().context("the agent port")?.port();
+    let mut sets = ports.sets.clone();
+    sets.extend(["proxyServer.host=127.0.0.1".into(), format!("proxyServer.port={port}")]);
+    let objects = objects(Chart::Agent, &file, &sets)?;
+    Ok((node.run(&program(&objects)?, "agent-0")?, ports))
+}
+
+/// A server of the case and its agent become ready, and a connection through both carries bytes.
+async fn carries(case: &str, more: &[&str]) -> Result<()> {
+    let folder = TempDir::new()?;
+    let pki = Pki::create(folder.path())?;
+    let node = node(&pki)?;
+    let mut server = server(&node, &pki, case, more)?;
+    server.running.wait_probe("startupProbe").await?;
+    server.running.wait_probe("livenessProbe").await?;
+    let (mut agent, _ports) = agent(&node, &server, folder.path())?;
+    agent.wait_probe("readinessProbe").await.map_err(|error| server.running.process.explain(&error))?;
+    server.running.wait_probe("readinessProbe").await?;
+    let endpoint = Endpoint::echo().await?;
+    works(&server.frontend, &endpoint.target()).await?;
+    ensure!(endpoint.accepted() > 0, "the endpoint saw nothing");
+    Ok(())
+}
+
+/// Certificates in place of tokens.
+const BY_CERTIFICATE: [&str; 2] =
+    ["agentAuth.mode=mtls", "agentListener.clientCA.hostPath=/etc/kubernetes/pki/ca.crt"];
+
+#[tokio::test]
+async fn a_deployment_behind_a_service_carries() -> Result<()> {
+    carries("deployment", &[]).await
+}
+
+#[tokio::test]
+async fn flags_that_go_has_too_carry() -> Result<()> {
+    carries("go-image", &[]).await
+}
+
+#[tokio::test]
+async fn a_daemon_set_on_a_socket_carries_by_certificate() -> Result<()> {
+    carries("uds-daemonset", &BY_CERTIFICATE).await
+}
+
+#[tokio::test]
+async fn a_static_pod_carries_by_certificate() -> Result<()> {
+    carries("static-pod", &BY_CERTIFICATE).await
+}

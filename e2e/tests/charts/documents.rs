@@ -1,0 +1,76 @@
+//! What the documents say about the charts is so.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::helm::{CHARTS, root};
+use crate::pods::list;
+use crate::yaml;
+
+#[test]
+fn the_readmes_tables_are_those_of_the_values() -> Result<()> {
+    let output = Command::new(root().join("hack/chart-readme")).arg("--check").output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Each alert has its section, and each section its alert; runbooks point at them.
+#[test]
+fn every_alert_is_explained() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/alerts.md"))?;
+    let mut explained: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let mut alerts = Vec::new();
+    for chart in CHARTS {
+        let rules = yaml::document(&std::fs::read_to_string(chart.folder().join("files/rules.yaml"))?)?;
+        for rule in list(&rules, "/groups").iter().flat_map(|group| list(group, "/rules")) {
+            let alert = rule["alert"].as_str().context("an alert")?.to_owned();
+            let runbook = rule["annotations"]["runbook"].as_str().context("a runbook")?;
+            let link = format!("docs/alerts.md#{}: ", alert.to_lowercase());
+            ensure!(runbook.starts_with(&link), "{alert}: the runbook does not begin with {link}");
+            alerts.push(alert);
+        }
+    }
+    alerts.sort();
+    explained.sort_unstable();
+    ensure!(alerts == explained, "alerts {alerts:?}, sections of docs/alerts.md {explained:?}");
+    Ok(())
+}
+
+/// Values that documents name in backticks as `chart.path=value` or `--set` exist; files and anchors that they link to, too.
+#[test]
+fn links_between_documents_lead_somewhere() -> Result<()> {
+    let mut pages = vec![root().join("README.md")];
+    pages.extend(CHARTS.map(|chart| chart.folder().join("README.md")));
+    for entry in std::fs::read_dir(root().join("docs"))? {
+        pages.push(entry?.path());
+    }
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+        let text = std::fs::read_to_string(page)?;
+        let folder = page.parent().context("a folder")?;
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.starts_with("http") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if file.is_empty() { page.clone() } else { folder.join(file) };
+            ensure!(path.exists(), "{} links to {target}, which does not exist", page.display());
+            if !anchor.is_empty() {
+                let headings = std::fs::read_to_string(&path)?;
+                let found =
+                    headings.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor);
+                ensure!(found, "{} links to {target}: no such heading", page.display());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// GitHub's anchor of a heading.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}

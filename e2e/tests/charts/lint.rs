@@ -1,0 +1,51 @@
+//! `helm lint --strict`, and the schema against the values.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::helm::{CHARTS, all_cases, helm, utf8};
+use crate::yaml;
+
+#[test]
+fn every_case_passes_the_strict_lint() -> Result<()> {
+    for (chart, case) in all_cases()? {
+        let said = helm(&["lint", "--strict", utf8(&chart.folder())?, "--values", utf8(&chart.case(&case))?])
+            .with_context(|| format!("{} with {case}", chart.name()))?;
+        ensure!(said.contains("1 chart(s) linted, 0 chart(s) failed"), "{case}: {said}");
+    }
+    Ok(())
+}
+
+/// A value that the schema does not know could not be set; one that only the schema knows would do nothing.
+#[test]
+fn schema_and_values_name_the_same_things() -> Result<()> {
+    for chart in CHARTS {
+        let values = yaml::document(&std::fs::read_to_string(chart.folder().join("values.yaml"))?)?;
+        let schema: Value =
+            serde_json::from_slice(&std::fs::read(chart.folder().join("values.schema.json"))?)?;
+        compare(&schema, &schema, &values, chart.name())?;
+    }
+    Ok(())
+}
+
+fn compare(root: &Value, schema: &Value, values: &Value, path: &str) -> Result<()> {
+    let schema = match schema["$ref"].as_str() {
+        Some(reference) => root.pointer(reference.trim_start_matches('#')).context("a broken $ref")?,
+        None => schema,
+    };
+    let (Some(known), Some(map)) = (schema["properties"].as_object(), values.as_object()) else {
+        return Ok(());
+    };
+    ensure!(schema["additionalProperties"] == false, "{path} takes anything");
+    for (key, value) in map {
+        let inner = known.get(key).with_context(|| format!("{path}.{key} is not in the schema"))?;
+        compare(root, inner, value, &format!("{path}.{key}"))?;
+    }
+    // Fields that are Kubernetes' own, and empty by default, are known to the schema alone.
+    let foreign = ["global", "resources", "issuerRef", "liveness", "readiness", "startup"];
+    let last = path.rsplit('.').next().unwrap_or_default();
+    for key in known.keys().filter(|key| !foreign.contains(&key.as_str()) && !foreign.contains(&last)) {
+        ensure!(map.contains_key(key), "{path}.{key} is in the schema only");
+    }
+    Ok(())
+}

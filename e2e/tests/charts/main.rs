@@ -1,0 +1,16 @@
+//! Tests of the Helm charts: what helm renders, what it refuses, and what the rendered command lines do in the real
+//! programs. Needs helm, so it is no part of `cargo test --workspace`: `hack/check charts` runs it.
+
+mod commands;
+mod documents;
+mod helm;
+#[allow(dead_code, reason = "shared with the tests that have a cluster")]
+mod kubelet;
+mod lint;
+mod monitoring;
+mod pods;
+mod references;
+mod refusals;
+mod restricted;
+mod snapshots;
+mod yaml;

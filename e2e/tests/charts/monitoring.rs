@@ -1,0 +1,160 @@
+//! Rules and dashboards: what they ask for exists in a scrape of the running programs, and promtool reads it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use e2e::endpoints::{Endpoint, Refusing};
+use e2e::exchange::works;
+use e2e::metrics::{Scrape, wait_for};
+use e2e::pair::Setup;
+use e2e::wait::DEADLINE;
+use serde_json::Value;
+
+use crate::helm::{CHARTS, Chart, root, utf8};
+use crate::pods::list;
+use crate::yaml;
+
+/// Families that appear only with what this scenario does not bring about: leases, changed files, odd certificates.
+/// They are looked up in the programs' own lists of metrics instead.
+const RARE: [&str; 13] = [
+    "agent_certificate_last_reload_success",
+    "agent_dropped_packets_total",
+    "agent_lease_lists_total",
+    "agent_odd_certificates_total",
+    "agent_server_connection_failure_count",
+    "agent_stream_errors_total",
+    "server_certificate_last_reload_success",
+    "server_dropped_packets_total",
+    "server_full_receive_channels",
+    "server_lease_delete_total",
+    "server_lease_list_total",
+    "server_odd_certificates_total",
+    "server_stream_errors_total",
+];
+
+/// What other programs export: kube-apiserver, its client library, Prometheus itself.
+const FOREIGN: [&str; 2] = ["client_dial_failure_total", "apiserver_egress_dialer_dial_failure_count"];
+
+/// All expressions of a chart's rules and dashboard.
+fn expressions(chart: Chart) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let rules = yaml::document(&std::fs::read_to_string(chart.folder().join("files/rules.yaml"))?)?;
+    let rules = list(&rules, "/groups").iter().flat_map(|group| list(group, "/rules"));
+    found.extend(rules.filter_map(|rule| rule["expr"].as_str()).map(str::to_owned));
+    let dashboard: Value =
+        serde_json::from_slice(&std::fs::read(chart.folder().join("files/dashboard.json"))?)?;
+    let targets = list(&dashboard, "/panels").iter().flat_map(|panel| list(panel, "/targets"));
+    found.extend(targets.filter_map(|target| target["expr"].as_str()).map(str::to_owned));
+    ensure!(found.len() > 20, "only {} expressions", found.len());
+    Ok(found)
+}
+
+/// The names of metrics in an expression.
+fn names(expression: &str) -> BTreeSet<String> {
+    expression
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| {
+            ["konnectivity_network_proxy_", "process_", "apiserver_"]
+                .iter()
+                .any(|prefix| word.starts_with(prefix))
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A server's scrape after its agent was lost under a connection, and an agent's after its server was.
+async fn scrapes() -> Result<String> {
+    let endpoint = Endpoint::echo().await?;
+    let mut text = String::new();
+    for lose_agent in [true, false] {
+        let mut pair = Setup::grpc().start().await?;
+        works(pair.frontend(), &endpoint.target()).await?;
+        let refusing = Refusing::new()?;
+        ensure!(works(pair.frontend(), &refusing.target()).await.is_err(), "a refusing endpoint was reached");
+        let open = pair.frontend().dial(&endpoint.target()).await?;
+        let (address, name) = if lose_agent {
+            pair.agent_mut().process.kill()?;
+            (pair.server().health, "konnectivity_network_proxy_server_connection_resets_total")
+        } else {
+            pair.server_mut().process.kill()?;
+            (pair.agent().health, "konnectivity_network_proxy_agent_connection_resets_total")
+        };
+        let lost = |scrape: &Scrape| scrape.sum(name, &[("reason", "link_lost")]) == Some(1.0);
+        text.push_str(&wait_for("a reset", address, DEADLINE, lost).await?.text);
+        drop(open);
+    }
+    Ok(text)
+}
+
+#[tokio::test]
+async fn every_metric_that_is_asked_for_exists() -> Result<()> {
+    let text = scrapes().await?;
+    let exists = |name: &str| {
+        text.lines().any(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
+    };
+    let mut missing = BTreeSet::new();
+    for chart in CHARTS {
+        for name in expressions(chart)?.iter().flat_map(|expression| names(expression)) {
+            let short = name.trim_start_matches("konnectivity_network_proxy_");
+            if !exists(&name) && !RARE.contains(&short) && !FOREIGN.contains(&short) {
+                missing.insert(name);
+            }
+        }
+    }
+    ensure!(missing.is_empty(), "no such metric in a live scrape: {missing:?}");
+    Ok(())
+}
+
+/// promtool: `PROMTOOL`, or what `hack/tool` installs.
+fn promtool(args: &[&str], folder: PathBuf) -> Result<String> {
+    let program = match std::env::var_os("PROMTOOL") {
+        Some(path) => PathBuf::from(path),
+        None => {
+            let output = Command::new(root().join("hack/tool")).arg("promtool").output()?;
+            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout)?.trim().into()
+        }
+    };
+    let output =
+        Command::new(program).args(args).current_dir(folder).output().context("cannot run promtool")?;
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "promtool {args:?}: {said}");
+    Ok(said)
+}
+
+#[test]
+fn every_alert_is_silent_before_its_time_and_fires_then() -> Result<()> {
+    for chart in CHARTS {
+        promtool(&["check", "rules", "files/rules.yaml"], chart.folder())?;
+        promtool(&["test", "rules", "rules_test.yaml"], chart.folder())?;
+        let rules = yaml::document(&std::fs::read_to_string(chart.folder().join("files/rules.yaml"))?)?;
+        let tests = std::fs::read_to_string(chart.folder().join("rules_test.yaml"))?;
+        for rule in list(&rules, "/groups").iter().flat_map(|group| list(group, "/rules")) {
+            let alert = rule["alert"].as_str().context("an alert")?;
+            let tries = tests.matches(&format!("alertname: {alert}\n")).count();
+            ensure!(tries >= 2, "{alert} is tried {tries} times");
+        }
+    }
+    Ok(())
+}
+
+/// Each expression of the dashboards, as a recording rule that promtool reads.
+#[test]
+fn every_expression_of_the_dashboards_is_sound() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for chart in CHARTS {
+        let mut rules = String::from("groups:\n  - name: dashboard\n    rules:\n");
+        for (index, expression) in expressions(chart)?.iter().enumerate() {
+            let expression = expression.replace("$__rate_interval", "5m").replace('\n', " ");
+            let quoted = serde_json::to_string(&expression)?;
+            rules.push_str(&format!("      - record: panel:{index}\n        expr: {quoted}\n"));
+        }
+        let file = folder.path().join(chart.name());
+        std::fs::write(&file, rules)?;
+        promtool(&["check", "rules", utf8(&file)?], folder.path().into())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Values that cannot work are refused, in one line that names the value and the way out.
+
+use anyhow::{Result, bail, ensure};
+
+use crate::helm::{Chart, text};
+
+/// Case, settings, and what must be in the error.
+type Refusal = (&'static str, &'static [&'static str], &'static str);
+
+const AGENT: &[Refusal] = &[
+    // The schema's.
+    ("token-deployment", &["image.registri=x"], "at '/image': additional properties 'registri' not allowed"),
+    ("token-deployment", &["kind=StatefulSet"], "at '/kind': value must be one of 'Deployment', 'DaemonSet'"),
+    (
+        "token-deployment",
+        &["proxyServer.port=70000"],
+        "at '/proxyServer/port': maximum: got 70,000, want 65,535",
+    ),
+    ("token-deployment", &["extraArgs.--v=2"], "'--v' does not match pattern"),
+    (
+        "token-deployment",
+        &["agentIdentifiers=uid=3"],
+        "at '/agentIdentifiers': 'uid=3' does not match pattern",
+    ),
+    ("token-deployment", &["sync.interval=5"], "at '/sync/interval': got number, want string"),
+    ("token-deployment", &["sync.interval=5 seconds"], "at '/sync/interval'"),
+    ("token-deployment", &["image.digest=sha256:12"], "at '/image/digest'"),
+    ("token-deployment", &["auth.token.expirationSeconds=60"], "minimum: got 60, want 600"),
+    ("token-deployment", &["replicaCount=0"], "at '/replicaCount': minimum: got 0, want 1"),
+    // The templates'.
+    ("token-deployment", &["image.registry="], "image.registry is empty"),
+    ("token-deployment", &["proxyServer.host="], "proxyServer.host is empty"),
+    ("token-deployment", &["auth.mode=mtls"], "there is no client certificate: set auth.mtls.existingSecret"),
+    ("token-deployment", &["auth.mtls.certManager.enabled=true"], "that auth.mode token does not use"),
+    ("everything", &["auth.mtls.certManager.issuerRef.name="], "issuerRef.name is empty"),
+    ("token-deployment", &["ca.configMap="], "the image has no system roots"),
+    ("token-deployment", &["ports.health=8133"], "ports.health and ports.admin are both 8133"),
+    (
+        "token-deployment",
+        &["bindAddresses.health=127.0.0.1"],
+        "kubelet cannot probe a pod without hostNetwork",
+    ),
+    ("hostnetwork", &["prometheus.podMonitor.enabled=true"], "where Prometheus cannot scrape"),
+    ("token-deployment", &["extraArgs.health-server-port=1"], "set ports.health instead"),
+    ("go-image", &["logging.format=json"], "a flag that Go's agent does not have"),
+    (
+        "token-deployment",
+        &["agentIdentifiers=host=$(NODE)"],
+        "agentIdentifiers uses $(NODE), which nothing defines",
+    ),
+    (
+        "token-deployment",
+        &["proxyServer.strategies={destHost,default}"],
+        "agentIdentifiers names no host, ipv4",
+    ),
+    (
+        "token-deployment",
+        &["proxyServer.strategies={defaultRoute}"],
+        "agentIdentifiers has no default-route=true",
+    ),
+    (
+        "token-deployment",
+        &["drainTimeout=30s"],
+        "terminationGracePeriodSeconds is 30, not above drainTimeout (30s)",
+    ),
+    (
+        "mtls-daemonset",
+        &["kind=Deployment", "proxyServer.strategies={destHost}"],
+        "nodes without an agent would be out of reach, set kind=DaemonSet",
+    ),
+];
+
+const SERVER: &[Refusal] = &[
+    // The schema's.
+    ("deployment", &["agentListener.prt=1"], "at '/agentListener': additional properties 'prt' not allowed"),
+    ("deployment", &["mode=socks"], "at '/mode': value must be one of 'grpc', 'http-connect'"),
+    ("deployment", &["agentListener.port=443"], "at '/agentListener/port': minimum: got 443, want 1,024"),
+    ("deployment", &["proxyStrategies={random}"], "at '/proxyStrategies/0'"),
+    ("deployment", &["serverCount=many"], "at '/serverCount'"),
+    ("deployment", &["tlsMinVersion=1.3"], "at '/tlsMinVersion'"),
+    // The templates'.
+    ("deployment", &["image.registry="], "image.registry is empty"),
+    ("deployment", &["frontend.type=uds"], "kube-apiserver cannot reach a socket in another pod"),
+    ("deployment", &["mode=grpc"], "kube-apiserver speaks gRPC over a Unix socket only"),
+    ("uds-daemonset", &["serverCount=auto"], "serverCount is auto, which a DaemonSet cannot tell"),
+    ("deployment", &["serverCount=2"], "serverCount is 2 but replicaCount is 3"),
+    ("go-image", &["logging.format=json"], "a flag that Go's server does not have"),
+    ("deployment", &["agentListener.tls.existingSecret="], "agentListener.tls needs exactly one of"),
+    ("deployment", &["agentListener.tls.certManager.enabled=true"], "agentListener.tls needs exactly one of"),
+    (
+        "uds-daemonset",
+        &["agentListener.tls.hostPath.key="],
+        "agentListener.tls.hostPath needs both cert and key",
+    ),
+    (
+        "everything",
+        &["frontend.tcp.tls.certManager.issuerRef.name="],
+        "frontend.tcp.tls.certManager.issuerRef.name",
+    ),
+    ("deployment", &["agentListener.clientCA.hostPath=/ca.crt"], "agentListener.clientCA takes one of"),
+    ("deployment", &["agentListener.clientCA.configMap="], "anybody could be an agent"),
+    ("deployment", &["agentAuth.mode=token"], "agents show either a certificate or a token"),
+    ("deployment", &["frontend.tcp.clientCA.existingSecret="], "whoever reaches the port could dial"),
+    (
+        "uds-nonroot",
+        &["hostPathsPrepared=false"],
+        "prepare them for that user and set hostPathsPrepared=true",
+    ),
+    ("uds-daemonset", &["podSecurityContext.runAsNonRoot=true"], "which kubelet refuses"),
+    (
+        "static-pod",
+        &[
+            "agentListener.tls.existingSecret=pair",
+            "agentListener.tls.hostPath.cert=",
+            "agentListener.tls.hostPath.key=",
+        ],
+        "refers to the Secret or ConfigMap pair, which a static pod cannot mount",
+    ),
+    ("static-pod", &["kubeconfig.hostPath="], "kind StaticPodManifest has no service account"),
+    ("sidecar", &["kubeconfig.existingSecret="], "kind Sidecar runs in kube-apiserver's pod"),
+    ("sidecar", &["kubeconfig.hostPath=/x", "hostPathsPrepared=true"], "kubeconfig takes one of"),
+    ("deployment", &["frontend.tcp.port=8132"], "agentListener.port and frontend.tcp.port are both 8132"),
+    (
+        "deployment",
+        &["bindAddresses.health=localhost"],
+        "kubelet cannot probe a pod without the host's network",
+    ),
+    ("static-pod", &["prometheus.podMonitor.enabled=true"], "where Prometheus cannot scrape"),
+    ("deployment", &["extraArgs.server-count=3"], "set serverCount instead"),
+    (
+        "deployment",
+        &["service.type=ClusterIP"],
+        "service.nodePort needs service.type NodePort or LoadBalancer",
+    ),
+    ("deployment", &["service.loadBalancerClass=x"], "need service.type LoadBalancer"),
+    ("uds-daemonset", &["service.externalTrafficPolicy=Local"], "externalTrafficPolicy needs"),
+    ("deployment", &["agentListener.externalPort=8132"], "is 8132, but the Service's nodePort is 30132"),
+    ("deployment", &["gracefulShutdownTimeout=30s"], "kubelet would kill the server before"),
+    (
+        "deployment",
+        &["gracefulShutdownTimeout=25s"],
+        "not above preStopSleepSeconds (5) and gracefulShutdownTimeout",
+    ),
+];
+
+fn refused(chart: Chart, table: &[Refusal]) -> Result<()> {
+    for (case, sets, expected) in table {
+        let values = chart.case(case);
+        text(chart, &values, &[])?;
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let Err(error) = text(chart, &values, &sets) else { bail!("{case} with {sets:?} is taken") };
+        let error = format!("{error:#}");
+        ensure!(error.contains(expected), "{case} with {sets:?}: expected {expected:?}, got {error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn values_that_no_agent_can_work_with_are_refused() -> Result<()> {
+    refused(Chart::Agent, AGENT)
+}
+
+#[test]
+fn values_that_no_server_can_work_with_are_refused() -> Result<()> {
+    refused(Chart::Server, SERVER)
+}
+
+/// Each line of the templates that refuses something has a row above.
+#[test]
+fn every_refusal_is_tried() -> Result<()> {
+    for (chart, table) in [(Chart::Agent, AGENT), (Chart::Server, SERVER)] {
+        let source = std::fs::read_to_string(chart.folder().join("templates/_checks.tpl"))?;
+        let written = source.lines().filter(|line| line.contains("{{- fail ")).count();
+        let tried = table
+            .iter()
+            .filter(|(_, _, expected)| !expected.contains("at '/") && !expected.contains("minimum:"));
+        ensure!(tried.count() >= written, "{} refuses {written} things, fewer are tried", chart.name());
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Pods ask for no right that they do not need, and roles give none.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::helm::{Chart, all_cases, objects};
+use crate::pods::{list, of_kind, pods, string};
+
+/// The restricted Pod Security Standard, apart from what a case asks for by name: root, the host's network and paths.
+#[test]
+fn pods_are_restricted() -> Result<()> {
+    for (chart, case) in all_cases()? {
+        let objects = objects(chart, &chart.case(&case), &[])?;
+        for pod in pods(&objects)? {
+            let what = format!("{} {case}: {}", chart.name(), pod.owner);
+            let container = pod.main()?;
+            let rights = &container["securityContext"];
+            ensure!(rights["allowPrivilegeEscalation"] == false, "{what}: privilege escalation");
+            ensure!(rights["privileged"] == false, "{what}: privileged");
+            ensure!(
+                rights["readOnlyRootFilesystem"] == true,
+                "{what}: a root file system that can be written"
+            );
+            ensure!(rights["capabilities"] == json!({ "drop": ["ALL"] }), "{what}: capabilities");
+            let sidecar = pod.owner.contains("sidecar");
+            let user = if sidecar { rights } else { &pod.spec["securityContext"] };
+            ensure!(user["seccompProfile"]["type"] == "RuntimeDefault", "{what}: seccomp");
+            let root = ["uds-daemonset", "static-pod"].contains(&case.as_str()) && !pod.test;
+            ensure!((user["runAsUser"] == 0) == root, "{what}: user {}", user["runAsUser"]);
+            ensure!((user["runAsNonRoot"] == true) != root, "{what}: runAsNonRoot");
+            ensure!(container["resources"]["requests"]["memory"].is_string(), "{what}: no requests");
+            ensure!(container["resources"]["limits"].is_null(), "{what}: limits by default");
+            let tolerates = list(&pod.spec, "/tolerations") == [json!({ "operator": "Exists" })];
+            ensure!(sidecar || tolerates, "{what}: taints");
+        }
+    }
+    Ok(())
+}
+
+/// A token of the pod's account is mounted only where the program talks to the API by it.
+#[test]
+fn accounts_tokens_are_mounted_only_where_they_are_used() -> Result<()> {
+    for (chart, case) in all_cases()? {
+        let objects = objects(chart, &chart.case(&case), &[])?;
+        for account in of_kind(&objects, "ServiceAccount") {
+            ensure!(account["automountServiceAccountToken"] == false, "{case}: an account mounts its token");
+        }
+        for pod in pods(&objects)?.iter().filter(|pod| !pod.test) {
+            let args: Vec<&str> = list(pod.main()?, "/args").iter().filter_map(Value::as_str).collect();
+            let has = |prefix: &str| args.iter().any(|argument| argument.starts_with(prefix));
+            let asks = match chart {
+                Chart::Agent => has("--count-server-leases"),
+                Chart::Server => has("--enable-lease-controller") || has("--agent-namespace="),
+            };
+            let expected = asks && !has("--kubeconfig=");
+            let mounts = pod.spec["automountServiceAccountToken"] == true;
+            ensure!(mounts == expected, "{} {case}: token mounted {mounts}, used {expected}", chart.name());
+        }
+    }
+    Ok(())
+}
+
+/// Every rule of every role, in all cases.
+#[test]
+fn roles_give_the_least() -> Result<()> {
+    let allowed = [
+        json!({ "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] }),
+        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "create", "update", "delete"] }),
+        json!({ "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] }),
+        json!({ "apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"] }),
+    ];
+    let mut seen = 0;
+    for (chart, case) in all_cases()? {
+        for object in objects(chart, &chart.case(&case), &[])? {
+            let kind = string(&object, "/kind");
+            if kind != "Role" && kind != "ClusterRole" {
+                continue;
+            }
+            for rule in list(&object, "/rules") {
+                let index = allowed
+                    .iter()
+                    .position(|known| known == rule)
+                    .with_context(|| format!("{case}: {rule}"))?;
+                ensure!((kind == "ClusterRole") == (index == 0), "{case}: {kind} with {rule}");
+                seen += 1;
+            }
+        }
+    }
+    ensure!(seen > 20, "only {seen} rules");
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! The usual release: servers on a Unix socket, known by leases, agents by tokens; all rights are the rendered ones.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::kube::{ApiServer, Cluster, NODE_ADDRESS, Node, Tools, nodes, workload};
+use e2e::pki::Pki;
+use e2e::ports::Lease;
+use e2e::wait::{DEADLINE, until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::helm::Chart;
+use crate::kubelet::Running;
+use crate::pods::{Pod, string};
+use crate::release::{NAMESPACE, file, get, helm, install, run, template};
+
+/// The namespace of the pod whose log is read.
+const WORKLOAD: &str = "workload";
+
+pub(crate) async fn carries(tools: &Tools, cluster: &mut Cluster) -> Result<()> {
+    let folder = tempfile::Builder::new().prefix("ki").tempdir()?;
+    let ports: Vec<Lease> = (0..5).map(|_| Lease::new()).collect::<Result<_>>()?;
+    let node = Node::start(tools, cluster.files()).await?;
+    nodes(cluster.kubectl(), &node).await?;
+    workload(cluster.kubectl(), &node, WORKLOAD).await?;
+    let direct = cluster.apiserver().address();
+    certificates(cluster, &folder).await?;
+
+    let (_host, mut server) = server(cluster, &folder, &ports, direct).await?;
+    let (_kubelet, mut agent) = agent(cluster, &ports, direct).await?;
+    agent.wait_probe("readinessProbe").await.map_err(|error| server.process.explain(&error))?;
+    server.wait_probe("readinessProbe").await?;
+    println!(
+        "install: the installed server and agent found each other, by token and lease under the rendered roles"
+    );
+    let lease = cluster
+        .kubectl()
+        .ok(&["get", "leases", "-n", NAMESPACE, "-l", "k8s-app=konnectivity-server", "-o", "name"])
+        .await?;
+    ensure!(lease.lines().count() == 1, "leases: {lease:?}");
+
+    let map = get(cluster, "configmap", "konnectivity-server-egress-selector").await?;
+    let configuration = string(&map, "/data/egress-selector-configuration.yaml").to_owned();
+    let mut through = cluster.join(tools, &configuration)?;
+    through.wait_ready().await?;
+    logs(&through, &node).await?;
+    println!(
+        "install: kubectl logs went through kube-apiserver with the rendered EgressSelectorConfiguration"
+    );
+    helm_test(cluster, &through).await
+}
+
+/// What the charts' values refer to.
+async fn certificates(cluster: &Cluster, folder: &TempDir) -> Result<()> {
+    let pki = Pki::create(folder.path())?;
+    let text = |path: &std::path::Path| std::fs::read_to_string(path);
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": { "name": "konnectivity-server", "namespace": NAMESPACE },
+        "stringData": { "tls.crt": text(&pki.cluster_server.cert)?, "tls.key": text(&pki.cluster_server.key)? },
+    });
+    let map = |name: &str, ca: String| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": NAMESPACE },
+            "data": { "ca.crt": ca },
+        })
+    };
+    cluster.kubectl().apply(&secret.to_string()).await?;
+    cluster.kubectl().apply(&map("servers-ca", text(&pki.cluster_ca)?).to_string()).await?;
+    // What a controller would publish.
+    cluster.kubectl().apply(&map("kube-root-ca.crt", text(&cluster.files().ca)?).to_string()).await
+}
+
+async fn server(
+    cluster: &Cluster,
+    folder: &TempDir,
+    ports: &[Lease],
+    api: std::net::SocketAddr,
+) -> Result<(crate::kubelet::Kubelet, Running)> {
+    let socket = folder.path().join("s");
+    std::fs::create_dir(&socket)?;
+    let sets = [
+        format!("frontend.uds.hostPath={}", socket.display()),
+        format!("agentListener.port={}", ports[0].port()),
+        format!("ports.health={}", ports[1].port()),
+        format!("ports.admin={}", ports[2].port()),
+        "agentListener.externalHost=127.0.0.1".into(),
+        format!("agentListener.externalPort={}", ports[0].port()),
+    ];
+    let notes = install(cluster, Chart::Server, &Chart::Server.case("uds-nonroot"), &sets).await?;
+    for said in [
+        "It is not ready before the first one has come",
+        "helm install konnectivity-agent",
+        "--egress-selector-config-file",
+    ] {
+        ensure!(notes.contains(said), "the notes do not say {said:?}: {notes}");
+    }
+    let pod = template(cluster, "daemonset", "konnectivity-server").await?;
+    let (kubelet, mut running) = run(cluster, &pod, "konnectivity-server-x", api).await?;
+    running.wait_probe("startupProbe").await?;
+    Ok((kubelet, running))
+}
+
+async fn agent(
+    cluster: &Cluster,
+    ports: &[Lease],
+    api: std::net::SocketAddr,
+) -> Result<(crate::kubelet::Kubelet, Running)> {
+    let map = get(cluster, "configmap", "konnectivity-server-egress-selector").await?;
+    let values = file(cluster, "agent-values.yaml", string(&map, "/data/agent-values.yaml"))?;
+    let sets = [
+        format!("ports.health={}", ports[3].port()),
+        format!("ports.admin={}", ports[4].port()),
+        "ca.configMap=servers-ca".into(),
+        "replicaCount=1".into(),
+    ];
+    let notes = install(cluster, Chart::Agent, &values, &sets).await?;
+    ensure!(notes.contains("--agent-service-account=konnectivity-agent"), "notes: {notes}");
+    let pod = template(cluster, "deployment", "konnectivity-agent").await?;
+    let running = run(cluster, &pod, "konnectivity-agent-x", api).await?;
+    publish(cluster, &pod, "konnectivity-agent-x").await?;
+    Ok(running)
+}
+
+/// The object of a pod that runs here, as controllers and kubelet would write it.
+async fn publish(cluster: &Cluster, pod: &Pod, name: &str) -> Result<()> {
+    let mut spec = pod.spec.clone();
+    spec["nodeName"] = "node".into();
+    let object = json!({
+        "apiVersion": "v1", "kind": "Pod", "spec": spec,
+        "metadata": { "name": name, "namespace": NAMESPACE, "labels": pod.labels },
+    });
+    cluster.kubectl().apply(&object.to_string()).await?;
+    let status = json!({ "phase": "Running", "hostIP": NODE_ADDRESS, "podIP": NODE_ADDRESS, "podIPs": [{ "ip": NODE_ADDRESS }] });
+    set_status(cluster, name, &status).await
+}
+
+async fn set_status(cluster: &Cluster, name: &str, status: &Value) -> Result<()> {
+    let patch = json!({ "status": status }).to_string();
+    let args = ["patch", "pod", name, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", &patch];
+    cluster.kubectl().ok(&args).await.map(drop)
+}
+
+async fn logs(through: &ApiServer, node: &Node) -> Result<()> {
+    std::fs::write(node.log(WORKLOAD, "app", "app"), "one\ntwo\n")?;
+    let read = through.kubectl().ok(&["logs", "app", "-c", "app", "-n", WORKLOAD]).await?;
+    ensure!(read == "one\ntwo\n", "the log reads {read:?}");
+    let dials = through.metrics().await?.sum("apiserver_egress_dialer_dial_start_total", &[]);
+    ensure!(
+        dials.is_some_and(|dials| dials > 0.0),
+        "kube-apiserver counts no dial through the tunnel: {dials:?}"
+    );
+    Ok(())
+}
+
+/// `helm test`, with this process as the kubelet of its pod.
+async fn helm_test(cluster: &Cluster, through: &ApiServer) -> Result<()> {
+    let name = "konnectivity-agent-test";
+    let test = helm(cluster, vec!["test".into(), "konnectivity-agent".into(), "--timeout=2m".into()]);
+    let pod = async {
+        let there =
+            until("the pod of helm test", DEADLINE, || async { get(cluster, "pod", name).await.ok() });
+        let pod = crate::pods::pods(&[there.await?])?.pop().context("a pod")?;
+        let (_kubelet, mut running) = run(cluster, &pod, name, through.address()).await?;
+        let status = running.process.exit(Duration::from_secs(90)).await?;
+        println!("install: konnectivity-check: {}", running.process.log().join(" / "));
+        let phase = if status.success() { "Succeeded" } else { "Failed" };
+        set_status(cluster, name, &json!({ "phase": phase })).await
+    };
+    let (said, ran) = tokio::join!(test, pod);
+    ran?;
+    let said = said?;
+    ensure!(said.contains("Phase:          Succeeded"), "helm test: {said}");
+    println!("install: helm test passed");
+    Ok(())
+}
