@@ -54,6 +54,15 @@ v: {{ $values.logging.verbosity }}
 {{- if $values.ownFlags }}
 drain-timeout: {{ $values.drainTimeout | quote }}
 min-ready-servers: {{ $values.minReadyServers }}
+{{- with $values.destinations.deny }}
+deny-destinations: {{ join "," . | quote }}
+{{- end }}
+{{- with $values.destinations.allow }}
+allow-destinations: {{ join "," . | quote }}
+{{- end }}
+{{- if $values.destinations.cloudMetadata }}
+allow-cloud-metadata: true
+{{- end }}
 {{- if ne $values.logging.format "text" }}
 log-format: {{ $values.logging.format }}
 {{- end }}

@@ -39,6 +39,9 @@
 {{- if and $values.ownFlags (ge (include "konnectivity-agent.seconds" $values.drainTimeout | float64) (float64 $values.terminationGracePeriodSeconds)) -}}
 {{- fail (printf "terminationGracePeriodSeconds is %d, not above drainTimeout (%s): kubelet would kill the agent before its connections have finished" (int $values.terminationGracePeriodSeconds) $values.drainTimeout) -}}
 {{- end -}}
+{{- if and (not $values.ownFlags) (or $values.destinations.deny $values.destinations.allow) -}}
+{{- fail "destinations.deny and destinations.allow are flags that Go's agent does not have, so that nothing would be denied: set ownFlags=true, or drop them" -}}
+{{- end -}}
 {{- include "konnectivity-agent.checkIdentifiers" . -}}
 {{- end -}}
 

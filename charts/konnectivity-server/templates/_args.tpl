@@ -39,6 +39,13 @@ v: {{ $values.logging.verbosity }}
 {{- if $values.ownFlags }}
 require-agent-auth: true
 readiness-policy: {{ $values.readinessPolicy }}
+agent-identity-binding: {{ $values.agentAuth.identityBinding | quote }}
+{{- with $values.agentAuth.allowedNames }}
+agent-allowed-names: {{ join "," . | quote }}
+{{- end }}
+{{- if and (eq $values.frontend.type "tcp") $values.frontend.tcp.allowedNames }}
+frontend-allowed-names: {{ join "," $values.frontend.tcp.allowedNames | quote }}
+{{- end }}
 {{- if ne $values.logging.format "text" }}
 log-format: {{ $values.logging.format }}
 {{- end }}

@@ -19,6 +19,12 @@
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
 {{- end -}}
+{{- if and (not $values.ownFlags) (or $values.agentAuth.allowedNames $values.frontend.tcp.allowedNames) -}}
+{{- fail "agentAuth.allowedNames and frontend.tcp.allowedNames are flags that Go's server does not have, so that everybody would come in: set ownFlags=true, or drop them" -}}
+{{- end -}}
+{{- if and $values.agentAuth.allowedNames (eq $values.agentAuth.mode "token") -}}
+{{- fail "agentAuth.allowedNames are names of certificates, but agentAuth.mode is token: drop them, the account is named by agentAuth.serviceAccount" -}}
+{{- end -}}
 {{- include "konnectivity-server.checkTls" . -}}
 {{- include "konnectivity-server.checkHost" . -}}
 {{- include "konnectivity-server.checkPorts" . -}}

@@ -12,7 +12,7 @@ use e2e::ports::Lease;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::helm::{Chart, objects};
+use crate::helm::{Chart, all_cases, objects};
 use crate::kubelet::{Kubelet, Running};
 use crate::pods::{Pod, list, of_kind, pods, string};
 
@@ -65,7 +65,12 @@ fn node(pki: &Pki) -> Result<Kubelet> {
     let kubeconfig = pki.cluster_ca.with_file_name("kubeconfig");
     std::fs::write(&kubeconfig, KUBECONFIG)?;
     node.host_file("/etc/kubernetes/konnectivity-server.conf", &kubeconfig)?;
+    node.keep("Secret", "agents-cluster", &[("kubeconfig", &kubeconfig)])?;
+    node.keep("Secret", "konnectivity-kubeconfig", &[("kubeconfig", &kubeconfig)])?;
     node.token("system:konnectivity-server", "a-token");
+    // Nobody listens there: what asks the Kubernetes API goes on asking.
+    node.account("kube-system", "a-token", &std::fs::read(&pki.cluster_ca)?)?;
+    node.apiserver(([127, 0, 0, 1], 1).into());
     Ok(node)
 }
 
@@ -163,4 +168,53 @@ async fn a_daemon_set_on_a_socket_carries_by_certificate() -> Result<()> {
 #[tokio::test]
 async fn a_static_pod_carries_by_certificate() -> Result<()> {
     carries("static-pod", &BY_CERTIFICATE).await
+}
+
+/// Every case of both charts: the program takes its flags and opens its ports, whatever it then fails to reach.
+#[tokio::test]
+async fn every_case_starts() -> Result<()> {
+    let folder = TempDir::new()?;
+    let pki = Pki::create(folder.path())?;
+    let node = node(&pki)?;
+    for (chart, case) in all_cases()? {
+        let mut values = vec!["ports.health", "ports.admin"];
+        match chart {
+            Chart::Agent => values.push("proxyServer.port"),
+            Chart::Server => values.extend(["agentListener.port", "frontend.tcp.port"]),
+        }
+        let mut ports = Ports::lease(&values)?;
+        if chart == Chart::Agent {
+            // Nobody listens there either, and no name is looked up.
+            ports.sets.extend(["proxyServer.host=127.0.0.1", "proxyEnv.httpsProxy="].map(str::to_owned));
+        }
+        let objects = objects(chart, &chart.case(&case), &ports.sets)?;
+        let mut running = node.run(&program(&objects)?, &format!("{}-{case}", chart.name()))?;
+        let started = running.wait_probe("startupProbe").await;
+        started.with_context(|| format!("{} {case}", chart.name()))?;
+    }
+    Ok(())
+}
+
+/// What nobody sets must be the safe choice, and Go's image gets nothing that only ours knows.
+#[test]
+fn the_defaults_of_own_flags_are_the_safe_ones() -> Result<()> {
+    let server = program(&objects(Chart::Server, &Chart::Server.case("uds-daemonset"), &[])?)?;
+    ensure!(flag(&server, "require-agent-auth")? == "true", "agents may be anybody");
+    ensure!(flag(&server, "graceful-shutdown-timeout")? == "15s", "no graceful time-out");
+    let agent = program(&objects(Chart::Agent, &Chart::Agent.case("token-deployment"), &[])?)?;
+    ensure!(flag(&agent, "drain-timeout")? == "25s", "a drain without end");
+    ensure!(flag(&agent, "allow-cloud-metadata")?.is_empty(), "metadata services are within reach");
+    for (chart, case) in [(Chart::Server, "go-image"), (Chart::Agent, "go-image")] {
+        let pod = program(&objects(chart, &chart.case(case), &[])?)?;
+        for own in [
+            "require-agent-auth",
+            "drain-timeout",
+            "readiness-policy",
+            "agent-identity-binding",
+            "min-ready-servers",
+        ] {
+            ensure!(flag(&pod, own)?.is_empty(), "Go's image gets --{own}");
+        }
+    }
+    Ok(())
 }

@@ -138,8 +138,8 @@ impl Kubelet {
         let args = args.map(|argument| rewrite(&expand(argument, &env), &mounts)).collect();
         let recipe = Recipe { name: name.to_owned(), program: program(&container)?, args, env };
         let recipe = match &self.account {
-            Some(folder) => with_account(recipe, folder),
-            None => recipe,
+            Some(folder) if pod.spec["automountServiceAccountToken"] == true => with_account(recipe, folder),
+            _ => recipe,
         };
         Ok(Running { process: Process::spawn(recipe)?, mounts, container })
     }

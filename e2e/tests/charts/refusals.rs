@@ -43,6 +43,7 @@ const AGENT: &[Refusal] = &[
     ("hostnetwork", &["prometheus.podMonitor.enabled=true"], "where Prometheus cannot scrape"),
     ("token-deployment", &["extraArgs.health-server-port=1"], "set ports.health instead"),
     ("go-image", &["logging.format=json"], "a flag that Go's agent does not have"),
+    ("go-image", &["destinations.deny={10.0.0.1}"], "so that nothing would be denied"),
     (
         "token-deployment",
         &["agentIdentifiers=host=$(NODE)"],
@@ -85,6 +86,8 @@ const SERVER: &[Refusal] = &[
     ("uds-daemonset", &["serverCount=auto"], "serverCount is auto, which a DaemonSet cannot tell"),
     ("deployment", &["serverCount=2"], "serverCount is 2 but replicaCount is 3"),
     ("go-image", &["logging.format=json"], "a flag that Go's server does not have"),
+    ("go-image", &["agentAuth.allowedNames={a}"], "so that everybody would come in"),
+    ("uds-daemonset", &["agentAuth.allowedNames={a}"], "names of certificates, but agentAuth.mode is token"),
     ("deployment", &["agentListener.tls.existingSecret="], "agentListener.tls needs exactly one of"),
     ("deployment", &["agentListener.tls.certManager.enabled=true"], "agentListener.tls needs exactly one of"),
     (
