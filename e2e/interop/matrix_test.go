@@ -261,6 +261,6 @@ func (r *runner) record(c cell, s scenario, note string, err error, took time.Du
 	defer r.lock.Unlock()
 	r.outcomes = append(r.outcomes, o)
 	if os.Getenv("INTEROP_VERBOSE") == "true" {
-		fmt.Printf("%-6s %5.1f s  %s: %s  %s%s\n", o.Verdict, o.Seconds, c, s.name, o.Note, firstLine(o.Detail))
+		fmt.Printf("%-6s %5.1f s  %s: %s  %s\n", o.Verdict, o.Seconds, c, s.name, strings.TrimSpace(o.Note+" "+firstLine(o.Detail)))
 	}
 }
