@@ -19,8 +19,9 @@ use crate::frontend::{Conn, Frontend};
 use crate::payload::Payload;
 use tokio::io::AsyncWriteExt;
 
-/// The most dials at once: a machine that is too slow for the rate makes fewer, and the report says so.
-const AT_ONCE: usize = 256;
+/// The most dials at once: a machine that is too slow for the rate makes fewer, and the report says so. More would starve
+/// the very programs that are looked at.
+const AT_ONCE: usize = 64;
 
 /// How long an echo of a transfer may take before its connection counts as cut.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -198,6 +198,24 @@ async fn a_silent_agent_gets_no_new_dials() -> Result<()> {
     Ok(())
 }
 
+/// An agent whose id comes again is asked at once whether it is still there: it would keep its successor out, and nobody
+/// dials meanwhile who would ask.
+#[tokio::test]
+async fn a_half_dead_agent_makes_room_for_its_successor() -> Result<()> {
+    let mut pair = Setup::grpc().agents(0).start().await?;
+    pair.add_agent("twin", "", &[])?;
+    pair.wait_connected().await?;
+    let endpoint = Endpoint::echo().await?;
+    pair.agents[0].process.signal(Signal::STOP)?;
+    pair.add_agent("twin", "", &[])?;
+    let connect = [("service_method", "Connect")];
+    pair.server().wait_metric("grpc_connections", &connect, 2.0).await?;
+    let alone = pair.server().wait_metric("grpc_connections", &connect, 1.0);
+    // Its silence alone would be noticed after up to 15 s.
+    within_limit("the end of the half-dead stream", Duration::from_secs(9), alone).await??;
+    works(pair.frontend(), &endpoint.target()).await
+}
+
 /// A stopped agent that goes on after a while has lost nothing.
 #[tokio::test]
 async fn a_stopped_agent_goes_on_without_corruption() -> Result<()> {

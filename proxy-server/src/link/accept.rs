@@ -142,6 +142,10 @@ impl AgentService {
             agent_id = %Peer(&agent_id), server_id = %self.server_id, %peer,
             identity = %Peer(&bound.identity.to_string()), "Agent connected"
         );
+        // One of them may be half dead: its agent has come back.
+        for sibling in self.backends.siblings(registration.id()) {
+            sibling.ask();
+        }
         let began = Instant::now();
         let observer = Observer {
             backends: self.backends.clone(),

@@ -36,6 +36,7 @@ pub(crate) enum Command {
     CancelDial { token: u64 },
     Attach { key: ConnKey, local: Box<dyn Local> },
     Abandon { key: ConnKey },
+    Ask,
     Finish,
 }
 
@@ -74,6 +75,11 @@ impl LinkHandle {
         // If the link's task has gone, `reply` is dropped with the command, and the dial reads as lost.
         let _ = self.commands.send(Command::Dial { token, protocol, address, reply });
         PendingDial { token, answer, commands: Some(self.commands.clone()) }
+    }
+
+    /// Asks the agent for a sign of life, now and for some seconds.
+    pub fn ask(&self) {
+        let _ = self.commands.send(Command::Ask);
     }
 
     /// Ends the stream in order: status OK, no GOAWAY (Go agents drop everything on one).

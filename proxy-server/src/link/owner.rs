@@ -15,6 +15,8 @@ use super::handle::{Command, Commands, DialReply, LinkDialError, LinkHandle, Ope
 
 /// How long dials wait before the agent is asked for a sign of life, and between such questions.
 const ASK_AFTER: Duration = Duration::from_secs(1);
+/// So many times an agent is asked whose id has come again: until it is suspect, or has answered.
+const QUESTIONS: u32 = 5;
 /// Commands carried out in one turn: the rest waits for the next, so that bytes move meanwhile.
 const COMMANDS_PER_TURN: usize = 256;
 
@@ -46,8 +48,9 @@ pub(crate) struct ServerOwner<X: LinkObserver> {
     dials: HashMap<ConnKey, (u64, oneshot::Sender<DialReply>)>,
     established: HashMap<ConnKey, X::Established>,
     observer: X,
-    /// Runs while dials wait, and on while the agent is suspect.
+    /// Runs while dials wait or questions are left, and on while the agent is suspect.
     ask: Option<Pin<Box<Sleep>>>,
+    questions: u32,
     suspect: bool,
     stopping: bool,
     lost: bool,
@@ -63,6 +66,7 @@ impl<X: LinkObserver> ServerOwner<X> {
             established: HashMap::new(),
             observer,
             ask: None,
+            questions: 0,
             suspect: false,
             stopping: false,
             lost: false,
@@ -98,18 +102,23 @@ impl<X: LinkObserver> ServerOwner<X> {
                 conns.link().abandon(now, key);
                 conns.discard(key);
             }
+            Command::Ask => {
+                self.questions = QUESTIONS;
+                self.suspect = self.observer.is_suspect();
+            }
             Command::Finish => self.stopping = true,
         }
     }
 
     /// Looks after the agent while dials wait for it.
     fn poll_ask(&mut self, cx: &mut Context<'_>) {
-        if self.lost || (self.dials.is_empty() && !self.suspect) {
+        if self.lost || (self.dials.is_empty() && !self.suspect && self.questions == 0) {
             self.ask = None;
             return;
         }
         let ask = self.ask.get_or_insert_with(|| Box::pin(sleep(ASK_AFTER)));
         while ask.as_mut().poll(cx).is_ready() {
+            self.questions = self.questions.saturating_sub(1);
             self.suspect = self.observer.is_suspect();
             ask.as_mut().reset(Instant::now() + ASK_AFTER);
         }

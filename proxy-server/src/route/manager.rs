@@ -128,6 +128,23 @@ impl<L> BackendManager<L> {
         self.shared.state.read().links.len()
     }
 
+    /// The other streams of the agent id that this one has.
+    pub fn siblings(&self, id: LinkId) -> Vec<L>
+    where
+        L: Clone,
+    {
+        let state = self.shared.state.read();
+        let agent_of = |link: &Link<L>| Arc::clone(&link.backend.agent_id);
+        let Some(agent) = state.links.get(&id).map(agent_of) else { return Vec::new() };
+        // All links are looked through only for an agent id that is there more than once.
+        if state.agents.get(&agent).is_none_or(|agent| agent.streams < 2) {
+            return Vec::new();
+        }
+        let others =
+            state.links.iter().filter(|(other, link)| **other != id && link.backend.agent_id == agent);
+        others.map(|(_, link)| link.backend.handle.clone()).collect()
+    }
+
     fn change(&self, id: LinkId, change: impl FnOnce(&mut Link<L>)) {
         let mut state = self.shared.state.write();
         let State { links, tables, .. } = &mut *state;

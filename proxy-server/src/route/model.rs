@@ -342,3 +342,19 @@ fn agents_are_limited_and_incumbents_stay() {
     drop(kept.swap_remove(7));
     assert!(manager.register(backend("late", "")).is_ok());
 }
+
+#[test]
+fn siblings_share_an_agent_id_and_nothing_else() {
+    let manager = manager(&[Strategy::Default]);
+    let one = manager.register(backend("a", "")).unwrap();
+    let other = manager.register(backend("b", "")).unwrap();
+    assert_eq!(manager.siblings(one.id()), [0; 0]);
+    let twin = manager.register(backend("a", "")).unwrap();
+    assert_eq!(manager.siblings(twin.id()).len(), 1);
+    assert_eq!(manager.siblings(one.id()).len(), 1);
+    assert_eq!(manager.siblings(other.id()), [0; 0]);
+    let id = one.id();
+    drop(one);
+    assert_eq!(manager.siblings(twin.id()), [0; 0]);
+    assert_eq!(manager.siblings(id), [0; 0], "gone");
+}
