@@ -1,15 +1,20 @@
 //! kubectl exec: by WebSocket (as kubectl does by itself), by SPDY, and by WebSocket up to the kubelet.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
-use e2e::kube::{Kubectl, Terminal};
+use e2e::kube::{Kubectl, Session, Terminal};
 use e2e::payload::Payload;
-use e2e::wait::within;
+use e2e::wait::{within, within_limit};
 use tokio::task::JoinSet;
 
 use crate::world::Lane;
 
 /// Sent and received at the same time.
 const STDIN: Payload = Payload::new(5, 5_000_000);
+
+/// How long a small command may take.
+const SOON: Duration = Duration::from_secs(20);
 
 /// Both output streams, apart, and the command's exit code.
 pub(crate) async fn streams_and_exit_code(lane: Lane) -> Result<()> {
@@ -82,6 +87,25 @@ pub(crate) async fn many_at_once(lane: Lane) -> Result<()> {
         Ok(())
     })
     .await?
+}
+
+/// A command whose output nobody reads has a connection through the tunnel to itself, and fills it. Nobody else of that
+/// agent feels it.
+pub(crate) async fn an_unread_one_stalls_nobody(lane: Lane) -> Result<()> {
+    let args = lane.args(&["exec", "app", "-c", "app", "--", "head", "-c", "200M", "/dev/zero"]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut unread = Vec::new();
+    for _ in 0..2 {
+        unread.push(Session::start_unread(lane.kubectl(), &args)?);
+    }
+    for round in 0..4 {
+        let word = format!("round-{round}");
+        let args = ["exec", "app", "-c", "app", "--", "echo", &word];
+        let text = within_limit("a command beside unread ones", SOON, lane.ok(&args)).await??;
+        ensure!(text.trim() == word, "{text:?}");
+    }
+    drop(unread);
+    Ok(())
 }
 
 /// A real terminal at both ends: its size, a change of its size, an interrupt from the keyboard.

@@ -14,7 +14,7 @@ use crate::world::Lane;
 const BIG: Payload = Payload::new(64, 64 * 1024 * 1024);
 
 /// How long a small command may take.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 
 /// 64 MiB arrive whole.
 pub(crate) async fn whole(lane: Lane) -> Result<()> {

@@ -40,7 +40,7 @@ macro_rules! cases {
 }
 
 /// With a tunnel, everything works. The longest come first.
-pub(crate) const WITH_TUNNEL: [Case; 25] = cases![
+pub(crate) const WITH_TUNNEL: [Case; 26] = cases![
     extensions::discovery,
     logs::whole,
     logs::an_unread_one_stalls_nobody,
@@ -50,6 +50,7 @@ pub(crate) const WITH_TUNNEL: [Case; 25] = cases![
     exec::stdin_by_spdy,
     exec::stdin_by_websocket_to_the_kubelet,
     exec::many_at_once,
+    exec::an_unread_one_stalls_nobody,
     exec::on_a_terminal,
     forward::half_closed,
     forward::by_spdy,
