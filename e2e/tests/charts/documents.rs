@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::helm::{CHARTS, root};
+use crate::helm::{CHARTS, Chart, helm, objects, root, text};
 use crate::pods::list;
 use crate::yaml;
 
@@ -18,8 +18,8 @@ fn the_readmes_tables_are_those_of_the_values() -> Result<()> {
 /// Each alert has its section, and each section its alert; runbooks point at them.
 #[test]
 fn every_alert_is_explained() -> Result<()> {
-    let text = std::fs::read_to_string(root().join("docs/alerts.md"))?;
-    let mut explained: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let page = std::fs::read_to_string(root().join("docs/alerts.md"))?;
+    let mut explained: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let mut alerts = Vec::new();
     for chart in CHARTS {
         let rules = yaml::document(&std::fs::read_to_string(chart.folder().join("files/rules.yaml"))?)?;
@@ -37,7 +37,47 @@ fn every_alert_is_explained() -> Result<()> {
     Ok(())
 }
 
-/// Values that documents name in backticks as `chart.path=value` or `--set` exist; files and anchors that they link to, too.
+/// The guide's values are those of a case that is started elsewhere, and its helm commands render with them.
+#[test]
+fn the_guides_commands_render() -> Result<()> {
+    let guide = std::fs::read_to_string(root().join("docs/install.md"))?;
+    let folder = tempfile::tempdir()?;
+    let block =
+        guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).context("values")?;
+    let servers = folder.path().join("server-values.yaml");
+    std::fs::write(&servers, block)?;
+    let rendered = text(Chart::Server, &servers, &[])?;
+    ensure!(
+        rendered == text(Chart::Server, &Chart::Server.case("uds-daemonset"), &[])?,
+        "the guide's values differ from their case"
+    );
+    let map = objects(Chart::Server, &servers, &[])?;
+    let map = map
+        .iter()
+        .find_map(|object| object["data"]["agent-values.yaml"].as_str())
+        .context("values for agents")?;
+    std::fs::write(folder.path().join("agent-values.yaml"), map)?;
+    let mut ran = 0;
+    for page in ["docs/install.md", "charts/konnectivity-agent/README.md"] {
+        let page = std::fs::read_to_string(root().join(page))?.replace("\\\n", " ");
+        for line in page.lines().filter_map(|line| line.strip_prefix("helm install ")) {
+            let words = line.split_whitespace().filter(|word| *word != "--wait").map(|word| match word {
+                values if values.ends_with("-values.yaml") => {
+                    folder.path().join(values).display().to_string()
+                }
+                chart if chart.starts_with("charts/") => root().join(chart).display().to_string(),
+                other => other.to_owned(),
+            });
+            let words: Vec<String> = std::iter::once("template".to_owned()).chain(words).collect();
+            helm(&words.iter().map(String::as_str).collect::<Vec<_>>()).with_context(|| line.to_owned())?;
+            ran += 1;
+        }
+    }
+    ensure!(ran == 3, "{ran} commands");
+    Ok(())
+}
+
+/// Files and headings that documents link to exist.
 #[test]
 fn links_between_documents_lead_somewhere() -> Result<()> {
     let mut pages = vec![root().join("README.md")];
@@ -46,9 +86,9 @@ fn links_between_documents_lead_somewhere() -> Result<()> {
         pages.push(entry?.path());
     }
     for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
-        let text = std::fs::read_to_string(page)?;
+        let content = std::fs::read_to_string(page)?;
         let folder = page.parent().context("a folder")?;
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        for target in content.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if target.starts_with("http") {
                 continue;
             }
@@ -68,8 +108,9 @@ fn links_between_documents_lead_somewhere() -> Result<()> {
 
 /// GitHub's anchor of a heading.
 fn slug(heading: &str) -> String {
-    let text = heading.trim_start_matches('#').trim().to_lowercase();
-    text.chars()
+    let plain = heading.trim_start_matches('#').trim().to_lowercase();
+    plain
+        .chars()
         .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
         .map(|c| if c == ' ' { '-' } else { c })
         .collect()
