@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use transport::env_proxy::EnvProxy;
 use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
+use transport::wire::capabilities::Capabilities;
 
 use crate::args::{Config, ServerCountSource};
 use crate::certificates::keep_fresh;
@@ -60,7 +61,8 @@ impl Agent {
             config.agent_identifiers.text(),
             config.service_account_token_path.clone(),
         )
-        .context("--agent-id or --agent-identifiers")?;
+        .context("--agent-id or --agent-identifiers")?
+        .with_offer(Capabilities::ours(config.flow.connection_flow_control));
         let tls = tls(&config, &metrics)?;
         let certificates =
             keep_fresh(ops.handle(), tls.clone(), config.certificate_reload_interval, &metrics);

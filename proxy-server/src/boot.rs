@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::listen::bind_tcp;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion};
+use transport::wire::capabilities::Capabilities;
 
 use crate::args::{self, Config, FrontendListener, Mode};
 use crate::auth::AllowedNames;
@@ -82,7 +83,8 @@ impl Server {
             lifetimes.clone(),
             gate,
         )
-        .context("--server-id cannot be sent as metadata, use printable ASCII")?;
+        .context("--server-id cannot be sent as metadata, use printable ASCII")?
+        .with_capabilities(Capabilities::ours(config.flow.connection_flow_control));
         let tls = agent_tls(&config, &metrics)?;
         let bind = &config.agent_listener.bind;
         let listener = bind_tcp(&host(&bind.host), bind.port).context("--agent-port")?;

@@ -1,7 +1,7 @@
 //! Command lines as operators of the Go peers write them.
 //!
 //! What this crate is for: the syntax of pflag ([`FlagSet`]), the spellings of values that Go's standard
-//! library reads ([`go`]), the `klog` flags that both binaries carry ([`log`]), the refusals both share
+//! library reads ([`go`]), the flags that both binaries carry ([`log`], [`FlowFlags`]), the refusals both share
 //! ([`Refusal`]), and how a command line ends a process ([`Exit`]).
 //!
 //! What it never does: it knows no flag of one binary alone, reads no environment, opens no file beyond
@@ -13,6 +13,7 @@
 //! Sources of facts: pflag 1.0.10, cobra 1.10, klog 2.140 and Go 1.26, read and probed.
 
 mod exit;
+mod flow;
 pub mod go;
 mod help;
 pub mod log;
@@ -28,6 +29,7 @@ mod tests;
 mod value;
 
 pub use exit::Exit;
+pub use flow::{FlowFlags, FlowOptions};
 pub use go::duration::GoDuration;
 pub use log::{LogFlags, LogFormat, LogOptions, Severity};
 pub use period::period;

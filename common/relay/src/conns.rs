@@ -32,6 +32,8 @@ struct Slot {
     /// What the core knows of the queue.
     charged: usize,
     dirty: bool,
+    /// The other side sends no more, and the local end is to be told so.
+    shut_down: bool,
     /// Set once the core has let go of the connection.
     ending: Option<Ending>,
 }
@@ -71,6 +73,7 @@ impl<S: Side> Conns<S> {
             queue: Queue::default(),
             charged: 0,
             dirty: false,
+            shut_down: false,
             ending: None,
         });
         if self.by_key.len() <= key.index() {
@@ -159,8 +162,16 @@ impl<S: Side> Conns<S> {
             return;
         }
         let key = entry.key;
+        let mut taken = 0;
+        let mut shut = Poll::Pending;
+        let mut cx = Context::from_waker(&entry.waker);
         let written = match entry.local.as_mut() {
-            Some(local) => entry.queue.write_into(local.as_mut(), &mut Context::from_waker(&entry.waker)),
+            Some(local) => entry.queue.write_into(local.as_mut(), &mut cx, &mut taken).and_then(|()| {
+                if entry.shut_down {
+                    shut = local.poll_shut_down(&mut cx)?;
+                }
+                Ok(())
+            }),
             None => Ok(()),
         };
         if let Err(error) = written {
@@ -170,11 +181,26 @@ impl<S: Side> Conns<S> {
             self.link.write_failed(now, key, error.to_string());
             return;
         }
+        entry.shut_down &= shut.is_pending();
         entry.queue.settle();
         let charged = entry.queue.charged();
+        if taken > 0 {
+            self.link.taken(key, taken);
+        }
         if charged != entry.charged {
             entry.charged = charged;
             self.link.queued(now, key, charged);
+        }
+        if shut == Poll::Ready(false) {
+            self.link.cannot_half_close(now, key);
+        }
+    }
+
+    /// The other side sends no more, and everything it sent was written.
+    pub(crate) fn shut_down(&mut self, key: ConnKey, now: Time) {
+        if let Some(slot) = self.find(key) {
+            self.slots[slot].shut_down = true;
+            self.write(slot, now);
         }
     }
 

@@ -60,6 +60,11 @@ pub trait Local: Send {
     /// and again when it woke the connection.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// The other side sends no more: passes that on, behind everything written, while this side may still send.
+    /// `Ready(Ok(false))` where nothing of the kind can be told: then it is the end of the connection. Called again
+    /// until ready.
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>>;
+
     /// Ends the local side: pushes out what own buffers hold, then closes. Called again until ready, which must
     /// be within seconds; after that it is dropped.
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()>;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::time::{Instant, Sleep};
 use transport::wire::{Incoming, Wire, WireError};
-use tunnel::{Event, Limits, Link, Packet, ReadOutcome, Side, Time, Transmit, Verdict};
+use tunnel::{Event, Limits, Link, Packet, ReadOutcome, Side, Terms, Time, Transmit, Verdict};
 
 use crate::conns::Conns;
 use crate::local::Read;
@@ -69,12 +69,12 @@ where
     O: Owner<S>,
     M: Meter,
 {
-    /// A relay over a stream that has just been opened.
-    pub fn new(limits: Limits, wire: W, owner: O, meter: M) -> Self {
+    /// A relay over a stream that has just been opened, on the terms that were agreed for it.
+    pub fn new(limits: Limits, terms: Terms, wire: W, owner: O, meter: M) -> Self {
         let list = Arc::new(ReadyList::default());
         let started = Instant::now();
         Relay {
-            conns: Conns::new(Link::new(limits), Arc::clone(&list)),
+            conns: Conns::new(Link::with_terms(limits, terms), Arc::clone(&list)),
             wire: Some(wire),
             owner,
             meter,
@@ -201,6 +201,7 @@ where
                     self.owner.opened(&mut self.conns, now, key, id);
                 }
                 Event::DialFailed { key, error } => self.owner.dial_failed(key, error),
+                Event::ShutDown { key } => self.conns.shut_down(key, now),
                 Event::Ended { key, end } => {
                     if let tunnel::End::Broken(cause) = &end {
                         self.meter.broken(cause);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use relay::{Ending, LinkEnd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel::{Cause, Limits};
+use tunnel::{Cause, Limits, Terms, Windows};
 
 use pair::{Pair, ToServer};
 
@@ -205,4 +205,113 @@ async fn a_thousand_connections_lose_no_byte_and_leave_nothing() {
     assert_eq!(pair.server_task.await.unwrap(), LinkEnd::Stopped);
     assert_eq!(pair.agent_task.await.unwrap(), LinkEnd::Finished);
     assert_eq!(pair.agent_counts.lock()["queued"], 0);
+}
+
+/// Own peers.
+fn own() -> Terms {
+    Terms { credits: Some(Windows { ours: 20_000, theirs: 20_000 }), half_close: true }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_readers_that_take_nothing_hold_up_nobody_and_cost_their_windows() {
+    let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
+    let mut stalled = Vec::new();
+    for _ in 0..1_000 {
+        let (frontend, mut source) = pair.connect(1_000).await;
+        stalled.push(frontend);
+        tokio::spawn(async move {
+            let block = pattern(10_000);
+            while source.io.write_all(&block).await.is_ok() {}
+        });
+    }
+    let (mut frontend, endpoint) = pair.connect(4_096).await;
+    tokio::spawn(async move {
+        let (mut read, mut write) = tokio::io::split(endpoint.io);
+        let _ = tokio::io::copy(&mut read, &mut write).await;
+    });
+    let began = tokio::time::Instant::now();
+    let mut answer = [0; 1];
+    for n in 0..200 {
+        frontend.io.write_all(&[n]).await.unwrap();
+        frontend.io.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, [n]);
+    }
+    assert!(began.elapsed() < Duration::from_millis(10), "nobody waits for a timer: {:?}", began.elapsed());
+    let counts = pair.server_counts.lock();
+    assert!(!counts.contains_key("paused") && !counts.contains_key("broken stalled"), "{counts:?}");
+    assert!((15_000_000..25_000_000).contains(&counts["queued"]), "{} bytes wait", counts["queued"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stalled_reader_gets_everything_once_it_reads_again() {
+    let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
+    let (mut frontend, mut endpoint) = pair.connect(1_000).await;
+    let sent = pattern(1 << 20);
+    let copy = sent.clone();
+    tokio::spawn(async move {
+        endpoint.io.write_all(&copy).await.unwrap();
+        endpoint.io.shutdown().await.unwrap();
+    });
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let mut received = Vec::new();
+    frontend.io.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_no_more_still_gets_the_answer() {
+    let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
+    let (mut frontend, mut endpoint) = pair.connect(1_000).await;
+    let question = pattern(100_000);
+    let sends = frontend.io.write_all(&question);
+    let asked = async {
+        let mut asked = vec![0; 100_000];
+        endpoint.io.read_exact(&mut asked).await.unwrap();
+        asked
+    };
+    let (sent, asked) = tokio::join!(sends, asked);
+    sent.unwrap();
+    assert_eq!(asked, question);
+    frontend.io.shutdown().await.unwrap();
+    assert_eq!(endpoint.io.read(&mut [0; 1]).await.unwrap(), 0, "the end of the question");
+    let answer = pattern(500_000);
+    let copy = answer.clone();
+    let answers = tokio::spawn(async move {
+        for piece in copy.chunks(20_000) {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            endpoint.io.write_all(piece).await.unwrap();
+        }
+        drop(endpoint.io);
+        endpoint.ended.await.unwrap()
+    });
+    let mut received = Vec::new();
+    frontend.io.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, answer);
+    assert_eq!(answers.await.unwrap(), Ending::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_sends_no_more_still_listens_and_one_that_says_nothing_is_given_up() {
+    let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
+    let (mut frontend, mut endpoint) = pair.connect(4_096).await;
+    endpoint.io.shutdown().await.unwrap();
+    assert_eq!(frontend.io.read(&mut [0; 1]).await.unwrap(), 0);
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        frontend.io.write_all(b"more").await.unwrap();
+        endpoint.io.read_exact(&mut [0; 4]).await.unwrap();
+    }
+    let began = tokio::time::Instant::now();
+    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(began.elapsed().as_secs(), 600);
+
+    let (mut frontend, mut endpoint) = pair.connect(4_096).await;
+    frontend.io.shutdown().await.unwrap();
+    assert_eq!(endpoint.io.read(&mut [0; 1]).await.unwrap(), 0);
+    let began = tokio::time::Instant::now();
+    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(began.elapsed().as_secs(), 10);
 }

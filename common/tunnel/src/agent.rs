@@ -1,7 +1,11 @@
 //! The agent's end of an agent stream: it is asked to dial, and numbers the connections.
 
+use std::time::Duration;
+
 use crate::conn::{Conn, State};
+use crate::credit::Credit;
 use crate::event::{Cause, Dropped, End, Event, Verdict};
+use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet};
 use crate::table::ConnKey;
@@ -40,6 +44,7 @@ impl Link<Agent> {
                 let id = ConnectId(self.side.last_id);
                 conn.state = State::Open;
                 conn.id = Some(id);
+                conn.credit = self.terms.credits.map(Credit::new);
                 self.by_id.insert(id, key);
                 self.send(Packet::DialRsp { random, outcome: Ok(id) });
                 true
@@ -138,13 +143,15 @@ impl Side for Agent {
             Packet::Data { id, .. } => link.handle_data(id),
             Packet::CloseReq { id } => link.handle_close_request(now, id),
             Packet::DialCls { random } => link.handle_dial_close(random),
-            Packet::DialRsp { .. } | Packet::CloseRsp { .. } | Packet::Drain => {
-                Verdict::Dropped(Dropped::WrongDirection)
-            }
+            Packet::DialRsp { .. }
+            | Packet::CloseRsp { .. }
+            | Packet::Drain
+            | Packet::Grant { .. }
+            | Packet::Fin { .. } => Verdict::Dropped(Dropped::WrongDirection),
         }
     }
 
-    fn source_ended(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
+    fn close(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
         link.say_closed(key, String::new());
         if listens {
             link.flush(now, key, None, false);
@@ -153,9 +160,24 @@ impl Side for Agent {
         }
     }
 
-    fn broke(link: &mut Link<Self>, _now: Time, key: ConnKey, cause: Cause) {
-        link.say_closed(key, cause.to_string());
-        link.finish(key, End::Broken(cause));
+    fn both_ended(link: &mut Link<Self>, now: Time, key: ConnKey) {
+        Self::close(link, now, key, true);
+    }
+
+    fn hang_up(link: &mut Link<Self>, _now: Time, key: ConnKey, end: End) {
+        let said_all = link.table.get(key).is_some_and(|conn| conn.fin_sent);
+        let text = match &end {
+            End::Flushed => String::new(),
+            // The endpoint had sent everything: for the frontend that is an orderly end, as it is without half-close.
+            End::Broken(Cause::Local(_)) if said_all => String::new(),
+            End::Broken(cause) => cause.to_string(),
+        };
+        link.say_closed(key, text);
+        link.finish(key, end);
+    }
+
+    fn half_closed(limits: &Limits) -> Duration {
+        limits.half_closed_agent
     }
 
     fn answer_close(link: &mut Link<Self>, key: ConnKey) {

@@ -10,9 +10,12 @@
 //!                                     | server: frontend broke, CLOSE_REQ sent
 //!                                     +-----------------------------------> Forgetting --> (gone)
 //! ```
+//! Where half-close was agreed on, `Open` outlives the end of one source (`source_open`, `peer_open`).
+//!
 //! The local end is told exactly once (invariant 2): on leaving towards *(ended)*, or on entering `Forgetting`,
 //! which only keeps the number on the wire from being taken for a stranger's.
 
+use crate::credit::Credit;
 use crate::event::Cause;
 use crate::packet::{ConnectId, DialId};
 use crate::time::Time;
@@ -67,6 +70,16 @@ pub(crate) struct Conn {
     pub(crate) deaf: Option<String>,
     /// The local source has not ended.
     pub(crate) source_open: bool,
+    /// The peer's source has not ended: no FIN came.
+    pub(crate) peer_open: bool,
+    /// The local end was told that the peer's source has ended.
+    pub(crate) shut: bool,
+    /// The peer was told that the local source has ended, while the connection goes on.
+    pub(crate) fin_sent: bool,
+    /// When the peer last sent something, since our FIN.
+    pub(crate) heard: Time,
+    /// Flow control, where it was agreed on: set from `Open` on.
+    pub(crate) credit: Option<Credit>,
     pub(crate) timer: Option<Time>,
 }
 
@@ -82,13 +95,20 @@ impl Conn {
             in_ring: false,
             deaf: None,
             source_open: true,
+            peer_open: true,
+            shut: false,
+            fin_sent: false,
+            heard: Time::START,
+            credit: None,
             timer: None,
         }
     }
 
     /// Whether what arrives now is for the local end.
     pub(crate) fn accepts(&self) -> bool {
-        self.deaf.is_none() && matches!(self.state, State::Open | State::Closing { listens: true })
+        self.deaf.is_none()
+            && self.peer_open
+            && matches!(self.state, State::Open | State::Closing { listens: true })
     }
 
     /// Whether there is a local end that takes what is queued for it.

@@ -72,6 +72,10 @@ pub enum Dropped {
     WrongDirection,
     /// An answer that names a connection which lives already, or an impossible number.
     BadConnectId,
+    /// DATA beyond what was granted: it costs the sender the connection.
+    Overrun,
+    /// A packet that only peers which agreed on it may send.
+    NotAgreed,
 }
 
 impl Dropped {
@@ -84,6 +88,8 @@ impl Dropped {
             Dropped::NobodyListens => "nobody_listens",
             Dropped::WrongDirection => "wrong_direction",
             Dropped::BadConnectId => "bad_connect_id",
+            Dropped::Overrun => "overrun",
+            Dropped::NotAgreed => "not_agreed",
         }
     }
 }
@@ -119,6 +125,12 @@ pub enum Event {
         /// Why.
         error: DialError,
     },
+    /// The peer's source has ended, and everything it sent was taken: shut the local end's write side down. Told
+    /// once; a local end that knows no such thing is answered by [`crate::Link::cannot_half_close`].
+    ShutDown {
+        /// The connection.
+        key: ConnKey,
+    },
     /// The connection is over for its local end: told once, the key is dead.
     Ended {
         /// The connection.
@@ -138,6 +150,7 @@ impl Event {
             | Event::DialCancelled { key }
             | Event::Opened { key, .. }
             | Event::DialFailed { key, .. }
+            | Event::ShutDown { key }
             | Event::Ended { key, .. } => Some(*key),
             Event::Draining => None,
         }
@@ -179,6 +192,8 @@ pub enum Cause {
     Stalled,
     /// The flush before the close made no progress, or took too long.
     FlushTimeout,
+    /// The peer sent more than it was granted.
+    Overrun,
 }
 
 impl Cause {
@@ -190,6 +205,7 @@ impl Cause {
             Cause::Peer(_) => "peer",
             Cause::Stalled => "stalled",
             Cause::FlushTimeout => "flush_timeout",
+            Cause::Overrun => "overrun",
         }
     }
 }
@@ -201,6 +217,7 @@ impl std::fmt::Display for Cause {
             Cause::Local(text) | Cause::Peer(text) => f.write_str(text),
             Cause::Stalled => f.write_str("connection stalled: its reader was too slow for the link"),
             Cause::FlushTimeout => f.write_str("close timed out: queued bytes were not taken"),
+            Cause::Overrun => f.write_str("the other side sent more than it was granted"),
         }
     }
 }

@@ -31,6 +31,13 @@ pub struct Limits {
     pub flush_max: Duration,
     /// How long the server waits for a CLOSE_RSP before it forgets the connection.
     pub await_close: Duration,
+    /// How wide a connection's window may grow between own peers, in bytes of payload.
+    pub window_max: u32,
+    /// How long the server waits for a sign of life from an endpoint whose frontend sends no more. A frontend that
+    /// has closed for good may look the same.
+    pub half_closed_server: Duration,
+    /// How long the agent waits for a sign of life from a frontend whose endpoint sends no more.
+    pub half_closed_agent: Duration,
     /// How much one connection is read at once while few are busy, in bytes.
     pub chunk_alone: usize,
     /// How much one connection is read at once under contention, in bytes: the latency of the others.
@@ -52,6 +59,9 @@ impl Default for Limits {
             flush_stall: Duration::from_secs(10),
             flush_max: Duration::from_secs(60),
             await_close: Duration::from_secs(10),
+            window_max: 1 << 20,
+            half_closed_server: Duration::from_secs(10),
+            half_closed_agent: Duration::from_secs(600),
             chunk_alone: 256 << 10,
             chunk_shared: 32 << 10,
         }

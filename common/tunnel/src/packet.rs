@@ -76,6 +76,18 @@ pub enum Packet<P> {
     },
     /// From the agent, once per stream: no new dials, please.
     Drain,
+    /// Between own peers: so much may be sent on this connection, counted from its start.
+    Grant {
+        /// The connection.
+        id: ConnectId,
+        /// Bytes of payload since the connection was opened.
+        offset: u64,
+    },
+    /// Between own peers: the sender's source has ended, it still listens.
+    Fin {
+        /// The connection.
+        id: ConnectId,
+    },
 }
 
 impl<P> Packet<P> {
@@ -89,6 +101,8 @@ impl<P> Packet<P> {
             Packet::Data { .. } => PacketKind::Data,
             Packet::DialCls { .. } => PacketKind::DialCls,
             Packet::Drain => PacketKind::Drain,
+            Packet::Grant { .. } => PacketKind::Grant,
+            Packet::Fin { .. } => PacketKind::Fin,
         }
     }
 
@@ -102,6 +116,8 @@ impl<P> Packet<P> {
             Packet::Data { id, payload } => Packet::Data { id, payload: f(payload) },
             Packet::DialCls { random } => Packet::DialCls { random },
             Packet::Drain => Packet::Drain,
+            Packet::Grant { id, offset } => Packet::Grant { id, offset },
+            Packet::Fin { id } => Packet::Fin { id },
         }
     }
 }
@@ -123,11 +139,15 @@ pub enum PacketKind {
     DialCls,
     /// `DRAIN`
     Drain,
+    /// `GRANT`, of own peers
+    Grant = 100,
+    /// `FIN`, of own peers
+    Fin = 101,
 }
 
 impl PacketKind {
     /// All kinds, in the order of their numbers on the wire.
-    pub const ALL: [PacketKind; 7] = [
+    pub const ALL: [PacketKind; 9] = [
         PacketKind::DialReq,
         PacketKind::DialRsp,
         PacketKind::CloseReq,
@@ -135,6 +155,8 @@ impl PacketKind {
         PacketKind::Data,
         PacketKind::DialCls,
         PacketKind::Drain,
+        PacketKind::Grant,
+        PacketKind::Fin,
     ];
 
     /// The number on the wire.
@@ -152,6 +174,8 @@ impl PacketKind {
             PacketKind::Data => "DATA",
             PacketKind::DialCls => "DIAL_CLS",
             PacketKind::Drain => "DRAIN",
+            PacketKind::Grant => "GRANT",
+            PacketKind::Fin => "FIN",
         }
     }
 }

@@ -35,8 +35,15 @@ impl<S: Side> Link<S> {
                 self.settle(key, None);
             }
         }
+        if charged == 0 {
+            self.shut_when_flushed(key);
+        }
         if self.held_up() && self.next_measure.is_none() {
             self.next_measure = Some(now.after(window));
+            if self.terms.credits.is_some() {
+                // Only memory is short here, and who stalls has long been known.
+                self.measure(now);
+            }
         }
     }
 
@@ -88,7 +95,7 @@ impl<S: Side> Link<S> {
 
     fn reset_stalled(&mut self, now: Time, key: ConnKey) {
         match self.table.get(key).map(|conn| &conn.state) {
-            Some(State::Open) => S::broke(self, now, key, Cause::Stalled),
+            Some(State::Open) => self.broke(now, key, Cause::Stalled),
             Some(State::Closing { .. }) => self.tell(key, End::Broken(Cause::Stalled)),
             Some(State::Flushing(_)) => self.settle(key, Some(Cause::Stalled)),
             _ => {}

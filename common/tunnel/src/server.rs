@@ -1,7 +1,11 @@
 //! The server's end of an agent stream: it dials, the agent answers.
 
+use std::time::Duration;
+
 use crate::conn::{Conn, State};
+use crate::credit::Credit;
 use crate::event::{Cause, DialError, Dropped, End, Event, Verdict};
+use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet};
 use crate::table::ConnKey;
@@ -129,6 +133,7 @@ impl Link<Server> {
         let Some(conn) = self.table.get_mut(key) else { return };
         conn.state = State::Open;
         conn.id = Some(id);
+        conn.credit = self.terms.credits.map(Credit::new);
         self.dials.remove(&conn.random);
         self.by_id.insert(id, key);
         self.side.pending -= 1;
@@ -177,24 +182,35 @@ impl Side for Server {
                 Verdict::Handled
             }
             Packet::DialCls { random } => link.handle_dial_close(random),
-            Packet::DialReq { .. } | Packet::CloseReq { .. } => Verdict::Dropped(Dropped::WrongDirection),
+            Packet::DialReq { .. } | Packet::CloseReq { .. } | Packet::Grant { .. } | Packet::Fin { .. } => {
+                Verdict::Dropped(Dropped::WrongDirection)
+            }
         }
     }
 
-    fn source_ended(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
+    fn close(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
         link.request_close(now, key);
         if !listens {
             // What is queued has lost its listener, and the shell has dropped it.
-            link.queued(now, key, 0);
+            link.set_queued(key, 0);
         }
         if let Some(conn) = link.table.get_mut(key) {
+            conn.watch = conn.watch.filter(|_| listens);
             conn.state = State::Closing { listens };
         }
     }
 
-    fn broke(link: &mut Link<Self>, now: Time, key: ConnKey, cause: Cause) {
+    fn both_ended(_link: &mut Link<Self>, _now: Time, _key: ConnKey) {
+        // The agent, which sees the same, says CLOSE_RSP.
+    }
+
+    fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End) {
         link.request_close(now, key);
-        link.tell(key, End::Broken(cause));
+        link.tell(key, end);
+    }
+
+    fn half_closed(limits: &Limits) -> Duration {
+        limits.half_closed_server
     }
 
     fn answer_close(_link: &mut Link<Self>, _key: ConnKey) {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sim::explore::explore;
 use sim::scenario::Step::{Closed, Eof, Fail, Send};
-use sim::scenario::{Plan, Scenario, plan, tight};
+use sim::scenario::{Plan, Scenario, own_peers, plan, tight};
+use tunnel::Terms;
 
 /// The whole run visits at least so many distinct states.
 const LEAST: usize = 1_000_000;
@@ -145,6 +146,61 @@ fn scenarios() -> Vec<Scenario> {
                 "sinks that break while their sources stay",
                 Plan { frontend_breaks: true, ..plan(&[Send(1), Send(1)], &[Send(1), Send(1)]) },
             )
+        },
+        Scenario {
+            calm: true,
+            terms: own_peers(),
+            ..one("half-close, each in its time", plan(&[Send(3), Eof], &[Send(3), Eof]))
+        },
+        Scenario {
+            calm: true,
+            terms: own_peers(),
+            ..two("half-close of two", plan(&[Send(2), Eof], &[Send(1), Eof]), plan(&[Eof], &[Send(2), Eof]))
+        },
+        Scenario {
+            terms: own_peers(),
+            hurried_ticks: 2,
+            limits: tight(),
+            ..two(
+                "half-close that nobody answers",
+                plan(&[Send(2), Eof], &[Send(1)]),
+                Plan { abandon: true, ..plan(&[], &[Send(1), Eof]) },
+            )
+        },
+        Scenario {
+            terms: own_peers(),
+            ..two(
+                "frontends without half-close",
+                Plan { frontend_whole: true, ..plan(&[Send(2)], &[Send(2), Eof]) },
+                Plan { frontend_whole: true, ..plan(&[Send(1), Closed], &[Send(1), Eof]) },
+            )
+        },
+        Scenario {
+            terms: own_peers(),
+            ..two(
+                "half-closed ones break",
+                Plan { frontend_breaks: true, ..plan(&[Send(1), Eof], &[Send(1), Eof]) },
+                Plan { endpoint_breaks: true, ..plan(&[Send(2), Eof], &[Eof]) },
+            )
+        },
+        Scenario {
+            loss: true,
+            terms: own_peers(),
+            ..one("the stream is lost in half-close", plan(&[Send(2), Eof], &[Send(2), Eof]))
+        },
+        Scenario {
+            terms: own_peers(),
+            hurried_ticks: 1,
+            ..two(
+                "who takes nothing holds up nobody",
+                // It would wait for ever, as it should.
+                Plan { endpoint_stuck: true, abandon: true, ..plan(&[Send(3), Eof], &[]) },
+                plan(&[Send(3), Eof], &[Send(1), Eof]),
+            )
+        },
+        Scenario {
+            terms: Terms { half_close: false, ..own_peers() },
+            ..one("credits alone", plan(&[Send(3), Send(2), Eof], &[Send(3), Send(2), Eof]))
         },
         Scenario {
             loss: true,

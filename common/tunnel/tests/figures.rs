@@ -21,6 +21,8 @@ fn labels_are_told_apart_and_stay() {
         (Dropped::NobodyListens, "nobody_listens"),
         (Dropped::WrongDirection, "wrong_direction"),
         (Dropped::BadConnectId, "bad_connect_id"),
+        (Dropped::Overrun, "overrun"),
+        (Dropped::NotAgreed, "not_agreed"),
     ];
     for (reason, label) in dropped {
         assert_eq!(reason.label(), label);
@@ -31,6 +33,7 @@ fn labels_are_told_apart_and_stay() {
         (Cause::Peer("refused".into()), "peer", "refused"),
         (Cause::Stalled, "stalled", "connection stalled: its reader was too slow for the link"),
         (Cause::FlushTimeout, "flush_timeout", "close timed out: queued bytes were not taken"),
+        (Cause::Overrun, "overrun", "the other side sent more than it was granted"),
     ];
     for (cause, label, words) in causes {
         assert_eq!((cause.label(), cause.to_string().as_str()), (label, words));
@@ -39,13 +42,14 @@ fn labels_are_told_apart_and_stay() {
 
 #[test]
 fn kinds_have_their_numbers_and_names_of_the_wire() {
-    let names = ["DIAL_REQ", "DIAL_RSP", "CLOSE_REQ", "CLOSE_RSP", "DATA", "DIAL_CLS", "DRAIN"];
-    for (number, (kind, name)) in (0..).zip(PacketKind::ALL.into_iter().zip(names)) {
+    let names =
+        ["DIAL_REQ", "DIAL_RSP", "CLOSE_REQ", "CLOSE_RSP", "DATA", "DIAL_CLS", "DRAIN", "GRANT", "FIN"];
+    for (number, (kind, name)) in (0..7).chain(100..).zip(PacketKind::ALL.into_iter().zip(names)) {
         assert_eq!((kind.number(), kind.name()), (number, name));
     }
     let (random, id) = (DialId(-5), ConnectId(i64::MAX));
     assert_eq!((random.to_string(), id.to_string()), ("-5".to_owned(), "9223372036854775807".to_owned()));
-    let all: [Packet<u8>; 7] = [
+    let all: [Packet<u8>; 9] = [
         Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() },
         Packet::DialRsp { random, outcome: Err("no".into()) },
         Packet::CloseReq { id },
@@ -53,6 +57,8 @@ fn kinds_have_their_numbers_and_names_of_the_wire() {
         Packet::Data { id, payload: 7 },
         Packet::DialCls { random },
         Packet::Drain,
+        Packet::Grant { id, offset: 9 },
+        Packet::Fin { id },
     ];
     for (packet, kind) in all.into_iter().zip(PacketKind::ALL) {
         assert_eq!(packet.kind(), kind);
@@ -81,6 +87,9 @@ fn the_bounds_are_those_of_the_documents() {
     assert_eq!((limits.pending_dials, limits.connections, limits.outbox), (4_096, 16_000, 16_384));
     assert_eq!((limits.soft_cap, limits.hard_cap, limits.link_budget), (1_048_576, 8_388_608, 268_435_456));
     assert_eq!((limits.min_drain, limits.drain_window), (131_072, Duration::from_secs(2)));
+    assert_eq!(limits.window_max, 1_048_576);
+    let half_closed = (limits.half_closed_server, limits.half_closed_agent);
+    assert_eq!(half_closed, (Duration::from_secs(10), Duration::from_secs(600)));
     assert_eq!((limits.chunk_alone, limits.chunk_shared), (262_144, 32_768));
     assert!(limits.answer_close < limits.await_close, "or a server gives up a close that is being answered");
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tunnel::{
-    Agent, ConnKey, ConnectId, DialId, Event, Limits, Link, Packet, ReadOutcome, Server, Side, Time,
-    Transmit, Verdict,
+    Agent, ConnKey, ConnectId, DialId, Event, Limits, Link, Packet, ReadOutcome, Server, Side, Terms, Time,
+    Transmit, Verdict, Windows,
 };
 
 fn config(cases: u32) -> ProptestConfig {
@@ -32,6 +32,8 @@ fn lie() -> impl Strategy<Value = Packet<usize>> {
         4 => (id(), 1usize..2_000).prop_map(|(id, payload)| Packet::Data { id, payload }),
         1 => random().prop_map(|random| Packet::DialCls { random }),
         1 => Just(Packet::Drain),
+        2 => (id(), prop_oneof![0u64..5_000, any::<u64>()]).prop_map(|(id, offset)| Packet::Grant { id, offset }),
+        2 => id().prop_map(|id| Packet::Fin { id }),
     ]
 }
 
@@ -103,9 +105,11 @@ fn bounds() -> Limits {
 }
 
 impl<S: Side + Default> Shell<S> {
-    fn new() -> Self {
+    fn new(own: bool) -> Self {
+        let windows = Windows { ours: 1_000, theirs: 10 };
+        let terms = Terms { credits: own.then_some(windows), half_close: own };
         Shell {
-            link: Link::new(bounds()),
+            link: Link::with_terms(bounds(), terms),
             limits: bounds(),
             now: Time::START,
             dials: BTreeSet::new(),
@@ -142,7 +146,10 @@ impl<S: Side + Default> Shell<S> {
             self.link.queued(self.now, key, *queue);
         }
         let named = match packet {
-            Packet::CloseReq { id } | Packet::CloseRsp { id, .. } | Packet::Data { id, .. } => Some(*id),
+            Packet::CloseReq { id }
+            | Packet::CloseRsp { id, .. }
+            | Packet::Data { id, .. }
+            | Packet::Fin { id } => Some(*id),
             _ => None,
         };
         let named = named.and_then(|id| self.named(id));
@@ -173,6 +180,13 @@ impl<S: Side + Default> Shell<S> {
                 Event::Ended { key, .. } => {
                     prop_assert!(self.open.remove(key).is_some(), "a connection ends twice");
                     self.dead.push(*key);
+                }
+                Event::ShutDown { key } => {
+                    prop_assert_eq!(
+                        self.open.get(key).map(|(_, queue)| *queue),
+                        Some(0),
+                        "shut down too early"
+                    );
                 }
                 Event::Draining => self.draining += 1,
             }
@@ -218,10 +232,13 @@ impl<S: Side + Default> Shell<S> {
             Happening::Queued(choice, charged) => {
                 if let Some(key) = self.any_key(choice) {
                     // Queues only shrink by themselves.
+                    let mut taken = charged;
                     let charged = self.open.get_mut(&key).map_or(charged, |(_, queue)| {
-                        *queue = (*queue).min(charged);
+                        taken = queue.saturating_sub(charged);
+                        *queue -= taken;
                         *queue
                     });
+                    self.link.taken(key, taken);
                     self.link.queued(self.now, key, charged);
                 }
             }
@@ -287,8 +304,8 @@ proptest! {
     #![proptest_config(config(2_000))]
 
     #[test]
-    fn a_server_bears_any_agent(happenings in prop::collection::vec(happening(), 0..200)) {
-        let mut shell: Shell<Server> = Shell::new();
+    fn a_server_bears_any_agent(own: bool, happenings in prop::collection::vec(happening(), 0..200)) {
+        let mut shell: Shell<Server> = Shell::new(own);
         for happening in happenings {
             match happening {
                 Happening::Dial(_) => {
@@ -308,14 +325,14 @@ proptest! {
             }
             shell.happen(happening)?;
             // What is full refuses packets and dials; closes of what is open come on top.
-            prop_assert!(waiting(&shell.link) <= shell.limits.outbox + 2 * shell.limits.connections);
+            prop_assert!(waiting(&shell.link) <= shell.limits.outbox + 4 * shell.limits.connections);
         }
         shell.finish()?;
     }
 
     #[test]
-    fn an_agent_bears_any_server(happenings in prop::collection::vec(happening(), 0..200)) {
-        let mut shell: Shell<Agent> = Shell::new();
+    fn an_agent_bears_any_server(own: bool, happenings in prop::collection::vec(happening(), 0..200)) {
+        let mut shell: Shell<Agent> = Shell::new(own);
         let mut draining = false;
         for happening in happenings {
             match happening {

@@ -5,7 +5,7 @@ mod sim;
 use proptest::prelude::*;
 use sim::scenario::{Plan, Scenario, Step, tight};
 use sim::world::{Action, World};
-use tunnel::Limits;
+use tunnel::{Limits, Terms, Windows};
 
 fn config(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(cases);
@@ -28,26 +28,28 @@ fn script(ends: bool) -> impl Strategy<Value = Vec<Step>> {
 
 fn plans() -> impl Strategy<Value = Plan> {
     let odds = |percent: u32| prop::bool::weighted(f64::from(percent) / 100.0);
-    (script(true), script(false), odds(10), odds(15), (odds(10), odds(10)), (odds(5), odds(5))).prop_map(
-        |(
-            frontend,
-            endpoint,
-            refused,
-            abandon,
-            (frontend_breaks, endpoint_breaks),
-            (frontend_stuck, endpoint_stuck),
-        )| Plan {
-            frontend,
-            endpoint,
-            refused,
-            abandon,
-            frontend_breaks,
-            endpoint_breaks,
-            frontend_stuck,
-            endpoint_stuck,
-            endpoint_echoes: false,
-        },
-    )
+    (script(true), script(false), odds(10), odds(15), (odds(10), odds(10), odds(30)), (odds(5), odds(5)))
+        .prop_map(
+            |(
+                frontend,
+                endpoint,
+                refused,
+                abandon,
+                (frontend_breaks, endpoint_breaks, whole),
+                (frontend_stuck, endpoint_stuck),
+            )| Plan {
+                frontend,
+                endpoint,
+                refused,
+                abandon,
+                frontend_breaks,
+                endpoint_breaks,
+                frontend_stuck,
+                endpoint_stuck,
+                endpoint_echoes: false,
+                frontend_whole: whole,
+            },
+        )
 }
 
 fn worlds() -> impl Strategy<Value = Scenario> {
@@ -60,13 +62,24 @@ fn worlds() -> impl Strategy<Value = Scenario> {
         prop::collection::vec(plans(), 1..12),
         (1usize..6, 1usize..8, 0u8..6),
         (prop::bool::weighted(0.2), any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2)),
-        limits,
+        (limits, terms()),
     )
         .prop_map(
-            |(plans, (lane, chunk, hurried_ticks), (loss, drain, deaf_to_dial_cls, closes_twice), limits)| {
+            |(
+                plans,
+                (lane, chunk, hurried_ticks),
+                (loss, drain, deaf_to_dial_cls, closes_twice),
+                (limits, terms),
+            )| {
+                // Flow control lets who takes nothing wait for ever, unless somebody loses interest.
+                let patient = terms != Terms::default();
+                let plans = plans.into_iter().map(|plan| Plan {
+                    abandon: plan.abandon || (patient && (plan.frontend_stuck || plan.endpoint_stuck)),
+                    ..plan
+                });
                 Scenario {
                     name: "random",
-                    plans,
+                    plans: plans.collect(),
                     prompt: false,
                     lane,
                     chunk,
@@ -76,10 +89,17 @@ fn worlds() -> impl Strategy<Value = Scenario> {
                     deaf_to_dial_cls,
                     closes_twice,
                     calm: false,
+                    terms,
                     limits,
                 }
             },
         )
+}
+
+/// Any agreement, with windows from a byte on.
+fn terms() -> impl Strategy<Value = Terms> {
+    let windows = (1u32..9, 1u32..9).prop_map(|(ours, theirs)| Windows { ours, theirs });
+    (prop::option::of(windows), any::<bool>()).prop_map(|(credits, half_close)| Terms { credits, half_close })
 }
 
 /// Whether this must not happen while one waits for bytes to move.
@@ -119,6 +139,7 @@ proptest! {
         lane in 1usize..4,
         chunk in 1usize..8,
         limits in prop_oneof![Just(Limits::default()), Just(tight())],
+        terms in terms(),
         choices in prop::collection::vec(any::<u16>(), 0..400),
     ) {
         let send = |bytes: u8| if bytes == 0 { Vec::new() } else { vec![Step::Send(bytes)] };
@@ -126,7 +147,7 @@ proptest! {
             .iter()
             .map(|(down, up)| Plan { frontend: send(*down), endpoint: send(*up), ..Plan::default() })
             .collect();
-        let scenario = Scenario { plans, lane, chunk, limits, ..Scenario::default() };
+        let scenario = Scenario { plans, lane, chunk, terms, limits, ..Scenario::default() };
         let mut world = World::new(&scenario);
         let mut choices = choices.into_iter();
         for step in 0.. {

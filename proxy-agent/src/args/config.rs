@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Bind, LogOptions};
+use flags::{Bind, FlowOptions, LogOptions};
 
 use super::{Identifiers, LabelSelector};
 use crate::endpoint::DestinationRule;
@@ -61,6 +61,8 @@ pub struct Config {
     pub profiling: bool,
     /// Asked for profiles of lock contention; implies [`Self::profiling`].
     pub contention_profiling: bool,
+    /// How payload that waits for slow readers is bounded.
+    pub flow: FlowOptions,
     /// Leases by which servers are counted.
     pub leases: Leases,
     /// How to reach the Kubernetes API.

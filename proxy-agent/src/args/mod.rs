@@ -20,7 +20,7 @@ mod uplink;
 
 use std::ffi::OsString;
 
-use flags::{Exit, FlagSet, LogFlags, Refusal};
+use flags::{Exit, FlagSet, FlowFlags, LogFlags, Refusal};
 
 pub use config::{CertPair, Config, KubeClient, Leases, ServerCountSource};
 pub use identifiers::{IdentifierError, IdentifierKind, Identifiers};
@@ -52,6 +52,7 @@ struct Lines {
     endpoints: endpoints::Lines,
     serving: serving::Lines,
     kube: kube::Lines,
+    flow: FlowFlags,
     log: LogFlags,
 }
 
@@ -62,6 +63,7 @@ impl Lines {
         self.identity.lend(&mut set);
         self.sync.lend(&mut set);
         self.endpoints.lend(&mut set);
+        self.flow.lend(&mut set);
         self.serving.lend(&mut set);
         self.kube.lend(&mut set);
         self.log.lend(&mut set);
@@ -71,6 +73,7 @@ impl Lines {
     fn check(self, inherited_id: Option<OsString>, mut notices: Vec<String>) -> Result<Config, Refusal> {
         let uplink = self.uplink.check(&mut notices)?;
         let serving = self.serving.check()?;
+        let flow = self.flow.check()?;
         let sync = self.sync.check(&mut notices)?;
         let endpoints = self.endpoints.check(&mut notices)?;
         let (agent_id, agent_identifiers) = self.identity.check(inherited_id)?;
@@ -106,6 +109,7 @@ impl Lines {
             drain_timeout: serving.drain_timeout,
             profiling: serving.profiling,
             contention_profiling: serving.contention_profiling,
+            flow,
             leases,
             kube,
             log,

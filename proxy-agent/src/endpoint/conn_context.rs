@@ -207,6 +207,10 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         Poll::Ready(Ok(()))
     }
 
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| true)
+    }
+
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
         match ending {
             Ending::Broken(_) => {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use relay::{LinkEnd, Relay};
 use tokio::task::coop::unconstrained;
 use transport::wire::Wire;
-use tunnel::{Agent, Limits};
+use tunnel::{Agent, Limits, Terms};
 
 use crate::endpoint::{Dialer, Resolve};
 use crate::metrics::Metrics;
@@ -53,12 +53,20 @@ impl<R: Resolve> Links<R> {
         self.activity.clone()
     }
 
-    /// Carries connections over an open stream until it ends, by itself or by `life`. `own`: the server is one of ours.
-    pub async fn run<W: Wire + Unpin>(&self, server_id: Arc<str>, wire: W, own: bool, life: Life) -> LinkEnd {
+    /// Carries connections over an open stream, on its terms, until it ends, by itself or by `life`. `own`: the server is
+    /// one of ours.
+    pub async fn run<W: Wire + Unpin>(
+        &self,
+        server_id: Arc<str>,
+        wire: W,
+        own: bool,
+        terms: Terms,
+        life: Life,
+    ) -> LinkEnd {
         let dialer = Arc::clone(&self.dialer);
         let server = Server { id: server_id, own };
         let owner = AgentOwner::new(server, dialer, self.metrics.clone(), self.activity.part(), life);
         let meter = LinkMeter::new(&self.metrics);
-        unconstrained(Relay::<Agent, _, _, _>::new(Limits::default(), wire, owner, meter)).await
+        unconstrained(Relay::<Agent, _, _, _>::new(Limits::default(), terms, wire, owner, meter)).await
     }
 }

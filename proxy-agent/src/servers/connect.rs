@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
 use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
-use transport::wire::capabilities::{self, PINGS};
+use transport::wire::capabilities::{self, Capabilities};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
 
 use super::metadata::{self, AgentMetadata};
@@ -172,11 +172,12 @@ impl<R: Resolve> GrpcConnector<R> {
         let deadline = Instant::now() + ANSWER_LIMIT;
         let connected = wire::connect(io, &self.settings(), &address, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
-        let own = capabilities::has(&connected.metadata, PINGS);
-        if own {
+        let answer = Capabilities::read(&connected.metadata);
+        if answer.pings {
             connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
         }
-        let stream = GrpcStream { wire: connected.stream, own, connection: connected.connection };
+        let terms = self.agent.offer().terms(answer);
+        let stream = GrpcStream { wire: connected.stream, own: answer.pings, terms, connection: connected.connection };
         Ok(ConnectedStream { server_id, server_count, shown, stream })
     }
 }

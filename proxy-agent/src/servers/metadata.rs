@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use transport::wire::capabilities::{self, CAPABILITIES};
+use transport::wire::capabilities::{CAPABILITIES, Capabilities};
 
 use super::connect::ConnectError;
 
@@ -27,6 +27,7 @@ pub struct AgentMetadata {
     id: HeaderValue,
     identifiers: HeaderValue,
     token: Option<PathBuf>,
+    offer: Capabilities,
 }
 
 impl AgentMetadata {
@@ -39,7 +40,24 @@ impl AgentMetadata {
             HeaderValue::from_str(text)
                 .map_err(|_| ConnectError::Metadata { name, text: text.escape_debug().to_string() })
         };
-        Ok(Self { id: value("agentID", id)?, identifiers: value("agentIdentifiers", identifiers)?, token })
+        let offer = Capabilities::ours(true);
+        Ok(Self {
+            id: value("agentID", id)?,
+            identifiers: value("agentIdentifiers", identifiers)?,
+            token,
+            offer,
+        })
+    }
+
+    /// Offers servers this instead of all that we know.
+    #[must_use]
+    pub fn with_offer(self, offer: Capabilities) -> Self {
+        Self { offer, ..self }
+    }
+
+    /// What servers are offered.
+    pub(super) fn offer(&self) -> Capabilities {
+        self.offer
     }
 
     /// The headers of one Connect.
@@ -50,7 +68,7 @@ impl AgentMetadata {
         if let Some(path) = &self.token {
             headers.insert(AUTHORIZATION, bearer(path)?);
         }
-        headers.insert(CAPABILITIES, capabilities::offer());
+        headers.extend(self.offer.header().map(|value| (CAPABILITIES, value)));
         Ok(headers)
     }
 }

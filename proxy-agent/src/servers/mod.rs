@@ -17,6 +17,7 @@ use relay::LinkEnd;
 use tokio::time::{MissedTickBehavior, interval};
 use transport::tls::Validity;
 use transport::wire::{ConnectionHandle, Pulse, WireStream};
+use tunnel::Terms;
 
 use crate::endpoint::Resolve;
 use crate::link::{Life, Links, SuspectObserver};
@@ -76,6 +77,8 @@ pub struct GrpcStream {
     pub wire: WireStream,
     /// The server is one of ours.
     pub own: bool,
+    /// What was agreed on with the server.
+    pub terms: Terms,
     /// Its connection: ends when dropped.
     pub connection: ConnectionHandle,
 }
@@ -84,7 +87,7 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
     async fn run(&self, server_id: Arc<str>, stream: GrpcStream, life: Life) -> LinkEnd {
         let suspicions = watch_pulse(Arc::clone(&stream.connection.pulse), Arc::clone(&life.suspect));
         let end = tokio::select! {
-            end = Links::run(self, server_id, stream.wire, stream.own, life) => end,
+            end = Links::run(self, server_id, stream.wire, stream.own, stream.terms, life) => end,
             never = suspicions => match never {},
         };
         stream.connection.close(CLOSE_WITHIN).await;

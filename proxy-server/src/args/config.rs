@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Bind, LogOptions};
+use flags::{Bind, FlowOptions, LogOptions};
 
 use super::TlsVersion;
 
@@ -62,6 +62,8 @@ pub struct Config {
     pub default_route_names: Vec<String>,
     /// Names of frontends' certificates that may come in; empty: all.
     pub frontend_names: Vec<String>,
+    /// How payload that waits for slow readers is bounded.
+    pub flow: FlowOptions,
     /// Leases that count the replicas.
     pub leases: Leases,
     /// How to reach the Kubernetes API.

@@ -18,7 +18,7 @@ mod tls;
 
 use std::ffi::OsString;
 
-use flags::{Exit, FlagSet, LogFlags, Refusal};
+use flags::{Exit, FlagSet, FlowFlags, LogFlags, Refusal};
 
 pub use config::{
     AgentListener, Config, FrontendListener, IdentityBinding, KubeClient, Leases, Mode, ProxyStrategy,
@@ -52,6 +52,7 @@ struct Lines {
     routing: routing::Lines,
     serving: serving::Lines,
     kube: kube::Lines,
+    flow: FlowFlags,
     log: LogFlags,
 }
 
@@ -62,6 +63,7 @@ impl Lines {
         self.agents.lend(&mut set);
         self.access.lend(&mut set);
         self.routing.lend(&mut set);
+        self.flow.lend(&mut set);
         self.serving.lend(&mut set);
         self.kube.lend(&mut set);
         self.log.lend(&mut set);
@@ -75,6 +77,7 @@ impl Lines {
         let routing = self.routing.check(inherited_id, &mut notices)?;
         let serving = self.serving.check()?;
         let (leases, kube) = self.kube.check(access.token_auth.is_some(), &mut notices)?;
+        let flow = self.flow.check()?;
         let (log, log_notices) = self.log.options()?;
         notices.extend(log_notices);
         Ok(Config {
@@ -103,6 +106,7 @@ impl Lines {
             agent_names: access.agent_names,
             default_route_names: access.default_route_names,
             frontend_names: frontend.allowed_names,
+            flow,
             leases,
             kube,
             log,

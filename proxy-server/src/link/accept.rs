@@ -10,7 +10,7 @@ use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use transport::wire::capabilities::{self, CAPABILITIES};
+use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
 use transport::wire::{Code, Pulse, Request};
 use tunnel::{Limits, Server};
 
@@ -40,6 +40,8 @@ pub struct AgentService {
     server_id: Arc<str>,
     /// `--keepalive-time`.
     keepalive: Duration,
+    /// What agents are answered of what they offer.
+    capabilities: Capabilities,
     lifetimes: Lifetimes,
     gate: AgentGate,
 }
@@ -70,8 +72,14 @@ impl AgentService {
         let mut greeting = HeaderMap::new();
         greeting.insert("serverid", HeaderValue::from_str(server_id)?);
         greeting.insert("servercount", HeaderValue::from(server_count));
-        let server_id = server_id.into();
-        Ok(AgentService { backends, metrics, greeting, server_id, keepalive, lifetimes, gate })
+        let (server_id, capabilities) = (server_id.into(), Capabilities::ours(true));
+        Ok(AgentService { backends, metrics, greeting, server_id, keepalive, capabilities, lifetimes, gate })
+    }
+
+    /// Grants agents this instead of all that we know.
+    #[must_use]
+    pub fn with_capabilities(self, capabilities: Capabilities) -> Self {
+        AgentService { capabilities, ..self }
     }
 
     /// Serves one stream to its end. Who the agent is comes before anything else of its metadata is read.
@@ -127,8 +135,10 @@ impl AgentService {
         };
         let pulse = Arc::clone(&request.pulse);
         let mut greeting = self.greeting.clone();
-        if capabilities::has(&request.metadata, capabilities::PINGS) {
-            greeting.insert(CAPABILITIES, capabilities::offer());
+        let offer = Capabilities::read(&request.metadata);
+        let answer = self.capabilities.and(offer);
+        greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
+        if answer.pings {
             request.pulse.set_keepalive(capabilities::keepalive(self.keepalive));
         }
         let stream = match request.accept(greeting) {
@@ -154,8 +164,9 @@ impl AgentService {
             registration: Some(registration),
         };
         let owner = ServerOwner::new(commands, &handle, observer);
+        let meter = LinkMeter::new(&self.metrics);
         let relay =
-            Relay::<Server, _, _, _>::new(Limits::default(), stream, owner, LinkMeter::new(&self.metrics));
+            Relay::<Server, _, _, _>::new(Limits::default(), answer.terms(offer), stream, owner, meter);
         let end = self.run(relay, handle, bound.recheck, &agent_id).await;
         let duration = began.elapsed();
         match end {

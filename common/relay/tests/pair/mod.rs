@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use transport::wire::{Incoming, Wire, WireError};
 use tunnel::{
-    Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Packet, PacketKind, Server, Time,
+    Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Packet, PacketKind, Server, Terms, Time,
 };
 
 /// One direction of a stream: packets, bounded in payload bytes.
@@ -136,6 +136,10 @@ impl Local for PipeLocal {
 
     fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
+    }
+
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        Pin::new(&mut self.io).poll_shutdown(cx).map_ok(|()| true)
     }
 
     fn poll_end(&mut self, _cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
@@ -263,17 +267,29 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    /// On the common wire, as with a Go peer.
     pub(crate) fn start(limits: Limits, window: usize, endpoint_capacity: usize) -> Self {
+        Self::on_terms(limits, Terms::default(), window, endpoint_capacity)
+    }
+
+    /// Both grant the same windows.
+    pub(crate) fn on_terms(limits: Limits, terms: Terms, window: usize, endpoint_capacity: usize) -> Self {
         let (server_wire, agent_wire) = wires(window);
         let (server, commands) = mpsc::unbounded_channel();
         let (peers, endpoints) = mpsc::unbounded_channel();
         let owner = TestServer { commands, dials: HashMap::new(), stopping: false };
         let (server_meter, agent_meter) = (CountingMeter::default(), CountingMeter::default());
         let (server_counts, agent_counts) = (Arc::clone(&server_meter.0), Arc::clone(&agent_meter.0));
-        let server_task =
-            tokio::spawn(Relay::<Server, _, _, _>::new(limits.clone(), server_wire, owner, server_meter));
+        let server_task = tokio::spawn(Relay::<Server, _, _, _>::new(
+            limits.clone(),
+            terms,
+            server_wire,
+            owner,
+            server_meter,
+        ));
         let owner = TestAgent { peers, capacity: endpoint_capacity };
-        let agent_task = tokio::spawn(Relay::<Agent, _, _, _>::new(limits, agent_wire, owner, agent_meter));
+        let agent_task =
+            tokio::spawn(Relay::<Agent, _, _, _>::new(limits, terms, agent_wire, owner, agent_meter));
         Pair { server, endpoints, server_counts, agent_counts, server_task, agent_task }
     }
 

@@ -85,7 +85,8 @@ impl PacketMeter {
     pub fn count(&self, kind: PacketKind) {
         let Cells { family, segment, cells } = &*self.0;
         let make = || family.get_or_create_owned(&(*segment, PacketType(Some(kind))));
-        if let Some(cell) = usize::try_from(kind.number()).ok().and_then(|index| cells.get(index)) {
+        let place = PacketKind::ALL.iter().position(|known| *known == kind);
+        if let Some(cell) = place.and_then(|place| cells.get(place)) {
             cell.get_or_init(make).inc();
         }
     }

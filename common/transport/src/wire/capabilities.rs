@@ -1,37 +1,98 @@
 //! What our own peers may expect of each other beyond what Go peers know.
 //!
-//! An agent offers by metadata of its Connect, a server answers with what it takes in the response headers. It holds
-//! for that stream alone and is never remembered: the next one may lead to a Go peer.
+//! An agent offers by metadata of its Connect, a server answers with what it takes of that in the response headers. It
+//! holds for that stream alone and is never remembered: the next one may lead to a Go peer.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tunnel::{Terms, Windows};
 
 use super::Keepalive;
 
-/// The metadata key: a list of names, separated by commas.
+/// The metadata key: a list of names, some with a value, separated by commas.
 pub const CAPABILITIES: HeaderName = HeaderName::from_static("konnectivity-capabilities");
 
-/// Pings every 10 s, in both directions, are no abuse. (A Go server ends a connection at the third ping that comes
-/// sooner than 30 s after the last.)
-pub const PINGS: &str = "pings";
+const PINGS: &str = "pings";
+const HALF_CLOSE: &str = "half-close";
+const CREDITS: &str = "credits";
+
+/// What a peer may send on a new connection, in bytes of payload: enough for a round trip of a millisecond at
+/// 1 Gbit/s. It grows with a reader that keeps up.
+pub const WINDOW: u32 = 128 << 10;
+
+/// A peer that grants less on a new connection is not believed to know what it says.
+const LEAST_WINDOW: u32 = 1 << 10;
 
 /// How silent own peers are asked: a dead one is noticed within 15 s.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What this build offers and takes.
-pub fn offer() -> HeaderValue {
-    HeaderValue::from_static(PINGS)
+/// What one end offers, or both agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// Pings every 10 s, in both directions, are no abuse. (A Go server ends a connection at the third ping that
+    /// comes sooner than 30 s after the last.)
+    pub pings: bool,
+    /// A source that ends is told by FIN, while the other direction flows on.
+    pub half_close: bool,
+    /// Each connection has flow control of its own; what the other end may send on a new one, in bytes.
+    pub credits: Option<u32>,
 }
 
-/// Whether the peer names this capability.
-pub fn has(metadata: &HeaderMap, capability: &str) -> bool {
-    let named = metadata.get_all(CAPABILITIES).iter().filter_map(|value| value.to_str().ok());
-    named.flat_map(|value| value.split(',')).any(|name| name.trim() == capability)
+impl Capabilities {
+    /// All that this build knows; `flow_control` is the operator's say on credits and half-close.
+    pub fn ours(flow_control: bool) -> Self {
+        Capabilities { pings: true, half_close: flow_control, credits: flow_control.then_some(WINDOW) }
+    }
+
+    /// What a peer names. What is not understood does not count.
+    pub fn read(metadata: &HeaderMap) -> Self {
+        let mut named = Capabilities::default();
+        let values = metadata.get_all(CAPABILITIES).iter().filter_map(|value| value.to_str().ok());
+        for name in values.flat_map(|value| value.split(',')).map(str::trim) {
+            match name.split_once('=') {
+                None if name == PINGS => named.pings = true,
+                None if name == HALF_CLOSE => named.half_close = true,
+                Some((CREDITS, window)) => {
+                    named.credits = window.parse().ok().filter(|window| *window >= LEAST_WINDOW);
+                }
+                _ => {}
+            }
+        }
+        named
+    }
+
+    /// What of this the peer can too: a server's answer, in this end's values.
+    #[must_use]
+    pub fn and(self, peer: Capabilities) -> Self {
+        Capabilities {
+            pings: self.pings && peer.pings,
+            half_close: self.half_close && peer.half_close,
+            credits: self.credits.filter(|_| peer.credits.is_some()),
+        }
+    }
+
+    /// As metadata; nothing where there is nothing to say.
+    pub fn header(self) -> Option<HeaderValue> {
+        let mut names = Vec::new();
+        names.extend(self.pings.then(|| PINGS.to_owned()));
+        names.extend(self.half_close.then(|| HALF_CLOSE.to_owned()));
+        names.extend(self.credits.map(|window| format!("{CREDITS}={window}")));
+        HeaderValue::try_from(names.join(", ")).ok().filter(|value| !value.is_empty())
+    }
+
+    /// The terms of a stream between this end and a peer that named `peer`.
+    pub fn terms(self, peer: Capabilities) -> Terms {
+        let windows = |(ours, theirs)| Windows { ours, theirs };
+        Terms {
+            credits: self.credits.zip(peer.credits).map(windows),
+            half_close: self.half_close && peer.half_close,
+        }
+    }
 }
 
-/// The keepalive towards a peer that has [`PINGS`]; `flag` is what the operator set.
+/// The keepalive towards a peer that bears [`Capabilities::pings`]; `flag` is what the operator set.
 pub fn keepalive(flag: Duration) -> Keepalive {
     Keepalive { interval: flag.min(PING_INTERVAL), timeout: PING_TIMEOUT, while_idle: true }
 }
@@ -40,13 +101,55 @@ pub fn keepalive(flag: Duration) -> Keepalive {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_capability_is_one_of_a_list() {
+    fn read(value: &'static str) -> Capabilities {
         let mut metadata = HeaderMap::new();
-        assert!(!has(&metadata, PINGS));
-        metadata.insert(CAPABILITIES, HeaderValue::from_static("other, pings"));
-        assert!(has(&metadata, PINGS));
-        assert!(!has(&metadata, "ping"));
+        metadata.insert(CAPABILITIES, HeaderValue::from_static(value));
+        Capabilities::read(&metadata)
+    }
+
+    #[test]
+    fn what_is_not_understood_does_not_count() {
+        assert_eq!(Capabilities::read(&HeaderMap::new()), Capabilities::default());
+        assert_eq!(read("other, pings,ping"), Capabilities { pings: true, ..Capabilities::default() });
+        for wrong in
+            ["credits", "credits=", "credits=x", "credits=-1", "credits=99999999999", "credits=10", "=5"]
+        {
+            assert_eq!(read(wrong), Capabilities::default(), "{wrong}");
+        }
+        assert_eq!(read("credits=4096;x, credits=4096").credits, Some(4096));
+        assert!(read("half-close").half_close);
+    }
+
+    #[test]
+    fn an_offer_and_its_answer_make_terms() {
+        let agent = Capabilities { credits: Some(5_000), ..Capabilities::ours(true) };
+        let server = Capabilities::ours(true);
+        let mut metadata = HeaderMap::new();
+        metadata.insert(CAPABILITIES, agent.header().unwrap());
+        assert_eq!(Capabilities::read(&metadata), agent);
+        let answer = server.and(agent);
+        assert_eq!(answer.credits, Some(WINDOW), "a server grants by its own measure");
+        assert_eq!(server.terms(agent).credits, Some(Windows { ours: WINDOW, theirs: 5_000 }));
+        assert_eq!(agent.terms(answer).credits, Some(Windows { ours: 5_000, theirs: WINDOW }));
+    }
+
+    #[test]
+    fn either_end_may_decline() {
+        let (on, off) = (Capabilities::ours(true), Capabilities::ours(false));
+        for (one, other) in [(on, off), (off, on), (off, off)] {
+            assert_eq!(
+                one.terms(one.and(other)),
+                if one == on { one.terms(other) } else { Terms::default() }
+            );
+            assert_eq!(one.terms(other), Terms::default());
+            assert_eq!(one.and(other), off);
+        }
+        assert_eq!(Capabilities::default().header(), None);
+        assert_eq!(off.header().unwrap(), "pings");
+    }
+
+    #[test]
+    fn pings_come_as_often_as_the_operator_says_but_not_less() {
         assert_eq!(keepalive(Duration::from_secs(3600)).interval, PING_INTERVAL);
         assert_eq!(keepalive(Duration::from_secs(1)).interval, Duration::from_secs(1));
     }

@@ -14,6 +14,10 @@ use super::protobuf::{Reader, Refused};
 /// Bytes of an error's text that are kept. Go's longest are a name of 255 bytes with some words around it.
 const MAX_ERROR: usize = 4096;
 
+/// The numbers of our own members of the `oneof`, far from those that Konnectivity may still give away.
+const GRANT: u32 = 1000;
+const FIN: u32 = 1001;
+
 /// The `oneof payload`, as far as it was read.
 ///
 /// protobuf's rule: the last member wins, and repeats of that same member merge.
@@ -28,6 +32,8 @@ enum Payload<'a> {
     CloseRsp(Answer<'a>),
     DialCls(i64),
     Drain,
+    Grant(Grant),
+    Fin(i64),
 }
 
 #[derive(Default)]
@@ -51,6 +57,12 @@ struct Data<'a> {
     data: &'a [u8],
 }
 
+#[derive(Default)]
+struct Grant {
+    connect_id: i64,
+    offset: u64,
+}
+
 /// Reads one gRPC message. The payload of DATA shares the message's memory.
 pub fn decode(message: &Bytes) -> Incoming {
     match walk(message) {
@@ -67,7 +79,7 @@ fn walk(message: &[u8]) -> Result<(i32, Payload<'_>), Refused> {
         match key.field {
             // An enum travels as an int32, which keeps the low 32 bits.
             1 => number = reader.integer(key)? as i32,
-            2..=8 => payload.merge(key.field, reader.message(key)?)?,
+            2..=8 | GRANT | FIN => payload.merge(key.field, reader.message(key)?)?,
             _ => reader.skip(key)?,
         }
     }
@@ -89,6 +101,10 @@ impl<'a> Payload<'a> {
             (6, _) => Payload::CloseRsp(Answer::default().merge(message, 2)?),
             (7, Payload::DialCls(old)) => Payload::DialCls(merge_id(old, message)?),
             (7, _) => Payload::DialCls(merge_id(0, message)?),
+            (GRANT, Payload::Grant(old)) => Payload::Grant(old.merge(message)?),
+            (GRANT, _) => Payload::Grant(Grant::default().merge(message)?),
+            (FIN, Payload::Fin(old)) => Payload::Fin(merge_id(old, message)?),
+            (FIN, _) => Payload::Fin(merge_id(0, message)?),
             (_, _) => {
                 skip_all(message)?;
                 Payload::Drain
@@ -135,6 +151,19 @@ impl<'a> Data<'a> {
                 // `error` is never set by anyone and never read, but must be a string.
                 2 => drop(message.string(key)?),
                 3 => self.data = message.bytes(key)?,
+                _ => message.skip(key)?,
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Grant {
+    fn merge(mut self, mut message: Reader<'_>) -> Result<Self, Refused> {
+        while let Some(key) = message.key()? {
+            match key.field {
+                1 => self.connect_id = message.integer(key)? as i64,
+                2 => self.offset = message.integer(key)?,
                 _ => message.skip(key)?,
             }
         }
@@ -189,6 +218,10 @@ fn judge(message: &Bytes, number: i32, payload: Payload<'_>) -> Incoming {
         }
         (PacketKind::DialCls, Payload::DialCls(random)) => Packet::DialCls { random: DialId(random) },
         (PacketKind::Drain, Payload::Drain) => Packet::Drain,
+        (PacketKind::Grant, Payload::Grant(it)) => {
+            Packet::Grant { id: ConnectId(it.connect_id), offset: it.offset }
+        }
+        (PacketKind::Fin, Payload::Fin(id)) => Packet::Fin { id: ConnectId(id) },
         (_, Payload::Absent) => return Incoming::Malformed("a type without its payload"),
         (_, _) => return Incoming::Malformed("a type with another's payload"),
     })
@@ -242,6 +275,15 @@ pub(super) fn encode_head(packet: &Packet<Bytes>, to: &mut impl BufMut) {
             put_integer(1, random.0 as u64, to);
         }
         Packet::Drain => open(8, 0, to),
+        Packet::Grant { id, offset } => {
+            open(GRANT, integer_len(id.0 as u64) + integer_len(*offset), to);
+            put_integer(1, id.0 as u64, to);
+            put_integer(2, *offset, to);
+        }
+        Packet::Fin { id } => {
+            open(FIN, integer_len(id.0 as u64), to);
+            put_integer(1, id.0 as u64, to);
+        }
     }
 }
 
@@ -266,16 +308,28 @@ pub(super) fn head_len(packet: &Packet<Bytes>) -> usize {
             return kind + 1 + varint_len(whole as u64) + integer_len(id.0 as u64) + 1 + data;
         }
         Packet::CloseReq { id } => integer_len(id.0 as u64),
+        Packet::Grant { id, offset } => integer_len(id.0 as u64) + integer_len(*offset),
+        Packet::Fin { id } => integer_len(id.0 as u64),
         Packet::CloseRsp { id, error } => string_len(error) + integer_len(id.0 as u64),
         Packet::DialCls { random } => integer_len(random.0 as u64),
         Packet::Drain => 0,
     };
-    integer_len(packet.kind().number() as u64) + 1 + varint_len(inner as u64) + inner
+    let key = match packet {
+        Packet::Grant { .. } => varint_len(key_of(GRANT)),
+        Packet::Fin { .. } => varint_len(key_of(FIN)),
+        _ => 1,
+    };
+    integer_len(packet.kind().number() as u64) + key + varint_len(inner as u64) + inner
 }
 
-/// Key and length of a bytes, string or message field. All our field numbers fit a one-byte key.
-fn open(field: u8, length: usize, to: &mut impl BufMut) {
-    to.put_u8(field << 3 | 2);
+/// The key of a bytes, string or message field.
+const fn key_of(field: u32) -> u64 {
+    (field << 3 | 2) as u64
+}
+
+/// Key and length of a bytes, string or message field.
+fn open(field: u32, length: usize, to: &mut impl BufMut) {
+    put_varint(key_of(field), to);
     put_varint(length as u64, to);
 }
 
@@ -287,7 +341,7 @@ fn put_integer(field: u8, value: u64, to: &mut impl BufMut) {
     }
 }
 
-fn put_string(field: u8, value: &str, to: &mut impl BufMut) {
+fn put_string(field: u32, value: &str, to: &mut impl BufMut) {
     if !value.is_empty() {
         open(field, value.len(), to);
         to.put_slice(value.as_bytes());

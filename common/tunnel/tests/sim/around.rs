@@ -68,12 +68,19 @@ impl Around {
                 ensure!(pair.id == Some(id), "connection {conn} is sent under {id}");
                 ensure!(max > 0 && max <= budget, "{max} bytes are to be read with room for {budget}");
                 let end = &mut pair.ends[half as usize];
-                ensure!(!end.close_sent && !end.discarding, "connection {conn} is sent after its close");
+                let over = end.close_sent || end.fin_sent || end.discarding;
+                ensure!(!over, "connection {conn} is sent after its close");
                 let outcome = end.read(scenario.plans[conn].script(half), max);
                 if let ReadOutcome::Data(len) = outcome {
                     let len = u16::try_from(len).expect("bounded by the plan");
                     let payload = Segment { conn, from: half, first: end.sent, len };
                     end.sent += len;
+                    ensure!(
+                        u64::from(end.sent) <= end.allowed,
+                        "connection {conn} sent {} bytes and was granted {}",
+                        end.sent,
+                        end.allowed
+                    );
                     if !self.lost[half.other() as usize] {
                         self.lanes[half.other() as usize].push_back(Packet::Data { id, payload });
                     }
@@ -106,7 +113,10 @@ impl Around {
                 return Ok(());
             }
             Packet::CloseReq { id } | Packet::CloseRsp { id, .. } => *id,
-            Packet::DialRsp { .. } | Packet::Data { .. } | Packet::Drain => return Ok(()),
+            Packet::Fin { id } => return self.fin_sent(half, *id),
+            Packet::DialRsp { .. } | Packet::Data { .. } | Packet::Drain | Packet::Grant { .. } => {
+                return Ok(());
+            }
         };
         let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(id)) else {
             return Err(format!("a close of {id}, which was never open"));
@@ -135,13 +145,38 @@ impl Around {
         Ok(())
     }
 
+    fn fin_sent(&mut self, half: Half, id: tunnel::ConnectId) -> Checked {
+        let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(id)) else {
+            return Err(format!("a FIN of {id}, which was never open"));
+        };
+        let end = &mut pair.ends[half as usize];
+        ensure!(end.source_over, "a FIN of {id} while its source goes on");
+        ensure!(!std::mem::replace(&mut end.fin_sent, true), "a second FIN of {id}");
+        ensure!(!end.close_sent, "a FIN of {id} after its close");
+        Ok(())
+    }
+
+    /// Looks at a packet that arrives.
+    fn arrives(&mut self, half: Half, packet: &Packet<Segment>) {
+        let (Packet::CloseReq { id }
+        | Packet::CloseRsp { id, .. }
+        | Packet::Fin { id }
+        | Packet::Grant { id, .. }) = packet
+        else {
+            return;
+        };
+        let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(*id)) else { return };
+        let end = &mut pair.ends[half as usize];
+        match packet {
+            Packet::Grant { offset, .. } => end.allowed = end.allowed.max(*offset),
+            Packet::Fin { .. } => end.peer_fin = true,
+            _ => end.peer_closed = true,
+        }
+    }
+
     pub(super) fn receive<S: Side>(&mut self, link: &mut Link<S>, half: Half) -> Checked {
         let Some(packet) = self.lanes[half as usize].pop_front() else { return Ok(()) };
-        if let Packet::CloseReq { id } | Packet::CloseRsp { id, .. } = &packet
-            && let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(*id))
-        {
-            pair.ends[half as usize].peer_closed = true;
-        }
+        self.arrives(half, &packet);
         let mut segment = None;
         let kind = packet.kind().name();
         let packet = packet.map(|payload| {
@@ -168,7 +203,7 @@ impl Around {
         Ok(())
     }
 
-    pub(super) fn events<S: Side>(&mut self, link: &mut Link<S>, half: Half) -> Checked {
+    pub(super) fn events<S: Side>(&mut self, link: &mut Link<S>, half: Half, scenario: &Scenario) -> Checked {
         while let Some(event) = link.poll_event() {
             match event {
                 Event::Dial { key, address, .. } => {
@@ -194,6 +229,22 @@ impl Around {
                     let conn = self.find(half, key)?;
                     self.check_failed(conn, key, &error)?;
                     self.pairs[conn].ends[0].phase = Phase::Over;
+                }
+                Event::ShutDown { key } => {
+                    let conn = self.find(half, key)?;
+                    let (here, there) = (
+                        &self.pairs[conn].ends[half as usize],
+                        &self.pairs[conn].ends[half.other() as usize],
+                    );
+                    ensure!(
+                        here.peer_fin && !here.shut,
+                        "connection {conn} is shut down at {half:?} for no reason"
+                    );
+                    ensure!(here.taken == there.sent, "connection {conn} is shut down before all was taken");
+                    self.pairs[conn].ends[half as usize].shut = true;
+                    if half == Half::Server && scenario.plans[conn].frontend_whole {
+                        link.cannot_half_close(self.now, key);
+                    }
                 }
                 Event::Ended { key, end } => {
                     let conn = self.find(half, key)?;

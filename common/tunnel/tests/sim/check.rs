@@ -3,10 +3,15 @@
 use tunnel::{Cause, ConnKey, DialError, End, Link, Side};
 
 use super::ends::{Phase, Segment};
-use super::scenario::Scenario;
+use super::scenario::{Scenario, Step};
 use super::world::{Around, World};
 use super::{Checked, Half};
 use crate::ensure;
+
+/// What a source brings in all.
+fn total(script: &[Step]) -> u16 {
+    script.iter().map(|step| if let Step::Send(bytes) = step { u16::from(*bytes) } else { 0 }).sum()
+}
 
 impl World {
     /// After each action: sums are exact, and receiving stands still while a bound is exceeded.
@@ -48,6 +53,17 @@ impl World {
                 let broken = matches!(end.end, Some(End::Broken(_)));
                 ensure!(!(scenario.calm && broken), "connection {conn} ended by {:?}", end.end);
             }
+            if scenario.calm && scenario.terms.half_close {
+                let plan = &scenario.plans[conn];
+                let whole =
+                    endpoint.taken == total(&plan.frontend) && frontend.taken == total(&plan.endpoint);
+                ensure!(
+                    whole,
+                    "connection {conn}: {} and {} bytes were taken",
+                    endpoint.taken,
+                    frontend.taken
+                );
+            }
             ensure!(frontend.phase == Phase::Over, "the frontend of connection {conn} was told no end");
             ensure!(
                 matches!(endpoint.phase, Phase::Over | Phase::Idle),
@@ -80,6 +96,10 @@ impl Around {
         ensure!(!self.lost[half as usize] || link.is_lost(), "{half:?} does not know that it is lost");
         for end in open() {
             ensure!(!end.closed_itself || end.queue.is_empty(), "bytes are kept for one who left");
+            if let Some(windows) = scenario.terms.credits {
+                let widest = windows.ours.max(windows.theirs).max(scenario.limits.window_max) as usize;
+                ensure!(end.queued() <= widest, "{half:?} keeps {} bytes for one connection", end.queued());
+            }
         }
         Ok(())
     }
@@ -88,7 +108,7 @@ impl Around {
     pub(super) fn check_dropped(&self, half: Half, segment: &Segment) -> Checked {
         let end = &self.pairs[segment.conn].ends[half as usize];
         let left = end.phase == Phase::Over || end.closed_itself || end.failed;
-        let ended = half == Half::Agent && end.source_over;
+        let ended = half == Half::Agent && end.source_over && !self.half_close;
         ensure!(
             left || ended || self.time_passed,
             "{segment:?} was lost at {half:?}, and its receiver listens"
@@ -120,7 +140,7 @@ impl Around {
                 ensure!(here.queue.is_empty(), "connection {conn} ended at {half:?} with bytes in its queue");
                 ensure!(!here.failed, "connection {conn} broke at {half:?}, which is called an orderly end");
                 let close_decided = here.peer_closed && !(half == Half::Agent && here.source_over);
-                if close_decided && !here.closed_itself {
+                if (close_decided || here.peer_fin) && !here.closed_itself {
                     ensure!(
                         here.taken == there.sent,
                         "connection {conn} at {half:?}: {} of {} bytes before an orderly end",
@@ -130,7 +150,7 @@ impl Around {
                 }
                 let named = half == Half::Server && here.peer_closed && pair.error_named;
                 ensure!(!named, "connection {conn}: the agent's error became an orderly end");
-                here.peer_closed || here.source_over
+                here.peer_closed || here.peer_fin || here.source_over
             }
             End::Broken(Cause::LinkLost) => {
                 ensure!(
@@ -146,6 +166,7 @@ impl Around {
                 (there.failed && delivered) || (self.time_passed && gave_up)
             }
             End::Broken(Cause::Stalled | Cause::FlushTimeout) => self.time_passed,
+            End::Broken(Cause::Overrun) => false,
         };
         ensure!(well, "connection {conn} ended at {half:?} by {end:?} for no reason");
         Ok(())

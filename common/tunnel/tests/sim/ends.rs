@@ -63,6 +63,14 @@ pub(crate) struct LocalEnd {
     pub(crate) peer_closed: bool,
     /// This side's close was sent; no DATA may follow.
     pub(crate) close_sent: bool,
+    /// This side's FIN was sent; no DATA may follow.
+    pub(crate) fin_sent: bool,
+    /// The peer's FIN was handled here.
+    pub(crate) peer_fin: bool,
+    /// It was told to shut its write side down.
+    pub(crate) shut: bool,
+    /// So many bytes the peer has granted, as far as is known here.
+    pub(crate) allowed: u64,
     /// Its source is being thrown away; no DATA may follow.
     pub(crate) discarding: bool,
     pub(crate) abandoned: bool,
@@ -87,6 +95,10 @@ impl LocalEnd {
             failed: false,
             peer_closed: false,
             close_sent: false,
+            fin_sent: false,
+            peer_fin: false,
+            shut: false,
+            allowed: u64::MAX,
             discarding: false,
             abandoned: false,
             opened: false,
@@ -159,10 +171,10 @@ impl LocalEnd {
         Ok(())
     }
 
-    /// Takes what is first in its queue.
-    pub(crate) fn take(&mut self) {
-        if let Some(segment) = self.queue.pop_front() {
-            self.taken += segment.len;
-        }
+    /// Takes what is first in its queue: how many bytes.
+    pub(crate) fn take(&mut self) -> usize {
+        let Some(segment) = self.queue.pop_front() else { return 0 };
+        self.taken += segment.len;
+        usize::from(segment.len)
     }
 }

@@ -1,6 +1,6 @@
 //! What is to happen, in whatever order: the connections' plans and the world's faults.
 
-use tunnel::Limits;
+use tunnel::{Limits, Terms, Windows};
 
 /// What a local source brings, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) endpoint_stuck: bool,
     /// The endpoint takes more only once what it sent was read, as one that echoes does.
     pub(crate) endpoint_echoes: bool,
+    /// The frontend knows no half-close, as a gRPC client.
+    pub(crate) frontend_whole: bool,
     /// Writing to the frontend may fail at any moment.
     pub(crate) frontend_breaks: bool,
     /// Writing to the endpoint may fail at any moment.
@@ -64,6 +66,8 @@ pub(crate) struct Scenario {
     pub(crate) closes_twice: bool,
     /// Every connection must end in order.
     pub(crate) calm: bool,
+    /// What the server agreed on with the agent.
+    pub(crate) terms: Terms,
     /// The bounds of both links.
     pub(crate) limits: Limits,
 }
@@ -82,6 +86,7 @@ impl Default for Scenario {
             deaf_to_dial_cls: false,
             closes_twice: false,
             calm: false,
+            terms: Terms::default(),
             limits: Limits::default(),
         }
     }
@@ -89,7 +94,18 @@ impl Default for Scenario {
 
 /// Bounds so tight that a byte or two reach them.
 pub(crate) fn tight() -> Limits {
-    Limits { soft_cap: 1, hard_cap: 2, link_budget: 3, min_drain: 2, ..Limits::default() }
+    Limits { soft_cap: 1, hard_cap: 2, link_budget: 3, min_drain: 2, window_max: 4, ..Limits::default() }
+}
+
+/// Own peers, with windows of a byte or two.
+pub(crate) fn own_peers() -> Terms {
+    Terms { credits: Some(Windows { ours: 2, theirs: 1 }), half_close: true }
+}
+
+/// The same agreement, as the other end sees it.
+pub(crate) fn mirrored(terms: Terms) -> Terms {
+    let credits = terms.credits.map(|Windows { ours, theirs }| Windows { ours: theirs, theirs: ours });
+    Terms { credits, ..terms }
 }
 
 /// A plan in which nothing breaks.

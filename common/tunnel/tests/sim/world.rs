@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use tunnel::{Agent, ConnectId, Link, Packet, Server, Time};
 
 use super::ends::{LocalEnd, Phase, Segment};
-use super::scenario::Scenario;
+use super::scenario::{Scenario, mirrored};
 use super::{Checked, Half};
 use crate::ensure;
 
@@ -61,6 +61,8 @@ pub(crate) struct Around {
     pub(crate) dials_sent: u64,
     pub(crate) drained: bool,
     pub(crate) drain_told: bool,
+    /// Sources end one by one.
+    pub(crate) half_close: bool,
     /// A close was answered, or given up, before its flush was over: time has passed.
     pub(crate) time_passed: bool,
 }
@@ -77,9 +79,14 @@ impl World {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let pair =
             Pair { ends: [LocalEnd::new(), LocalEnd::new()], id: None, last_words: 0, error_named: false };
+        let mut pair = pair;
+        if let Some(windows) = scenario.terms.credits {
+            pair.ends[0].allowed = windows.theirs.into();
+            pair.ends[1].allowed = windows.ours.into();
+        }
         let mut world = World {
-            server: Link::new(scenario.limits.clone()),
-            agent: Link::new(scenario.limits.clone()),
+            server: Link::with_terms(scenario.limits.clone(), scenario.terms),
+            agent: Link::with_terms(scenario.limits.clone(), mirrored(scenario.terms)),
             around: Around {
                 now: Time::START,
                 lanes: [VecDeque::new(), VecDeque::new()],
@@ -89,6 +96,7 @@ impl World {
                 dials_sent: 0,
                 drained: false,
                 drain_told: false,
+                half_close: scenario.terms.half_close,
                 time_passed: false,
             },
         };
@@ -201,11 +209,17 @@ impl World {
             }
             Action::Take(half, conn) => {
                 let end = &mut around.pairs[conn].ends[half as usize];
-                end.take();
+                let taken = end.take();
                 if let Some(key) = end.open() {
                     match half {
-                        Half::Server => server.queued(now, key, end.queued()),
-                        Half::Agent => agent.queued(now, key, end.queued()),
+                        Half::Server => {
+                            server.taken(key, taken);
+                            server.queued(now, key, end.queued());
+                        }
+                        Half::Agent => {
+                            agent.taken(key, taken);
+                            agent.queued(now, key, end.queued());
+                        }
                     }
                 }
             }
@@ -247,7 +261,7 @@ impl World {
                 ensure!(later.is_none_or(|later| later > around.now), "a timer that was due is due again");
             }
         }
-        around.events(server, Half::Server)?;
-        around.events(agent, Half::Agent)
+        around.events(server, Half::Server, scenario)?;
+        around.events(agent, Half::Agent, scenario)
     }
 }

@@ -107,6 +107,11 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(Ok(()))
     }
 
+    /// No packet says so to a gRPC client: CLOSE_RSP it is.
+    fn poll_shut_down(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        Poll::Ready(Ok(false))
+    }
+
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
         if self.lingering.is_none() {
             if !self.stream.is_lost() {

@@ -124,6 +124,7 @@ impl Machine {
             Packet::DialRsp { .. } | Packet::CloseRsp { .. } | Packet::Drain => {
                 useless(Dropped::WrongDirection)
             }
+            Packet::Grant { .. } | Packet::Fin { .. } => useless(Dropped::NotAgreed),
         }
     }
 

@@ -181,6 +181,14 @@ impl<S: Socket> Local for SocketLocal<S> {
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if let Some(hold) = &mut self.hold {
+            ready!(hold.poll_over(cx));
+            self.hold = None;
+        }
+        Pin::new(&mut self.socket).poll_shutdown(cx).map_ok(|()| true)
+    }
+
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
         self.account.ended(ending);
         match ending {

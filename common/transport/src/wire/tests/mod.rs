@@ -44,6 +44,8 @@ fn packets() -> Vec<Packet<Bytes>> {
         Packet::Data { id: ConnectId(7), payload: vec![5; 100_000].into() },
         Packet::DialCls { random },
         Packet::Drain,
+        Packet::Grant { id: ConnectId(7), offset: 1 << 40 },
+        Packet::Fin { id: ConnectId(i64::MAX) },
     ]
 }
 

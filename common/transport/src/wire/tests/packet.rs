@@ -27,7 +27,9 @@ fn oracle(message: &Bytes) -> Incoming {
     const REFUSED: Incoming = Incoming::Malformed("");
     let Ok(packet) = proto::Packet::decode(message.clone()) else { return REFUSED };
     Incoming::Packet(match (packet.r#type, packet.payload) {
-        (number, _) if !(0..=6).contains(&number) => return Incoming::Unknown(number),
+        (number, _) if !(0..=6).contains(&number) && !(100..=101).contains(&number) => {
+            return Incoming::Unknown(number);
+        }
         (0, Some(Payload::DialRequest(it))) => {
             Packet::DialReq { random: DialId(it.random), protocol: it.protocol, address: it.address }
         }
@@ -44,6 +46,8 @@ fn oracle(message: &Bytes) -> Incoming {
         }
         (5, Some(Payload::CloseDial(it))) => Packet::DialCls { random: DialId(it.random) },
         (6, Some(Payload::Drain(_))) => Packet::Drain,
+        (100, Some(Payload::Grant(it))) => Packet::Grant { id: ConnectId(it.connect_id), offset: it.offset },
+        (101, Some(Payload::Fin(it))) => Packet::Fin { id: ConnectId(it.connect_id) },
         _ => return REFUSED,
     })
 }
@@ -64,6 +68,9 @@ fn payload() -> impl Strategy<Value = Option<Payload>> {
     prop_oneof![
         Just(None),
         Just(Some(Payload::Drain(proto::Drain {}))),
+        id().prop_map(|connect_id| Some(Payload::Fin(proto::Fin { connect_id }))),
+        (id(), any::<u64>())
+            .prop_map(|(connect_id, offset)| Some(Payload::Grant(proto::Grant { connect_id, offset }))),
         id().prop_map(|random| Some(Payload::CloseDial(proto::CloseDial { random }))),
         id().prop_map(|connect_id| Some(Payload::CloseRequest(proto::CloseRequest { connect_id }))),
         (text(), id()).prop_map(|(error, connect_id)| Some(Payload::CloseResponse(proto::CloseResponse {
@@ -83,7 +90,7 @@ fn payload() -> impl Strategy<Value = Option<Payload>> {
 }
 
 fn message() -> impl Strategy<Value = Vec<u8>> {
-    (prop_oneof![4 => 0..7, 1 => any::<i32>()], payload())
+    (prop_oneof![4 => 0..7, 2 => 100..102, 1 => any::<i32>()], payload())
         .prop_map(|(r#type, payload)| proto::Packet { r#type, payload }.encode_to_vec())
 }
 

@@ -1,0 +1,244 @@
+//! Credits: how much either end may still send on one connection.
+//!
+//! Between own peers a receiver grants each connection a window, and renews it as its local end takes the bytes. A
+//! connection whose reader has stopped holds back its own source and nothing else: what is in flight for it fits
+//! into its window, so the stream never has to stand still for it. Grants are absolute offsets from the connection's
+//! start: one that comes twice or late does no harm, and a sum that went wrong shows at once.
+
+use crate::conn::State;
+use crate::event::{Cause, Dropped, Verdict};
+use crate::link::{Link, Side};
+use crate::packet::ConnectId;
+use crate::table::ConnKey;
+use crate::terms::Windows;
+use crate::time::Time;
+
+/// Half windows in a row that a local end must take without a rest before its window doubles.
+const SMOOTH: u8 = 16;
+
+/// Both directions of one connection's credit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Credit {
+    pub(crate) outflow: Outflow,
+    pub(crate) inflow: Inflow,
+}
+
+impl Credit {
+    pub(crate) fn new(windows: Windows) -> Self {
+        Credit {
+            outflow: Outflow { sent: 0, allowed: windows.theirs.into(), parked: false },
+            inflow: Inflow {
+                received: 0,
+                taken: 0,
+                granted: windows.ours.into(),
+                window: windows.ours,
+                first: windows.ours,
+                smooth: 0,
+                listed: false,
+            },
+        }
+    }
+}
+
+/// What we send. `sent <= allowed` always.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Outflow {
+    sent: u64,
+    allowed: u64,
+    /// The source had its turn and no credit: it is read again when there is.
+    pub(crate) parked: bool,
+}
+
+impl Outflow {
+    /// Bytes that may be sent.
+    pub(crate) fn room(&self) -> usize {
+        usize::try_from(self.allowed - self.sent).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn send(&mut self, len: usize) {
+        self.sent = self.allowed.min(self.sent.saturating_add(len as u64));
+    }
+
+    /// True if a parked source may be read again.
+    fn allow(&mut self, offset: u64) -> bool {
+        self.allowed = self.allowed.max(offset);
+        self.room() > 0 && std::mem::take(&mut self.parked)
+    }
+}
+
+/// What we receive. `taken <= received <= granted` always.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Inflow {
+    received: u64,
+    taken: u64,
+    granted: u64,
+    /// How far ahead of `taken` grants go: doubles for a local end that keeps up.
+    window: u32,
+    first: u32,
+    smooth: u8,
+    /// Stands in the line of those that owe a GRANT.
+    listed: bool,
+}
+
+impl Inflow {
+    /// Whether so many bytes were granted.
+    fn receive(&mut self, len: usize) -> bool {
+        self.received = self.received.saturating_add(len as u64);
+        self.received <= self.granted
+    }
+
+    fn take(&mut self, len: usize, widest: u32) {
+        self.taken = self.received.min(self.taken.saturating_add(len as u64));
+        if self.received - self.taken >= u64::from(self.window / 2) {
+            // It cannot keep up: what is granted stays granted, more than at first is not.
+            self.smooth = 0;
+            self.window = self.first;
+        } else if self.due() && self.received == self.taken {
+            self.smooth += 1;
+            if self.smooth >= SMOOTH && self.window < widest {
+                self.smooth = 0;
+                self.window = widest.min(self.window.saturating_mul(2));
+            }
+        }
+        self.smooth = self.smooth.min(SMOOTH);
+    }
+
+    /// Whether half a window is to be granted.
+    fn due(&self) -> bool {
+        self.goal() >= self.granted + u64::from((self.window / 2).max(1))
+    }
+
+    fn goal(&self) -> u64 {
+        self.taken + u64::from(self.window)
+    }
+
+    /// The offset to be told.
+    fn grant(&mut self) -> u64 {
+        self.granted = self.granted.max(self.goal());
+        self.granted
+    }
+}
+
+impl<S: Side> Link<S> {
+    /// The local end took so many bytes of payload. To be called before [`Link::queued`] tells what is left.
+    pub fn taken(&mut self, key: ConnKey, bytes: usize) {
+        // Memory that is short is not promised away.
+        let spacious = self.total_queued <= self.limits.link_budget / 4;
+        let widest = self.limits.window_max;
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let flows = conn.peer_open && matches!(conn.state, State::Open | State::Closing { listens: true });
+        let Some(credit) = conn.credit.as_mut().filter(|_| flows) else { return };
+        let inflow = &mut credit.inflow;
+        inflow.take(bytes, if spacious { widest } else { inflow.first });
+        if inflow.due() && !std::mem::replace(&mut inflow.listed, true) {
+            self.grants.push_back(key);
+        }
+    }
+
+    /// The next GRANT that is owed.
+    pub(crate) fn next_grant(&mut self) -> Option<(ConnectId, u64)> {
+        while let Some(key) = self.grants.pop_front() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            let (Some(credit), Some(id)) = (&mut conn.credit, conn.id) else { continue };
+            credit.inflow.listed = false;
+            if conn.peer_open && matches!(conn.state, State::Open | State::Closing { listens: true }) {
+                return Some((id, credit.inflow.grant()));
+            }
+        }
+        None
+    }
+
+    /// DATA that is about to be delivered; a sender that was not granted so much loses the connection.
+    pub(crate) fn charge_credit(&mut self, now: Time, key: ConnKey, len: usize) -> Verdict {
+        let Some(conn) = self.table.get_mut(key) else { return Verdict::Dropped(Dropped::NobodyListens) };
+        if conn.credit.as_mut().is_none_or(|credit| credit.inflow.receive(len)) {
+            return Verdict::Deliver(key);
+        }
+        match conn.state {
+            State::Open => self.broke(now, key, Cause::Overrun),
+            _ => self.tell(key, crate::event::End::Broken(Cause::Overrun)),
+        }
+        Verdict::Dropped(Dropped::Overrun)
+    }
+
+    pub(crate) fn handle_grant(&mut self, id: ConnectId, offset: u64) -> Verdict {
+        if self.terms.credits.is_none() {
+            return Verdict::Dropped(Dropped::NotAgreed);
+        }
+        // It may be late: the connection has gone meanwhile.
+        let Some(&key) = self.by_id.get(&id) else { return Verdict::Handled };
+        if let Some(conn) = self.table.get_mut(key)
+            && let Some(credit) = &mut conn.credit
+            && credit.outflow.allow(offset)
+            && conn.state == State::Open
+            && conn.source_open
+            && !conn.in_ring
+        {
+            conn.in_ring = true;
+            self.rings.push_busy(key);
+        }
+        Verdict::Handled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credit(ours: u32, theirs: u32) -> Credit {
+        Credit::new(Windows { ours, theirs })
+    }
+
+    #[test]
+    fn a_sender_stays_within_what_it_was_allowed() {
+        let mut out = credit(1, 100).outflow;
+        out.send(60);
+        assert_eq!(out.room(), 40);
+        out.send(40);
+        out.parked = true;
+        assert!(!out.allow(100), "an old grant brings nothing");
+        assert!(!out.allow(50), "nor one that goes back");
+        assert!(out.allow(101));
+        assert!(!out.allow(102), "only a parked source is told");
+        assert_eq!(out.room(), 2);
+    }
+
+    #[test]
+    fn a_grant_is_due_at_half_a_window() {
+        let mut inflow = credit(100, 1).inflow;
+        assert!(inflow.receive(60));
+        inflow.take(49, 100);
+        assert!(!inflow.due());
+        inflow.take(1, 100);
+        assert!(inflow.due());
+        assert_eq!(inflow.grant(), 150);
+        assert!(!inflow.due(), "told once");
+        assert!(inflow.receive(90), "up to 150");
+        assert!(!inflow.receive(1), "not a byte more");
+    }
+
+    #[test]
+    fn a_window_grows_for_who_keeps_up_and_shrinks_for_who_does_not() {
+        let mut inflow = credit(100, 1).inflow;
+        for _ in 0..SMOOTH {
+            assert_eq!(inflow.window, 100);
+            assert!(inflow.receive(50));
+            inflow.take(50, 400);
+            assert!(inflow.due());
+            inflow.grant();
+        }
+        assert_eq!(inflow.window, 200);
+        for _ in 0..200 {
+            let half = (inflow.window / 2) as usize;
+            assert!(inflow.receive(half));
+            inflow.take(half, 400);
+            inflow.grant();
+        }
+        assert_eq!(inflow.window, 400, "never wider than the widest");
+        let granted = inflow.grant();
+        assert!(inflow.receive(400));
+        inflow.take(100, 400);
+        assert_eq!(inflow.window, 100, "300 of 400 wait");
+        assert_eq!(inflow.grant(), granted, "what was granted stays granted");
+    }
+}

@@ -1,0 +1,202 @@
+//! How connections end: by their sources, by failures, after a flush, with the stream.
+//!
+//! Every way out passes here, and tells the local end once (invariant 2). What was accepted is delivered first,
+//! within the bounds of a flush (invariant 5).
+
+use crate::conn::{Flush, State};
+use crate::event::{Cause, End, Event};
+use crate::link::{Link, Side};
+use crate::table::ConnKey;
+use crate::time::Time;
+
+/// Places in the rings that connections which have gone may hold before they are cleared away.
+const STALE_PLACES: usize = 64;
+
+impl<S: Side> Link<S> {
+    pub(crate) fn expired(&mut self, now: Time, key: ConnKey) {
+        let Some(conn) = self.table.get(key) else { return };
+        match &conn.state {
+            State::Flushing(flush) => {
+                let stalled = now >= flush.progress.after(self.limits.flush_stall)
+                    || now >= flush.since.after(self.limits.flush_max);
+                if flush.answer_owed && now >= flush.since.after(self.limits.answer_close) {
+                    S::answer_close(self, key);
+                }
+                if stalled {
+                    self.settle(key, Some(Cause::FlushTimeout));
+                } else {
+                    self.arm_flush(key);
+                }
+            }
+            State::Closing { .. } => {
+                self.unregister(key);
+                self.flush(now, key, Some(Cause::Peer("timed out waiting for CLOSE_RSP".into())), false);
+            }
+            State::Forgetting => self.forget(key),
+            State::Open if conn.fin_sent => self.expire_half(now, key),
+            State::Open => {
+                self.stop_deaf(now, key);
+            }
+            State::Dialing { .. } => {}
+        }
+    }
+
+    /// The source of an open connection ended, its local end listens on.
+    pub(crate) fn source_ended(&mut self, now: Time, key: ConnKey) {
+        if !self.end_half(now, key) {
+            S::close(self, now, key, true);
+        }
+    }
+
+    /// Breaks an open connection.
+    pub(crate) fn broke(&mut self, now: Time, key: ConnKey, cause: Cause) {
+        S::hang_up(self, now, key, End::Broken(cause));
+    }
+
+    /// The local end of this connection takes no more. What it has sent before is still read and sent, to its end or
+    /// for as long as a flush may take; then the connection breaks.
+    pub fn write_failed(&mut self, now: Time, key: ConnKey, text: String) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        if conn.state != State::Open || !conn.source_open {
+            return self.local_failed(now, key, text);
+        }
+        if conn.deaf.is_none() {
+            conn.deaf = Some(text);
+            conn.watch = None;
+            self.set_queued(key, 0);
+            self.arm(key, Some(now.after(self.limits.flush_max)));
+            self.readable(key);
+        }
+    }
+
+    /// Ends a connection whose local end takes no more; false if it does.
+    pub(crate) fn stop_deaf(&mut self, now: Time, key: ConnKey) -> bool {
+        let Some(text) = self.table.get_mut(key).and_then(|conn| conn.deaf.take()) else { return false };
+        self.arm(key, None);
+        self.broke(now, key, Cause::Local(text));
+        true
+    }
+
+    /// The local end of this connection broke.
+    pub fn local_failed(&mut self, now: Time, key: ConnKey, text: String) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        conn.source_open = false;
+        match conn.state {
+            State::Open => self.broke(now, key, Cause::Local(text)),
+            State::Closing { .. } => {
+                self.tell(key, End::Broken(Cause::Local(text)));
+            }
+            State::Flushing(_) => self.settle(key, Some(Cause::Local(text))),
+            State::Dialing { .. } | State::Forgetting => {}
+        }
+    }
+
+    /// The stream is gone: every dial and every connection ends. What has arrived is still delivered, within the
+    /// bounds of a flush; with nothing queued the end is told at once.
+    pub fn lose(&mut self, now: Time) {
+        if self.lost {
+            return;
+        }
+        self.lost = true;
+        self.outbox.clear();
+        self.grants.clear();
+        for key in self.table.keys() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            match &mut conn.state {
+                State::Dialing { .. } => S::dial_lost(self, key),
+                State::Open | State::Closing { .. } => {
+                    self.unregister(key);
+                    self.flush(now, key, Some(Cause::LinkLost), false);
+                }
+                State::Forgetting => self.forget(key),
+                State::Flushing(flush) => flush.answer_owed = false,
+            }
+        }
+    }
+
+    pub(crate) fn arm_flush(&mut self, key: ConnKey) {
+        let Some(State::Flushing(flush)) = self.table.get(key).map(|conn| &conn.state) else { return };
+        let mut due =
+            flush.progress.after(self.limits.flush_stall).min(flush.since.after(self.limits.flush_max));
+        if flush.answer_owed {
+            due = due.min(flush.since.after(self.limits.answer_close));
+        }
+        self.arm(key, Some(due));
+    }
+
+    /// No more arrives for the local end: ends at once if nothing is queued, else when it has been taken.
+    pub(crate) fn flush(&mut self, now: Time, key: ConnKey, cause: Option<Cause>, answer_owed: bool) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let cause = conn.deaf.take().map(Cause::Local).or(cause);
+        conn.state = State::Flushing(Flush { since: now, progress: now, answer_owed, cause });
+        if conn.queued == 0 {
+            self.settle(key, None);
+            return;
+        }
+        if conn.source_open {
+            // Its place in the rings, if it has one, is passed over from now on.
+            conn.in_ring = true;
+            self.discards.push_back(key);
+        }
+        self.arm_flush(key);
+    }
+
+    /// A flush is over, well or (with a cause) not.
+    pub(crate) fn settle(&mut self, key: ConnKey, failure: Option<Cause>) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let State::Flushing(flush) = &mut conn.state else { return };
+        let cause = failure.or_else(|| flush.cause.take());
+        if flush.answer_owed {
+            S::answer_close(self, key);
+        }
+        self.finish(key, cause.map_or(End::Flushed, End::Broken));
+    }
+
+    /// Takes the connection's number out of the peer's reach.
+    pub(crate) fn unregister(&mut self, key: ConnKey) {
+        if let Some(id) = self.table.get(key).and_then(|conn| conn.id)
+            && self.by_id.get(&id) == Some(&key)
+        {
+            self.by_id.remove(&id);
+        }
+    }
+
+    /// Ends a connection for its local end and forgets it.
+    pub(crate) fn finish(&mut self, key: ConnKey, end: End) {
+        self.forget(key);
+        self.events.push_back(Event::Ended { key, end });
+    }
+
+    /// Server: tells the local end, and keeps the number until the peer's last word.
+    pub(crate) fn tell(&mut self, key: ConnKey, end: End) {
+        self.retire(key);
+        self.events.push_back(Event::Ended { key, end });
+    }
+
+    /// The local end is out of it; the number stays known until the peer's last word or the timer.
+    pub(crate) fn retire(&mut self, key: ConnKey) {
+        self.set_queued(key, 0);
+        if let Some(conn) = self.table.get_mut(key) {
+            conn.state = State::Forgetting;
+            conn.source_open = false;
+            conn.watch = None;
+        }
+    }
+
+    /// Removes every trace.
+    pub(crate) fn forget(&mut self, key: ConnKey) {
+        self.set_queued(key, 0);
+        self.arm(key, None);
+        self.unregister(key);
+        if let Some(conn) = self.table.remove(key)
+            && self.dials.get(&conn.random) == Some(&key)
+        {
+            self.dials.remove(&conn.random);
+        }
+        // While the stream takes nothing, nobody passes over the places of connections that have gone.
+        if self.rings.len() > 2 * self.table.len() + STALE_PLACES {
+            let table = &self.table;
+            self.rings.retain(|key| table.get(key).is_some_and(|conn| conn.state == State::Open));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Half-close: a source that ends is told by FIN, and the other direction flows on.
+//!
+//! Only where both peers agreed on it. The connection ends when both sources have, or when the direction that is
+//! left shows no life for [`Limits::half_closed_server`] or [`Limits::half_closed_agent`].
+//!
+//! [`Limits::half_closed_server`]: crate::Limits::half_closed_server
+//! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
+
+use crate::conn::State;
+use crate::event::{Dropped, End, Event, Verdict};
+use crate::link::{Link, Side};
+use crate::packet::{ConnectId, Packet};
+use crate::table::ConnKey;
+use crate::time::Time;
+
+impl<S: Side> Link<S> {
+    /// The local source of an open connection ended while its local end listens on: tells the peer, if that is all
+    /// there is to do.
+    pub(crate) fn end_half(&mut self, now: Time, key: ConnKey) -> bool {
+        let Some(conn) = self.table.get_mut(key) else { return false };
+        let (true, true, Some(id)) = (self.terms.half_close, conn.peer_open, conn.id) else { return false };
+        conn.fin_sent = true;
+        conn.heard = now;
+        self.send(Packet::Fin { id });
+        let due = now.after(S::half_closed(&self.limits));
+        self.arm(key, Some(due));
+        true
+    }
+
+    /// The timer of a connection whose FIN was sent.
+    pub(crate) fn expire_half(&mut self, now: Time, key: ConnKey) {
+        let Some(conn) = self.table.get(key) else { return };
+        // What waits for a slow local end is life too.
+        let heard = if conn.queued > 0 { now } else { conn.heard };
+        let due = heard.after(S::half_closed(&self.limits));
+        if due > now {
+            self.arm(key, Some(due));
+        } else {
+            S::close(self, now, key, true);
+        }
+    }
+
+    pub(crate) fn handle_fin(&mut self, now: Time, id: ConnectId) -> Verdict {
+        if !self.terms.half_close {
+            return Verdict::Dropped(Dropped::NotAgreed);
+        }
+        let Some(&key) = self.by_id.get(&id) else {
+            return Verdict::Dropped(Dropped::UnknownConnection);
+        };
+        let Some(conn) = self.table.get_mut(key) else { return Verdict::Handled };
+        if !std::mem::replace(&mut conn.peer_open, false) {
+            return Verdict::Dropped(Dropped::NobodyListens);
+        }
+        if conn.state == State::Open {
+            if conn.fin_sent {
+                S::both_ended(self, now, key);
+            }
+            self.shut_when_flushed(key);
+        }
+        Verdict::Handled
+    }
+
+    /// Tells the local end of the peer's FIN once everything that came before it was taken.
+    pub(crate) fn shut_when_flushed(&mut self, key: ConnKey) {
+        if let Some(conn) = self.table.get_mut(key)
+            && conn.state == State::Open
+            && !conn.peer_open
+            && !conn.shut
+            && conn.deaf.is_none()
+            && conn.queued == 0
+        {
+            conn.shut = true;
+            self.events.push_back(Event::ShutDown { key });
+        }
+    }
+
+    /// The answer to [`Event::ShutDown`] of a local end that knows no half-close (a gRPC frontend): the peer's FIN
+    /// is the end of the connection.
+    pub fn cannot_half_close(&mut self, now: Time, key: ConnKey) {
+        if self.table.get(key).is_some_and(|conn| conn.state == State::Open && conn.shut) {
+            S::hang_up(self, now, key, End::Flushed);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What is sent next: control packets, grants, the turn of each source.
+
+use crate::conn::State;
+use crate::event::{Control, Transmit};
+use crate::link::{Link, Outgoing, Side};
+use crate::packet::Packet;
+use crate::table::ConnKey;
+
+impl<S: Side> Link<S> {
+    /// What is to be sent next, if `budget` bytes of payload may go out now; nothing is while that is 0, control
+    /// packets included (they would pile up below, where no bound is kept), but discards go on. Control goes
+    /// first; a close never overtakes its own connection's data, because what was read has been sent. Discards
+    /// take turns with reads: a source that never blocks would keep the others from being sent.
+    pub fn poll_transmit(&mut self, budget: usize) -> Option<Transmit> {
+        if budget > 0 {
+            if let Some(packet) = self.next_control() {
+                return Some(Transmit::Control(packet));
+            }
+            if std::mem::take(&mut self.discarded)
+                && let Some(read) = self.next_read(budget)
+            {
+                return Some(read);
+            }
+        }
+        if let Some(key) = self.next_discard() {
+            self.discarded = true;
+            return Some(Transmit::Discard { key });
+        }
+        if budget > 0 { self.next_read(budget) } else { None }
+    }
+
+    fn next_control(&mut self) -> Option<Control> {
+        while let Some(outgoing) = self.outbox.pop_front() {
+            match outgoing {
+                Outgoing::Control(packet) => return Some(packet),
+                Outgoing::Dial(key) => {
+                    if let Some(packet) = self.dial_request(key) {
+                        return Some(packet);
+                    }
+                }
+            }
+        }
+        self.next_grant().map(|(id, offset)| Packet::Grant { id, offset })
+    }
+
+    fn next_read(&mut self, budget: usize) -> Option<Transmit> {
+        let shared = self.rings.len() > 2;
+        while let Some(key) = self.rings.pop() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            if conn.state != State::Open {
+                continue;
+            }
+            conn.in_ring = false;
+            let (true, Some(id)) = (conn.source_open, conn.id) else { continue };
+            let room = match &mut conn.credit {
+                None => usize::MAX,
+                Some(credit) => {
+                    credit.outflow.parked = credit.outflow.room() == 0;
+                    credit.outflow.room()
+                }
+            };
+            if room > 0 {
+                let chunk = if shared { self.limits.chunk_shared } else { self.limits.chunk_alone };
+                return Some(Transmit::Read { key, id, max: budget.min(chunk).min(room) });
+            }
+        }
+        None
+    }
+
+    fn next_discard(&mut self) -> Option<ConnKey> {
+        while let Some(key) = self.discards.pop_front() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            conn.in_ring = false;
+            if conn.source_open {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    fn dial_request(&mut self, key: ConnKey) -> Option<Control> {
+        let conn = self.table.get_mut(key)?;
+        let (protocol, address) = conn.target.take()?;
+        conn.state = State::Dialing { sent: true };
+        Some(Packet::DialReq { random: conn.random, protocol, address })
+    }
+}
