@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use flags::BindHost;
+use relay::Bounds;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -55,7 +56,9 @@ impl Agent {
         let policy = DestinationPolicy::default()
             .with_cloud_metadata(config.allow_cloud_metadata)
             .with_rules(config.deny_destinations.clone(), config.allow_destinations.clone());
-        let links = Links::new(Dialer::new(Arc::clone(&resolver), policy), metrics.clone());
+        let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
+        metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
+        let links = Links::new(Dialer::new(Arc::clone(&resolver), policy), bounds, metrics.clone());
         let metadata = AgentMetadata::new(
             &config.agent_id,
             config.agent_identifiers.text(),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use flags::BindHost;
+use relay::Bounds;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -64,9 +65,12 @@ impl Server {
         let backends = BackendManager::new(&config.strategies, Arc::new(metrics.clone()));
         let budget =
             ServerBudget::new(crate::limits::MAX_PENDING_DIALS, connections_within(descriptor_limit()));
+        let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
+        metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(
             backends.clone(),
             budget,
+            bounds.memory.clone(),
             config.dial_timeout.unwrap_or_default(),
             Arc::new(metrics.clone()),
         );
@@ -80,6 +84,7 @@ impl Server {
             &config.server_id,
             config.server_count,
             config.keepalive_time,
+            bounds.clone(),
             lifetimes.clone(),
             gate,
         )

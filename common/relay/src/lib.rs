@@ -8,6 +8,7 @@
 
 mod conns;
 mod local;
+mod memory;
 mod owner;
 mod queue;
 mod ready;
@@ -16,6 +17,7 @@ mod runtime;
 
 pub use conns::Conns;
 pub use local::{Ending, Local, Read};
+pub use memory::{Bounds, Ceiling, default_memory_limit};
 pub use owner::{Meter, Owner};
 pub use relay::{LinkEnd, Relay};
 pub use runtime::data_runtime;

@@ -12,10 +12,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::time::{Instant, Sleep};
 use transport::wire::{Incoming, Wire, WireError};
-use tunnel::{Event, Limits, Link, Packet, ReadOutcome, Side, Terms, Time, Transmit, Verdict};
+use tunnel::{Event, Link, Packet, ReadOutcome, Side, Terms, Time, Transmit, Verdict};
 
 use crate::conns::Conns;
 use crate::local::Read;
+use crate::memory::{Bounds, Member};
 use crate::owner::{Meter, Owner};
 use crate::ready::{Mark, ReadyList};
 
@@ -50,6 +51,7 @@ pub struct Relay<S, W, O, M> {
     wire: Option<W>,
     owner: O,
     meter: M,
+    memory: Member,
     list: Arc<ReadyList>,
     ready: Vec<Arc<Mark>>,
     started: Instant,
@@ -70,14 +72,15 @@ where
     M: Meter,
 {
     /// A relay over a stream that has just been opened, on the terms that were agreed for it.
-    pub fn new(limits: Limits, terms: Terms, wire: W, owner: O, meter: M) -> Self {
+    pub fn new(bounds: &Bounds, terms: Terms, wire: W, owner: O, meter: M) -> Self {
         let list = Arc::new(ReadyList::default());
         let started = Instant::now();
         Relay {
-            conns: Conns::new(Link::with_terms(limits, terms), Arc::clone(&list)),
+            conns: Conns::new(Link::with_terms(bounds.limits_on(terms), terms), Arc::clone(&list)),
             wire: Some(wire),
             owner,
             meter,
+            memory: bounds.memory.join(),
             list,
             ready: Vec::new(),
             started,
@@ -110,10 +113,21 @@ where
         self.drain_events(now);
         let more_transmissions = self.transmit(cx, now);
         self.drain_events(now);
-        self.meter.queued(self.conns.link.total_queued());
+        self.account(cx, now);
         // A bound that was left after `receive` (a queue whose reader went away, answers that were fetched) wakes
         // nobody: the wire was not asked while it held.
         more_arrivals || more_transmissions || (self.paused && self.conns.link.receiving())
+    }
+
+    /// Tells how much waits, and lets go of what is too much for the process.
+    fn account(&mut self, cx: &mut Context<'_>, now: Time) {
+        if let Some(excess) = self.memory.hold(self.conns.link.total_queued(), cx.waker()) {
+            self.conns.link.relieve(now, excess.bytes, excess.urgent);
+            self.drain_events(now);
+            self.memory.hold(self.conns.link.total_queued(), cx.waker());
+        }
+        self.conns.link.refuse_dials(self.memory.is_pressed());
+        self.meter.queued(self.conns.link.total_queued());
     }
 
     /// Hands on what has arrived. True if the turn's bound cut it short.
@@ -326,6 +340,7 @@ where
         let now = self.now();
         self.conns.link.handle_timeout(now);
         self.drain_events(now);
+        self.memory.ask_again();
         true
     }
 

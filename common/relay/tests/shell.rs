@@ -6,7 +6,7 @@ mod pair;
 
 use std::time::Duration;
 
-use relay::{Ending, LinkEnd};
+use relay::{Bounds, Ceiling, Ending, LinkEnd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{Cause, Limits, Terms, Windows};
 
@@ -314,4 +314,51 @@ async fn an_endpoint_that_sends_no_more_still_listens_and_one_that_says_nothing_
     assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
     assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
     assert_eq!(began.elapsed().as_secs(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_ceiling_the_largest_stalled_connection_goes_and_dials_are_refused() {
+    let bounds = Bounds { limits: Limits::default(), memory: Ceiling::new(200_000) };
+    let mut pair = Pair::within(&bounds, own(), WINDOW, 4_096);
+    let mut stalled = Vec::new();
+    // Each window is 20,000 bytes: nine stay below the ceiling.
+    for _ in 0..9 {
+        let (frontend, mut source) = pair.connect(1_000).await;
+        stalled.push(frontend);
+        tokio::spawn(async move {
+            let block = pattern(10_000);
+            while source.io.write_all(&block).await.is_ok() {}
+        });
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(
+        stalled.iter_mut().all(|peer| peer.ended.try_recv().is_err()),
+        "nobody is reset below the ceiling"
+    );
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    assert!(pair.server.send(ToServer::Dial(reply)).is_ok());
+    let (frontend, mut source) = match answer.await.unwrap() {
+        Ok(key) => {
+            let (local, frontend) = pair::pipe(1_000);
+            assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
+            (frontend, pair.endpoints.recv().await.unwrap())
+        }
+        Err(error) => panic!("the agent has memory: {error:?}"),
+    };
+    tokio::spawn(async move {
+        let block = pattern(10_000);
+        while source.io.write_all(&block).await.is_ok() {}
+    });
+    stalled.push(frontend);
+    let mut ended = 0;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ended = stalled.iter_mut().filter_map(|peer| peer.ended.try_recv().ok()).count();
+        if ended > 0 {
+            break;
+        }
+    }
+    assert!((1..=2).contains(&ended), "{ended} are reset");
+    assert_eq!(pair.server_counts.lock()["broken stalled"], ended);
+    assert!(pair.server_counts.lock()["queued"] <= 200_000);
 }

@@ -26,6 +26,10 @@ const UNKNOWN: &str = "Unknown connectID";
 /// Servers map a text that contains `too many open files` to status 503: this agent is full, not the target bad.
 const FULL: &str = "too many open files: this agent stream carries as many dials or connections as it may";
 
+/// What an agent says whose memory is short.
+const PRESSED: &str =
+    "out of memory for connections: payload that waits for slow readers fills --memory-limit";
+
 impl Link<Agent> {
     /// The outcome of an [`Event::Dial`]; on failure the text that a Go dialler would give. False if nobody waits
     /// for it any more: the socket is to be closed.
@@ -74,6 +78,10 @@ impl Link<Agent> {
     fn handle_dial_request(&mut self, random: DialId, protocol: String, address: String) -> Verdict {
         if self.dials.contains_key(&random) {
             return Verdict::Dropped(Dropped::DuplicateDial);
+        }
+        if self.pressed {
+            self.send(Packet::DialRsp { random, outcome: Err(PRESSED.to_owned()) });
+            return Verdict::Handled;
         }
         if self.table.len() >= self.limits.connections || self.side.pending >= self.limits.pending_dials {
             self.send(Packet::DialRsp { random, outcome: Err(FULL.to_owned()) });

@@ -73,6 +73,8 @@ pub struct Link<S> {
     /// When queues that hold up the link are measured next.
     pub(crate) next_measure: Option<Time>,
     pub(crate) lost: bool,
+    /// Memory is short: no dial is taken on.
+    pub(crate) pressed: bool,
 }
 
 /// A DIAL_REQ is looked up when its turn comes: its dial may have been cancelled meanwhile.
@@ -108,6 +110,7 @@ impl<S: Side + Default> Link<S> {
             over_hard: 0,
             next_measure: None,
             lost: false,
+            pressed: false,
         }
     }
 }
@@ -188,6 +191,11 @@ impl<S: Side> Link<S> {
     }
 
     // ---- what the shell reports ----
+
+    /// Whether memory is too short to take on dials, until the next report.
+    pub fn refuse_dials(&mut self, pressed: bool) {
+        self.pressed = pressed;
+    }
 
     /// This connection's source may have bytes.
     pub fn readable(&mut self, key: ConnKey) {

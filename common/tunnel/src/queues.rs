@@ -93,6 +93,36 @@ impl<S: Side> Link<S> {
         }
     }
 
+    /// Memory is short: resets the largest queues that drain too slowly until `excess` charged bytes are free, and
+    /// where it is `urgent` those that drain well too. Looks again, by [`Link::poll_timeout`], while queues are left.
+    pub fn relieve(&mut self, now: Time, excess: usize, urgent: bool) {
+        let window = self.limits.drain_window;
+        let mut waiting: Vec<(usize, ConnKey)> = Vec::new();
+        for key in self.table.keys() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            let Some(watch) = &mut conn.watch else { continue };
+            let age = now.since(watch.since);
+            let slow = age >= window && watch.drained < self.limits.min_drain;
+            if slow || urgent {
+                waiting.push((conn.queued, key));
+            } else if age >= window {
+                *watch = Watch { since: now, drained: 0 };
+            }
+        }
+        waiting.sort_unstable_by(|a, b| b.cmp(a));
+        let mut left = excess;
+        for (queued, key) in waiting {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(queued);
+            self.reset_stalled(now, key);
+        }
+        if self.total_queued > 0 && self.next_measure.is_none() {
+            self.next_measure = Some(now.after(window));
+        }
+    }
+
     fn reset_stalled(&mut self, now: Time, key: ConnKey) {
         match self.table.get(key).map(|conn| &conn.state) {
             Some(State::Open) => self.broke(now, key, Cause::Stalled),

@@ -10,10 +10,10 @@ mod owner;
 
 use std::sync::Arc;
 
-use relay::{LinkEnd, Relay};
+use relay::{Bounds, LinkEnd, Relay};
 use tokio::task::coop::unconstrained;
 use transport::wire::Wire;
-use tunnel::{Agent, Limits, Terms};
+use tunnel::{Agent, Terms};
 
 use crate::endpoint::{Dialer, Resolve};
 use crate::metrics::Metrics;
@@ -28,6 +28,7 @@ use self::owner::{AgentOwner, Server};
 #[derive(Debug)]
 pub struct Links<R> {
     dialer: Arc<Dialer<R>>,
+    bounds: Bounds,
     metrics: Metrics,
     activity: Activity,
 }
@@ -36,6 +37,7 @@ impl<R> Clone for Links<R> {
     fn clone(&self) -> Self {
         Links {
             dialer: Arc::clone(&self.dialer),
+            bounds: self.bounds.clone(),
             metrics: self.metrics.clone(),
             activity: self.activity.clone(),
         }
@@ -43,9 +45,9 @@ impl<R> Clone for Links<R> {
 }
 
 impl<R: Resolve> Links<R> {
-    /// Links that dial endpoints by `dialer`.
-    pub fn new(dialer: Dialer<R>, metrics: Metrics) -> Self {
-        Links { dialer: Arc::new(dialer), metrics, activity: Activity::default() }
+    /// Links that dial endpoints by `dialer`, within `bounds`.
+    pub fn new(dialer: Dialer<R>, bounds: Bounds, metrics: Metrics) -> Self {
+        Links { dialer: Arc::new(dialer), bounds, metrics, activity: Activity::default() }
     }
 
     /// What goes on in all of them.
@@ -67,6 +69,6 @@ impl<R: Resolve> Links<R> {
         let server = Server { id: server_id, own };
         let owner = AgentOwner::new(server, dialer, self.metrics.clone(), self.activity.part(), life);
         let meter = LinkMeter::new(&self.metrics);
-        unconstrained(Relay::<Agent, _, _, _>::new(Limits::default(), terms, wire, owner, meter)).await
+        unconstrained(Relay::<Agent, _, _, _>::new(&self.bounds, terms, wire, owner, meter)).await
     }
 }

@@ -62,6 +62,8 @@ pub struct Families {
     pub resets: Resets,
     /// `queued_bytes` (ours): bytes that wait for endpoints, as they are charged.
     pub queued_bytes: Holdings,
+    /// `queued_bytes_limit` (ours): what may wait in all.
+    pub queued_bytes_limit: Gauge,
     /// `certificate_*` (ours).
     pub certificates: Certificates,
     known_servers: Gauge,
@@ -75,12 +77,8 @@ impl Metrics {
     /// Registers everything under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
-        let known_servers = Gauge::default();
-        r.register(
-            "known_server_count",
-            "Server replicas that the agent wants a stream to",
-            known_servers.clone(),
-        );
+        let known_servers =
+            gauge(r, "known_server_count", "Server replicas that the agent wants a stream to");
         let dial_duration = Lazy::new(latency);
         r.register("dial_duration_seconds", "Seconds until an endpoint was dialled", dial_duration.clone());
         Self(Arc::new(Families {
@@ -118,6 +116,7 @@ impl Metrics {
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards endpoints"),
+            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Bytes that may be queued in all"),
             certificates: Certificates::register(r),
             odd_certificates: CountBy::register(
                 r,
@@ -159,6 +158,12 @@ impl Direction {
             Direction::ToServer => Segment::FromAgent,
         }
     }
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
+    let gauge = Gauge::default();
+    registry.register(name, help, gauge.clone());
+    gauge
 }
 
 fn latency() -> Histogram {

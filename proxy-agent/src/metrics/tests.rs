@@ -58,7 +58,8 @@ fn at_the_start_only_what_go_shows() {
         samples(registry),
         format!(
             "# TYPE {PREFIX}_known_server_count gauge\n{PREFIX}_known_server_count 0\n\
-             # TYPE {PREFIX}_queued_bytes gauge\n{PREFIX}_queued_bytes 0\n"
+             # TYPE {PREFIX}_queued_bytes gauge\n{PREFIX}_queued_bytes 0\n\
+             # TYPE {PREFIX}_queued_bytes_limit gauge\n{PREFIX}_queued_bytes_limit 0\n"
         )
     );
 }

@@ -6,7 +6,7 @@ mod servers;
 use std::path::Path;
 
 use flags::Exit;
-use flags::testing::{Entry, argv, check, check_help, log_entries};
+use flags::testing::{Entry, argv, check, check_help, flow_entries, log_entries};
 use proptest::prelude::*;
 use proxy_agent::args::{Config, parse_with};
 
@@ -27,6 +27,7 @@ fn table() -> Vec<Entry<Config>> {
         agent::endpoints(),
         agent::serving(),
         agent::kubernetes(),
+        flow_entries(BASE, |config: &Config| &config.flow),
         log,
     ];
     groups.into_iter().flatten().collect()

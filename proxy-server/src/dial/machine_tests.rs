@@ -70,6 +70,7 @@ impl Judge {
             }
             Err(DialFailure::NoAgent) => assert_eq!((event, self.choices), (&Event::Chosen(None), 1)),
             Err(DialFailure::Cancelled) => assert_eq!(event, &Event::Cancelled),
+            Err(DialFailure::NoMemory) => panic!("no machine is started while memory is short"),
             Err(DialFailure::TimedOut | DialFailure::SendFailed) => assert_eq!(event, &Event::Deadline),
             Err(DialFailure::LinkLost) if matches!(event, Event::Answered(_, Answer::Closed)) => {}
             Err(DialFailure::LinkLost | DialFailure::Full) => {

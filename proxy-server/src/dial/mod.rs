@@ -17,6 +17,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use relay::Ceiling;
 use tokio::time::{Instant, timeout_at};
 
 use self::machine::{Action, Answer, DialMachine, Event};
@@ -75,6 +76,7 @@ impl DialObserver for () {
 pub struct Dialer<L = LinkHandle> {
     backends: BackendManager<L>,
     budget: ServerBudget,
+    memory: Ceiling,
     timeout: Duration,
     observer: Arc<dyn DialObserver>,
 }
@@ -93,15 +95,16 @@ pub struct Dialed<C = OpenConnection> {
 }
 
 impl<L: DialLink> Dialer<L> {
-    /// A dialer over these backends. A timeout of zero means [`DEFAULT_DIAL_TIMEOUT`].
+    /// A dialer over these backends, which takes on nothing while memory is short. A timeout of zero means [`DEFAULT_DIAL_TIMEOUT`].
     pub fn new(
         backends: BackendManager<L>,
         budget: ServerBudget,
+        memory: Ceiling,
         timeout: Duration,
         observer: Arc<dyn DialObserver>,
     ) -> Self {
         let timeout = if timeout.is_zero() { DEFAULT_DIAL_TIMEOUT } else { timeout };
-        Self { backends, budget, timeout, observer }
+        Self { backends, budget, memory, timeout, observer }
     }
 
     /// Dials a target. Ends within the timeout; dropping the future cancels the dial at the agent.
@@ -111,6 +114,10 @@ impl<L: DialLink> Dialer<L> {
     pub async fn dial(&self, target: &Target) -> Result<Dialed<L::Connection>, DialFailure> {
         let started = Instant::now();
         let watch = Watch::start(&*self.observer);
+        if self.memory.is_near() {
+            watch.failed(&DialFailure::NoMemory);
+            return Err(DialFailure::NoMemory);
+        }
         let mut attempt = Attempt { dialer: self, target, deadline: started + self.timeout, link: None };
         let (mut machine, mut action) = DialMachine::start();
         let outcome = loop {
@@ -250,6 +257,7 @@ impl<L> Clone for Dialer<L> {
         Self {
             backends: self.backends.clone(),
             budget: self.budget.clone(),
+            memory: self.memory.clone(),
             timeout: self.timeout,
             observer: Arc::clone(&self.observer),
         }

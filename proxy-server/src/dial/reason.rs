@@ -25,6 +25,9 @@ pub enum DialFailure {
     /// The agent, or this server, already carries as many connections as it may.
     #[error("too many connections, try again later")]
     Full,
+    /// Payload that waits for slow readers has used up `--memory-limit`.
+    #[error("out of memory for connections: payload that waits for slow readers fills --memory-limit")]
+    NoMemory,
     /// The frontend went away. There is nobody left to tell.
     #[error("dial cancelled by the frontend")]
     Cancelled,
@@ -120,7 +123,7 @@ impl DialFailure {
             },
             DialFailure::TimedOut | DialFailure::SendFailed => 504,
             DialFailure::LinkLost | DialFailure::Cancelled => 502,
-            DialFailure::Full => 503,
+            DialFailure::Full | DialFailure::NoMemory => 503,
         }
     }
 
@@ -150,7 +153,7 @@ impl DialFailure {
             DialFailure::Refused(error) => Cow::Borrowed(error.text()),
             DialFailure::TimedOut => Cow::Owned(format!("Backend dial timeout: {self}\r\n")),
             DialFailure::LinkLost => Cow::Owned(format!("{self}\r\n")),
-            DialFailure::SendFailed | DialFailure::Full | DialFailure::Cancelled => {
+            DialFailure::SendFailed | DialFailure::Full | DialFailure::NoMemory | DialFailure::Cancelled => {
                 Cow::Owned(format!("Failed to tunnel dial request: {self}\r\n"))
             }
         }
@@ -175,7 +178,7 @@ impl DialFailure {
     /// Under which reason it is counted. A full agent counts as none: nobody could take the dial.
     pub fn metric(&self) -> FailureReason {
         match self {
-            DialFailure::NoAgent | DialFailure::Full => FailureReason::NoAgent,
+            DialFailure::NoAgent | DialFailure::Full | DialFailure::NoMemory => FailureReason::NoAgent,
             DialFailure::Refused(_) => FailureReason::ErrorResponse,
             DialFailure::TimedOut | DialFailure::SendFailed => FailureReason::BackendDialTimeout,
             DialFailure::LinkLost => FailureReason::BackendClose,
@@ -285,6 +288,11 @@ mod tests {
             (DialFailure::TimedOut, "timed out waiting for backend dial", "backend_dial_timeout"),
             (DialFailure::SendFailed, "timed out waiting for backend dial", "backend_dial_timeout"),
             (DialFailure::LinkLost, "Backend context error: context canceled", "backend_close"),
+            (
+                DialFailure::NoMemory,
+                "out of memory for connections: payload that waits for slow readers fills --memory-limit",
+                "no_agent",
+            ),
             (DialFailure::Full, "too many connections, try again later", "no_agent"),
             (DialFailure::Cancelled, "dial cancelled by the frontend", "frontend_close"),
         ] {

@@ -113,7 +113,8 @@ fn bench(timeout: Duration, budget: ServerBudget, scripts: &[Script]) -> Bench {
         backends.register(Backend { agent_id: name.to_string().into(), identifiers, handle }).unwrap()
     };
     let _kept = scripts.iter().zip('a'..).map(register).collect();
-    let dialer = Dialer::new(backends.clone(), budget, timeout, Arc::clone(&world) as Arc<_>);
+    let dialer =
+        Dialer::new(backends.clone(), budget, Ceiling::new(1 << 20), timeout, Arc::clone(&world) as Arc<_>);
     Bench { world, dialer, _kept }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use relay::{LinkEnd, Relay};
+use relay::{Bounds, LinkEnd, Relay};
 use serve::logs::Peer;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
 use transport::wire::{Code, Pulse, Request};
-use tunnel::{Limits, Server};
+use tunnel::Server;
 
 use super::gate::AgentGate;
 use super::handle::LinkHandle;
@@ -42,6 +42,7 @@ pub struct AgentService {
     keepalive: Duration,
     /// What agents are answered of what they offer.
     capabilities: Capabilities,
+    bounds: Bounds,
     lifetimes: Lifetimes,
     gate: AgentGate,
 }
@@ -66,6 +67,7 @@ impl AgentService {
         server_id: &str,
         server_count: u32,
         keepalive: Duration,
+        bounds: Bounds,
         lifetimes: Lifetimes,
         gate: AgentGate,
     ) -> Result<Self, http::header::InvalidHeaderValue> {
@@ -73,7 +75,17 @@ impl AgentService {
         greeting.insert("serverid", HeaderValue::from_str(server_id)?);
         greeting.insert("servercount", HeaderValue::from(server_count));
         let (server_id, capabilities) = (server_id.into(), Capabilities::ours(true));
-        Ok(AgentService { backends, metrics, greeting, server_id, keepalive, capabilities, lifetimes, gate })
+        Ok(AgentService {
+            backends,
+            metrics,
+            greeting,
+            server_id,
+            keepalive,
+            capabilities,
+            bounds,
+            lifetimes,
+            gate,
+        })
     }
 
     /// Grants agents this instead of all that we know.
@@ -165,8 +177,7 @@ impl AgentService {
         };
         let owner = ServerOwner::new(commands, &handle, observer);
         let meter = LinkMeter::new(&self.metrics);
-        let relay =
-            Relay::<Server, _, _, _>::new(Limits::default(), answer.terms(offer), stream, owner, meter);
+        let relay = Relay::<Server, _, _, _>::new(&self.bounds, answer.terms(offer), stream, owner, meter);
         let end = self.run(relay, handle, bound.recheck, &agent_id).await;
         let duration = began.elapsed();
         match end {

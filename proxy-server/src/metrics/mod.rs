@@ -81,6 +81,8 @@ pub struct Families {
     pub agent_claims: CountBy<(Claim, ClaimAction)>,
     /// `name_refusals_total` (ours): peers whose certificate bears no allowed name.
     pub name_refusals: CountBy<PeerKind>,
+    /// `queued_bytes_limit` (ours): what may wait in all.
+    pub queued_bytes_limit: Gauge,
     /// `culled_leases_count`: expired leases that this server deleted. Shown from the start.
     pub culled_leases: Counter,
     /// `lease_list_total` and `lease_list_latency_seconds`.
@@ -137,6 +139,7 @@ impl Metrics {
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards frontends"),
+            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Bytes that may be queued in all"),
             certificates: Certificates::register(r),
             token_reviews: CountBy::register(
                 r,

@@ -53,6 +53,7 @@ const OURS: &[Family] = &[
     ("dropped_packets_total", "counter", &["reason"], &[]),
     ("odd_certificates_total", "counter", &["reason"], &[]),
     ("queued_bytes", "gauge", &[], &[]),
+    ("queued_bytes_limit", "gauge", &[], &[]),
 ];
 
 struct Scraped {
@@ -150,6 +151,7 @@ fn at_the_start_only_what_go_shows() {
             "culled_leases_count",
             "http_connections",
             "queued_bytes",
+            "queued_bytes_limit",
             "ready_backend_connections",
             "ready_backends"
         ]

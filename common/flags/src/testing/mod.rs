@@ -3,6 +3,7 @@
 //! A row is a line of words laid on a base that starts, and what becomes of it. Rows where the Go binary decides
 //! otherwise are marked by the verb with which they are added.
 
+mod flow;
 mod log;
 
 use std::collections::BTreeSet;
@@ -12,6 +13,7 @@ use std::path::Path;
 
 use crate::Exit;
 
+pub use flow::flow_entries;
 pub use log::log_entries;
 
 /// What becomes of a command line.

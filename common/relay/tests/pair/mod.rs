@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use relay::{Conns, Ending, LinkEnd, Local, Meter, Owner, Read, Relay};
+use relay::{Bounds, Ceiling, Conns, Ending, LinkEnd, Local, Meter, Owner, Read, Relay};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -274,22 +274,22 @@ impl Pair {
 
     /// Both grant the same windows.
     pub(crate) fn on_terms(limits: Limits, terms: Terms, window: usize, endpoint_capacity: usize) -> Self {
+        Self::within(&Bounds { limits, memory: Ceiling::new(1 << 30) }, terms, window, endpoint_capacity)
+    }
+
+    /// Both within the same ceiling.
+    pub(crate) fn within(bounds: &Bounds, terms: Terms, window: usize, endpoint_capacity: usize) -> Self {
         let (server_wire, agent_wire) = wires(window);
         let (server, commands) = mpsc::unbounded_channel();
         let (peers, endpoints) = mpsc::unbounded_channel();
         let owner = TestServer { commands, dials: HashMap::new(), stopping: false };
         let (server_meter, agent_meter) = (CountingMeter::default(), CountingMeter::default());
         let (server_counts, agent_counts) = (Arc::clone(&server_meter.0), Arc::clone(&agent_meter.0));
-        let server_task = tokio::spawn(Relay::<Server, _, _, _>::new(
-            limits.clone(),
-            terms,
-            server_wire,
-            owner,
-            server_meter,
-        ));
+        let server_task =
+            tokio::spawn(Relay::<Server, _, _, _>::new(bounds, terms, server_wire, owner, server_meter));
         let owner = TestAgent { peers, capacity: endpoint_capacity };
         let agent_task =
-            tokio::spawn(Relay::<Agent, _, _, _>::new(limits, terms, agent_wire, owner, agent_meter));
+            tokio::spawn(Relay::<Agent, _, _, _>::new(bounds, terms, agent_wire, owner, agent_meter));
         Pair { server, endpoints, server_counts, agent_counts, server_task, agent_task }
     }
 

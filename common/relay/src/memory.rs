@@ -1,0 +1,241 @@
+//! The process's ceiling over payload that waits for slow readers.
+//!
+//! Every link holds its share. At the ceiling new dials are refused, and the link that holds most resets its largest
+//! stalled connection, so that the process is not killed for the memory of those who do not read. What is still
+//! moving is reset only when that brought nothing and the sum goes a quarter beyond the ceiling.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Waker;
+
+use parking_lot::Mutex;
+use slab::Slab;
+use tunnel::{Limits, Terms};
+
+/// What bounds a relay.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// Of each link.
+    pub limits: Limits,
+    /// Of the process.
+    pub memory: Ceiling,
+}
+
+impl Bounds {
+    /// So many bytes for one connection, and for the process; `None` is [`default_memory_limit`].
+    pub fn new(per_connection: u64, in_all: Option<u64>) -> Self {
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (hard_cap, standard) = (bytes(per_connection), Limits::default());
+        let memory = Ceiling::new(in_all.map_or_else(default_memory_limit, bytes));
+        let window_max = u32::try_from(hard_cap).unwrap_or(u32::MAX).min(standard.window_max);
+        let limits = Limits {
+            soft_cap: standard.soft_cap.min(hard_cap / 2),
+            hard_cap,
+            link_budget: standard.link_budget.min(memory.limit()),
+            window_max,
+            ..standard
+        };
+        Bounds { limits, memory }
+    }
+
+    /// Where each connection has a window of its own, none can take the link's budget from the others: only the
+    /// process's ceiling counts.
+    pub(crate) fn limits_on(&self, terms: Terms) -> Limits {
+        let link_budget = match terms.credits {
+            Some(_) => self.memory.limit().max(self.limits.link_budget),
+            None => self.limits.link_budget,
+        };
+        Limits { link_budget, ..self.limits.clone() }
+    }
+}
+
+/// The ceiling of a process. Cheap to clone; clones count as one.
+#[derive(Debug, Clone)]
+pub struct Ceiling(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    limit: usize,
+    total: AtomicUsize,
+    links: Mutex<Slab<Arc<Share>>>,
+}
+
+/// What one link holds.
+#[derive(Debug, Default)]
+struct Share {
+    held: AtomicUsize,
+    /// It is to let go of something.
+    asked: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+/// A link's place below the ceiling. Dropping it gives back what it holds.
+#[derive(Debug)]
+pub(crate) struct Member {
+    ceiling: Ceiling,
+    place: usize,
+    share: Arc<Share>,
+}
+
+/// How much is to be let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Excess {
+    /// Charged bytes.
+    pub(crate) bytes: usize,
+    /// Whoever it is.
+    pub(crate) urgent: bool,
+}
+
+impl Ceiling {
+    /// A ceiling of so many charged bytes.
+    pub fn new(limit: usize) -> Self {
+        Ceiling(Arc::new(Inner { limit, total: AtomicUsize::new(0), links: Mutex::default() }))
+    }
+
+    /// Bytes that may wait.
+    pub fn limit(&self) -> usize {
+        self.0.limit
+    }
+
+    /// Whether no dial should be taken on: nine tenths are used up.
+    pub fn is_near(&self) -> bool {
+        self.0.total.load(Ordering::Relaxed) > self.0.limit / 10 * 9
+    }
+
+    pub(crate) fn join(&self) -> Member {
+        let share = Arc::new(Share::default());
+        let place = self.0.links.lock().insert(Arc::clone(&share));
+        Member { ceiling: self.clone(), place, share }
+    }
+
+    fn excess(&self) -> Option<Excess> {
+        let (total, limit) = (self.0.total.load(Ordering::Relaxed), self.0.limit);
+        // Down to nine tenths, so that it is not asked for each packet.
+        (total > limit).then(|| Excess { bytes: total - limit / 10 * 9, urgent: total / 5 > limit / 4 })
+    }
+
+    /// Asks the link that holds most.
+    fn ask(&self) {
+        let links = self.0.links.lock();
+        let most =
+            links.iter().map(|(_, share)| share).max_by_key(|share| share.held.load(Ordering::Relaxed));
+        if let Some(share) = most
+            && !share.asked.swap(true, Ordering::AcqRel)
+            && let Some(task) = share.task.lock().take()
+        {
+            task.wake();
+        }
+    }
+}
+
+impl Member {
+    /// The link holds so much now. What is to be let go of it, if it is this link's turn.
+    pub(crate) fn hold(&mut self, held: usize, task: &Waker) -> Option<Excess> {
+        let before = self.share.held.swap(held, Ordering::Relaxed);
+        let total = &self.ceiling.0.total;
+        if held > before {
+            total.fetch_add(held - before, Ordering::Relaxed);
+        } else if held < before {
+            total.fetch_sub(before - held, Ordering::Relaxed);
+        } else if !self.share.asked.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.remember(task);
+        if held > before && self.ceiling.excess().is_some() {
+            self.ceiling.ask();
+        }
+        if self.share.asked.swap(false, Ordering::AcqRel) { self.ceiling.excess() } else { None }
+    }
+
+    /// Whether the ceiling is near: no dial should be taken on.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.ceiling.is_near()
+    }
+
+    /// Still too much a while after it was asked: it is asked again, if it still holds most.
+    pub(crate) fn ask_again(&self) {
+        if self.ceiling.excess().is_some() {
+            self.ceiling.ask();
+        }
+    }
+
+    fn remember(&self, task: &Waker) {
+        let mut known = self.share.task.lock();
+        if known.as_ref().is_none_or(|known| !known.will_wake(task)) {
+            *known = Some(task.clone());
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let held = self.share.held.swap(0, Ordering::Relaxed);
+        self.ceiling.0.total.fetch_sub(held, Ordering::Relaxed);
+        self.ceiling.0.links.lock().try_remove(self.place);
+    }
+}
+
+/// What may wait where the operator says nothing: 40 % of the cgroup's limit, else a quarter of the machine's memory.
+pub fn default_memory_limit() -> usize {
+    let cgroup = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let limit = cgroup.into_iter().find_map(|path| number(&std::fs::read_to_string(path).ok()?));
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| machine_memory(&text));
+    share_of(limit, machine)
+}
+
+fn share_of(cgroup: Option<u64>, machine: Option<u64>) -> usize {
+    /// Where nothing can be read.
+    const UNKNOWN: u64 = 1 << 30;
+    let machine = machine.unwrap_or(UNKNOWN);
+    let bytes = match cgroup {
+        Some(limit) if limit < machine => limit / 10 * 4,
+        _ => machine / 4,
+    };
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// `MemTotal:       24674404 kB`
+fn machine_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    number(line.trim().strip_suffix("kB")?)?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_most_is_asked_and_only_above_the_ceiling() {
+        let ceiling = Ceiling::new(1_000);
+        let (mut large, mut small) = (ceiling.join(), ceiling.join());
+        let task = Waker::noop();
+        assert_eq!(large.hold(800, task), None);
+        assert!(!ceiling.is_near());
+        assert_eq!(small.hold(150, task), None);
+        assert!(ceiling.is_near() && small.is_pressed());
+        assert_eq!(small.hold(210, task), None, "another holds more");
+        assert_eq!(large.hold(800, task), Some(Excess { bytes: 110, urgent: false }));
+        assert_eq!(large.hold(800, task), None, "asked once");
+        large.ask_again();
+        assert!(large.hold(800, task).is_some());
+        assert_eq!(large.hold(1_100, task), Some(Excess { bytes: 410, urgent: true }));
+        drop(large);
+        assert!(!ceiling.is_near(), "what was held is given back");
+        assert_eq!(ceiling.0.total.load(Ordering::Relaxed), 210);
+    }
+
+    #[test]
+    fn the_default_is_a_share_of_what_there_is() {
+        assert_eq!(share_of(None, Some(1_000)), 250);
+        assert_eq!(share_of(Some(500), Some(1_000)), 200);
+        assert_eq!(share_of(Some(u64::MAX), Some(1_000)), 250, "no limit, as version 1 of cgroups writes it");
+        assert_eq!(share_of(None, None), 256 << 20);
+        assert_eq!(machine_memory("MemFree: 5 kB\nMemTotal:       24674404 kB\n"), Some(24_674_404 * 1024));
+        assert_eq!(number("max\n"), None);
+        assert!(default_memory_limit() > 0);
+    }
+}
