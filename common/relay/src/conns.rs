@@ -218,6 +218,17 @@ impl<S: Side> Conns<S> {
         read
     }
 
+    /// Looks after a local end whose bytes the other side has no room for.
+    pub(crate) fn poll_gone(&mut self, key: ConnKey, now: Time) {
+        let Some(slot) = self.find(key) else { return };
+        let entry = &mut self.slots[slot];
+        if let Some(local) = entry.local.as_mut()
+            && local.poll_gone(&mut Context::from_waker(&entry.waker)).is_ready()
+        {
+            self.link.leaving(now, key);
+        }
+    }
+
     /// The core has let go of a connection: tells the local end.
     pub(crate) fn ended(&mut self, key: ConnKey, end: &End) {
         let Some(slot) = self.find(key) else { return };

@@ -52,6 +52,10 @@ pub trait Local: Send {
     /// Reads at most `max` bytes (a hint where messages come whole).
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>>;
 
+    /// While the link has no room for what this end sends: ready once this end is known to have gone for good, but
+    /// for what is still to be read. May take what has arrived into a bounded buffer to find out.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
     /// Takes a prefix of `data` (advances it) without waiting. `Ready(Ok(()))` after progress, which need not be all.
     /// Pending registers the waker and leaves `data` as it was.
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>>;

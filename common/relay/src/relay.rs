@@ -108,6 +108,7 @@ where
             self.conns.serve(&mark, now);
         }
         self.ready = ready;
+        self.conns.link.refuse_dials(self.memory.is_pressed());
         let more_arrivals = self.receive(cx, now);
         self.conns.write_dirty(now);
         self.drain_events(now);
@@ -126,7 +127,6 @@ where
             self.drain_events(now);
             self.memory.hold(self.conns.link.total_queued(), cx.waker());
         }
-        self.conns.link.refuse_dials(self.memory.is_pressed());
         self.meter.queued(self.conns.link.total_queued());
     }
 
@@ -255,6 +255,7 @@ where
                     };
                     self.conns.link.read(now, key, outcome);
                 }
+                Some(Transmit::NoCredit { key }) => self.conns.poll_gone(key, now),
                 Some(Transmit::Discard { key }) => {
                     let outcome = outcome_of(self.conns.poll_read(key, FRAME));
                     if let ReadOutcome::Data(len) = outcome {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use relay::{Bounds, Ceiling, Ending, LinkEnd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel::{Cause, Limits, Terms, Windows};
+use tunnel::{Cause, DialError, Limits, Terms, Windows};
 
 use pair::{Pair, ToServer};
 
@@ -316,49 +316,44 @@ async fn an_endpoint_that_sends_no_more_still_listens_and_one_that_says_nothing_
     assert_eq!(began.elapsed().as_secs(), 10);
 }
 
-#[tokio::test(start_paused = true)]
-async fn at_the_ceiling_the_largest_stalled_connection_goes_and_dials_are_refused() {
-    let bounds = Bounds { limits: Limits::default(), memory: Ceiling::new(200_000) };
-    let mut pair = Pair::within(&bounds, own(), WINDOW, 4_096);
-    let mut stalled = Vec::new();
-    // Each window is 20,000 bytes: nine stay below the ceiling.
-    for _ in 0..9 {
-        let (frontend, mut source) = pair.connect(1_000).await;
-        stalled.push(frontend);
+/// So many connections whose sources are full and whose readers read nothing; each keeps nearly its window.
+async fn stalled(pair: &mut Pair, count: usize) -> Vec<pair::Peer> {
+    let (mut frontends, mut sources) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let (frontend, source) = pair.connect(1_000).await;
+        frontends.push(frontend);
+        sources.push(source);
+    }
+    for mut source in sources {
         tokio::spawn(async move {
             let block = pattern(10_000);
             while source.io.write_all(&block).await.is_ok() {}
         });
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(
-        stalled.iter_mut().all(|peer| peer.ended.try_recv().is_err()),
-        "nobody is reset below the ceiling"
-    );
+    frontends
+}
+
+#[tokio::test(start_paused = true)]
+async fn near_the_ceiling_dials_are_refused_and_nobody_is_reset() {
+    let bounds = Bounds { limits: Limits::default(), memory: Ceiling::new(200_000) };
+    let mut pair = Pair::within(&bounds, own(), WINDOW, 4_096);
+    let mut frontends = stalled(&mut pair, 10).await;
+    assert!(frontends.iter_mut().all(|peer| peer.ended.try_recv().is_err()));
     let (reply, answer) = tokio::sync::oneshot::channel();
     assert!(pair.server.send(ToServer::Dial(reply)).is_ok());
-    let (frontend, mut source) = match answer.await.unwrap() {
-        Ok(key) => {
-            let (local, frontend) = pair::pipe(1_000);
-            assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
-            (frontend, pair.endpoints.recv().await.unwrap())
-        }
-        Err(error) => panic!("the agent has memory: {error:?}"),
-    };
-    tokio::spawn(async move {
-        let block = pattern(10_000);
-        while source.io.write_all(&block).await.is_ok() {}
-    });
-    stalled.push(frontend);
-    let mut ended = 0;
-    for _ in 0..20 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        ended = stalled.iter_mut().filter_map(|peer| peer.ended.try_recv().ok()).count();
-        if ended > 0 {
-            break;
-        }
-    }
-    assert!((1..=2).contains(&ended), "{ended} are reset");
-    assert_eq!(pair.server_counts.lock()["broken stalled"], ended);
+    let Err(DialError::Refused(text)) = answer.await.unwrap() else { panic!("refused") };
+    assert!(text.contains("--memory-limit"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn above_the_ceiling_the_largest_stalled_connections_are_reset() {
+    let bounds = Bounds { limits: Limits::default(), memory: Ceiling::new(200_000) };
+    let mut pair = Pair::within(&bounds, own(), WINDOW, 4_096);
+    let mut frontends = stalled(&mut pair, 13).await;
+    let ended = frontends.iter_mut().filter_map(|peer| peer.ended.try_recv().ok()).collect::<Vec<_>>();
+    assert!((3..=5).contains(&ended.len()), "{} of 13 are reset", ended.len());
+    assert!(ended.iter().all(|ending| *ending == Ending::Broken(Cause::Stalled)));
+    assert_eq!(pair.server_counts.lock()["broken stalled"], ended.len());
     assert!(pair.server_counts.lock()["queued"] <= 200_000);
 }

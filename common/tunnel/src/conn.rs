@@ -46,6 +46,14 @@ pub(crate) struct Flush {
     pub(crate) cause: Option<Cause>,
 }
 
+/// What is left of a local end that has gone is sent within the bounds of a flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Leaving {
+    pub(crate) since: Time,
+    /// When something of it was sent last.
+    pub(crate) progress: Time,
+}
+
 /// The measure of a queue above the soft cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Watch {
@@ -68,6 +76,8 @@ pub(crate) struct Conn {
     pub(crate) in_ring: bool,
     /// Why the local end takes no more, although its source has not ended: set in `Open` alone.
     pub(crate) deaf: Option<String>,
+    /// The local end has gone, but for what it left unread while it lacks credit: set in `Open` alone.
+    pub(crate) leaving: Option<Leaving>,
     /// The local source has not ended.
     pub(crate) source_open: bool,
     /// The peer's source has not ended: no FIN came.
@@ -94,6 +104,7 @@ impl Conn {
             watch: None,
             in_ring: false,
             deaf: None,
+            leaving: None,
             source_open: true,
             peer_open: true,
             shut: false,

@@ -3,7 +3,7 @@
 //! Every way out passes here, and tells the local end once (invariant 2). What was accepted is delivered first,
 //! within the bounds of a flush (invariant 5).
 
-use crate::conn::{Flush, State};
+use crate::conn::{Flush, Leaving, State};
 use crate::event::{Cause, End, Event};
 use crate::link::{Link, Side};
 use crate::table::ConnKey;
@@ -34,9 +34,10 @@ impl<S: Side> Link<S> {
             }
             State::Forgetting => self.forget(key),
             State::Open if conn.fin_sent => self.expire_half(now, key),
-            State::Open => {
+            State::Open if conn.deaf.is_some() => {
                 self.stop_deaf(now, key);
             }
+            State::Open => self.expire_leaving(now, key),
             State::Dialing { .. } => {}
         }
     }
@@ -66,6 +67,28 @@ impl<S: Side> Link<S> {
             self.set_queued(key, 0);
             self.arm(key, Some(now.after(self.limits.flush_max)));
             self.readable(key);
+        }
+    }
+
+    /// The local end of this connection has gone for good, and left bytes that lack of credit keeps from being read:
+    /// they are still sent, within the bounds of a flush.
+    pub fn leaving(&mut self, now: Time, key: ConnKey) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        if conn.state == State::Open && conn.source_open && conn.deaf.is_none() && conn.leaving.is_none() {
+            conn.leaving = Some(Leaving { since: now, progress: now });
+            self.expire_leaving(now, key);
+        }
+    }
+
+    fn expire_leaving(&mut self, now: Time, key: ConnKey) {
+        let Some(Leaving { since, progress }) = self.table.get(key).and_then(|conn| conn.leaving) else {
+            return;
+        };
+        let due = progress.after(self.limits.flush_stall).min(since.after(self.limits.flush_max));
+        if due > now {
+            self.arm(key, Some(due));
+        } else {
+            self.broke(now, key, Cause::FlushTimeout);
         }
     }
 

@@ -23,6 +23,12 @@ pub enum Transmit {
         /// Bytes, at least 1.
         max: usize,
     },
+    /// This connection's source has its turn, and no credit. If its local end is known to have gone for good, but for
+    /// what is still to be read, say so by [`crate::Link::leaving`].
+    NoCredit {
+        /// Whose source.
+        key: ConnKey,
+    },
     /// Read from this connection's source and throw it away (the other side has closed, the source must not
     /// block on us while our queue drains), then answer with [`crate::Link::read`].
     Discard {

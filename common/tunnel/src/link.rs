@@ -218,6 +218,9 @@ impl<S: Side> Link<S> {
                 if let (true, Some(credit)) = (open, &mut conn.credit) {
                     credit.outflow.send(len);
                 }
+                if let (true, Some(leaving)) = (open, &mut conn.leaving) {
+                    leaving.progress = now;
+                }
                 if conn.reads() && !conn.in_ring {
                     conn.in_ring = true;
                     if open { self.rings.push_busy(key) } else { self.discards.push_back(key) }

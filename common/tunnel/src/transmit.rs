@@ -59,10 +59,11 @@ impl<S: Side> Link<S> {
                     credit.outflow.room()
                 }
             };
-            if room > 0 {
-                let chunk = if shared { self.limits.chunk_shared } else { self.limits.chunk_alone };
-                return Some(Transmit::Read { key, id, max: budget.min(chunk).min(room) });
+            if room == 0 {
+                return Some(Transmit::NoCredit { key });
             }
+            let chunk = if shared { self.limits.chunk_shared } else { self.limits.chunk_alone };
+            return Some(Transmit::Read { key, id, max: budget.min(chunk).min(room) });
         }
         None
     }

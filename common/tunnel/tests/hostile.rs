@@ -198,6 +198,10 @@ impl<S: Side + Default> Shell<S> {
     fn transmit(&mut self, budget: usize, outcome: ReadOutcome) -> Result<(), TestCaseError> {
         match self.link.poll_transmit(budget) {
             None | Some(Transmit::Control(_)) => {}
+            Some(Transmit::NoCredit { key }) => {
+                prop_assert!(self.open.contains_key(&key), "a dead source lacks credit");
+                self.link.leaving(self.now, key);
+            }
             Some(Transmit::Read { key, id, max }) => {
                 prop_assert!(max >= 1 && max <= budget);
                 prop_assert_eq!(self.open.get(&key).map(|(id, _)| *id), Some(id), "a dead source is read");

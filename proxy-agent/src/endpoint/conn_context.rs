@@ -187,6 +187,11 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         Poll::Ready(Ok(Read::Data(data)))
     }
 
+    /// An endpoint that has gone leaves its bytes in the socket; when it goes without reading, a write fails.
+    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
         if data.is_empty() {
             return Poll::Ready(Ok(()));

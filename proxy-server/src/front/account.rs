@@ -38,7 +38,7 @@ pub struct Account {
     to_client: u64,
     reason: Option<String>,
     /// The gauge that this connection counts in.
-    _live: LiveGuard,
+    live: Option<LiveGuard>,
     /// Its room within the server's limits.
     _slot: ConnectionSlot,
     /// What shutdown waits for.
@@ -70,7 +70,7 @@ impl Account {
             from_client: 0,
             to_client: 0,
             reason: None,
-            _live: live,
+            live: Some(live),
             _slot: slot,
             _lifetime: lifetime,
         }
@@ -85,6 +85,11 @@ impl Account {
     pub fn to_client(&mut self, bytes: usize, waited: Duration) {
         self.to_client += bytes as u64;
         self.meters.frontend_write(waited);
+    }
+
+    /// The client has gone, while what it sent is still on its way.
+    pub fn left(&mut self) {
+        self.live = None;
     }
 
     /// The reason of the end, when it is not the backend's. The first one stays.

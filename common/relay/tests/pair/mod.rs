@@ -134,6 +134,10 @@ impl Local for PipeLocal {
         Poll::Ready(Ok(()))
     }
 
+    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
     fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

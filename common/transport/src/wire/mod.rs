@@ -59,6 +59,12 @@ pub trait Wire {
     /// Not polling is how one withholds stream credit from the peer.
     fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>>;
 
+    /// While on, the window that whole packets took up is not given back to the peer: all that it may send before a
+    /// close can then be read ahead, in the memory that its window granted. Off gives back what was held.
+    fn hold_back(&mut self, on: bool) {
+        let _ = on;
+    }
+
     /// Ends the stream for the peer's fault, and says which: a server's status. A client's stream is reset.
     fn fail(&mut self, error: &WireError) {
         let _ = error;

@@ -47,6 +47,8 @@ pub struct WireStream {
     halves: Option<Halves>,
     deframer: Deframer,
     side: Side,
+    /// Window of packets that were read ahead, which the peer has not been given back.
+    held: Option<usize>,
     /// We sent the end of our direction.
     finished: bool,
     /// We saw the end of the peer's direction.
@@ -58,7 +60,7 @@ impl WireStream {
     pub(super) fn new(halves: Option<Halves>, side: Side, encoded: bool) -> Self {
         let ended = halves.is_none();
         let deframer = Deframer::new(encoded);
-        WireStream { halves, deframer, side, finished: false, ended }
+        WireStream { halves, deframer, side, held: None, finished: false, ended }
     }
 
     /// Ends a server's stream with a status, behind everything sent. At a client like [`Wire::finish`].
@@ -131,10 +133,13 @@ impl WireStream {
         loop {
             let step = self.deframer.step()?;
             let Some((_, recv)) = &mut self.halves else { return Poll::Ready(Ok(None)) };
-            let (message, used) = match step {
+            let (message, mut used) = match step {
                 Step::Message(message, used) => (Some(message), used),
                 Step::Hungry(used) => (None, used),
             };
+            if let (Some(held), true) = (&mut self.held, message.is_some()) {
+                *held += std::mem::take(&mut used);
+            }
             if used > 0 {
                 // Refused only if more is released than was received, or after the stream's end.
                 let _closed = recv.flow_control().release_capacity(used);
@@ -202,6 +207,15 @@ impl Wire for WireStream {
             }
             Err(error) => Some(Err(error)),
         })
+    }
+
+    fn hold_back(&mut self, on: bool) {
+        if on {
+            self.held.get_or_insert(0);
+        } else if let (Some(held), Some((_, recv))) = (self.held.take(), &mut self.halves) {
+            // Refused only behind the stream's end.
+            let _closed = recv.flow_control().release_capacity(held);
+        }
     }
 
     fn fail(&mut self, error: &WireError) {

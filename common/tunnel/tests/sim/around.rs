@@ -3,7 +3,7 @@
 use tunnel::{Agent, Dropped, Event, Link, Packet, ReadOutcome, Side, Transmit, Verdict};
 
 use super::ends::{Phase, Segment};
-use super::scenario::Scenario;
+use super::scenario::{Scenario, Step};
 use super::world::Around;
 use super::{Checked, Half};
 use crate::ensure;
@@ -86,6 +86,14 @@ impl Around {
                     }
                 }
                 link.read(self.now, key, outcome);
+            }
+            Some(Transmit::NoCredit { key }) => {
+                let conn = self.find(half, key)?;
+                let end = &self.pairs[conn].ends[half as usize];
+                ensure!(u64::from(end.sent) == end.allowed, "connection {conn} has credit and is not read");
+                if scenario.plans[conn].script(half)[..end.arrived].contains(&Step::Closed) {
+                    link.leaving(self.now, key);
+                }
             }
             Some(Transmit::Discard { key }) => {
                 let conn = self.find(half, key)?;

@@ -2,10 +2,12 @@
 //!
 //! Framing only: what a packet means is the machine's.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use relay::{Ending, Local, Read};
@@ -22,12 +24,18 @@ use crate::front::hold::Hold;
 /// Payload of one DATA to the client, in bytes. Larger ones cost more memory and bring no speed.
 const MAX_DATA: usize = 64 * 1024;
 
+/// A Go client waits 10 s for the answer to its CLOSE_REQ.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
 /// A client's stream with an established connection.
 #[derive(Debug)]
 pub struct GrpcLocal<W> {
     stream: Stream<W>,
-    /// What is left of a DATA that was larger than a read.
-    rest: Bytes,
+    /// What was taken from the stream and not read yet: the rest of a DATA that was larger than a read, and what was
+    /// read ahead while the link had no room.
+    ahead: VecDeque<Bytes>,
+    /// The client has closed, behind what is ahead: when that is answered, whatever is still on its way.
+    closed: Option<Pin<Box<Sleep>>>,
     /// Until the client has registered its connection.
     hold: Option<Hold>,
     account: Account,
@@ -40,12 +48,30 @@ pub struct GrpcLocal<W> {
 impl<W: Wire> GrpcLocal<W> {
     /// `stream` has sent its DIAL_RSP.
     pub fn new(stream: Stream<W>, hold: Hold, account: Account) -> Self {
-        GrpcLocal { stream, rest: Bytes::new(), hold: Some(hold), account, blocked: None, lingering: None }
+        GrpcLocal {
+            stream,
+            ahead: VecDeque::new(),
+            closed: None,
+            hold: Some(hold),
+            account,
+            blocked: None,
+            lingering: None,
+        }
     }
 
     fn broken(&mut self, error: WireError) -> io::Error {
         self.account.note(&error);
         io::Error::new(io::ErrorKind::ConnectionReset, error)
+    }
+
+    /// The next bytes of what is ahead, which is not empty.
+    fn next_ahead(&mut self, max: usize) -> Bytes {
+        let Some(front) = self.ahead.front_mut() else { return Bytes::new() };
+        let bytes = front.split_to(max.clamp(1, front.len().max(1)));
+        if front.is_empty() {
+            self.ahead.pop_front();
+        }
+        bytes
     }
 
     fn poll_hold(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -69,17 +95,18 @@ impl<W: Wire> GrpcLocal<W> {
 impl<W: Wire + Send> Local for GrpcLocal<W> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
         let _here_too_so_that_it_is_freed = self.poll_hold(cx);
-        if self.stream.machine().is_over() {
-            return Poll::Ready(Ok(Read::Closed));
-        }
-        if self.rest.is_empty() {
+        if self.ahead.is_empty() {
+            if self.closed.is_some() || self.stream.machine().is_over() {
+                return Poll::Ready(Ok(Read::Closed));
+            }
+            self.stream.hold_back(false);
             match ready!(self.stream.poll_order(cx)) {
-                Order::Deliver(payload) => self.rest = payload,
+                Order::Deliver(payload) => self.ahead.push_back(payload),
                 // A lost stream closes too: what it had sent is to be delivered.
                 _ => return Poll::Ready(Ok(Read::Closed)),
             }
         }
-        let bytes = self.rest.split_to(max.clamp(1, self.rest.len().max(1)));
+        let bytes = self.next_ahead(max);
         self.account.from_client(bytes.len());
         if self.hold.take().is_some() {
             cx.waker().wake_by_ref();
@@ -87,7 +114,33 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(Ok(Read::Data(bytes)))
     }
 
+    /// Reads ahead, no further than the client's window reaches, to see its close. That is answered in time although
+    /// what came before it is still on its way.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stream.hold_back(true);
+        while self.closed.is_none() {
+            match ready!(self.stream.poll_order(cx)) {
+                Order::Deliver(payload) => self.ahead.push_back(payload),
+                _ => self.closed = Some(Box::pin(sleep(ANSWER_WITHIN))),
+            }
+        }
+        if let Some(answer) = &mut self.closed
+            && answer.as_mut().poll(cx).is_ready()
+        {
+            self.send_end("");
+        }
+        if self.stream.poll_drained(cx).is_ready() {
+            self.account.left();
+        }
+        Poll::Ready(())
+    }
+
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
+        if self.closed.is_some() {
+            // Nobody listens any more.
+            data.clear();
+            return Poll::Ready(Ok(()));
+        }
         ready!(self.poll_hold(cx));
         let start = *self.blocked.get_or_insert_with(Instant::now);
         let room = ready!(self.stream.poll_ready(cx));

@@ -125,6 +125,11 @@ impl<W: Wire> Stream<W> {
         Poll::Ready(ready)
     }
 
+    /// See [`Wire::hold_back`].
+    pub fn hold_back(&mut self, on: bool) {
+        self.wire.hold_back(on);
+    }
+
     /// Counts and sends.
     pub fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
         let kind = packet.kind();

@@ -24,6 +24,8 @@ const CHUNK: usize = 64 * 1024;
 const COPY_BELOW: usize = 4 * 1024;
 /// For the last bytes of an orderly end to leave a buffer of ours (a TLS session's). Then it is a reset.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+/// How often one looks whether a client has gone whose bytes nobody takes.
+const LOOK_AFTER: Duration = Duration::from_secs(10);
 /// Reads of one turn of lingering, so that a client that sends without end does not hold the link's task.
 const LINGER_READS: usize = 16;
 
@@ -44,6 +46,8 @@ pub(super) struct SocketLocal<S> {
     account: Account,
     /// Since when the client takes nothing, for the write histogram.
     blocked: Option<Instant>,
+    /// When to look whether the client has gone, while the link has no room for what it sends.
+    look: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
@@ -61,7 +65,15 @@ enum State {
 impl<S: Socket> SocketLocal<S> {
     /// `early` is what followed the head.
     pub(super) fn new(socket: S, early: Bytes, hold: Hold, account: Account) -> Self {
-        SocketLocal { socket, early, hold: Some(hold), state: State::Open, account, blocked: None }
+        SocketLocal {
+            socket,
+            early,
+            hold: Some(hold),
+            state: State::Open,
+            account,
+            blocked: None,
+            look: None,
+        }
     }
 
     /// Empty at end of file.
@@ -148,11 +160,24 @@ impl<S: Socket> Local for SocketLocal<S> {
             return Poll::Ready(Ok(if deaf { Read::Closed } else { Read::Eof }));
         }
         self.account.from_client(bytes.len());
+        self.look = None;
         if self.early.is_empty() && self.hold.as_ref().is_some_and(Hold::ends_with_data) {
             self.hold = None;
             cx.waker().wake_by_ref();
         }
         Poll::Ready(Ok(Read::Data(bytes)))
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // Nothing wakes who does not read: it looks from time to time.
+        let look = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_AFTER)));
+        while look.as_mut().poll(cx).is_ready() {
+            if self.socket.is_deaf() {
+                return Poll::Ready(());
+            }
+            look.as_mut().reset(Instant::now() + LOOK_AFTER);
+        }
+        Poll::Pending
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {

@@ -1,0 +1,76 @@
+//! A direction that ends leaves the other one open, where the frontend can express it.
+
+use anyhow::Result;
+use e2e::endpoints::Endpoint;
+use e2e::pair::{Front, Setup};
+use e2e::payload::{Payload, digest_of};
+use e2e::wait::within;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use e2e::frontend::Mode;
+
+const CONNECT: [Front; 2] = [Front::Unix, Front::Tls];
+
+/// An upload, its end, and only then the answer.
+#[tokio::test]
+async fn a_client_that_sends_no_more_still_gets_the_answer() -> Result<()> {
+    for front in CONNECT {
+        let pair = Setup::new(Mode::HttpConnect, front).start().await?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (question, answer) = (Payload::new(1, 3 << 20), Payload::new(2, 5 << 20));
+        let target = listener.local_addr()?.to_string();
+        let endpoint = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await?;
+            let asked = digest_of(&mut socket).await?;
+            answer.send(&mut socket).await?;
+            socket.shutdown().await?;
+            anyhow::Ok(asked)
+        });
+        let mut conn = pair.frontend().dial(&target).await?;
+        question.send(&mut conn).await?;
+        conn.shutdown().await?;
+        within("the answer", answer.receive_all(&mut conn)).await??;
+        question.check(&within("the endpoint", endpoint).await???)?;
+        pair.server().wait_metric("established_connections", &[], 0.0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_endpoint_that_sends_no_more_still_takes_the_upload() -> Result<()> {
+    for front in CONNECT {
+        let pair = Setup::new(Mode::HttpConnect, front).start().await?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let target = listener.local_addr()?.to_string();
+        let upload = Payload::new(3, 3 << 20);
+        let endpoint = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await?;
+            socket.write_all(b"go on").await?;
+            socket.shutdown().await?;
+            anyhow::Ok(digest_of(&mut socket).await?)
+        });
+        let mut conn = pair.frontend().dial(&target).await?;
+        let mut words = Vec::new();
+        within("the endpoint's end", conn.read_to_end(&mut words)).await??;
+        assert_eq!(words, b"go on");
+        upload.send(&mut conn).await?;
+        conn.shutdown().await?;
+        upload.check(&within("the endpoint", endpoint).await???)?;
+        pair.server().wait_metric("established_connections", &[], 0.0).await?;
+    }
+    Ok(())
+}
+
+/// A gRPC client knows no half-close: the endpoint's end is CLOSE_RSP, and everything ends.
+#[tokio::test]
+async fn an_endpoints_end_closes_a_grpc_connection() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let payload = Payload::new(4, 1 << 20);
+    let endpoint = Endpoint::source(payload).await?;
+    let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+    within("the payload", payload.receive_all(&mut conn)).await??;
+    endpoint.wait_open(0).await?;
+    pair.server().wait_metric("established_connections", &[], 0.0).await?;
+    Ok(())
+}
