@@ -16,8 +16,9 @@ mod gauges;
 mod half_close;
 mod http_endpoints;
 mod identity;
-mod leases;
+
 mod isolation;
+mod leases;
 mod losses;
 mod metrics;
 mod misbehaving_agents;

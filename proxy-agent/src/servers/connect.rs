@@ -177,7 +177,8 @@ impl<R: Resolve> GrpcConnector<R> {
             connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
         }
         let terms = self.agent.offer().terms(answer);
-        let stream = GrpcStream { wire: connected.stream, own: answer.pings, terms, connection: connected.connection };
+        let stream =
+            GrpcStream { wire: connected.stream, own: answer.pings, terms, connection: connected.connection };
         Ok(ConnectedStream { server_id, server_count, shown, stream })
     }
 }
