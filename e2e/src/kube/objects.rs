@@ -54,20 +54,20 @@ pub async fn workload(kubectl: &Kubectl, node: &Node, namespace: &str) -> Result
     with_status(kubectl, &list(items)).await?;
     let meta = json!({ "name": "web", "namespace": namespace });
     let port = node.web.port();
-    kubectl
-        .apply(&list([
-            json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {
-                "ports": [{ "name": "http", "port": 80, "targetPort": port }],
-            } }),
-            json!({ "apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [{
-                "addresses": [{
-                    "ip": node.web.ip(),
-                    "targetRef": { "kind": "Pod", "name": PODS[0], "namespace": namespace },
-                }],
-                "ports": [{ "name": "http", "port": port }],
-            }] }),
-        ]))
-        .await
+    let mut items = vec![json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {
+        "ports": [{ "name": "http", "port": 80, "targetPort": port }],
+    } })];
+    // kube-apiserver takes no endpoint with a loopback address.
+    if !node.web.ip().is_loopback() {
+        items.push(json!({ "apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [{
+            "addresses": [{
+                "ip": node.web.ip(),
+                "targetRef": { "kind": "Pod", "name": PODS[0], "namespace": namespace },
+            }],
+            "ports": [{ "name": "http", "port": port }],
+        }] }));
+    }
+    kubectl.apply(&list(items)).await
 }
 
 fn pod_object(node: &Node, namespace: &str, name: &str, on: &str) -> Value {
