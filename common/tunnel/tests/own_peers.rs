@@ -1,0 +1,231 @@
+//! What arrives and what is answered between peers that agreed on credits and half-close.
+
+use std::time::Duration;
+
+use tunnel::{
+    Agent, Cause, ConnKey, ConnectId, DialId, Dropped, End, Event, Limits, Link, Packet, ReadOutcome, Server,
+    Terms, Time, Transmit, Verdict, Windows,
+};
+
+const T0: Time = Time::START;
+const ONE: ConnectId = ConnectId(1);
+
+fn at(seconds: u64) -> Time {
+    Time::from_start(Duration::from_secs(seconds))
+}
+
+fn own() -> Terms {
+    Terms { credits: Some(Windows { ours: 1_000, theirs: 100 }), half_close: true }
+}
+
+/// A server's link with one open connection.
+fn server(terms: Terms) -> (Link<Server>, ConnKey) {
+    let mut link = Link::with_terms(Limits::default(), terms);
+    let key = link.dial("tcp", "a:1").unwrap();
+    assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(Packet::DialReq { .. }))));
+    link.handle_packet(T0, Packet::DialRsp { random: DialId(1), outcome: Ok(ONE) });
+    assert_eq!(link.poll_event(), Some(Event::Opened { key, id: ONE }));
+    (link, key)
+}
+
+/// An agent's link with one open connection.
+fn agent(terms: Terms) -> (Link<Agent>, ConnKey) {
+    let mut link = Link::with_terms(Limits::default(), terms);
+    let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
+    link.handle_packet(T0, dial);
+    let Some(Event::Dial { key, .. }) = link.poll_event() else { panic!("a dial") };
+    assert!(link.dialed(key, Ok(())));
+    assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(Packet::DialRsp { .. }))));
+    (link, key)
+}
+
+fn data(len: usize) -> Packet<usize> {
+    Packet::Data { id: ONE, payload: len }
+}
+
+#[test]
+fn a_sender_sends_what_it_was_granted_and_goes_on_with_the_next_grant() {
+    let (mut link, key) = server(own());
+    link.readable(key);
+    assert_eq!(link.poll_transmit(70), Some(Transmit::Read { key, id: ONE, max: 70 }));
+    link.read(T0, key, ReadOutcome::Data(70));
+    assert_eq!(link.poll_transmit(1_000), Some(Transmit::Read { key, id: ONE, max: 30 }));
+    link.read(T0, key, ReadOutcome::Data(30));
+    assert_eq!(link.poll_transmit(1_000), Some(Transmit::NoCredit { key }));
+    assert_eq!(link.poll_transmit(1_000), None, "told once");
+    link.handle_packet(T0, Packet::Grant { id: ONE, offset: 90 });
+    assert_eq!(link.poll_transmit(1_000), None, "less than before is nothing");
+    link.handle_packet(T0, Packet::Grant { id: ONE, offset: 150 });
+    assert_eq!(link.poll_transmit(1_000), Some(Transmit::Read { key, id: ONE, max: 50 }));
+}
+
+#[test]
+fn a_receiver_grants_half_a_window_as_it_is_taken() {
+    let (mut link, key) = server(own());
+    assert_eq!(link.handle_packet(T0, data(1_000)), Verdict::Deliver(key));
+    link.queued(T0, key, 1_064);
+    link.taken(key, 499);
+    assert_eq!(link.poll_transmit(1), None);
+    link.taken(key, 1);
+    let grant = Some(Transmit::Control(Packet::Grant { id: ONE, offset: 1_500 }));
+    assert_eq!(link.poll_transmit(1), grant);
+    assert_eq!(link.poll_transmit(1), None, "told once");
+    link.taken(key, 500);
+    assert!(link.poll_transmit(1).is_some(), "and again");
+}
+
+#[test]
+fn more_than_was_granted_costs_the_connection_and_nothing_else() {
+    let (mut link, key) = server(own());
+    assert_eq!(link.handle_packet(T0, data(1_000)), Verdict::Deliver(key));
+    assert_eq!(link.handle_packet(T0, data(1)), Verdict::Dropped(Dropped::Overrun));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::Overrun) }));
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
+    assert!(link.receiving() && !link.is_lost());
+}
+
+#[test]
+fn packets_that_were_not_agreed_on_are_dropped() {
+    let (mut link, _) = server(Terms::default());
+    for packet in [Packet::Grant { id: ONE, offset: 5 }, Packet::Fin { id: ONE }] {
+        assert_eq!(link.handle_packet(T0, packet), Verdict::Dropped(Dropped::NotAgreed));
+    }
+    assert_eq!((link.poll_event(), link.poll_transmit(1)), (None, None));
+}
+
+#[test]
+fn late_packets_for_a_connection_that_has_gone_answer_nothing() {
+    let (mut link, _) = agent(own());
+    assert_eq!(link.handle_packet(T0, Packet::Grant { id: ConnectId(9), offset: 5 }), Verdict::Handled);
+    let fin = link.handle_packet(T0, Packet::Fin { id: ConnectId(9) });
+    assert_eq!(fin, Verdict::Dropped(Dropped::UnknownConnection));
+    assert_eq!(link.poll_transmit(1), None);
+}
+
+#[test]
+fn a_source_that_ends_is_told_by_fin_and_the_other_direction_flows_on() {
+    let (mut link, key) = server(own());
+    link.read(T0, key, ReadOutcome::Eof);
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(Packet::Fin { id: ONE })));
+    assert_eq!(link.handle_packet(at(9), data(10)), Verdict::Deliver(key));
+    link.handle_timeout(at(10));
+    assert_eq!(link.poll_transmit(1), None, "a sign of life at 9 s");
+    link.handle_timeout(at(19));
+    let close = Some(Transmit::Control(Packet::CloseReq { id: ONE }));
+    assert_eq!(link.poll_transmit(1), close, "ten seconds of silence");
+}
+
+#[test]
+fn an_endpoint_that_ended_waits_ten_minutes_for_its_frontend() {
+    let (mut link, key) = agent(own());
+    link.read(T0, key, ReadOutcome::Eof);
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(Packet::Fin { id: ONE })));
+    link.handle_timeout(at(599));
+    assert_eq!(link.poll_transmit(1), None);
+    link.handle_timeout(at(600));
+    let close = Packet::CloseRsp { id: ONE, error: String::new() };
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(close)));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Flushed }));
+}
+
+#[test]
+fn a_fin_is_passed_on_behind_what_came_before_it() {
+    let (mut link, key) = agent(own());
+    link.handle_packet(T0, data(10));
+    link.queued(T0, key, 576);
+    assert_eq!(link.handle_packet(T0, Packet::Fin { id: ONE }), Verdict::Handled);
+    assert_eq!(link.poll_event(), None);
+    assert_eq!(link.handle_packet(T0, data(1)), Verdict::Dropped(Dropped::NobodyListens), "after its end");
+    link.queued(T0, key, 0);
+    assert_eq!(link.poll_event(), Some(Event::ShutDown { key }));
+    let again = link.handle_packet(T0, Packet::Fin { id: ONE });
+    assert_eq!((again, link.poll_event()), (Verdict::Dropped(Dropped::NobodyListens), None), "told once");
+}
+
+#[test]
+fn after_both_fins_the_agent_closes() {
+    let (mut link, key) = agent(own());
+    link.read(T0, key, ReadOutcome::Eof);
+    assert!(link.poll_transmit(1).is_some());
+    link.handle_packet(T0, Packet::Fin { id: ONE });
+    let close = Packet::CloseRsp { id: ONE, error: String::new() };
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(close)));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Flushed }));
+    assert!(link.is_empty());
+}
+
+#[test]
+fn an_endpoint_that_breaks_after_its_end_is_an_orderly_end_for_the_frontend() {
+    let (mut link, key) = agent(own());
+    link.read(T0, key, ReadOutcome::Eof);
+    assert!(link.poll_transmit(1).is_some());
+    link.write_failed(T0, key, "broken pipe".into());
+    let close = Packet::CloseRsp { id: ONE, error: String::new() };
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(close)));
+    let end = End::Broken(Cause::Local("broken pipe".into()));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end }));
+}
+
+#[test]
+fn a_frontend_without_half_close_ends_with_its_endpoint() {
+    let (mut link, key) = server(own());
+    link.handle_packet(T0, Packet::Fin { id: ONE });
+    assert_eq!(link.poll_event(), Some(Event::ShutDown { key }));
+    link.cannot_half_close(T0, key);
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Flushed }));
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
+}
+
+#[test]
+fn who_has_gone_and_lacks_credit_gets_a_flushs_time() {
+    let (mut link, key) = server(own());
+    link.readable(key);
+    assert!(link.poll_transmit(100).is_some());
+    link.read(T0, key, ReadOutcome::Data(100));
+    assert_eq!(link.poll_transmit(100), Some(Transmit::NoCredit { key }));
+    link.leaving(T0, key);
+    link.handle_packet(at(9), Packet::Grant { id: ONE, offset: 110 });
+    assert!(link.poll_transmit(100).is_some());
+    link.read(at(9), key, ReadOutcome::Data(10));
+    link.handle_timeout(at(10));
+    assert_eq!(link.poll_event(), None, "it moved at 9 s");
+    link.handle_timeout(at(19));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }));
+}
+
+#[test]
+fn where_memory_is_short_the_largest_that_stall_go_and_who_reads_stays() {
+    let mut link: Link<Server> = Link::with_terms(Limits::default(), own());
+    let mut keys = Vec::new();
+    for n in 1..=3 {
+        keys.push(link.dial("tcp", "a:1").unwrap());
+        assert!(link.poll_transmit(1).is_some());
+        link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
+        assert!(link.poll_event().is_some());
+    }
+    let megabyte = 1 << 20;
+    link.queued(T0, keys[0], 2 * megabyte);
+    link.queued(T0, keys[1], megabyte);
+    link.queued(T0, keys[2], 4 * megabyte);
+    link.queued(at(1), keys[2], 3 * megabyte);
+    link.relieve(at(1), megabyte, false);
+    assert_eq!(link.poll_event(), None, "nobody has stalled for two seconds");
+    link.relieve(at(3), megabyte, false);
+    let stalled = |key| Some(Event::Ended { key, end: End::Broken(Cause::Stalled) });
+    assert_eq!(link.poll_event(), stalled(keys[0]), "the largest of those that stall");
+    assert_eq!(link.poll_event(), None, "which was enough");
+    link.relieve(at(3), megabyte, true);
+    assert_eq!(link.poll_event(), stalled(keys[2]), "urgently, the largest");
+}
+
+#[test]
+fn an_agent_whose_memory_is_short_refuses_dials_by_name() {
+    let (mut link, _) = agent(own());
+    link.refuse_dials(true);
+    let dial = Packet::DialReq { random: DialId(2), protocol: "tcp".into(), address: "a:1".into() };
+    link.handle_packet(T0, dial);
+    let Some(Transmit::Control(Packet::DialRsp { outcome: Err(text), .. })) = link.poll_transmit(1) else {
+        panic!("refused")
+    };
+    assert!(text.contains("--memory-limit"), "{text}");
+}
