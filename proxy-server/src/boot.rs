@@ -28,7 +28,7 @@ use crate::dial::Dialer;
 use crate::front::{self, serve_frontend};
 use crate::leases::LeaseController;
 use crate::limits::{ServerBudget, connections_within, descriptor_limit};
-use crate::link::{AgentListener, AgentService, Lifetimes};
+use crate::link::{AgentListener, AgentService, Lifetimes, LinkFlow};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::route::BackendManager;
@@ -78,18 +78,21 @@ impl Server {
         let kubernetes = kubernetes::client(&config)?;
         kubernetes::announce_agent_auth(&config, &metrics);
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
+        let flow = LinkFlow {
+            keepalive: config.keepalive_time,
+            capabilities: Capabilities::ours(config.flow.connection_flow_control),
+            bounds,
+        };
         let service = AgentService::new(
             backends.clone(),
             metrics.clone(),
             &config.server_id,
             config.server_count,
-            config.keepalive_time,
-            bounds.clone(),
+            flow,
             lifetimes.clone(),
             gate,
         )
-        .context("--server-id cannot be sent as metadata, use printable ASCII")?
-        .with_capabilities(Capabilities::ours(config.flow.connection_flow_control));
+        .context("--server-id cannot be sent as metadata, use printable ASCII")?;
         let tls = agent_tls(&config, &metrics)?;
         let bind = &config.agent_listener.bind;
         let listener = bind_tcp(&host(&bind.host), bind.port).context("--agent-port")?;

@@ -21,7 +21,7 @@ fn own() -> Terms {
 /// A server's link with one open connection.
 fn server(terms: Terms) -> (Link<Server>, ConnKey) {
     let mut link = Link::with_terms(Limits::default(), terms);
-    let key = link.dial("tcp", "a:1").unwrap();
+    let key = link.dial("tcp", "a:1").expect("an empty link takes dials");
     assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(Packet::DialReq { .. }))));
     link.handle_packet(T0, Packet::DialRsp { random: DialId(1), outcome: Ok(ONE) });
     assert_eq!(link.poll_event(), Some(Event::Opened { key, id: ONE }));

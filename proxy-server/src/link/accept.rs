@@ -38,13 +38,20 @@ pub struct AgentService {
     /// Response metadata of every stream: `serverID` and `serverCount`.
     greeting: HeaderMap,
     server_id: Arc<str>,
-    /// `--keepalive-time`.
-    keepalive: Duration,
-    /// What agents are answered of what they offer.
-    capabilities: Capabilities,
-    bounds: Bounds,
+    flow: LinkFlow,
     lifetimes: Lifetimes,
     gate: AgentGate,
+}
+
+/// How the agents' streams are run.
+#[derive(Debug, Clone)]
+pub struct LinkFlow {
+    /// `--keepalive-time`.
+    pub keepalive: Duration,
+    /// What agents are answered of what they offer.
+    pub capabilities: Capabilities,
+    /// What may wait on each stream, and in all.
+    pub bounds: Bounds,
 }
 
 /// What shutdown waits for, and what it ends.
@@ -66,32 +73,14 @@ impl AgentService {
         metrics: Metrics,
         server_id: &str,
         server_count: u32,
-        keepalive: Duration,
-        bounds: Bounds,
+        flow: LinkFlow,
         lifetimes: Lifetimes,
         gate: AgentGate,
     ) -> Result<Self, http::header::InvalidHeaderValue> {
         let mut greeting = HeaderMap::new();
         greeting.insert("serverid", HeaderValue::from_str(server_id)?);
         greeting.insert("servercount", HeaderValue::from(server_count));
-        let (server_id, capabilities) = (server_id.into(), Capabilities::ours(true));
-        Ok(AgentService {
-            backends,
-            metrics,
-            greeting,
-            server_id,
-            keepalive,
-            capabilities,
-            bounds,
-            lifetimes,
-            gate,
-        })
-    }
-
-    /// Grants agents this instead of all that we know.
-    #[must_use]
-    pub fn with_capabilities(self, capabilities: Capabilities) -> Self {
-        AgentService { capabilities, ..self }
+        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), flow, lifetimes, gate })
     }
 
     /// Serves one stream to its end. Who the agent is comes before anything else of its metadata is read.
@@ -148,10 +137,10 @@ impl AgentService {
         let pulse = Arc::clone(&request.pulse);
         let mut greeting = self.greeting.clone();
         let offer = Capabilities::read(&request.metadata);
-        let answer = self.capabilities.and(offer);
+        let answer = self.flow.capabilities.and(offer);
         greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
         if answer.pings {
-            request.pulse.set_keepalive(capabilities::keepalive(self.keepalive));
+            request.pulse.set_keepalive(capabilities::keepalive(self.flow.keepalive));
         }
         let stream = match request.accept(greeting) {
             Ok(stream) => stream,
@@ -177,7 +166,8 @@ impl AgentService {
         };
         let owner = ServerOwner::new(commands, &handle, observer);
         let meter = LinkMeter::new(&self.metrics);
-        let relay = Relay::<Server, _, _, _>::new(&self.bounds, answer.terms(offer), stream, owner, meter);
+        let relay =
+            Relay::<Server, _, _, _>::new(&self.flow.bounds, answer.terms(offer), stream, owner, meter);
         let end = self.run(relay, handle, bound.recheck, &agent_id).await;
         let duration = began.elapsed();
         match end {

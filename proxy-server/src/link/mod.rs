@@ -12,7 +12,7 @@ mod listen;
 mod meter;
 mod owner;
 
-pub use accept::{AgentService, Lifetimes};
+pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::AgentGate;
 pub use handle::{LinkDialError, LinkHandle, OpenConnection, PendingDial};
 pub use listen::AgentListener;
