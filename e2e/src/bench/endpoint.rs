@@ -1,6 +1,7 @@
 //! One endpoint for all cases: the client's first bytes say what it should do.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::Result;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -9,6 +10,9 @@ use tokio::task::AbortHandle;
 
 /// The size of one read or write.
 pub(super) const PIECE: usize = 256 * 1024;
+
+/// How long an endpoint that reads nothing holds its connection: longer than the case it stands in.
+const HELD: Duration = Duration::from_secs(40);
 
 /// What a connection is for. Every command is one letter and a count of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +23,8 @@ pub(super) enum Command {
     Upload(u64),
     /// Send everything back.
     Echo,
+    /// Read nothing more.
+    Hold,
 }
 
 impl Command {
@@ -28,6 +34,7 @@ impl Command {
             Self::Download(count) => (b'D', count),
             Self::Upload(count) => (b'U', count),
             Self::Echo => (b'E', 0),
+            Self::Hold => (b'H', 0),
         };
         let mut bytes = [0; 9];
         bytes[0] = letter;
@@ -43,6 +50,7 @@ impl Command {
             b'D' => Ok(Self::Download(count)),
             b'U' => Ok(Self::Upload(count)),
             b'E' => Ok(Self::Echo),
+            b'H' => Ok(Self::Hold),
             other => anyhow::bail!("no command {other}"),
         }
     }
@@ -117,6 +125,11 @@ async fn serve(mut conn: TcpStream) -> Result<()> {
             let (mut input, mut output) = conn.split();
             let mut input = tokio::io::BufReader::with_capacity(64 * 1024, &mut input);
             tokio::io::copy_buf(&mut input, &mut output).await?;
+        }
+        Command::Hold => {
+            tokio::time::sleep(HELD).await;
+            // Closing with unread input resets the connection.
+            return Ok(());
         }
     }
     // Until the client is through with it.

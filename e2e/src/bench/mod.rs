@@ -3,6 +3,7 @@
 //! Clients and endpoint live in the benchmark's own process and share the processors with what is measured: figures
 //! compare implementations on one machine, in one run, and mean little elsewhere.
 
+mod beside;
 mod cases;
 mod endpoint;
 mod relay;

@@ -1,0 +1,112 @@
+//! A small exchange beside what disturbs it: bulk transfers, readers that stop, endpoints that stop.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::endpoint::{Command, CommandEndpoint, skip};
+use super::report::{Report, Unit};
+use super::rig::Rig;
+use crate::frontend::Conn;
+
+/// What a client waits for one answer: whoever is not served in this time is not served.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// Round trips measured in each case.
+const PINGS: usize = 500;
+
+/// What goes on beside the exchange.
+#[derive(Clone, Copy, Debug)]
+enum Beside {
+    Nothing,
+    Downloads(usize),
+    StalledReaders(usize),
+    StalledEndpoints(usize),
+}
+
+const CASES: [(Beside, &str); 6] = [
+    (Beside::Nothing, "p99 of a ping, alone"),
+    (Beside::Downloads(16), "p99 of a ping beside 16 bulk downloads"),
+    (Beside::StalledReaders(1), "p99 of a ping beside a stalled reader"),
+    (Beside::StalledReaders(1_000), "p99 of a ping beside 1,000 stalled readers"),
+    (Beside::StalledEndpoints(1), "p99 of a ping beside a stalled endpoint"),
+    (Beside::StalledEndpoints(1_000), "p99 of a ping beside 1,000 stalled endpoints"),
+];
+
+/// Measures all of them, each on connections of its own.
+pub(super) async fn measure(rig: &Rig, endpoint: &CommandEndpoint, report: &mut Report) -> Result<()> {
+    for (beside, name) in CASES {
+        report.add(name, Unit::Microseconds, p99_beside(rig, endpoint, beside).await?);
+    }
+    Ok(())
+}
+
+async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside) -> Result<f64> {
+    // All dials first: where one stalled connection stops everything, a later dial would never be answered.
+    let mut ping = rig.dialler().dial(&endpoint.target()).await?;
+    Command::Echo.send(&mut ping).await?;
+    let count = match beside {
+        Beside::Nothing => 0,
+        Beside::Downloads(count) | Beside::StalledReaders(count) | Beside::StalledEndpoints(count) => count,
+    };
+    let mut conns = Vec::with_capacity(count);
+    for _ in 0..count {
+        conns.push(rig.dialler().dial(&endpoint.target()).await?);
+    }
+    let mut disturbers = JoinSet::new();
+    for conn in conns {
+        disturbers.spawn(disturb(conn, beside));
+    }
+    let started = async {
+        // Every stall has been felt once its client has moved what its buffers take.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        pings(&mut ping).await
+    };
+    Ok(timeout(PATIENCE * 4, started).await.unwrap_or(Ok(f64::INFINITY))?)
+}
+
+async fn disturb(mut conn: Conn, beside: Beside) -> Result<()> {
+    const MUCH: u64 = 1 << 40;
+    match beside {
+        Beside::Nothing => Ok(()),
+        Beside::Downloads(_) => {
+            Command::Download(MUCH).send(&mut conn).await?;
+            skip(&mut conn, MUCH).await
+        }
+        Beside::StalledReaders(_) => {
+            Command::Download(MUCH).send(&mut conn).await?;
+            std::future::pending().await
+        }
+        Beside::StalledEndpoints(_) => {
+            Command::Hold.send(&mut conn).await?;
+            let block = vec![0; 64 << 10];
+            loop {
+                conn.write_all(&block).await?;
+            }
+        }
+    }
+}
+
+/// The 99th percentile in microseconds, infinite where an answer does not come.
+async fn pings(conn: &mut Conn) -> Result<f64> {
+    let mut message = [7; 64];
+    let mut times = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        let start = Instant::now();
+        let exchange = async {
+            conn.write_all(&message).await?;
+            conn.flush().await?;
+            conn.read_exact(&mut message).await.map(drop)
+        };
+        match timeout(PATIENCE, exchange).await {
+            Ok(answered) => answered?,
+            Err(_) => return Ok(f64::INFINITY),
+        }
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    let p99 = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
+    Ok(p99.as_secs_f64() * 1e6)
+}
