@@ -8,13 +8,25 @@ import (
 	"time"
 )
 
-const (
-	// Others may wait this long while one is stalled: above 8 MiB it has 2 s to show progress, then it is reset.
-	patience = 6 * time.Second
-	// What one stalled connection may cost each of our halves, in bytes: 8 MiB queued, and room for the allocator.
-	memoryLimit = 48 << 20
-	watched     = 10 * time.Second
-)
+const watched = 10 * time.Second
+
+// patience is how long others may wait while one is stalled. Between our own two each connection has its credit; with a
+// Go peer above 8 MiB it has 2 s to show progress, then it is reset, and a second one may follow it.
+func (b *bench) patience() time.Duration {
+	if b.cell.own() {
+		return 2 * time.Second
+	}
+	return 6 * time.Second
+}
+
+// memoryLimit is what one stalled connection may cost each of our halves, in bytes: its credit, or 8 MiB queued, and
+// room for the allocator.
+func (b *bench) memoryLimit() int64 {
+	if b.cell.own() {
+		return 24 << 20
+	}
+	return 48 << 20
+}
 
 func runStalledClient(ctx context.Context, b *bench) (string, error) {
 	return b.underStall(ctx, func(stalled context.Context) (net.Conn, error) {
@@ -61,7 +73,7 @@ func (b *bench) underStall(ctx context.Context, stall func(context.Context) (net
 	err = inParallel(len(others), len(others), func(index int) error {
 		for time.Now().Before(end) {
 			began := time.Now()
-			if err := within(patience, "echo beside a stalled connection", func() error { return echo(others[index], 1000) }); err != nil {
+			if err := within(b.patience(), "echo beside a stalled connection", func() error { return echo(others[index], 1000) }); err != nil {
 				return fault("stalled", "%w", err)
 			}
 			if took := int64(time.Since(began)); took > worst.Load() {
@@ -74,7 +86,7 @@ func (b *bench) underStall(ctx context.Context, stall func(context.Context) (net
 	if err != nil {
 		return "", err
 	}
-	if took, err := awaitDial(ctx, b, patience); err != nil {
+	if took, err := awaitDial(ctx, b, b.patience()); err != nil {
 		return "", fault("stalled", "no dial within %s: %w", took, err)
 	}
 	after, err := b.memory()
@@ -83,7 +95,7 @@ func (b *bench) underStall(ctx context.Context, stall func(context.Context) (net
 	}
 	grown := int64(0)
 	for half := range after {
-		if grown = max(grown, after[half]-before[half]); grown > memoryLimit {
+		if grown = max(grown, after[half]-before[half]); grown > b.memoryLimit() {
 			return "", fault("memory", "one stalled connection cost %s %d MiB", b.ownProcesses()[half].name, grown>>20)
 		}
 	}

@@ -102,6 +102,10 @@ impl AsyncRead for Tunnel {
                     }
                     this.unread = data.data;
                 }
+                // As the Go client does with DATA for a connection that it has not.
+                Some(Payload::Data(stray)) if this.packets.poll_ready(cx).is_ready() => {
+                    let _gone = this.packets.start_send(close_req(stray.connect_id));
+                }
                 Some(Payload::CloseResponse(close)) if close.connect_id == this.connect_id => {
                     this.ended = Some(close.error);
                 }

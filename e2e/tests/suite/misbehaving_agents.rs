@@ -16,6 +16,8 @@ use proto::{Packet, PacketType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
+use crate::server_first::next_of;
+
 async fn server() -> Result<Pair> {
     Setup::grpc().agents(0).start().await
 }
@@ -127,7 +129,7 @@ async fn dial_ids_are_the_servers_own() -> Result<()> {
             anyhow::bail!("no DIAL_RSP");
         };
         assert_eq!((response.random, response.error.as_str()), (42, ""));
-        let Some(Body::Data(data)) = stream.expect("the DATA").await?.payload else {
+        let Some(Body::Data(data)) = next_of(stream, response.connect_id).await? else {
             anyhow::bail!("no DATA")
         };
         assert_eq!(data.data, address.as_bytes());

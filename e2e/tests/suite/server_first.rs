@@ -6,7 +6,7 @@ use e2e::frontend::{Io, Mode};
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::within;
-use e2e::wild::dial_req;
+use e2e::wild::{PacketStream, close_req, dial_req};
 use proto::packet::Payload as Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -67,6 +67,18 @@ async fn the_200_head_comes_before_the_greeting_on_tls() -> Result<()> {
     Ok(())
 }
 
+/// The next packet. DATA for a connection that the stream has not is answered by CLOSE_REQ, as the Go client does.
+pub(crate) async fn next_of(stream: &mut PacketStream, id: i64) -> Result<Option<Body>> {
+    loop {
+        match stream.expect("a packet").await?.payload {
+            Some(Body::Data(data)) if data.connect_id != id => {
+                stream.send(close_req(data.connect_id)).await?
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_dial_rsp_comes_before_the_greeting() -> Result<()> {
     let pair = Setup::grpc().start().await?;
@@ -77,7 +89,7 @@ async fn the_dial_rsp_comes_before_the_greeting() -> Result<()> {
         let Some(Body::DialResponse(response)) = stream.expect("the DIAL_RSP").await?.payload else {
             anyhow::bail!("not the DIAL_RSP first");
         };
-        let Some(Body::Data(data)) = stream.expect("the DATA").await?.payload else {
+        let Some(Body::Data(data)) = next_of(&mut stream, response.connect_id).await? else {
             anyhow::bail!("no DATA")
         };
         ensure!(data.connect_id == response.connect_id && data.data.len() == 5, "{data:?}");

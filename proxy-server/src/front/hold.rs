@@ -14,11 +14,6 @@ use tokio::time::{Sleep, sleep};
 
 /// Where nothing but time tells that a client is ready.
 pub(super) const BY_TIME: Duration = Duration::from_millis(5);
-/// Where nothing but time tells that a gRPC client is ready. The Go client registers a connection in another goroutine
-/// than the one that reads the stream, and loses what it reads before. On a busy machine 5 ms were too short for one in
-/// ten clients, 100 ms for one in a thousand. Only endpoints that speak first pay for it, and only until the client has
-/// sent something.
-pub(super) const REGISTERED: Duration = Duration::from_millis(250);
 /// The longest wait for a client to read what it was told.
 const AT_MOST: Duration = Duration::from_secs(10);
 
@@ -34,11 +29,6 @@ impl Hold {
     /// Until the client has very likely read what it was told.
     pub fn by_time() -> Self {
         Hold { until: Box::pin(sleep(BY_TIME)), read: None }
-    }
-
-    /// Until a gRPC client has very likely registered its connection.
-    pub fn registered() -> Self {
-        Hold { until: Box::pin(sleep(REGISTERED)), read: None }
     }
 
     /// Until the other end of this pipe, which was passed to the client together with what it was told, is closed:

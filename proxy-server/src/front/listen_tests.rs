@@ -102,6 +102,8 @@ async fn grpc_over_a_unix_socket_outlives_its_listener() {
     stream.send(dial_req).unwrap();
     let mut endpoint = bench.dial().await.succeed();
     expect(stream, Packet::DialRsp { random: DialId(9), outcome: Ok(ConnectId(1)) }).await;
+    stream.send(data(b"hi")).unwrap();
+    endpoint.stream.read_exact(&mut [0; 2]).await.unwrap();
     endpoint.stream.write_all(b"hello").await.unwrap();
     expect(stream, data(b"hello")).await;
 

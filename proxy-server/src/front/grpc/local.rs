@@ -17,9 +17,9 @@ use tunnel::Packet;
 
 use super::LINGER;
 use super::machine::{CONNECTION, Order};
+use super::ready::Readiness;
 use super::stream::Stream;
 use crate::front::account::Account;
-use crate::front::hold::Hold;
 
 /// Payload of one DATA to the client, in bytes. Larger ones cost more memory and bring no speed.
 const MAX_DATA: usize = 64 * 1024;
@@ -37,7 +37,7 @@ pub struct GrpcLocal<W> {
     /// The client has closed, behind what is ahead: when that is answered, whatever is still on its way.
     closed: Option<Pin<Box<Sleep>>>,
     /// Until the client has registered its connection.
-    hold: Option<Hold>,
+    hold: Option<Readiness>,
     account: Account,
     /// Since when the client grants nothing, for the write histogram.
     blocked: Option<Instant>,
@@ -47,12 +47,12 @@ pub struct GrpcLocal<W> {
 
 impl<W: Wire> GrpcLocal<W> {
     /// `stream` has sent its DIAL_RSP.
-    pub fn new(stream: Stream<W>, hold: Hold, account: Account) -> Self {
+    pub fn new(stream: Stream<W>, account: Account) -> Self {
         GrpcLocal {
             stream,
             ahead: VecDeque::new(),
             closed: None,
-            hold: Some(hold),
+            hold: Some(Readiness::told()),
             account,
             blocked: None,
             lingering: None,
@@ -76,10 +76,24 @@ impl<W: Wire> GrpcLocal<W> {
 
     fn poll_hold(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(hold) = &mut self.hold {
-            ready!(hold.poll_over(cx));
+            ready!(hold.poll(cx, &mut self.stream));
             self.hold = None;
         }
         Poll::Ready(())
+    }
+
+    /// The next order; wakes what is held once the client has shown that it is ready.
+    fn poll_order(&mut self, cx: &mut Context<'_>) -> Poll<Order> {
+        let before = self.stream.machine().is_answered();
+        let order = self.stream.poll_order(cx);
+        if self.stream.machine().is_answered() != before {
+            cx.waker().wake_by_ref();
+        }
+        if order.is_ready() && self.hold.take().is_some() {
+            // Who sends, or closes, has registered.
+            cx.waker().wake_by_ref();
+        }
+        order
     }
 
     /// Sends CLOSE_RSP unless the client has had its terminal packet, or is gone.
@@ -94,13 +108,12 @@ impl<W: Wire> GrpcLocal<W> {
 
 impl<W: Wire + Send> Local for GrpcLocal<W> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
-        let _here_too_so_that_it_is_freed = self.poll_hold(cx);
         if self.ahead.is_empty() {
             if self.closed.is_some() || self.stream.machine().is_over() {
                 return Poll::Ready(Ok(Read::Closed));
             }
             self.stream.hold_back(false);
-            match ready!(self.stream.poll_order(cx)) {
+            match ready!(self.poll_order(cx)) {
                 Order::Deliver(payload) => self.ahead.push_back(payload),
                 // A lost stream closes too: what it had sent is to be delivered.
                 _ => return Poll::Ready(Ok(Read::Closed)),
@@ -108,9 +121,6 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         }
         let bytes = self.next_ahead(max);
         self.account.from_client(bytes.len());
-        if self.hold.take().is_some() {
-            cx.waker().wake_by_ref();
-        }
         Poll::Ready(Ok(Read::Data(bytes)))
     }
 
@@ -119,7 +129,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.hold_back(true);
         while self.closed.is_none() {
-            match ready!(self.stream.poll_order(cx)) {
+            match ready!(self.poll_order(cx)) {
                 Order::Deliver(payload) => self.ahead.push_back(payload),
                 _ => self.closed = Some(Box::pin(sleep(ANSWER_WITHIN))),
             }
@@ -167,6 +177,8 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
 
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
         if self.lingering.is_none() {
+            // Nobody else reads any more: the client's answer, and whatever else it says, which has nowhere to go.
+            while self.hold.is_some() && self.poll_order(cx).is_ready() {}
             if !self.stream.is_lost() {
                 ready!(self.poll_hold(cx));
             }

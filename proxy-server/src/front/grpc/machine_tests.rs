@@ -7,6 +7,10 @@ const OTHER: DialId = DialId(78);
 const STATES: [State; 5] =
     [State::Idle, State::Dialing(FIRST), State::Open(FIRST), State::Closing, State::Over];
 
+fn machine_in(state: State) -> Machine {
+    Machine { state, ..Machine::default() }
+}
+
 fn dial_req(random: DialId) -> Incoming {
     Incoming::Packet(Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() })
 }
@@ -85,7 +89,7 @@ fn table() -> Vec<Row> {
 #[test]
 fn what_arrives_and_what_is_answered() {
     for (state, incoming, replies, order, after) in table() {
-        let mut machine = Machine { state };
+        let mut machine = machine_in(state);
         let reaction = machine.handle(incoming.clone());
         assert_eq!(reaction.replies, replies, "{incoming:?} in {state:?}");
         match order {
@@ -97,9 +101,28 @@ fn what_arrives_and_what_is_answered() {
 }
 
 #[test]
+fn an_open_client_is_asked_once_and_answers_once() {
+    for state in STATES {
+        let mut machine = machine_in(state);
+        let question = machine.ask();
+        assert_eq!(question.is_some(), state == State::Open(FIRST), "{state:?}");
+        assert!(machine.ask().is_none() && !machine.is_answered());
+    }
+    let mut machine = machine_in(State::Open(FIRST));
+    let question = machine.ask();
+    assert_eq!(question, Some(Packet::Data { id: NOBODYS, payload: Bytes::from_static(&[0]) }));
+    assert_eq!(machine.handle(close_req(2)).replies, [rsp(2, "Unknown connectID")]);
+    assert!(!machine.is_answered());
+    assert_eq!(machine.handle(close_req(i64::MAX)), Order::Nothing.into());
+    assert!(machine.is_answered());
+    assert_eq!(machine.handle(close_req(i64::MAX)).replies, [rsp(i64::MAX, "Unknown connectID")]);
+    assert_eq!(machine.state, State::Open(FIRST));
+}
+
+#[test]
 fn a_dial_that_no_target_needs_is_refused_before_an_agent_sees_it() {
     let dial = |protocol: usize, address: usize| {
-        let mut machine = Machine { state: State::Idle };
+        let mut machine = machine_in(State::Idle);
         let (protocol, address) = ("p".repeat(protocol), "a".repeat(address));
         let incoming = Incoming::Packet(Packet::DialReq { random: FIRST, protocol, address });
         (machine.handle(incoming), machine.state)
@@ -131,7 +154,7 @@ fn what_makes_no_sense_is_dropped_in_every_state() {
     ];
     for state in STATES {
         for packet in &packets {
-            let mut machine = Machine { state };
+            let mut machine = machine_in(state);
             let reaction = machine.handle(packet.clone());
             assert!(reaction.replies.is_empty() && matches!(reaction.order, Order::Drop(_)));
             assert_eq!(machine.state, state);
@@ -151,9 +174,9 @@ fn ends_of_the_stream() {
         (Over, Order::Finish, Over, Order::Finish),
     ];
     for (state, on_end, after_end, on_reset) in rows {
-        let mut machine = Machine { state };
+        let mut machine = machine_in(state);
         assert_eq!((machine.handle_end(), machine.state), (on_end, after_end), "{state:?}");
-        let mut machine = Machine { state };
+        let mut machine = machine_in(state);
         assert_eq!((machine.handle_reset(), machine.state), (on_reset, Over), "{state:?}");
     }
 }
@@ -161,7 +184,7 @@ fn ends_of_the_stream() {
 #[test]
 fn events_of_the_backend() {
     let answer = |state, f: fn(&mut Machine) -> Option<Packet<Bytes>>| {
-        let mut machine = Machine { state };
+        let mut machine = machine_in(state);
         (f(&mut machine), machine.state)
     };
     for state in STATES {
@@ -185,7 +208,7 @@ fn events_of_the_backend() {
 
 #[test]
 fn an_error_is_never_empty() {
-    let mut machine = Machine { state: State::Dialing(FIRST) };
+    let mut machine = machine_in(State::Dialing(FIRST));
     let expected = dial_error(FIRST, "dial failed".into());
     assert_eq!(machine.handle_refused(String::new()), Some(expected));
 }

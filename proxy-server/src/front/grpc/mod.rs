@@ -5,6 +5,7 @@
 
 pub mod local;
 pub mod machine;
+mod ready;
 pub mod stream;
 
 #[cfg(test)]
@@ -24,7 +25,6 @@ use self::local::GrpcLocal;
 use self::machine::Order;
 use self::stream::Stream;
 use super::account::{Account, Identity};
-use super::hold::Hold;
 use super::meters::Meters;
 use super::{Attach, Dial, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
@@ -72,7 +72,7 @@ impl<D: Dial> GrpcFrontend<D> {
                 let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
                 // The Go client registers its connection only after it has handed out the DIAL_RSP: DATA that comes
                 // sooner is answered by CLOSE_REQ, and a CLOSE_RSP is lost.
-                connection.attach(Box::new(GrpcLocal::new(stream, Hold::registered(), account)));
+                connection.attach(Box::new(GrpcLocal::new(stream, account)));
             }
             Err(failure) => {
                 tracing::info!(

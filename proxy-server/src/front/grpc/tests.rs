@@ -11,7 +11,6 @@ use tunnel::{Cause, ConnectId, DialId, Packet};
 
 use super::*;
 use crate::dial::RemoteError;
-use crate::front::hold;
 use crate::front::testing::{
     Endpoint, ReadEnd, Readings, SOON, ScriptedDial, Sent, TestClient, dialer, wire,
 };
@@ -51,6 +50,12 @@ impl Bench {
             Packet::DialRsp { random: RANDOM, outcome: Ok(ConnectId(1)) }
         );
         (bench, endpoint)
+    }
+
+    /// The client is asked whether it has read its DIAL_RSP, and answers.
+    async fn answers(&mut self) {
+        assert_eq!(self.client.packet().await, data(i64::MAX, &[0]));
+        self.client.send(Packet::CloseReq { id: ConnectId(i64::MAX) });
     }
 
     /// The stream ends with OK, and everything is given back.
@@ -117,13 +122,46 @@ async fn server_first_bytes_are_held_back_and_the_end_comes_later() {
     endpoint.stream.write_all(b"hello").await.unwrap();
     drop(endpoint.stream);
     bench.client.packet().await;
+    let told = Instant::now();
+    bench.answers().await;
+    assert!(told.elapsed() >= ready::UNASKED);
     let answered = Instant::now();
     assert_eq!(bench.client.packet().await, data(1, b"hello"));
-    assert!(answered.elapsed() >= hold::REGISTERED);
+    assert!(answered.elapsed() >= ready::SETTLED && answered.elapsed() < ready::UNANSWERED);
     assert_eq!(bench.client.packet().await, close_rsp(""));
     let closed = Instant::now();
     assert_eq!(bench.client.next().await, Some(Sent::Finished));
     assert!(closed.elapsed() >= LINGER);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_answer_hears_the_endpoint_in_the_end() {
+    let (mut bench, mut endpoint) = Bench::established().await;
+    endpoint.stream.write_all(b"hello").await.unwrap();
+    assert_eq!(bench.client.packet().await, data(i64::MAX, &[0]));
+    let asked = Instant::now();
+    assert_eq!(bench.client.packet().await, data(1, b"hello"));
+    assert!(asked.elapsed() >= ready::UNANSWERED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_not_asked_about_what_it_heard_long_ago() {
+    let (mut bench, mut endpoint) = Bench::established().await;
+    tokio::time::advance(ready::LONG_AGO).await;
+    endpoint.stream.write_all(b"hello").await.unwrap();
+    assert_eq!(bench.client.packet().await, data(1, b"hello"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_speaks_first_is_not_asked() {
+    let (mut bench, mut endpoint) = Bench::established().await;
+    bench.client.send(data(1, b"ping"));
+    let mut got = [0; 4];
+    endpoint.stream.read_exact(&mut got).await.unwrap();
+    endpoint.stream.write_all(b"pong").await.unwrap();
+    let sent = Instant::now();
+    assert_eq!(bench.client.packet().await, data(1, b"pong"));
+    assert!(sent.elapsed() < ready::UNASKED);
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,6 +190,7 @@ async fn a_shutdown_waits_from_before_the_dial_until_the_clients_end() {
     bench.client.packet().await;
     assert_eq!(bench.lifetimes.len(), 1, "for a connection");
     drop(endpoint.stream);
+    bench.answers().await;
     assert_eq!(bench.client.packet().await, close_rsp(""));
     assert_eq!(bench.lifetimes.len(), 1, "for the end of its stream");
     bench.lifetimes.close();
@@ -273,7 +312,10 @@ async fn a_reset_delivers_what_came_before_it() {
 async fn a_lost_agent_is_a_close_with_its_text() {
     let (mut bench, endpoint) = Bench::established().await;
     endpoint.end.send(Ending::Broken(Cause::LinkLost)).expect("attached");
+    bench.answers().await;
+    let answered = Instant::now();
     assert_eq!(bench.client.packet().await, close_rsp(""));
+    assert!(answered.elapsed() < ready::UNANSWERED, "the answer is heard");
     bench.ends().await;
 }
 
