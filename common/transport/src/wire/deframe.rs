@@ -50,6 +50,11 @@ impl Deframer {
         self.chunk = chunk;
     }
 
+    /// The length of the message under way, as far as it is known, in bytes.
+    pub(super) fn expects(&self) -> usize {
+        if self.have == PREFIX { self.length } else { 0 }
+    }
+
     /// Whether the stream may end here.
     pub(super) fn at_boundary(&self) -> bool {
         self.have == 0 && self.chunk.is_empty()

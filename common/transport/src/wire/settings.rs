@@ -6,7 +6,7 @@ use super::Keepalive;
 
 /// One stream's receive window in bytes: what may arrive from a peer before anything was handed out. 1 MiB
 /// keeps a fast link busy at 8 ms of round trip, and is what one stalled stream costs in memory.
-const STREAM_WINDOW: u32 = 1 << 20;
+pub(super) const STREAM_WINDOW: u32 = 1 << 20;
 
 /// The agent hop's connection window in bytes: 64 stalled streams of which an agent has one, at most 8.
 const AGENT_CONNECTION_WINDOW: u32 = 64 << 20;

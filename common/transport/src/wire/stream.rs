@@ -22,6 +22,7 @@ use super::client::Linger;
 use super::deframe::{Deframer, Step};
 use super::frame::{OVERHEAD, OutFrame};
 use super::packet::decode;
+use super::settings::STREAM_WINDOW;
 use super::{Code, Incoming, Wire, WireError, status};
 
 /// How many bytes of window are asked for at a time: a frame of 64 KiB and its head.
@@ -137,8 +138,13 @@ impl WireStream {
                 Step::Message(message, used) => (Some(message), used),
                 Step::Hungry(used) => (None, used),
             };
-            if let (Some(held), true) = (&mut self.held, message.is_some()) {
-                *held += std::mem::take(&mut used);
+            if let Some(held) = &mut self.held {
+                // Frames of 16 KiB cut a message into parts, which count as well. Only one that is larger than the window,
+                // and the first, is let in whole: it could not come otherwise.
+                let larger = self.deframer.expects() > STREAM_WINDOW as usize;
+                if message.is_some() || *held > 0 || !larger {
+                    *held += std::mem::take(&mut used);
+                }
             }
             if used > 0 {
                 // Refused only if more is released than was received, or after the stream's end.

@@ -12,7 +12,7 @@ use tunnel::{ConnectId, Packet};
 use super::{data, failure, next, packet, packets, pair, pair_with, ready, serve, soon};
 use crate::wire::packet::head_len;
 use crate::wire::status::{code_of, code_of_http, trailers, verdict};
-use crate::wire::{Code, Keepalive, MESSAGE_LIMIT, ServerSettings, Wire, WireError, WireStream};
+use crate::wire::{Code, Incoming, Keepalive, MESSAGE_LIMIT, ServerSettings, Wire, WireError, WireStream};
 
 #[tokio::test(start_paused = true)]
 async fn all_packets_both_ways() {
@@ -78,6 +78,45 @@ async fn a_peer_that_does_not_read_stops_the_sender_at_its_window() {
     assert!(ready(&mut pair.client.stream).await.unwrap() > 0);
     let (down, up) = (fill(&mut pair.server).await, fill(&mut pair.client.stream).await);
     assert!(down.abs_diff(up) <= 8 << 10, "both ways alike: {down} and {up}");
+}
+
+/// Reads all that comes, while the peer sends all that it may; returns the payload's bytes.
+async fn read_on(from: &mut WireStream, to: &mut WireStream) -> usize {
+    let mut read = 0;
+    loop {
+        let sent = fill(from).await;
+        let before = read;
+        while let Ok(incoming) = timeout(Duration::from_secs(5), poll_fn(|cx| to.poll_packet(cx))).await {
+            let Some(Ok(Incoming::Packet(Packet::Data { payload, .. }))) = incoming else { panic!("DATA") };
+            read += payload.len();
+        }
+        if sent == 0 && read == before {
+            return read;
+        }
+    }
+}
+
+/// Whatever the frames that messages come in: a Go client cuts its own of 32 KiB or more into frames of 16 KiB.
+#[tokio::test(start_paused = true)]
+async fn what_is_read_ahead_stays_within_the_window() {
+    for settings in [ServerSettings::for_agents(), ServerSettings::for_frontends()] {
+        let window = settings.initial_stream_window as usize;
+        let mut pair = pair_with(settings).await;
+        pair.server.hold_back(true);
+        let read = read_on(&mut pair.client.stream, &mut pair.server).await;
+        assert!((window / 2..=window + (72 << 10)).contains(&read), "{read} of a window of {window}");
+        pair.server.hold_back(false);
+        assert!(fill(&mut pair.client.stream).await > window / 2, "given back");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_larger_than_the_window_is_read_ahead_whole() {
+    let mut pair = pair().await;
+    pair.server.hold_back(true);
+    let longest = message_of(MESSAGE_LIMIT);
+    pair.client.stream.send(longest.clone()).unwrap();
+    assert_eq!(packet(&mut pair.server).await, longest);
 }
 
 #[tokio::test(start_paused = true)]
