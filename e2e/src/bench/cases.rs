@@ -64,7 +64,7 @@ pub async fn measure(subject: &Subject, load: Load) -> Result<Report> {
     }
     uploads(&rig, load, &mut report).await?;
     stalled(&rig, &endpoint, &mut report).await?;
-    super::beside::measure(&rig, &endpoint, &mut report).await?;
+    super::beside::measure(&rig, &endpoint, &mut report).await;
     let (server, agent) = usage(&rig)?;
     report.add("RSS at the end, server", Unit::Mib, server.rss_kib as f64 / 1024.0);
     report.add("RSS at the end, agent", Unit::Mib, agent.rss_kib as f64 / 1024.0);
