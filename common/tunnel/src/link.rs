@@ -208,7 +208,7 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// The answer to [`Transmit::Read`] and [`Transmit::Discard`].
+    /// The answer to [`crate::Transmit::Read`] and [`crate::Transmit::Discard`].
     pub fn read(&mut self, now: Time, key: ConnKey, outcome: ReadOutcome) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let open = conn.state == State::Open;
