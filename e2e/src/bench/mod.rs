@@ -4,13 +4,18 @@
 //! compare implementations on one machine, in one run, and mean little elsewhere.
 
 mod beside;
+mod bulk;
 mod cases;
+mod connects;
 mod endpoint;
+mod pin;
 mod relay;
 mod report;
 mod rig;
+mod small;
+mod stalls;
 
-pub use self::cases::{Load, measure};
+pub use self::cases::{Case, Load, measure};
 pub use self::endpoint::CommandEndpoint;
 pub use self::relay::{far, near};
 pub use self::report::{Report, Unit};

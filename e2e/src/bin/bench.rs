@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use e2e::bench::{Load, Report, Subject, far, measure, near};
+use e2e::bench::{Case, Load, Report, Subject, far, measure, near};
 use e2e::frontend::Mode;
 use serde_json::json;
 
@@ -20,7 +20,10 @@ fn main() -> Result<()> {
             runtime(1)?.block_on(near(Path::new(socket), to, Path::new(pki)))
         }
         ["relay-far", port, pki] => runtime(1)?.block_on(far(port.parse()?, Path::new(pki))),
-        _ => runtime(2)?.block_on(run(&command().get_matches())),
+        _ => {
+            raise_descriptor_limit();
+            runtime(2)?.block_on(run(&command().get_matches()))
+        }
     }
 }
 
@@ -61,11 +64,28 @@ fn command() -> Command {
         .arg(number("seconds", "3", "Seconds of the fan-out and connect cases"))
         .arg(number("idle", "1000", "Idle connections"))
         .arg(number("uploads", "200", "Uploads"))
+        .arg(number("many", "10000", "Connections that are idle beside the busy ones"))
+        .arg(number("busy", "2000", "Connections that are busy beside the idle ones"))
+        .arg(
+            Arg::new("case")
+                .long("case")
+                .action(ArgAction::Append)
+                .value_parser(Case::ALL.map(|(name, _)| name))
+                .help("Run only these cases; each case named by its own flag"),
+        )
+        .arg(
+            Arg::new("mode")
+                .long("mode")
+                .value_parser(MODES.map(Mode::flag))
+                .help("Measure only this frontend"),
+        )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON instead of a table"))
         .arg(
             Arg::new("no-relay").long("no-relay").action(ArgAction::SetTrue).help("Leave out the bare relay"),
         )
 }
+
+const MODES: [Mode; 2] = [Mode::Grpc, Mode::HttpConnect];
 
 fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
     let mut subjects = Vec::new();
@@ -76,7 +96,8 @@ fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
         else {
             continue;
         };
-        for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let only = matches.get_one::<String>("mode");
+        for mode in MODES.into_iter().filter(|mode| only.is_none_or(|only| only == mode.flag())) {
             let subject =
                 Subject::Pair { server: server.clone(), agent: agent.clone(), mode, flags: flags.clone() };
             subjects.push((format!("{}{suffix}", mode.flag()), subject));
@@ -88,6 +109,15 @@ fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
     subjects
 }
 
+/// Connections have two ends in this process.
+fn raise_descriptor_limit() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit) {
+        eprintln!("bench: the limit of descriptors stays as it is: {error}");
+    }
+}
+
 async fn run(matches: &ArgMatches) -> Result<()> {
     let number = |name: &str| matches.get_one::<u64>(name).copied().unwrap_or_default();
     let count = |name: &str| usize::try_from(number(name)).unwrap_or(usize::MAX);
@@ -97,14 +127,20 @@ async fn run(matches: &ArgMatches) -> Result<()> {
         seconds: number("seconds").max(1),
         idle: count("idle").max(1),
         uploads: count("uploads").max(1),
+        many: count("many"),
+        busy: count("busy").max(1),
     };
+    let only: Vec<&String> = matches.get_many("case").into_iter().flatten().collect();
+    let asked = |name: &str| only.is_empty() || only.iter().any(|only| *only == name);
+    let cases: Vec<Case> =
+        Case::ALL.into_iter().filter(|(name, _)| asked(name)).map(|(_, case)| case).collect();
     let subjects = subjects(matches);
     let mut rounds = vec![Vec::new(); subjects.len()];
     // Rounds outside, subjects inside: what else the machine does hits all alike.
     for round in 1..=number("rounds").max(1) {
         for ((name, subject), reports) in subjects.iter().zip(&mut rounds) {
             eprintln!("round {round}: {name} ...");
-            reports.push(measure(subject, load).await.with_context(|| name.clone())?);
+            reports.push(measure(subject, &cases, load).await.with_context(|| name.clone())?);
         }
     }
     let columns: Vec<(String, Report)> = subjects

@@ -1,0 +1,153 @@
+//! Connections themselves: how fast they come, what they hold while idle, and very many of them at once.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::cases::{LIMIT, Load, cpu, usage};
+use super::endpoint::{Command, CommandEndpoint};
+use super::report::{Report, Unit};
+use super::rig::Rig;
+use super::small::echo_conn;
+use crate::frontend::Conn;
+use crate::usage::Usage;
+use crate::wait::within_limit;
+
+/// Dials, one byte there and back, and the next.
+pub(super) async fn connects(
+    rig: &Rig,
+    endpoint: &CommandEndpoint,
+    load: Load,
+    clients: usize,
+    report: &mut Report,
+) -> Result<()> {
+    let (before, start) = (cpu(rig)?, Instant::now());
+    let end = start + Duration::from_secs(load.seconds);
+    let mut running = JoinSet::new();
+    for _ in 0..clients {
+        let (dialler, target) = (rig.dialler(), endpoint.target());
+        running.spawn(async move {
+            let (mut count, mut byte) = (0_u64, [0; 1]);
+            while Instant::now() < end {
+                // One byte there and back: the connection really stands.
+                let mut conn = dialler.dial(&target).await?;
+                Command::Download(1).send(&mut conn).await?;
+                conn.read_exact(&mut byte).await?;
+                conn.shutdown().await?;
+                count += 1;
+            }
+            anyhow::Ok(count)
+        });
+    }
+    let mut total = 0;
+    while let Some(ended) = within_limit("the connects", LIMIT, running.join_next()).await? {
+        total += ended??;
+    }
+    let (seconds, used) = (start.elapsed().as_secs_f64(), cpu(rig)? - before);
+    report.add(&format!("connects, {clients} at once"), Unit::PerSecond, total as f64 / seconds);
+    report.add(
+        &format!("CPU, connects, {clients} at once"),
+        Unit::CpuMicrosecondsEach,
+        used.as_secs_f64() * 1e6 / total.max(1) as f64,
+    );
+    Ok(())
+}
+
+/// The memory of connections that have carried a byte and wait.
+pub(super) async fn idle(
+    rig: &Rig,
+    endpoint: &CommandEndpoint,
+    load: Load,
+    report: &mut Report,
+) -> Result<()> {
+    // A first connection, so that what exists once is not counted to each.
+    let _first = echo_conn(&rig.dialler(), endpoint).await?;
+    let before = usage(rig)?;
+    let mut conns = Vec::with_capacity(load.idle);
+    for _ in 0..load.idle {
+        let mut conn = echo_conn(&rig.dialler(), endpoint).await?;
+        let mut byte = [1];
+        conn.write_all(&byte).await?;
+        conn.flush().await?;
+        conn.read_exact(&mut byte).await?;
+        conns.push(conn);
+    }
+    let after = usage(rig)?;
+    let each = |before: &Usage, after: &Usage| {
+        after.rss_kib.saturating_sub(before.rss_kib) as f64 / load.idle as f64
+    };
+    report.add("memory of an idle connection, server", Unit::Kib, each(&before.0, &after.0));
+    report.add("memory of an idle connection, agent", Unit::Kib, each(&before.1, &after.1));
+    Ok(())
+}
+
+/// Ten thousand connections that wait, and beside them two thousand that do not.
+pub(super) async fn many(rig: &Rig, endpoint: &CommandEndpoint, load: Load, report: &mut Report) {
+    // Who does not get that many connections in this time is not served.
+    let measured = match timeout(LIMIT, busy_beside_idle(rig, endpoint, load)).await {
+        Ok(Ok(figures)) => figures,
+        _ => [f64::INFINITY; 4],
+    };
+    let busy = format!("{} busy beside {} idle", load.busy, load.many);
+    let [rate, p99, server, agent] = measured;
+    report.add(&format!("{busy}: echoes of 64 bytes"), Unit::PerSecond, rate);
+    report.add(&format!("{busy}: p99"), Unit::Milliseconds, p99);
+    report.add(&format!("{busy}: RSS, server"), Unit::Mib, server);
+    report.add(&format!("{busy}: RSS, agent"), Unit::Mib, agent);
+}
+
+async fn busy_beside_idle(rig: &Rig, endpoint: &CommandEndpoint, load: Load) -> Result<[f64; 4]> {
+    let _idle = dial_many(rig, endpoint, load.many).await?;
+    let busy = dial_many(rig, endpoint, load.busy).await?;
+    let (start, mut running) = (Instant::now(), JoinSet::new());
+    let end = start + Duration::from_secs(load.seconds);
+    for conn in busy {
+        running.spawn(echoes_until(conn, end));
+    }
+    let mut times = Vec::new();
+    while let Some(ended) = running.join_next().await {
+        times.extend(ended??);
+    }
+    let (seconds, (server, agent)) = (start.elapsed().as_secs_f64(), usage(rig)?);
+    times.sort_unstable();
+    let p99 = times.get(times.len() * 99 / 100).copied().unwrap_or(Duration::MAX);
+    let mib = |usage: &Usage| usage.rss_kib as f64 / 1024.0;
+    Ok([times.len() as f64 / seconds, p99.as_secs_f64() * 1e3, mib(&server), mib(&agent)])
+}
+
+/// So many connections to an echo, dialled 64 at a time.
+async fn dial_many(rig: &Rig, endpoint: &CommandEndpoint, count: usize) -> Result<Vec<Conn>> {
+    let (mut conns, mut dials) = (Vec::with_capacity(count), JoinSet::new());
+    for _ in 0..count {
+        if dials.len() >= 64
+            && let Some(dialled) = dials.join_next().await
+        {
+            conns.push(dialled??);
+        }
+        let (dialler, target) = (rig.dialler(), endpoint.target());
+        dials.spawn(async move {
+            let mut conn = dialler.dial(&target).await?;
+            Command::Echo.send(&mut conn).await?;
+            anyhow::Ok(conn)
+        });
+    }
+    while let Some(dialled) = dials.join_next().await {
+        conns.push(dialled??);
+    }
+    Ok(conns)
+}
+
+async fn echoes_until(mut conn: Conn, end: Instant) -> Result<Vec<Duration>> {
+    let (mut message, mut times) = ([7; 64], Vec::new());
+    while Instant::now() < end {
+        let start = Instant::now();
+        conn.write_all(&message).await?;
+        conn.flush().await?;
+        conn.read_exact(&mut message).await?;
+        times.push(start.elapsed());
+    }
+    Ok(times)
+}
