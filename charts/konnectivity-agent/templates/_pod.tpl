@@ -127,12 +127,23 @@ spec:
     {{- end }}
 {{- end -}}
 
+{{/* Mode of projected files, which are root's and the group's that is the pod's fsGroup. Without one everybody may read them, who is nobody
+but the containers that mount the volume: kubelet's own folders let no user of the host in. */}}
+{{- define "konnectivity-agent.fileMode" -}}
+{{- $user := dig "runAsUser" (dig "runAsUser" 65532 .Values.podSecurityContext) .Values.securityContext -}}
+{{- if or (eq (int $user) 0) (hasKey .Values.podSecurityContext "fsGroup") -}}
+288 # 0440
+{{- else -}}
+292 # 0444
+{{- end -}}
+{{- end -}}
+
 {{/* Token or certificate, and the servers' authorities, in one projected volume that kubelet keeps up to date. */}}
 {{- define "konnectivity-agent.volumes" -}}
 {{- $values := .Values -}}
 - name: konnectivity
   projected:
-    defaultMode: 288 # 0440
+    defaultMode: {{ include "konnectivity-agent.fileMode" . }}
     sources:
       {{- if eq $values.auth.mode "token" }}
       - serviceAccountToken:

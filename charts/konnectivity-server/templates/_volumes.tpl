@@ -43,13 +43,23 @@
 {{- end }}
 {{- end -}}
 
+{{/* Mode of projected files. They are root's, and their group's is the pod's fsGroup, if it has one: a sidecar's pod is another's, without
+ours. There everybody may read them, who is nobody but the containers that mount the volume: kubelet's own folders let no user of the host in. */}}
+{{- define "konnectivity-server.fileMode" -}}
+{{- if or (include "konnectivity-server.runsAsRoot" .) (and (ne .Values.kind "Sidecar") (hasKey .Values.podSecurityContext "fsGroup")) -}}
+288 # 0440
+{{- else -}}
+292 # 0444
+{{- end -}}
+{{- end -}}
+
 {{/* Volumes. Certificates of the host are mounted by their folder, so that a renamed file is seen. */}}
 {{- define "konnectivity-server.volumes" -}}
 {{- $values := .Values -}}
 {{- with include "konnectivity-server.sources" . | trim }}
 - name: konnectivity
   projected:
-    defaultMode: 288 # 0440
+    defaultMode: {{ include "konnectivity-server.fileMode" $ }}
     sources:
       {{- . | nindent 6 }}
 {{- end }}

@@ -18,6 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::pods::{Pod, list, string};
+use crate::rights::readable;
 
 /// One node: its files, and what the cluster keeps for its pods.
 pub(crate) struct Kubelet {
@@ -125,7 +126,11 @@ impl Kubelet {
         let mut mounts = Vec::new();
         for mount in list(&container, "/volumeMounts") {
             let volume = list(&pod.spec, "/volumes").iter().find(|volume| volume["name"] == mount["name"]);
-            let folder = self.volume(volume.context("a mount without volume")?, name)?;
+            let volume = volume.context("a mount without volume")?;
+            let folder = self.volume(volume, name)?;
+            if volume.get("projected").is_some() {
+                readable(&pod.spec, &container, volume)?;
+            }
             mounts.push((string(mount, "/mountPath").to_owned(), folder));
         }
         mounts.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));

@@ -12,5 +12,6 @@ mod pods;
 mod references;
 mod refusals;
 mod restricted;
+mod rights;
 mod snapshots;
 mod yaml;

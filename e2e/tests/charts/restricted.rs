@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::helm::{Chart, all_cases, objects};
 use crate::pods::{list, of_kind, pods, string};
+use crate::rights::{open_to_all, readable};
 
 /// The restricted Pod Security Standard, apart from what a case asks for by name: root, the host's network and paths.
 #[test]
@@ -55,6 +56,40 @@ fn accounts_tokens_are_mounted_only_where_they_are_used() -> Result<()> {
             let expected = asks && !has("--kubeconfig=");
             let mounts = pod.spec["automountServiceAccountToken"] == true;
             ensure!(mounts == expected, "{} {case}: token mounted {mounts}, used {expected}", chart.name());
+        }
+    }
+    Ok(())
+}
+
+/// Every program can read its files, whoever it is told to be; where the pod has a group for them nobody else can.
+#[test]
+fn files_are_for_those_who_use_them() -> Result<()> {
+    let mut tries: Vec<(Chart, String, &[&str])> =
+        all_cases()?.into_iter().map(|(chart, case)| (chart, case, [].as_slice())).collect();
+    let no_group: &[&str] = &["podSecurityContext.fsGroup=null"];
+    let another_user: &[&str] = &["podSecurityContext.runAsUser=1000", "podSecurityContext.runAsGroup=1000"];
+    for sets in [no_group, another_user] {
+        tries.push((Chart::Server, "deployment".into(), sets));
+        tries.push((Chart::Agent, "mtls-daemonset".into(), sets));
+    }
+    tries.push((
+        Chart::Server,
+        "sidecar".into(),
+        &["podSecurityContext.runAsUser=0", "podSecurityContext.runAsNonRoot=false"],
+    ));
+    for (chart, case, sets) in tries {
+        let what = format!("{} {case} with {sets:?}", chart.name());
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        for pod in pods(&objects(chart, &chart.case(&case), &sets)?)? {
+            let container = pod.main()?;
+            let projected =
+                list(&pod.spec, "/volumes").iter().filter(|volume| volume.get("projected").is_some());
+            for volume in projected {
+                readable(&pod.spec, container, volume).with_context(|| format!("{what}: {}", pod.owner))?;
+                let root = container["securityContext"]["runAsUser"] == 0;
+                let grouped = pod.spec["securityContext"]["fsGroup"].is_u64();
+                ensure!(open_to_all(volume) != (root || grouped), "{what}: {volume}");
+            }
         }
     }
     Ok(())

@@ -15,6 +15,9 @@ mod kubelet;
 #[path = "../charts/pods.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no cluster")]
 mod pods;
+#[path = "../charts/rights.rs"]
+#[allow(dead_code, reason = "shared with the tests that need no cluster")]
+mod rights;
 #[path = "../charts/yaml.rs"]
 mod yaml;
 
