@@ -42,6 +42,9 @@
 {{- if and (not $values.ownFlags) (or $values.destinations.deny $values.destinations.allow) -}}
 {{- fail "destinations.deny and destinations.allow are flags that Go's agent does not have, so that nothing would be denied: set ownFlags=true, or drop them" -}}
 {{- end -}}
+{{- if and (include "konnectivity-agent.delegatesReviews" .) (not $values.rbac.serverUser) -}}
+{{- fail "rbac.serverUser is empty, so that nobody could review the agents' tokens: name the user of the servers' kubeconfig (system:konnectivity-server by convention), or set rbac.serverAuthDelegator=false where the servers run in this cluster" -}}
+{{- end -}}
 {{- include "konnectivity-agent.checkIdentifiers" . -}}
 {{- end -}}
 

@@ -101,3 +101,8 @@ k8s-app: konnectivity-agent
 {{- end -}}
 {{- $sum -}}
 {{- end -}}
+
+{{/* Whether the servers' user gets the right to review tokens: servers that know agents by certificate need none. */}}
+{{- define "konnectivity-agent.delegatesReviews" -}}
+{{- if and .Values.rbac.create .Values.rbac.serverAuthDelegator (eq .Values.auth.mode "token") -}}true{{- end -}}
+{{- end -}}

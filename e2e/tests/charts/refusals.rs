@@ -64,6 +64,7 @@ const AGENT: &[Refusal] = &[
         &["drainTimeout=30s"],
         "terminationGracePeriodSeconds is 30, not above drainTimeout (30s)",
     ),
+    ("token-deployment", &["rbac.serverUser="], "rbac.serverUser is empty"),
     (
         "mtls-daemonset",
         &["kind=Deployment", "proxyServer.strategies={destHost}"],

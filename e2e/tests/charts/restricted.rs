@@ -95,6 +95,32 @@ fn files_are_for_those_who_use_them() -> Result<()> {
     Ok(())
 }
 
+/// Only servers that are shown tokens may ask about them.
+#[test]
+fn tokens_are_reviewed_only_where_agents_show_them() -> Result<()> {
+    for (chart, case) in all_cases()? {
+        let objects = objects(chart, &chart.case(&case), &[])?;
+        let mut args = pods(&objects)?.into_iter().filter(|pod| !pod.test).flat_map(|pod| {
+            let args = pod.main().map(|container| list(container, "/args").to_vec()).unwrap_or_default();
+            args.into_iter().filter_map(|argument| argument.as_str().map(str::to_owned))
+        });
+        let shown = match chart {
+            Chart::Agent => args.any(|argument| argument.starts_with("--service-account-token-path=")),
+            Chart::Server => args.any(|argument| argument.starts_with("--agent-service-account=")),
+        };
+        let reviews =
+            |kind| of_kind(&objects, kind).any(|object| object.to_string().contains("token-review"));
+        for kind in ["ClusterRole", "ClusterRoleBinding"] {
+            ensure!(shown || !reviews(kind), "{} {case}: a {kind} for reviews without tokens", chart.name());
+        }
+        ensure!(
+            chart == Chart::Server || reviews("ClusterRoleBinding") == shown,
+            "{case}: nobody may review the agents' tokens"
+        );
+    }
+    Ok(())
+}
+
 /// Every rule of every role, in all cases.
 #[test]
 fn roles_give_the_least() -> Result<()> {
