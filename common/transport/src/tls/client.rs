@@ -1,10 +1,14 @@
 //! The agent's TLS towards a server.
+//!
+//! Sessions are never resumed: a resumed one says nothing new about the server's certificate, which may have expired
+//! since. (The Go agent resumes none either.)
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
+use rustls::client::Resumption;
 use rustls::sign::SingleCertAndKey;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -76,7 +80,7 @@ impl ClientTls {
         Ok(Self { shared: Arc::new(Shared { options, name, observer, current }) })
     }
 
-    /// Reads the files again, for handshakes from now on. Sessions of before cannot be resumed.
+    /// Reads the files again, for handshakes from now on; no session outlives them.
     ///
     /// # Errors
     /// As [`ClientTls::load`], and a certificate that is not valid now; the configuration in use stays.
@@ -182,6 +186,7 @@ fn generation(
         }
         None => builder.with_no_client_auth(),
     };
+    config.resumption = Resumption::disabled();
     config.alpn_protocols.clone_from(&options.alpn_extras);
     if !config.alpn_protocols.iter().any(|name| name == ALPN_H2) {
         config.alpn_protocols.push(ALPN_H2.to_vec());

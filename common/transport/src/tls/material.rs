@@ -82,7 +82,7 @@ pub trait Rotating: Send + Sync + 'static {
     /// Whether this is what is in use.
     fn uses(&self, material: &Self::Material) -> bool;
 
-    /// Puts it to use for handshakes from now on. Sessions of before cannot be resumed.
+    /// Puts it to use for handshakes from now on.
     ///
     /// # Errors
     /// What cannot be used, or is not valid now; what is in use stays.

@@ -1,10 +1,14 @@
 //! A listener's TLS: the frontend's mTLS and the agent port.
+//!
+//! Sessions are never resumed. rustls takes the client's certificate out of a resumed session without another look at
+//! it, so that one which has expired would get in until the session is forgotten. Neither kube-apiserver nor an agent
+//! written in Go resumes (they have no session cache), and agents connect rarely: there is nothing to gain.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use rustls::server::Acceptor;
+use rustls::server::{Acceptor, NoServerSessionStorage};
 use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
@@ -72,8 +76,8 @@ impl ServerTls {
         Ok(Self { shared: Arc::new(Shared { options, observer, configs }) })
     }
 
-    /// Reads the files again. Handshakes from now on use them; sessions of before cannot be resumed,
-    /// so a client whose authority was removed has to show a certificate.
+    /// Reads the files again. Handshakes from now on use them, and no session outlives them: a client whose authority
+    /// was removed has to show another certificate.
     ///
     /// # Errors
     /// As [`ServerTls::load`], and a certificate that is not valid now; the configuration in use stays.
@@ -178,7 +182,10 @@ fn configs(
         }
         None => builder.with_no_client_auth(),
     };
-    let without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+    let mut without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+    // By ids (TLS 1.2) and by tickets (TLS 1.3).
+    without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
+    without_alpn.send_tls13_tickets = 0;
     super::checked(without_alpn.fips())?;
     let mut usual = without_alpn.clone();
     usual.alpn_protocols.clone_from(&options.alpn);

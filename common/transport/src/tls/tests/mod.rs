@@ -9,5 +9,6 @@ mod odd;
 mod odd_handshake;
 mod pki;
 mod reload;
+mod sessions;
 mod watch;
 mod world;

@@ -1,0 +1,94 @@
+//! Every handshake looks at certificates: a session is never resumed, so an expired certificate is of no use.
+
+use std::sync::Arc;
+
+use rustls::{
+    ClientConfig, HandshakeKind, RootCertStore, ServerConfig, SupportedProtocolVersion, version::TLS12,
+    version::TLS13,
+};
+use rustls_pki_types::{PrivateKeyDer, ServerName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::pki::leaf;
+use super::world::{NAME, World};
+
+/// Shakes hands twice in a row; how the last handshake went, by both sides. A byte from the server comes behind its
+/// tickets.
+macro_rules! twice {
+    ($accept:expr, $connect:expr) => {{
+        let mut kinds = (None, None);
+        for _ in 0..2 {
+            let (near, far) = duplex(64 * 1024);
+            let server = async {
+                let mut stream = $accept(far).await.unwrap();
+                stream.write_all(b"s").await.unwrap();
+                stream.flush().await.unwrap();
+                stream
+            };
+            let client = async {
+                let mut stream = $connect(near).await.unwrap();
+                stream.read_u8().await.unwrap();
+                stream
+            };
+            let (server, client) = tokio::join!(server, client);
+            kinds = (server.get_ref().1.handshake_kind(), client.get_ref().1.handshake_kind());
+        }
+        kinds
+    }};
+}
+
+const FULL: (Option<HandshakeKind>, Option<HandshakeKind>) =
+    (Some(HandshakeKind::Full), Some(HandshakeKind::Full));
+
+fn roots(world: &World) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add(world.root.der.clone()).unwrap();
+    roots
+}
+
+/// A pair as other configurations want it.
+fn pair(
+    world: &World,
+    name: &str,
+) -> (Vec<rustls_pki_types::CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    let pair = world.root.issue(leaf(&[name]));
+    (vec![pair.der.clone()], PrivateKeyDer::try_from(pair.key.serialize_der()).unwrap())
+}
+
+#[tokio::test]
+async fn a_listener_resumes_no_session() {
+    for version in [&TLS12, &TLS13] as [&'static SupportedProtocolVersion; 2] {
+        let world = World::new();
+        let (certs, key) = pair(&world, "client.test");
+        // It keeps sessions, and would resume them.
+        let config = ClientConfig::builder_with_provider(crate::tls::shared_provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(roots(&world))
+            .with_client_auth_cert(certs, key)
+            .unwrap();
+        let (server, client) = (world.server(), TlsConnector::from(Arc::new(config)));
+        let name = ServerName::try_from(NAME).unwrap();
+        let kinds = twice!(|io| server.accept(io), |io| client.connect(name.clone(), io));
+        assert_eq!(kinds, FULL, "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_resumes_no_session() {
+    for version in [&TLS12, &TLS13] as [&'static SupportedProtocolVersion; 2] {
+        let world = World::new();
+        let (certs, key) = pair(&world, NAME);
+        // It offers to resume sessions.
+        let config = ServerConfig::builder_with_provider(crate::tls::shared_provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(certs, key)
+            .unwrap();
+        let (server, client) = (TlsAcceptor::from(Arc::new(config)), world.client());
+        let kinds = twice!(|io| server.accept(io), |io| client.connect(io));
+        assert_eq!(kinds, FULL, "{version:?}");
+    }
+}
