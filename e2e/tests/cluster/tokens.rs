@@ -45,7 +45,7 @@ pub(crate) async fn a_bound_token_lets_its_agent_in(world: Arc<World>) -> Result
     let path = installation.file("token", &format!("{token}\n"))?;
     let setup = installation.with_tokens().await?.server_arg("--agent-identity-binding=enforce");
     let setup = setup.agent_arg(format!("--service-account-token-path={path}"));
-    let pair = setup.agent("node-1", "host=node-1&ipv4=127.0.0.1").start().await?;
+    let pair = setup.agent("node-1", "host=node-1").start().await?;
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 

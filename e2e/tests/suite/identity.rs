@@ -15,8 +15,8 @@ use crate::tokens::{USER, World, connect};
 
 const UUID: &str = "0d5b1f6e-9c2a-4a8e-8f25-6b7c8d9e0f12";
 
-/// The thief holds node 2's credential and claims node 1's traffic. What follows fails without the defence: with `log`
-/// it is let in, and node 1's traffic goes to it while node 1 is away.
+/// The thief holds node 2's credential and claims node 1's traffic; it comes from an address that others come from, as
+/// behind SNAT. What follows fails without the defence: with `log` it is let in, and node 1's traffic goes to it while node 1 is away.
 #[tokio::test]
 async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
     for (binding, let_in) in [("enforce", false), ("log", true), ("off", true)] {
@@ -30,9 +30,15 @@ async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
             .agents(0)
             .start()
             .await?;
-        let claims =
-            [("node-1", ""), (UUID, "host=node-1"), (UUID, "ipv4=10.1.2.3"), (UUID, "cidr=10.0.0.0/8")];
-        for (id, identifiers) in claims.into_iter().chain([(UUID, "default-route=true")]) {
+        let claims = [
+            ("node-1", ""),
+            (UUID, "host=node-1"),
+            (UUID, "ipv4=10.1.2.3"),
+            (UUID, "ipv4=127.0.0.1"),
+            (UUID, "cidr=10.0.0.0/8"),
+            (UUID, "default-route=true"),
+        ];
+        for (id, identifiers) in claims {
             let outcome = connect(&pair, id, identifiers, "node-2s").await?;
             assert_eq!(outcome.is_ok(), let_in, "{binding}: {id} {identifiers}");
             if let Err(status) = outcome {
@@ -51,7 +57,7 @@ async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
             None => ensure!(dial.await.is_err(), "who should have served it?"),
         }
         // The rightful agent is let in either way.
-        let rightful = connect(&pair, "node-1", "host=node-1&ipv4=127.0.0.1", "node-1s").await?;
+        let rightful = connect(&pair, "node-1", "host=node-1", "node-1s").await?;
         ensure!(rightful.is_ok(), "{binding}: the rightful agent was refused");
         let (action, other) = if let_in { ("logged", "refused") } else { ("refused", "logged") };
         let counted = pair.server().metric("agent_claims_total", &[("action", action)]).await?;
@@ -64,6 +70,18 @@ async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
             until("a warning", DEADLINE, || async { warned().then_some(()) }).await?;
         }
     }
+    Ok(())
+}
+
+/// Where nothing translates addresses, an operator may say so.
+#[tokio::test]
+async fn a_source_address_counts_where_it_is_trusted() -> Result<()> {
+    let world = World::new().await?;
+    world.knows("node-1s", USER, "node-1");
+    let setup = world.setup("node-1s")?.server_arg("--agent-identity-binding=enforce");
+    let pair = setup.server_arg("--agent-identity-source-address").agents(0).start().await?;
+    drop(connect(&pair, "node-1", "ipv4=127.0.0.1", "node-1s").await??);
+    ensure!(connect(&pair, "node-1", "ipv4=127.0.0.2", "node-1s").await?.is_err(), "another's address");
     Ok(())
 }
 

@@ -18,6 +18,7 @@ pub(super) struct Lines {
     authentication_audience: String,
     token_review_interval: GoDuration,
     agent_identity_binding: String,
+    agent_identity_source_address: bool,
     agent_allowed_names: List,
     default_route_allowed_names: List,
 }
@@ -27,6 +28,7 @@ pub(super) struct Access {
     pub(super) required: bool,
     pub(super) token_auth: Option<TokenAuth>,
     pub(super) binding: IdentityBinding,
+    pub(super) source_address: bool,
     pub(super) agent_names: Vec<String>,
     pub(super) default_route_names: Vec<String>,
 }
@@ -40,6 +42,7 @@ impl Default for Lines {
             authentication_audience: String::new(),
             token_review_interval: GoDuration::ZERO,
             agent_identity_binding: "log".into(),
+            agent_identity_source_address: false,
             agent_allowed_names: List::default(),
             default_route_allowed_names: List::default(),
         }
@@ -76,6 +79,13 @@ impl Lines {
             &mut self.agent_identity_binding,
             "What to do about an agent whose id or identifiers do not follow from its certificate or token: off, log \
              or enforce (refuse it). (Not a flag of the Go proxy-server.)",
+        );
+        set.add(
+            "agent-identity-source-address",
+            &mut self.agent_identity_source_address,
+            "With --agent-identity-binding: the address that an agent's connection comes from is one that it may \
+             claim. Only where nothing between agents and this server translates addresses: not behind a NodePort \
+             or a load balancer that hides them. (Not a flag of the Go proxy-server.)",
         );
         set.add(
             "agent-allowed-names",
@@ -130,13 +140,19 @@ impl Lines {
                     .to_owned(),
             );
         }
+        let source_address = self.agent_identity_source_address;
+        let judged = binding != IdentityBinding::Off && (given.is_some() || by_certificate);
+        if source_address && !judged {
+            let why = "agents are not authenticated, or --agent-identity-binding is off";
+            notices.push(format!("--agent-identity-source-address has no effect: {why}"));
+        }
         let review_every = review_every(self.token_review_interval, given.is_some(), notices)?;
         let token_auth = match given {
             None => None,
             Some(given) => Some(token_auth(flags, given, by_certificate, review_every)?),
         };
         let required = self.require_agent_auth;
-        Ok(Access { required, token_auth, binding, agent_names, default_route_names })
+        Ok(Access { required, token_auth, binding, source_address, agent_names, default_route_names })
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Config {
     pub token_auth: Option<TokenAuth>,
     /// What is done about claims that do not follow from an agent's identity.
     pub identity_binding: IdentityBinding,
+    /// The address that an agent's connection comes from is one that it may claim where claims are bound.
+    pub trust_source_address: bool,
     /// Names of agents' certificates that may come in; empty: all.
     pub agent_names: Vec<String>,
     /// Names of agents that may claim wide routes where claims are bound.

@@ -103,6 +103,7 @@ impl Lines {
             require_agent_auth: access.required,
             token_auth: access.token_auth,
             identity_binding: access.binding,
+            trust_source_address: access.source_address,
             agent_names: access.agent_names,
             default_route_names: access.default_route_names,
             frontend_names: frontend.allowed_names,

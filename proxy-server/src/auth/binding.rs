@@ -7,14 +7,18 @@
 //! |---|---|
 //! | `agentID` | it is a name of the identity, or a UUID (which nobody else can guess), and no live stream of it belongs to another party |
 //! | `host` | it is a name in the certificate, or the name of the token's node |
-//! | `ipv4`, `ipv6` | it is an address in the certificate, or the address that the connection comes from |
-//! | `cidr` | it is one such address, or the identity is on `--default-route-allowed-names` |
+//! | `ipv4`, `ipv6` | it is an address in the certificate; with `--agent-identity-source-address` also the one that the connection comes from |
+//! | `cidr` | it is one such address alone, or the identity is on `--default-route-allowed-names` |
 //! | `default-route=true` | the identity is on `--default-route-allowed-names`: a name in its certificate, its token's user or node |
 //!
 //! Names of an identity: by certificate its common name (a kubelet's without `system:node:`, too), DNS names and
 //! URIs; by token the user, and the node's name, the pod's name and the pod's UID that the API server reports for it.
 //! All are compared byte by byte. Where nobody vouches for an agent there is nothing to bind to, and nothing is
 //! judged.
+//!
+//! The address that a connection comes from is a node's own only where nothing on the way translates addresses. Behind
+//! a NodePort or a load balancer (`externalTrafficPolicy: Cluster`) it is another node's, which any agent would then
+//! get the traffic of: so it counts for nothing until an operator says otherwise.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -26,10 +30,13 @@ use crate::route::Identifiers;
 
 pub use crate::metrics::Claim;
 
-/// The rules, with the names that may claim wide routes.
+/// The rules. By default nobody may claim wide routes, and no address by where a connection comes from.
 #[derive(Debug, Clone, Default)]
 pub struct Binding {
-    wide: Vec<String>,
+    /// Names that may claim wide routes (`--default-route-allowed-names`).
+    pub wide: Vec<String>,
+    /// The address that a connection comes from is the agent's (`--agent-identity-source-address`).
+    pub source_address: bool,
 }
 
 /// Claims that do not follow from an identity; not empty.
@@ -37,11 +44,6 @@ pub struct Binding {
 pub struct Claims(pub Vec<(Claim, String)>);
 
 impl Binding {
-    /// `wide` is `--default-route-allowed-names`.
-    pub fn new(wide: Vec<String>) -> Self {
-        Self { wide }
-    }
-
     /// Judges what an agent that connects from `from` claims.
     ///
     /// # Errors
@@ -58,7 +60,7 @@ impl Binding {
         }
         let is_ours = |ip: IpAddr| {
             let ip = ip.to_canonical();
-            ip == from.ip().to_canonical() || identity.has_address(ip)
+            identity.has_address(ip) || (self.source_address && ip == from.ip().to_canonical())
         };
         let wide = identity.is_any_of(&self.wide);
         let mut unfounded = Vec::new();
@@ -122,7 +124,11 @@ mod tests {
     const UUID: &str = "6f1c1c0e-5b0a-4f0e-9d7e-0123456789ab";
 
     fn unfounded(identity: &Identity, wide: &[&str], agent_id: &str, identifiers: &str) -> Vec<String> {
-        let binding = Binding::new(wide.iter().map(|name| (*name).to_owned()).collect());
+        let wide = wide.iter().map(|name| (*name).to_owned()).collect();
+        judged(&Binding { wide, source_address: true }, identity, agent_id, identifiers)
+    }
+
+    fn judged(binding: &Binding, identity: &Identity, agent_id: &str, identifiers: &str) -> Vec<String> {
         let identifiers = Identifiers::parse(identifiers).unwrap();
         match binding.check(identity, agent_id, &identifiers, FROM.parse().unwrap()) {
             Ok(()) => Vec::new(),
@@ -181,6 +187,17 @@ mod tests {
         for (id, identifiers, want) in rows {
             assert_eq!(unfounded(&node, &[], id, identifiers), [want], "{identifiers}");
         }
+    }
+
+    /// Behind SNAT it is another node's.
+    #[test]
+    fn where_a_connection_comes_from_vouches_for_nothing_unless_asked_for() {
+        let (binding, own) = (Binding::default(), "ipv4=10.0.0.7&cidr=10.0.0.7/32");
+        for identity in [token("node-1"), certificate()] {
+            let want = ["address=10.0.0.7", "network=10.0.0.7/32"];
+            assert_eq!(judged(&binding, &identity, UUID, own), want, "{identity}");
+        }
+        assert!(judged(&binding, &certificate(), UUID, "ipv4=10.0.0.9&cidr=10.0.0.9/32").is_empty());
     }
 
     #[test]

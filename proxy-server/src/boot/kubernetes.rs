@@ -68,7 +68,8 @@ pub(super) fn agent_gate(
         }
         (None, None, _) => AgentAuth::nobody(),
     };
-    let binding = Binding::new(config.default_route_names.clone());
+    let binding =
+        Binding { wide: config.default_route_names.clone(), source_address: config.trust_source_address };
     Ok(AgentGate::new(auth, config.identity_binding, binding))
 }
 

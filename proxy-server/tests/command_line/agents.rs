@@ -182,6 +182,9 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
                 &["--agent-identity-binding=on"],
                 "--agent-identity-binding=\"on\": it must be off, log",
             ),
+        flag("agent-identity-source-address", |c| c.trust_source_address.to_string())
+            .default("false")
+            .takes_what_go_refuses(&["--agent-identity-source-address"], "true"),
         flag("agent-allowed-names", |c| c.agent_names.join(" "))
             .default("")
             .takes_what_go_refuses(&["--agent-allowed-names=a,b", "--cluster-ca-cert={file}"], "a b")
