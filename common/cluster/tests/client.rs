@@ -300,3 +300,19 @@ async fn the_rate_of_requests_is_kept() {
     }
     assert!(began.elapsed() >= Duration::from_millis(290), "{:?} for six beyond the burst", began.elapsed());
 }
+
+/// The patience of those who come is far below the wait for a turn: it never piles up.
+#[tokio::test]
+async fn a_small_rate_never_locks_up() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let path = api.kubeconfig(folder.path(), "{token: canary}").unwrap();
+    let client = Client::new(Config::load(Some(&path)).unwrap(), "test", 2.0, 1);
+    client.review_token("t", "x", LIMIT).await.unwrap();
+    for _ in 0..50 {
+        let error = client.review_token("t", "x", Duration::from_millis(1)).await.unwrap_err();
+        assert!(error.to_string().contains("--kubeconfig-qps"), "{error}");
+    }
+    // Fifty turns would be 25 s.
+    client.review_token("t", "x", LIMIT).await.unwrap();
+    assert_eq!(api.count("tokenreviews"), 2);
+}

@@ -39,6 +39,14 @@ pub enum ApiError {
         /// How long was waited.
         limit: Duration,
     },
+    /// It was not sent: its turn would have come too late.
+    #[error(
+        "too many requests of our own: the turn of this one is not within {limit:?}; raise --kubeconfig-qps and --kubeconfig-burst"
+    )]
+    Throttled {
+        /// How long it may take.
+        limit: Duration,
+    },
     /// The answer makes no sense.
     #[error("the Kubernetes API answered nonsense: {0}")]
     Answer(&'static str),

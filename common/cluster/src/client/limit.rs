@@ -1,9 +1,12 @@
 //! `--kubeconfig-qps` and `--kubeconfig-burst`: a bucket of requests that fills at a steady rate.
+//!
+//! Who cannot have a turn in time is told so at once and takes none, and who leaves while waiting gives it back: so the
+//! wait never outgrows the patience of those who wait, and what nobody sends holds up nobody.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 /// client-go's burst where a rate is given and no burst.
 const BURST: f64 = 10.0;
@@ -17,6 +20,16 @@ pub(super) struct RateLimit {
     state: Mutex<(f64, Instant)>,
 }
 
+/// The turn would come too late.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLate;
+
+/// A turn that is waited for. Given back when dropped, unless it was used.
+struct Waiting<'a> {
+    limit: &'a RateLimit,
+    used: bool,
+}
+
 impl RateLimit {
     /// `rate` at or below 0 is no limit.
     pub(super) fn new(rate: f32, burst: i64) -> Option<Self> {
@@ -28,24 +41,54 @@ impl RateLimit {
         Some(Self { rate, burst, state: Mutex::new((burst, Instant::now())) })
     }
 
-    /// Waits for a turn. A waiter that is dropped has used its turn.
-    pub(super) async fn turn(&self) {
-        let wait = {
-            let mut state = self.state.lock();
-            let now = Instant::now();
-            let filled = state.0 + self.rate * (now - state.1).as_secs_f64();
-            *state = (filled.min(self.burst) - 1.0, now);
-            (-state.0 / self.rate).max(0.0)
+    /// Waits for a turn that comes before `deadline`.
+    ///
+    /// # Errors
+    /// At once, if there is none.
+    pub(super) async fn turn(&self, deadline: Instant) -> Result<(), TooLate> {
+        let Some(due) = self.take(Instant::now(), deadline)? else { return Ok(()) };
+        let mut waiting = Waiting { limit: self, used: false };
+        sleep_until(due).await;
+        waiting.used = true;
+        Ok(())
+    }
+
+    /// Takes a turn, and when it comes; `None`: now.
+    fn take(&self, now: Instant, deadline: Instant) -> Result<Option<Instant>, TooLate> {
+        let mut state = self.state.lock();
+        let filled = (state.0 + self.rate * (now - state.1).as_secs_f64()).min(self.burst);
+        let due = if filled >= 1.0 {
+            None
+        } else {
+            // A wait that no duration holds is longer than anybody's patience.
+            let wait = Duration::try_from_secs_f64((1.0 - filled) / self.rate).map_err(|_| TooLate)?;
+            let due = now.checked_add(wait).filter(|due| *due < deadline).ok_or(TooLate)?;
+            Some(due)
         };
-        if wait > 0.0 {
-            sleep(Duration::from_secs_f64(wait.min(3_600.0))).await;
+        *state = (filled - 1.0, now);
+        Ok(due)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.used {
+            self.limit.state.lock().0 += 1.0;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::{sleep, timeout};
+
     use super::*;
+
+    fn within(patience: Duration) -> Instant {
+        Instant::now() + patience
+    }
+
+    const LONG: Duration = Duration::from_secs(3_600);
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_and_then_a_steady_rate() {
@@ -53,7 +96,7 @@ mod tests {
         let began = Instant::now();
         let mut at = Vec::new();
         for _ in 0..6 {
-            limit.turn().await;
+            limit.turn(within(LONG)).await.unwrap();
             at.push(began.elapsed().as_millis());
         }
         // Timers have a millisecond's grain.
@@ -63,13 +106,47 @@ mod tests {
         sleep(Duration::from_secs(60)).await;
         let began = Instant::now();
         for _ in 0..3 {
-            limit.turn().await;
+            limit.turn(within(LONG)).await.unwrap();
         }
         assert!(began.elapsed() < Duration::from_millis(2), "no more than the burst is saved up");
+    }
+
+    /// Many agents whose reviews have ten seconds each, and one request in ten seconds.
+    #[tokio::test(start_paused = true)]
+    async fn who_cannot_have_a_turn_in_time_takes_none() {
+        let limit = RateLimit::new(0.1, 1).unwrap();
+        limit.turn(within(LONG)).await.unwrap();
+        let began = Instant::now();
+        for _ in 0..50 {
+            assert_eq!(limit.turn(within(Duration::from_secs(9))).await, Err(TooLate));
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO, "they are told at once");
+        limit.turn(within(Duration::from_secs(11))).await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), 10, "the next turn is nobody else's");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_gives_its_turn_back() {
+        let limit = RateLimit::new(0.1, 1).unwrap();
+        limit.turn(within(LONG)).await.unwrap();
+        let began = Instant::now();
+        for _ in 0..5 {
+            let left = timeout(Duration::from_secs(1), limit.turn(within(LONG))).await;
+            assert!(left.is_err(), "its turn is not due");
+        }
+        limit.turn(within(Duration::from_secs(11))).await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), 10);
     }
 
     #[test]
     fn zero_is_no_limit() {
         assert!(RateLimit::new(0.0, 7).is_none() && RateLimit::new(-1.0, 7).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_next_to_nothing_is_no_panic() {
+        let limit = RateLimit::new(f32::MIN_POSITIVE, 1).unwrap();
+        limit.turn(within(LONG)).await.unwrap();
+        assert_eq!(limit.turn(within(LONG)).await, Err(TooLate));
     }
 }

@@ -109,7 +109,7 @@ impl Client {
     async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
         let deadline = Instant::now() + call.limit;
         let answer = self.within(deadline, call.limit, async {
-            let (response, pooled) = self.send(&call).await?;
+            let (response, pooled) = self.send(&call, deadline).await?;
             let body = self.read(response).await?;
             self.0.pool.put(pooled);
             Ok(body)
@@ -120,7 +120,7 @@ impl Client {
     /// Makes a call whose answer is read bit by bit. The limit is that of the answer's head.
     async fn open(&self, call: Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
         let deadline = Instant::now() + call.limit;
-        self.within(deadline, call.limit, self.send(&call)).await
+        self.within(deadline, call.limit, self.send(&call, deadline)).await
     }
 
     async fn within<T>(
@@ -134,9 +134,9 @@ impl Client {
     }
 
     /// Sends, and once more with other credentials if these were refused.
-    async fn send(&self, call: &Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
+    async fn send(&self, call: &Call, deadline: Instant) -> Result<(Response<Incoming>, Pooled), ApiError> {
         if let Some(limit) = &self.0.limit {
-            limit.turn().await;
+            limit.turn(deadline).await.map_err(|limit::TooLate| ApiError::Throttled { limit: call.limit })?;
         }
         match self.send_as(call).await {
             Err(error) if error.is(401) && self.0.config.credentials.refused().await => {
