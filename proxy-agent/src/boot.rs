@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
-use flags::BindHost;
 use relay::Bounds;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
@@ -130,14 +129,6 @@ async fn drained(signals: &Signals, limit: Option<Duration>, activity: &Activity
     }
 }
 
-fn host(host: &BindHost) -> String {
-    match host {
-        BindHost::All => String::new(),
-        BindHost::Address(address) => address.to_string(),
-        BindHost::Name(name) => name.clone(),
-    }
-}
-
 fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
     let options = ClientTlsOptions {
         ca: config.ca.clone().map_or(CaSource::System, CaSource::File),
@@ -216,10 +207,14 @@ fn serve_ports(
             health::Condition::ours("draining", !draining, "the agent drains and takes no new dials"),
         ]
     };
-    let at = |bind: &flags::Bind| serve::http::Bind { host: host(&bind.host), port: bind.port };
     let admin = admin::agent(config.health.port, config.profiling);
     vec![
-        serve::http::serve(ops.handle(), "health", at(&config.health), health::agent(readiness, exposition)),
-        serve::http::serve(ops.handle(), "admin", at(&config.admin), admin),
+        serve::http::serve(
+            ops.handle(),
+            "health",
+            config.health.clone(),
+            health::agent(readiness, exposition),
+        ),
+        serve::http::serve(ops.handle(), "admin", config.admin.clone(), admin),
     ]
 }

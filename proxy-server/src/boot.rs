@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use flags::BindHost;
 use relay::Bounds;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
@@ -95,7 +94,7 @@ impl Server {
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;
         let tls = agent_tls(&config, &metrics)?;
         let bind = &config.agent_listener.bind;
-        let listener = bind_tcp(&host(&bind.host), bind.port).context("--agent-port")?;
+        let listener = bind_tcp(&bind.host.text(), bind.port).context("--agent-port")?;
         let frontend_tls = frontend_tls(&config, &metrics)?;
         let watch = |tls: &ServerTls, side| {
             keep_fresh(ops.handle(), tls.clone(), side, config.certificate_reload_interval, &metrics)
@@ -208,14 +207,6 @@ async fn frontend(
     }
 }
 
-fn host(host: &BindHost) -> String {
-    match host {
-        BindHost::All => String::new(),
-        BindHost::Address(address) => address.to_string(),
-        BindHost::Name(name) => name.clone(),
-    }
-}
-
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
     let listener = &config.agent_listener;
     let options = ServerTlsOptions {
@@ -255,7 +246,7 @@ fn bind_frontend(config: &Config, tls: Option<&ServerTls>) -> Result<front::Fron
         }
         (FrontendListener::Tcp { bind, .. }, Some(tls)) => {
             let names = AllowedNames::new(config.frontend_names.clone());
-            front::FrontendListener::Tls(bind_tcp(&host(&bind.host), bind.port)?, tls.clone(), names)
+            front::FrontendListener::Tls(bind_tcp(&bind.host.text(), bind.port)?, tls.clone(), names)
         }
         (FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
     })
@@ -283,18 +274,17 @@ fn serve_ports(
     let exposition = Exposition::new(registry);
     let (backends, readiness, policy) = (backends.clone(), Arc::clone(readiness), config.readiness_policy);
     let readiness = move || readiness.conditions(&backends, policy);
-    let at = |bind: &flags::Bind| serve::http::Bind { host: host(&bind.host), port: bind.port };
     vec![
         serve::http::serve(
             ops.handle(),
             "health",
-            at(&config.health),
+            config.health.clone(),
             health::server(readiness, exposition.clone()),
         ),
         serve::http::serve(
             ops.handle(),
             "admin",
-            at(&config.admin),
+            config.admin.clone(),
             admin::server(exposition, config.profiling),
         ),
     ]

@@ -29,6 +29,15 @@ impl BindHost {
             Err(_) => Self::Name(bare.to_owned()),
         }
     }
+
+    /// The host as a listener takes it: empty for every interface.
+    pub fn text(&self) -> String {
+        match self {
+            Self::All => String::new(),
+            Self::Address(address) => address.to_string(),
+            Self::Name(name) => name.clone(),
+        }
+    }
 }
 
 /// A host and a port to listen on.
@@ -36,7 +45,7 @@ impl BindHost {
 pub struct Bind {
     /// The host.
     pub host: BindHost,
-    /// The port, never 0.
+    /// The port. Never 0 from a flag.
     pub port: u16,
 }
 
@@ -121,6 +130,10 @@ mod tests {
         assert_eq!(BindHost::parse("[::1]"), BindHost::Address("::1".parse().unwrap()));
         assert_eq!(BindHost::parse("localhost"), BindHost::Name("localhost".into()));
         assert_eq!(BindHost::parse("fe80::1%eth0"), BindHost::Name("fe80::1%eth0".into()));
+        for (given, text) in [("", ""), ("[::1]", "::1"), ("0.0.0.0", "0.0.0.0"), ("localhost", "localhost")]
+        {
+            assert_eq!(BindHost::parse(given).text(), text);
+        }
     }
 
     #[test]

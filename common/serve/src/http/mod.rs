@@ -4,7 +4,6 @@
 //! loud and retried, never fatal: with host networking two generations of a pod overlap.
 
 pub mod admin;
-mod bind;
 pub mod health;
 mod profile;
 mod routes;
@@ -13,7 +12,6 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use bind::{Bind, BindError};
 pub use routes::{Response, Routes};
 pub use runtime::OpsRuntime;
 pub use server::{ServerHandle, serve};

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flags::Bind;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -12,8 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use transport::listen::bind_tcp;
 
-use super::{Bind, Routes};
+use super::Routes;
 
 /// Connections to one port. A prober and two scrapers need three.
 pub(super) const CONNECTIONS: usize = 64;
@@ -47,8 +49,9 @@ pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -
             _ = stop.wait_for(|stop| *stop) => return,
         };
         // A socket that listens has an address.
-        bound_tx.send_replace(listener.local_addr().ok());
-        tracing::info!(port = name, address = %bind, "Listening");
+        let address = listener.local_addr().ok();
+        bound_tx.send_replace(address);
+        tracing::info!(port = name, ?address, "Listening");
         accept(&listener, Arc::new(routes), stopped).await;
     });
     ServerHandle { bound, stop, task }
@@ -82,7 +85,7 @@ impl Drop for ServerHandle {
 async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
     let mut pause = RETRY.0;
     loop {
-        match bind.listen().await {
+        match bind_tcp(&bind.host.text(), bind.port) {
             Ok(listener) => return listener,
             Err(error) => {
                 tracing::error!(port = name, %error, retry_in = ?pause, "Cannot listen, trying again");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use flags::{Bind, BindHost};
 use pprof::protos::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +17,7 @@ use super::*;
 use crate::metrics::{CONTENT_TYPE, Exposition, Registry};
 
 fn loopback() -> Bind {
-    Bind { host: "127.0.0.1".to_owned(), port: 0 }
+    Bind { host: BindHost::parse("127.0.0.1"), port: 0 }
 }
 
 fn start(routes: Routes) -> ServerHandle {
@@ -262,9 +263,7 @@ async fn stop_lets_answers_finish() {
 #[tokio::test(start_paused = true)]
 async fn a_taken_port_is_tried_again() {
     let holder = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let bind = Bind { host: "127.0.0.1".to_owned(), port: holder.local_addr().expect("is bound").port() };
-    let error = bind.listen().await.expect_err("is taken");
-    assert!(error.to_string().starts_with(&format!("cannot listen on {bind}: ")), "{error}");
+    let bind = Bind { port: holder.local_addr().expect("is bound").port(), ..loopback() };
     let server = serve(&Handle::current(), "test", bind, health::server(Vec::new, exposition()));
     let waited = tokio::time::timeout(Duration::from_secs(5), server.bound()).await;
     assert!(waited.is_err(), "is taken");
@@ -275,10 +274,22 @@ async fn a_taken_port_is_tried_again() {
 #[test]
 fn the_runtime_ends_with_its_owner() {
     let runtime = OpsRuntime::start().expect("starts");
-    let server = serve(runtime.handle(), "test", Bind { host: String::new(), port: 0 }, Routes::default());
-    let address = runtime.handle().block_on(server.bound());
-    let port = address.port();
-    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok(), "all addresses include 127.0.0.1");
+    let server = serve(runtime.handle(), "test", loopback(), Routes::default());
+    let port = runtime.handle().block_on(server.bound()).port();
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     drop(runtime);
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+}
+
+/// As in Go and on the other ports: kubelet probes by the pod's address, whichever family that is of.
+#[tokio::test]
+async fn every_way_to_say_all_addresses_means_both_families() {
+    let has_ipv6 = TcpListener::bind("[::1]:0").await.is_ok();
+    for host in ["", "0.0.0.0", "::", "[::]"] {
+        let bind = Bind { host: BindHost::parse(host), port: 0 };
+        let server = serve(&Handle::current(), "test", bind, health::server(Vec::new, exposition()));
+        let port = server.bound().await.port();
+        assert!(TcpStream::connect(("127.0.0.1", port)).await.is_ok(), "{host:?} over IPv4");
+        assert!(!has_ipv6 || TcpStream::connect(("::1", port)).await.is_ok(), "{host:?} over IPv6");
+    }
 }
