@@ -6,7 +6,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 
 /// Crates whose events follow `-v`. Everything else is a library.
-const OURS: [&str; 6] = ["proxy_server", "proxy_agent", "relay", "serve", "transport", "tunnel"];
+const OURS: [&str; 7] = ["cluster", "proxy_agent", "proxy_server", "relay", "serve", "transport", "tunnel"];
 
 /// What is shown. Constant for each place in the source, so that a hidden event costs one load.
 #[derive(Debug)]
@@ -107,6 +107,28 @@ pub(super) fn severity(level: Level) -> (super::Severity, char, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every crate of ours that logs: what is no library's must not be shown by a library's rule.
+    #[test]
+    fn all_crates_that_log_follow_the_verbosity() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a workspace");
+        let folders = ["proxy-agent", "proxy-server"].map(|name| root.join(name));
+        let common = std::fs::read_dir(root.join("common"))
+            .expect("crates")
+            .map(|entry| entry.expect("a crate").path());
+        let logging: Vec<String> = common
+            .chain(folders)
+            .filter(|folder| {
+                let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+                manifest.lines().any(|line| line.starts_with("tracing."))
+            })
+            .filter_map(|folder| Some(folder.file_name()?.to_str()?.replace('-', "_")))
+            .collect();
+        assert!(logging.len() >= 5, "{logging:?}");
+        for name in logging {
+            assert!(OURS.contains(&name.as_str()), "{name}");
+        }
+    }
 
     #[test]
     fn patterns() {
