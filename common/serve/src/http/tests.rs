@@ -10,6 +10,7 @@ use pprof::protos::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::health::Condition;
@@ -241,21 +242,33 @@ async fn the_65th_connection_is_served() {
 
 #[tokio::test]
 async fn stop_lets_answers_finish() {
-    let routes = Routes::default().at_length("/slow", |_| async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        routes::text(http::StatusCode::OK, "late")
+    let (begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let signals = (Arc::clone(&begun), Arc::clone(&may_end));
+    let routes = Routes::default().at_length("/slow", move |_| {
+        let (begun, may_end) = signals.clone();
+        async move {
+            begun.notify_one();
+            may_end.notified().await;
+            routes::text(http::StatusCode::OK, "late")
+        }
     });
     let server = start(routes);
     let address = server.bound().await;
     let mut slow = connect(&server).await;
     slow.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
-    // The request is under way when its connection does not leave as an idle one would.
     let mut idle = connect(&server).await;
     idle.write_all(b"GET /none HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
     idle.read_u8().await.expect("answers");
-    server.stop(Duration::from_secs(10)).await;
-    let mut answer = String::new();
-    slow.read_to_string(&mut answer).await.expect("answers");
+    begun.notified().await;
+    let client = async {
+        // An idle connection is closed: the server stops, and still waits for the slow answer.
+        idle.read_to_end(&mut Vec::new()).await.expect("ends");
+        may_end.notify_one();
+        let mut answer = String::new();
+        slow.read_to_string(&mut answer).await.expect("answers");
+        answer
+    };
+    let ((), answer) = tokio::join!(server.stop(Duration::from_secs(10)), client);
     assert!(answer.ends_with("late"), "{answer}");
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens");
 }
