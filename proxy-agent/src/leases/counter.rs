@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use cluster::{ApiError, Clock, Freshness, LeaseList, Leases, Watch, WatchEvent};
+use serve::metrics::LeaseCall;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -145,29 +146,34 @@ impl LeaseCounter {
         let asked = Instant::now();
         // The selector is applied there, to spare both sides the leases of everybody else, and here again.
         let listed = self.leases.list(&self.settings.selector.to_string(), freshness).await;
-        let answer = match &listed {
-            Ok(_) => Some((200, "")),
-            Err(error) => error.answer(),
-        };
-        if let Some((status, reason)) = answer {
-            self.metrics.lease_lists.count(status, reason);
+        if let Some(status) = self.count_call(LeaseCall::List, listed.as_ref().map(drop)) {
             self.metrics.lease_lists.observe(status, asked.elapsed());
         }
         listed
+    }
+
+    /// Counts a call under its status, which is returned; without an answer it has none (as in Go), and is counted by
+    /// itself.
+    fn count_call(&self, call: LeaseCall, result: Result<(), &ApiError>) -> Option<u16> {
+        let (status, reason) = match result {
+            Ok(()) => (200, ""),
+            Err(error) => match (error.answer(), error.unanswered()) {
+                (Some(answer), _) => answer,
+                (None, why) => {
+                    why.into_iter().for_each(|why| self.metrics.unanswered.count(call, why));
+                    return None;
+                }
+            },
+        };
+        self.metrics.lease_lists.count(status, reason);
+        Some(status)
     }
 
     /// Watches until that is over.
     async fn watch(&mut self, version: &str) -> Over {
         let lasting = WATCH.mul_f64(1.0 + rand::random::<f64>());
         let opened = self.leases.watch(&self.settings.selector.to_string(), version, lasting).await;
-        match &opened {
-            Ok(_) => self.metrics.lease_lists.count(200, ""),
-            Err(error) => {
-                if let Some((status, reason)) = error.answer() {
-                    self.metrics.lease_lists.count(status, reason);
-                }
-            }
-        }
+        self.count_call(LeaseCall::Watch, opened.as_ref().map(drop));
         match opened {
             Ok(watch) => self.follow(watch, version.to_owned()).await,
             Err(error) if error.is(410) => Over::Stale,

@@ -219,6 +219,20 @@ async fn nothing_is_said_before_the_first_list() {
     );
 }
 
+/// What gets no answer has no status to count under, in Go neither; it shows all the same.
+#[tokio::test]
+async fn calls_without_an_answer_are_counted() {
+    let world = World::new().await;
+    world.put("a", 600);
+    world.api.set_fault("/leases", Fault::Close);
+    let mut counted = world.count();
+    let line = "lease_calls_unanswered_total{call=\"list\",reason=\"unreachable\"} ";
+    assert!(world.api.wait(|_| world.exposition.scrape().contains(line)).await, "{}", world.exposition.scrape());
+    assert!(!world.exposition.scrape().contains("lease_lists_total"));
+    world.api.heal();
+    becomes(&mut counted, 1).await;
+}
+
 #[tokio::test]
 async fn a_clock_that_is_off_is_made_good_by_a_renewal() {
     for skew in [86_400, -86_400] {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serve::metrics::{
     ApiCalls, Certificates, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, Live, PacketMeter, Registry,
-    Resets, Segment, StreamErrors, StreamPackets,
+    Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
 use transport::tls::OddPkiObserver;
 use transport::wire::Code;
@@ -56,6 +56,8 @@ pub struct Families {
     pub dial_failures: CountBy<DialFailureReason>,
     /// `lease_lists_total` (lists and watches) and `lease_list_latency_seconds` (lists).
     pub lease_lists: ApiCalls,
+    /// `lease_calls_unanswered_total` (ours).
+    pub unanswered: Unanswered,
     /// `dropped_packets_total` (ours).
     pub drops: Drops,
     /// `connection_resets_total` (ours).
@@ -111,6 +113,7 @@ impl Metrics {
                 ("lease_list_latency_seconds", "Seconds that lists of server leases took"),
                 latency,
             ),
+            unanswered: Unanswered::register(r),
             packets: StreamPackets::register(r),
             stream_errors: StreamErrors::register(r),
             drops: Drops::register(r),

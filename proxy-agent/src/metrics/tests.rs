@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serve::metrics::Exposition;
+use serve::metrics::{Exposition, LeaseCall};
 use transport::tls::OddPki;
 use tunnel::{Cause, Dropped};
 
@@ -34,6 +34,7 @@ fn golden() {
     let endpoints = [metrics.endpoint_connections.enter(), metrics.endpoint_connections.enter()];
     metrics.lease_lists.count(200, "");
     metrics.lease_lists.observe(200, Duration::from_secs(4));
+    metrics.unanswered.count(LeaseCall::Watch, "timeout");
     metrics.set_known_servers(3);
     metrics.packets(Direction::FromServer).count(PacketKind::DialReq);
     metrics.packets(Direction::ToServer).count(PacketKind::DialRsp);

@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use cluster::{Freshness, Lease, Leases, Moment, lease};
-use serve::metrics::ApiCalls;
+use cluster::{ApiError, Freshness, Lease, Leases, Moment, lease};
+use serve::metrics::LeaseCall;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -45,7 +45,7 @@ impl Collector {
     async fn collect(&mut self, began: Instant) {
         let asked = Instant::now();
         let listed = self.leases.list(&self.settings.selector(), Freshness::Latest).await;
-        observe(&self.metrics.lease_lists, asked, listed.as_ref().map(drop));
+        self.observe(LeaseCall::List, asked, listed.as_ref().map(drop));
         let leases = match listed {
             Ok(list) => list.items,
             Err(error) => {
@@ -60,7 +60,7 @@ impl Collector {
         for (name, version) in self.sightings.look(&others, self.settings.clock.now(), began.elapsed()) {
             let asked = Instant::now();
             let deleted = self.leases.delete(&name, Some(&version)).await;
-            observe(&self.metrics.lease_deletes, asked, deleted.as_ref().map(drop));
+            self.observe(LeaseCall::Delete, asked, deleted.as_ref().map(drop));
             match deleted {
                 Ok(()) => {
                     self.metrics.culled_leases.inc();
@@ -71,19 +71,26 @@ impl Collector {
             }
         }
     }
-}
 
-/// Counts a call if the API answered it; what never arrived has no status to count under (as in Go).
-fn observe(calls: &ApiCalls, asked: Instant, result: Result<(), &cluster::ApiError>) {
-    let (status, reason) = match result {
-        Ok(()) => (200, ""),
-        Err(error) => match error.answer() {
-            Some(answer) => answer,
-            None => return,
-        },
-    };
-    calls.count(status, reason);
-    calls.observe(status, asked.elapsed());
+    /// Counts a call under its status; without an answer it has none (as in Go), and is counted by itself.
+    fn observe(&self, call: LeaseCall, asked: Instant, result: Result<(), &ApiError>) {
+        let calls = match call {
+            LeaseCall::Delete => &self.metrics.lease_deletes,
+            LeaseCall::List | LeaseCall::Watch => &self.metrics.lease_lists,
+        };
+        let (status, reason) = match result {
+            Ok(()) => (200, ""),
+            Err(error) => match (error.answer(), error.unanswered()) {
+                (Some(answer), _) => answer,
+                (None, why) => {
+                    why.into_iter().for_each(|why| self.metrics.unanswered.count(call, why));
+                    return;
+                }
+            },
+        };
+        calls.count(status, reason);
+        calls.observe(status, asked.elapsed());
+    }
 }
 
 /// Since when each lease was seen as it is.

@@ -106,6 +106,19 @@ async fn an_outage_is_outlived_without_a_storm() {
     assert_eq!(world.renewed("one"), None);
 }
 
+/// What gets no answer has no status to count under, in Go neither; it shows all the same.
+#[tokio::test]
+async fn calls_without_an_answer_are_counted() {
+    let world = World::new().await;
+    world.api.set_fault("/leases", Fault::Close);
+    let controller = world.start("one");
+    let line = "lease_calls_unanswered_total{call=\"list\",reason=\"unreachable\"} ";
+    world.wait("a count", |world| world.exposition.scrape().contains(line)).await;
+    assert!(!world.exposition.scrape().contains("lease_list_total"));
+    world.api.heal();
+    controller.stop().await;
+}
+
 /// In two minutes of the real pace: at most 8 renewals and 8 lists (and the first read).
 #[tokio::test]
 async fn requests_are_few() {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serve::metrics::{
     ApiCalls, Certificates, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy,
-    Registry, Resets, Segment, StreamErrors, StreamPackets,
+    Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
 use transport::tls::OddPkiObserver;
 use transport::wire::Code;
@@ -89,6 +89,8 @@ pub struct Families {
     pub lease_lists: ApiCalls,
     /// `lease_delete_total` and `lease_delete_latency_seconds`.
     pub lease_deletes: ApiCalls,
+    /// `lease_calls_unanswered_total` (ours).
+    pub unanswered: Unanswered,
     /// `certificate_*` (ours).
     pub certificates: Certificates,
     /// `pending_backend_dials`; moved by the dialler's own guard, see `observers`.
@@ -167,6 +169,7 @@ impl Metrics {
                 ("lease_delete_total", "Deletions of expired leases, by HTTP status and reason"),
                 ("lease_delete_latency_seconds", "Seconds that deletions of leases took"),
             ),
+            unanswered: Unanswered::register(r),
             ready_backends: gauges(r, "ready_backends", "What a strategy can choose from, by strategy"),
             ready_backend_connections: gauge(
                 r,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serve::metrics::{Exposition, Held};
+use serve::metrics::{Exposition, Held, LeaseCall};
 use transport::tls::OddPki;
 use tunnel::{Cause, Dropped};
 
@@ -51,6 +51,7 @@ const OURS: &[Family] = &[
     ("certificate_reloads_total", "counter", &["result", "side"], &[]),
     ("connection_resets_total", "counter", &["reason"], &[]),
     ("dropped_packets_total", "counter", &["reason"], &[]),
+    ("lease_calls_unanswered_total", "counter", &["call", "reason"], &[]),
     ("odd_certificates_total", "counter", &["reason"], &[]),
     ("queued_bytes", "gauge", &[], &[]),
     ("queued_bytes_limit", "gauge", &[], &[]),
@@ -103,6 +104,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.lease_lists.observe(200, Duration::from_millis(1));
     metrics.lease_deletes.count(409, "Conflict");
     metrics.lease_deletes.observe(409, Duration::from_millis(1));
+    metrics.unanswered.count(LeaseCall::Delete, "timeout");
     metrics.set_agent_auth_mode(AgentAuthMode::None);
     metrics.odd_certificates()(OddPki::CaAsLeaf);
     metrics.certificates.loaded("agents", 1);

@@ -83,6 +83,19 @@ impl ApiError {
         }
     }
 
+    /// Why there was no answer to count, in a word for metrics; `None` if [`Self::answer`] has one.
+    pub fn unanswered(&self) -> Option<&'static str> {
+        match self {
+            Self::Status { .. } => None,
+            Self::Unreachable { .. } => Some("unreachable"),
+            Self::Timeout { .. } => Some("timeout"),
+            Self::Throttled { .. } => Some("throttled"),
+            Self::Answer(_) => Some("nonsense"),
+            Self::Credentials(_) => Some("credentials"),
+            Self::Tls(_) => Some("tls"),
+        }
+    }
+
     /// Whether the API answered with this status.
     pub fn is(&self, status: u16) -> bool {
         matches!(self, Self::Status { code, .. } if *code == status)

@@ -57,6 +57,47 @@ impl Reason {
 
 crate::label!(Reason in "reason");
 
+/// What was asked of the Kubernetes API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseCall {
+    /// A list of leases.
+    List,
+    /// A watch, until it began.
+    Watch,
+    /// The deletion of a lease.
+    Delete,
+}
+
+impl LeaseCall {
+    fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+crate::label!(LeaseCall in "call");
+
+/// `lease_calls_unanswered_total` {call, reason} (ours): what has no HTTP status to count under. Go's families leave such
+/// calls out, so that an API that cannot be reached at all would not show.
+#[derive(Debug, Clone)]
+pub struct Unanswered(CountBy<(LeaseCall, Reason)>);
+
+impl Unanswered {
+    /// Registers the family; it appears with the first such call.
+    pub fn register(registry: &mut Registry) -> Self {
+        let help = "Calls about leases that the Kubernetes API did not answer, by call and reason";
+        Self(CountBy::register(registry, "lease_calls_unanswered_total", help))
+    }
+
+    /// One call.
+    pub fn count(&self, call: LeaseCall, reason: &'static str) {
+        self.0.count((call, Reason(reason)));
+    }
+}
+
 /// One kind of call: a counter {status, reason} and a histogram {status}, both from the first call on.
 #[derive(Debug, Clone)]
 pub struct ApiCalls {

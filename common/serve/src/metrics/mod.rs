@@ -22,7 +22,7 @@ pub use prometheus_client::metrics::family::Family;
 pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::registry::Registry;
 
-pub use api::ApiCalls;
+pub use api::{ApiCalls, LeaseCall, Unanswered};
 pub use by::{CountBy, Labels, LiveBy};
 pub use certificates::Certificates;
 pub use gauge::{Held, Holdings, Live, LiveGuard};
