@@ -191,18 +191,20 @@ async fn an_agent_reconnects_before_its_certificate_expires() -> Result<()> {
     pair.agent().wait_metric("open_server_connections", &[], 1.0).await?;
     pair.pki.replace(&[("agent.crt", &newer.cert), ("agent.key", &newer.key)])?;
     // Both streams live: the first for its connection, the second for dials from now on.
-    pair.agent().wait_metric("open_server_connections", &[], 2.0).await?;
+    pair.agent().wait_metric("retiring_server_connections", &[], 1.0).await?;
+    ensure!(pair.agent().metric("open_server_connections", &[]).await? == 1.0, "there is one server");
     let drained = [("segment", "from_agent"), ("packet_type", "DRAIN")];
     pair.server().wait_metric("stream_packets_total", &drained, 1.0).await?;
     for _ in 0..20 {
         works(pair.frontend(), &endpoint.target()).await?;
     }
     let mut conn = echo(conn, Payload::new(2, 1_000_000)).await?;
-    pair.agent().wait_metric("open_server_connections", &[], 2.0).await?;
+    pair.agent().wait_metric("retiring_server_connections", &[], 1.0).await?;
     conn.shutdown().await?;
     expect_end(&mut conn).await?;
     drop(conn);
-    pair.agent().wait_metric("open_server_connections", &[], 1.0).await?;
+    pair.agent().wait_metric("retiring_server_connections", &[], 0.0).await?;
+    ensure!(pair.agent().metric("open_server_connections", &[]).await? == 1.0, "and still is");
     let (at, now) =
         ("certificate_expiry_timestamp_seconds", rustls::pki_types::UnixTime::now().as_secs() as f64);
     let expiry = pair.agent().metric(at, &[("file", "agent-cert")]).await?;

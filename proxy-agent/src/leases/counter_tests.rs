@@ -227,7 +227,11 @@ async fn calls_without_an_answer_are_counted() {
     world.api.set_fault("/leases", Fault::Close);
     let mut counted = world.count();
     let line = "lease_calls_unanswered_total{call=\"list\",reason=\"unreachable\"} ";
-    assert!(world.api.wait(|_| world.exposition.scrape().contains(line)).await, "{}", world.exposition.scrape());
+    assert!(
+        world.api.wait(|_| world.exposition.scrape().contains(line)).await,
+        "{}",
+        world.exposition.scrape()
+    );
     assert!(!world.exposition.scrape().contains("lease_lists_total"));
     world.api.heal();
     becomes(&mut counted, 1).await;

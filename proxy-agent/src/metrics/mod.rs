@@ -46,8 +46,11 @@ impl Deref for Metrics {
 /// The families, by what they measure.
 #[derive(Debug)]
 pub struct Families {
-    /// `open_server_connections`: streams to server replicas.
+    /// `open_server_connections`: servers with a stream that takes dials, as in Go. Never above
+    /// `known_server_count` because of a stream that another took the place of.
     pub server_connections: Live,
+    /// `retiring_server_connections` (ours): streams that another took the place of.
+    pub retiring_connections: Live,
     /// `open_endpoint_connections`.
     pub endpoint_connections: Live,
     /// `dial_duration_seconds`: dials of endpoints; successes only.
@@ -89,7 +92,12 @@ impl Metrics {
             server_connections: Live::register(
                 r,
                 "open_server_connections",
-                "Open streams to server replicas",
+                "Server replicas with an open stream",
+            ),
+            retiring_connections: Live::register(
+                r,
+                "retiring_server_connections",
+                "Streams to server replicas that another took the place of, until their connections have ended",
             ),
             endpoint_connections: Live::register(
                 r,

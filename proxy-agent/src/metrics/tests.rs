@@ -31,6 +31,7 @@ fn golden() {
     metrics.dial_failures.count(DialFailureReason::Timeout);
     metrics.dial_failures.count(DialFailureReason::Unknown);
     drop(metrics.server_connections.enter());
+    drop(metrics.retiring_connections.enter());
     let endpoints = [metrics.endpoint_connections.enter(), metrics.endpoint_connections.enter()];
     metrics.lease_lists.count(200, "");
     metrics.lease_lists.observe(200, Duration::from_secs(4));

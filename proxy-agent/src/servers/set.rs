@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use relay::LinkEnd;
 use serve::logs::Peer;
+use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -57,6 +58,7 @@ struct Replaceable {
     drain: CancellationToken,
     retire: CancellationToken,
     shown: Option<Shown>,
+    _open: LiveGuard,
 }
 
 /// The set of streams to servers.
@@ -72,6 +74,8 @@ pub struct ClientSet<C: Connector, L> {
     kept: HashMap<Id, (StreamId, Arc<str>)>,
     /// What is needed to replace a stream.
     replaceable: HashMap<StreamId, Replaceable>,
+    /// Streams that another took the place of.
+    retiring: HashMap<StreamId, LiveGuard>,
     suspicions: (mpsc::UnboundedSender<Suspicion>, mpsc::UnboundedReceiver<Suspicion>),
     /// Seconds of Unix time.
     clock: fn() -> i64,
@@ -101,6 +105,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             running: JoinSet::new(),
             kept: HashMap::new(),
             replaceable: HashMap::new(),
+            retiring: HashMap::new(),
             suspicions: mpsc::unbounded_channel(),
             clock: unix_now,
             closing: JoinSet::new(),
@@ -216,11 +221,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         match self.machine.connected(now, &server_id, server_count) {
             Verdict::Replace(id, old) => {
                 tracing::info!(server_id = %Peer(&server_id), "another stream takes a stream's place");
-                if let Some(old) = self.replaceable.remove(&old) {
-                    old.retire.cancel();
-                    old.drain.cancel();
-                }
+                // Counted until the other one is.
+                let replaced = self.replaceable.remove(&old);
                 self.keep(id, server_id, stream, shown, drain, stop);
+                if let Some(replaced) = replaced {
+                    self.retiring.insert(old, self.metrics.retiring_connections.enter());
+                    replaced.retire.cancel();
+                    replaced.drain.cancel();
+                }
             }
             Verdict::Keep(id) => {
                 tracing::info!(
@@ -250,7 +258,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     ) {
         let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
         let (drain, retire) = (drain.child_token(), CancellationToken::new());
-        self.replaceable.insert(id, Replaceable { drain: drain.clone(), retire: retire.clone(), shown });
+        let open = self.metrics.server_connections.enter();
+        let entry = Replaceable { drain: drain.clone(), retire: retire.clone(), shown, _open: open };
+        self.replaceable.insert(id, entry);
         let suspicions = self.suspicions.0.clone();
         let life = Life {
             drain,
@@ -261,11 +271,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 let _ = suspicions.send((id, suspect));
             }),
         };
-        let open = self.metrics.server_connections.enter();
-        let task = self.running.spawn(async move {
-            let _open = open;
-            links.run(name, stream, life).await
-        });
+        let task = self.running.spawn(async move { links.run(name, stream, life).await });
         self.kept.insert(task.id(), (id, server_id));
     }
 
@@ -274,6 +280,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         // Every task of `running` is in `kept`, and only this takes it out.
         let Some((id, server_id)) = self.kept.remove(&task) else { return };
         self.replaceable.remove(&id);
+        self.retiring.remove(&id);
         self.machine.lost(self.now(), id);
         let server_id = Peer(&server_id);
         match ended {

@@ -270,13 +270,17 @@ async fn a_suspect_stream_is_kept_until_another_is_open() {
     (life.suspect)(true);
     opened(&rig, 2).await;
     assert_eq!(retired(&rig), [true, false]);
-    assert_eq!(rig.metrics.server_connections.count(), 2, "the first goes on until nothing is left in it");
-    assert_eq!(rig.servers.borrow().open, 1, "to one server");
+    assert_eq!(rig.metrics.retiring_connections.count(), 1, "the first goes on until nothing is left in it");
+    assert_eq!(rig.metrics.server_connections.count(), 1, "one server");
+    assert_eq!(rig.servers.borrow().open, 1);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 4, "and then rests");
     (life.suspect)(true);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 4, "a retired stream needs no successor");
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
