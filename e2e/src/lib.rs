@@ -7,6 +7,7 @@
 
 pub mod balancer;
 pub mod bench;
+pub mod cases;
 pub mod endpoints;
 pub mod exchange;
 pub mod figures;

@@ -16,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::exchange::{echo, expect_end};
 use crate::frontend::{Conn, Frontend};
+use crate::pair::Pair;
 use crate::payload::Payload;
 use tokio::io::AsyncWriteExt;
 
@@ -41,6 +42,11 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// All of a pair's, up.
+    pub fn all_of(pair: &Pair) -> Vec<Self> {
+        pair.servers.iter().map(|server| Self::new(server.frontend.clone())).collect()
+    }
+
     /// One that is up.
     pub fn new(frontend: Frontend) -> Self {
         Self { frontend, up: Arc::new(RwLock::new(true)) }

@@ -27,8 +27,7 @@ pub async fn restart_all_under_load(plan: &Plan, rounds: usize) -> Result<Report
         .start()
         .await?;
     let endpoint = Endpoint::echo().await?;
-    let replicas: Vec<Replica> =
-        pair.servers.iter().map(|server| Replica::new(server.frontend.clone())).collect();
+    let replicas = Replica::all_of(&pair);
     let events = async {
         for _ in 0..rounds {
             for (number, replica) in replicas.iter().enumerate() {

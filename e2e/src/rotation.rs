@@ -30,8 +30,7 @@ pub async fn rotate_under_load(plan: &Plan, rotations: usize, apart: Duration) -
         .start()
         .await?;
     let endpoint = Endpoint::echo().await?;
-    let replicas: Vec<Replica> =
-        pair.servers.iter().map(|server| Replica::new(server.frontend.clone())).collect();
+    let replicas = Replica::all_of(&pair);
     let events = async {
         for rotation in 1..=rotations {
             if rotation % BAD_EVERY == 0 {

@@ -5,6 +5,7 @@ mod authority;
 mod packets;
 mod server;
 mod stream;
+mod token;
 
 pub use self::agent::{AgentMeta, WildAgent};
 pub use self::authority::{Authority, dial_with_authority};
@@ -13,3 +14,4 @@ pub use self::packets::{
 };
 pub use self::server::{WildLink, WildServer};
 pub use self::stream::{PacketStream, channel};
+pub use self::token::{connect_with_token, refused};

@@ -9,7 +9,7 @@ use e2e::exchange::{echo, works};
 use e2e::payload::Payload;
 use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until};
-use e2e::wild::{AgentMeta, WildAgent};
+use e2e::wild::connect_with_token;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -61,10 +61,7 @@ pub(crate) async fn a_standstill_of_the_api_changes_nothing(world: Arc<World>) -
     let pid = world.cluster.apiserver().process.pid();
     until("a standstill", DEADLINE, || async { stands_still(pid).then_some(()) }).await?;
     let began = Instant::now();
-    let connect = async |token: &str| {
-        let meta = AgentMeta::new("late", "").with("authorization", &format!("Bearer {token}"));
-        WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await
-    };
+    let connect = async |token: &str| connect_with_token(&pair, "late", "", token).await;
     drop(connect(&known).await??);
     let refused = connect(&new).await?.err().map(|status| status.code());
     assert_eq!(refused, Some(Code::Unavailable), "after {:?}", began.elapsed());

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
-use e2e::pair::Pair;
 use e2e::wait::until;
-use e2e::wild::{AgentMeta, WildAgent};
+use e2e::wild::{connect_with_token, refused};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
@@ -21,23 +20,6 @@ use tonic::Code;
 use crate::world::World;
 
 const UUID: &str = "f3b2a1c0-1d2e-4f50-8a6b-7c8d9e0f1a2b";
-
-async fn connect(
-    pair: &Pair,
-    id: &str,
-    identifiers: &str,
-    token: &str,
-) -> Result<Result<WildAgent, tonic::Status>> {
-    let meta = AgentMeta::new(id, identifiers).with("authorization", &format!("Bearer {token}"));
-    WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await
-}
-
-async fn refused(pair: &Pair, token: &str) -> Result<tonic::Status> {
-    match connect(pair, UUID, "", token).await? {
-        Ok(_) => bail!("the agent was let in"),
-        Err(status) => Ok(status),
-    }
-}
 
 pub(crate) async fn a_bound_token_lets_its_agent_in(world: Arc<World>) -> Result<()> {
     let installation = world.install("bound").await?;
@@ -67,7 +49,7 @@ pub(crate) async fn other_tokens_do_not(world: Arc<World>) -> Result<()> {
         (format!("{good}x"), ""),
     ];
     for (token, text) in rows {
-        let status = refused(&pair, &token).await?;
+        let status = refused(connect_with_token(&pair, UUID, "", &token).await?)?;
         assert_eq!(status.code(), Code::Unknown, "{status:?}");
         ensure!(
             status.message().starts_with(prefix) && status.message().contains(text),
@@ -75,7 +57,7 @@ pub(crate) async fn other_tokens_do_not(world: Arc<World>) -> Result<()> {
         );
         println!("        refused: {}", status.message());
     }
-    drop(connect(&pair, UUID, "", &good).await??);
+    drop(connect_with_token(&pair, UUID, "", &good).await??);
     Ok(())
 }
 
@@ -85,11 +67,11 @@ pub(crate) async fn a_revoked_token_does_not(world: Arc<World>) -> Result<()> {
     let setup = installation.with_tokens().await?.server_arg("--token-review-interval=1m");
     let pair = setup.start().await?;
     let token = installation.agent_token("agent", "node-1").await?;
-    let mut live = connect(&pair, UUID, "", &token).await??;
+    let mut live = connect_with_token(&pair, UUID, "", &token).await??;
     installation.kubectl(&["delete", "pod", "agent-node-1", "--grace-period=0", "--force"]).await?;
     // Known for a minute; then the API is asked again, for newcomers and for the stream that lives.
     let status = until("its refusal", Duration::from_secs(100), || async {
-        connect(&pair, UUID, "", &token).await.ok()?.err()
+        connect_with_token(&pair, UUID, "", &token).await.ok()?.err()
     });
     let status = status.await?;
     assert_eq!(status.code(), Code::Unknown, "{status:?}");
@@ -111,11 +93,14 @@ pub(crate) async fn a_thief_takes_no_other_nodes_traffic(world: Arc<World>) -> R
     for (id, identifiers) in
         [("node-1", ""), (UUID, "host=node-1"), (UUID, "ipv4=10.0.0.1"), (UUID, "default-route=true")]
     {
-        let status = connect(&pair, id, identifiers, &stolen).await?.err().context("the thief was let in")?;
+        let status = connect_with_token(&pair, id, identifiers, &stolen)
+            .await?
+            .err()
+            .context("the thief was let in")?;
         assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     }
-    drop(connect(&pair, "node-2", "host=node-2", &stolen).await??);
-    let mut rightful = connect(&pair, "node-1", "host=node-1", &rightful).await??;
+    drop(connect_with_token(&pair, "node-2", "host=node-2", &stolen).await??);
+    let mut rightful = connect_with_token(&pair, "node-1", "host=node-1", &rightful).await??;
     let (asked, dialled) = tokio::join!(rightful.accept(1), pair.frontend().dial("node-1:80"));
     assert_eq!(asked?.address, "node-1:80");
     dialled?;

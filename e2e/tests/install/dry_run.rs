@@ -10,8 +10,8 @@ use crate::pods::{pods, string};
 /// What needs definitions that no plain cluster has.
 const FOREIGN: [&str; 2] = ["monitoring.coreos.com/v1", "cert-manager.io/v1"];
 
-/// Dry-runs all objects of all cases; how many there were.
-pub(crate) async fn every_case(cluster: &Cluster) -> Result<usize> {
+/// Dry-runs all objects of all cases.
+pub(crate) async fn every_case(cluster: &Cluster) -> Result<()> {
     let mut taken = 0;
     for (chart, case) in all_cases()? {
         let mut items: Vec<Value> = objects(chart, &chart.case(&case), &[])?
@@ -26,7 +26,8 @@ pub(crate) async fn every_case(cluster: &Cluster) -> Result<usize> {
         dry_run(cluster, &items).await.with_context(|| format!("{} {case}", chart.name()))?;
     }
     ensure!(taken > 80, "only {taken} objects");
-    Ok(taken)
+    println!("install: kube-apiserver takes {taken} objects of all cases, strictly validated");
+    Ok(())
 }
 
 async fn dry_run(cluster: &Cluster, items: &[Value]) -> Result<()> {

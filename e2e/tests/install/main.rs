@@ -26,35 +26,21 @@ mod release;
 mod tunnel;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use e2e::kube::{Cluster, Tools, enter};
+use anyhow::Context;
+use e2e::cases::Program;
+use e2e::kube::Cluster;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            println!("install: failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run() -> Result<()> {
-    let Some(tools) = Tools::find()? else {
-        println!("install: SKIPPED: set KUBE_TOOLS, or run hack/check charts");
-        return Ok(());
-    };
-    enter().context("the test needs a network namespace of its own")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        let mut cluster = Cluster::start(&tools, &[]).await.context("cannot start the cluster")?;
-        let taken = dry_run::every_case(&cluster).await.context("server-side dry run")?;
-        println!("install: kube-apiserver takes {taken} objects of all cases, strictly validated");
-        dry_run::restricted(&cluster).await.context("the restricted Pod Security Standard")?;
-        println!("install: the agent's and the Deployment's pods pass the restricted Pod Security Standard");
-        tunnel::carries(&tools, &mut cluster).await.context("installed release")?;
-        println!("install: 3 passed, 0 failed");
+    let program = Program { name: "install", step: "charts", total: 3, limit: Duration::from_secs(300) };
+    program.run(async |tools, report| {
+        let mut cluster = Cluster::start(tools, &[]).await.context("cannot start the cluster")?;
+        report
+            .case("kube-apiserver takes all objects, strictly validated", dry_run::every_case(&cluster))
+            .await;
+        report.case("pods pass the restricted Pod Security Standard", dry_run::restricted(&cluster)).await;
+        report.case("an installed release carries", tunnel::carries(tools, &mut cluster)).await;
         Ok(())
     })
 }

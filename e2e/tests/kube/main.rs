@@ -23,65 +23,24 @@ mod runner;
 mod world;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use e2e::kube::{Tools, enter};
+use anyhow::Context;
+use e2e::cases::Program;
 
-use crate::runner::Report;
 use crate::world::{Ground, World};
 
 fn main() -> ExitCode {
-    let filter: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    if std::env::args().any(|arg| arg == "--list") {
-        println!("{}: the cases are printed as they run", runner::total());
-        return ExitCode::SUCCESS;
-    }
-    match run(&filter) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            println!("kube: failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Whether all is well.
-fn run(filter: &[String]) -> Result<bool> {
-    let Some(tools) = Tools::find()? else {
-        println!("kube: SKIPPED all {} cases: set KUBE_TOOLS, or run hack/check kube", runner::total());
-        return Ok(true);
-    };
-    enter().context("the cases need a network namespace of their own")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let report = runtime.block_on(until_stopped(everything(&tools, filter)))?;
-    report.print();
-    if filter.is_empty() && report.failed() == 0 {
-        ensure!(report.passed() == runner::total(), "{} cases ran", report.passed());
-    }
-    Ok(report.failed() == 0)
-}
-
-/// Ends on a signal as well, so that everything that was started is stopped in order.
-async fn until_stopped<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        done = work => done,
-        _ = interrupt.recv() => bail!("interrupted"),
-        _ = terminate.recv() => bail!("terminated"),
-    }
-}
-
-async fn everything(tools: &Tools, filter: &[String]) -> Result<Report> {
-    let mut report = Report::new(filter);
-    let [one, three] = phases::PHASES;
-    let ground = Ground::lay()?;
-    // Servers first: a kube-apiserver that finds none waits longer and longer between its tries.
-    let pairs = one.start(&ground).await.context("cannot start the servers")?;
-    let world = World::start(tools, ground).await.context("cannot start the cluster")?;
-    one.run(&world, pairs, &mut report).await.context("one server each")?;
-    let pairs = three.start(&world.ground).await.context("cannot start three replicas")?;
-    three.run(&world, pairs, &mut report).await.context("three replicas")?;
-    Ok(report)
+    let program =
+        Program { name: "kube", step: "kube", total: runner::total(), limit: Duration::from_secs(180) };
+    program.run(async |tools, report| {
+        let [one, three] = phases::PHASES;
+        let ground = Ground::lay()?;
+        // Servers first: a kube-apiserver that finds none waits longer and longer between its tries.
+        let pairs = one.start(&ground).await.context("cannot start the servers")?;
+        let world = World::start(tools, ground).await.context("cannot start the cluster")?;
+        one.run(&world, pairs, report).await.context("one server each")?;
+        let pairs = three.start(&world.ground).await.context("cannot start three replicas")?;
+        three.run(&world, pairs, report).await.context("three replicas")
+    })
 }

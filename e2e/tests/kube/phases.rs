@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use e2e::cases::Report;
 use e2e::kube::Session;
 use e2e::metrics::{SERVER, Scrape};
 use e2e::pair::{Pair, Setup};
@@ -11,7 +12,7 @@ use e2e::sockets::connections;
 use e2e::wait::{DEADLINE, until, within_limit};
 
 use crate::losses;
-use crate::runner::{AGAIN, Report, WITH_TUNNEL, WITHOUT_AGENT};
+use crate::runner::{self, AGAIN, WITH_TUNNEL, WITHOUT_AGENT};
 use crate::world::{Dials, Ground, Lane, WAYS, World};
 
 /// How soon a call must fail when there is no agent.
@@ -42,26 +43,26 @@ impl Phase {
     /// Runs everything around servers that have no agent yet; stops them at the end.
     pub(crate) async fn run(&self, world: &World, mut pairs: Vec<Pair>, report: &mut Report) -> Result<()> {
         let lanes = world.lanes(self.name).await?;
-        report.run("without an agent", &WITHOUT_AGENT, &lanes).await;
+        runner::run(report, "without an agent", &WITHOUT_AGENT, &lanes).await;
         self.add_agents(&mut pairs).await?;
         let mut before = Vec::new();
         for lane in &lanes {
             before.push(lane.quiet().await?);
         }
-        report.run("with the tunnel", &WITH_TUNNEL, &lanes).await;
+        runner::run(report, "with the tunnel", &WITH_TUNNEL, &lanes).await;
         let name = |step: &str| format!("{}/{step}", self.name);
-        report.step(&name("the egress metrics moved, without a failure"), moved(&lanes, before)).await;
-        report.step(&name("the agents hold the connections"), held(world, &lanes, &pairs)).await;
+        report.case(&name("the egress metrics moved, without a failure"), moved(&lanes, before)).await;
+        report.case(&name("the agents hold the connections"), held(world, &lanes, &pairs)).await;
         report
-            .step(
+            .case(
                 &name("a server that restarts stops its own kube-apiserver alone"),
                 restarted(&lanes, &mut pairs),
             )
             .await;
-        report.step(&name("agents are replaced, and what runs goes on"), replaced(&lanes, &mut pairs)).await;
-        report.step(&name("without its agents everything ends at once"), lost(&lanes, &mut pairs)).await;
-        report.step(&name("with its agents it is whole again"), returned(&mut pairs)).await;
-        report.run("again", &AGAIN, &lanes).await;
+        report.case(&name("agents are replaced, and what runs goes on"), replaced(&lanes, &mut pairs)).await;
+        report.case(&name("without its agents everything ends at once"), lost(&lanes, &mut pairs)).await;
+        report.case(&name("with its agents it is whole again"), returned(&mut pairs)).await;
+        runner::run(report, "again", &AGAIN, &lanes).await;
         Ok(())
     }
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
-use e2e::pair::{Pair, Setup};
+use e2e::pair::Setup;
 use e2e::payload::Payload;
 use e2e::wait::{DEADLINE, until};
-use e2e::wild::{AgentMeta, WildAgent};
+pub(crate) use e2e::wild::connect_with_token as connect;
+use e2e::wild::{AgentMeta, WildAgent, refused};
 use fake_apiserver::{FakeApi, Fault};
 use serde_json::json;
 use tonic::Code;
@@ -62,24 +63,6 @@ impl World {
             .agent_arg("--agent-cert=")
             .agent_arg("--agent-key=")
             .agent_arg(format!("--service-account-token-path={}", path.display())))
-    }
-}
-
-/// Connects as an agent with that token.
-pub(crate) async fn connect(
-    pair: &Pair,
-    id: &str,
-    identifiers: &str,
-    token: &str,
-) -> Result<Result<WildAgent, tonic::Status>> {
-    let meta = AgentMeta::new(id, identifiers).with("authorization", &format!("Bearer {token}"));
-    WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await
-}
-
-fn refused(outcome: Result<WildAgent, tonic::Status>) -> Result<tonic::Status> {
-    match outcome {
-        Ok(_) => anyhow::bail!("the agent was let in"),
-        Err(status) => Ok(status),
     }
 }
 

@@ -1,0 +1,26 @@
+//! An agent that shows a service account's token.
+
+use anyhow::{Result, bail};
+use tonic::Status;
+
+use super::agent::{AgentMeta, WildAgent};
+use crate::pair::Pair;
+
+/// Connects to a pair's first server as an agent with that token; a refusal is the inner error.
+pub async fn connect_with_token(
+    pair: &Pair,
+    id: &str,
+    identifiers: &str,
+    token: &str,
+) -> Result<Result<WildAgent, Status>> {
+    let meta = AgentMeta::new(id, identifiers).with("authorization", &format!("Bearer {token}"));
+    WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await
+}
+
+/// What an agent was told that must have been refused.
+pub fn refused(outcome: Result<WildAgent, Status>) -> Result<Status> {
+    match outcome {
+        Ok(_) => bail!("the agent was let in"),
+        Err(status) => Ok(status),
+    }
+}
