@@ -9,7 +9,7 @@
 {{/* All flags, by name, before extraArgs. */}}
 {{- define "konnectivity-agent.flags" -}}
 {{- $values := .Values -}}
-agent-id: $(POD_NAME)
+agent-id: {{ include "konnectivity-agent.agentID" . }}
 proxy-server-host: {{ $values.proxyServer.host | quote }}
 proxy-server-port: {{ $values.proxyServer.port }}
 {{- with $values.proxyServer.alpnProtos }}

@@ -102,6 +102,14 @@ k8s-app: konnectivity-agent
 {{- $sum -}}
 {{- end -}}
 
+{{/* What agents call themselves. A token vouches for its pod's name; a certificate that agents share for none, and then servers that bind
+identities take a UUID, which nobody else can guess. */}}
+{{- define "konnectivity-agent.agentID" -}}
+{{- $kind := .Values.agentID -}}
+{{- if eq $kind "auto" -}}{{- $kind = ternary "pod-name" "pod-uid" (eq .Values.auth.mode "token") -}}{{- end -}}
+{{- ternary "$(POD_NAME)" "$(POD_UID)" (eq $kind "pod-name") -}}
+{{- end -}}
+
 {{/* Whether the servers' user gets the right to review tokens: servers that know agents by certificate need none. */}}
 {{- define "konnectivity-agent.delegatesReviews" -}}
 {{- if and .Values.rbac.create .Values.rbac.serverAuthDelegator (eq .Values.auth.mode "token") -}}true{{- end -}}

@@ -83,6 +83,12 @@ spec:
       valueFrom:
         fieldRef:
           fieldPath: metadata.name
+    {{- if contains "POD_UID" (include "konnectivity-agent.agentID" .) }}
+    - name: POD_UID
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.uid
+    {{- end }}
     {{- range $name, $field := include "konnectivity-agent.identifierVariables" . | fromYaml }}
     - name: {{ $name }}
       valueFrom:

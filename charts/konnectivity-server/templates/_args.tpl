@@ -40,6 +40,12 @@ v: {{ $values.logging.verbosity }}
 require-agent-auth: true
 readiness-policy: {{ $values.readinessPolicy }}
 agent-identity-binding: {{ $values.agentAuth.identityBinding | quote }}
+{{- with $values.agentAuth.defaultRouteAllowedNames }}
+default-route-allowed-names: {{ join "," . | quote }}
+{{- end }}
+{{- if $values.agentAuth.sourceAddress }}
+agent-identity-source-address: true
+{{- end }}
 {{- with $values.agentAuth.allowedNames }}
 agent-allowed-names: {{ join "," . | quote }}
 {{- end }}

@@ -25,11 +25,34 @@
 {{- if and $values.agentAuth.allowedNames (eq $values.agentAuth.mode "token") -}}
 {{- fail "agentAuth.allowedNames are names of certificates, but agentAuth.mode is token: drop them, the account is named by agentAuth.serviceAccount" -}}
 {{- end -}}
+{{- include "konnectivity-server.checkIdentity" . -}}
 {{- include "konnectivity-server.checkTls" . -}}
 {{- include "konnectivity-server.checkHost" . -}}
 {{- include "konnectivity-server.checkPorts" . -}}
 {{- include "konnectivity-server.checkService" . -}}
 {{- include "konnectivity-server.checkTimes" . -}}
+{{- end -}}
+
+{{/* What agents may claim, and can prove. */}}
+{{- define "konnectivity-server.checkIdentity" -}}
+{{- $values := .Values -}}
+{{- $auth := $values.agentAuth -}}
+{{- $enforce := eq $auth.identityBinding "enforce" -}}
+{{- if and (not $values.ownFlags) (or $enforce $auth.sourceAddress) -}}
+{{- fail "agentAuth.identityBinding=enforce and agentAuth.sourceAddress are flags that Go's server does not have, so that agents could claim anything: set ownFlags=true, or identityBinding=log and sourceAddress=false" -}}
+{{- end -}}
+{{- if and $enforce (has "defaultRoute" $values.proxyStrategies) (not $auth.defaultRouteAllowedNames) -}}
+{{- fail (printf "agentAuth.identityBinding is enforce and proxyStrategies has defaultRoute, but agentAuth.defaultRouteAllowedNames is empty, so that every agent with default-route=true would be refused: name %s, or drop defaultRoute" (ternary (printf "system:serviceaccount:%s:%s" $auth.namespace $auth.serviceAccount) "a name in the agents' certificate" (eq $auth.mode "token"))) -}}
+{{- end -}}
+{{- if and $auth.defaultRouteAllowedNames (not $enforce) -}}
+{{- fail (printf "agentAuth.defaultRouteAllowedNames refuses nobody while agentAuth.identityBinding is %s: set identityBinding=enforce, or drop the names" $auth.identityBinding) -}}
+{{- end -}}
+{{- if and $enforce (has "destHost" $values.proxyStrategies) (eq $auth.mode "mtls") (not $auth.sourceAddress) -}}
+{{- fail "agentAuth.identityBinding is enforce, proxyStrategies has destHost and agentAuth.mode is mtls: the certificate that agents share names no node, so that each of them would be refused, set agentAuth.mode=token, or agentAuth.sourceAddress=true where nothing translates addresses between agents and servers" -}}
+{{- end -}}
+{{- if and $auth.sourceAddress (include "konnectivity-server.hasService" .) (ne $values.service.type "ClusterIP") (ne $values.service.externalTrafficPolicy "Local") -}}
+{{- fail (printf "agentAuth.sourceAddress=true behind service.type %s: nodes translate addresses, so that any agent could take another node's traffic, set service.externalTrafficPolicy=Local, or sourceAddress=false" $values.service.type) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* How many of the ways to give a pair are used. */}}

@@ -63,18 +63,39 @@ spec:
     {{- end }}
 {{- end -}}
 
+{{/* What agents are to say of themselves. With enforce that is what their token or the connection's own address proves. */}}
+{{- define "konnectivity-server.agentIdentifiers" -}}
+{{- $auth := .Values.agentAuth -}}
+{{- $free := ne $auth.identityBinding "enforce" -}}
+{{- $identifiers := list -}}
+{{- if has "destHost" .Values.proxyStrategies -}}
+{{- if or $free $auth.sourceAddress -}}{{- $identifiers = append $identifiers "ipv4=$(HOST_IP)" -}}{{- end -}}
+{{- if or $free (eq $auth.mode "token") -}}{{- $identifiers = append $identifiers "host=$(NODE_NAME)" -}}{{- end -}}
+{{- end -}}
+{{- if has "defaultRoute" .Values.proxyStrategies -}}{{- $identifiers = append $identifiers "default-route=true" -}}{{- end -}}
+{{- join "&" $identifiers -}}
+{{- end -}}
+
 {{/* Values of the chart konnectivity-agent that match these. */}}
 {{- define "konnectivity-server.agentValues" -}}
 {{- $values := .Values -}}
 {{- $node := has "destHost" $values.proxyStrategies -}}
+{{- $identifiers := include "konnectivity-server.agentIdentifiers" . -}}
 image:
   registry: {{ $values.image.registry | quote }}
 fullnameOverride: {{ $values.agentAuth.serviceAccount }}
 {{- if $node }}
 kind: DaemonSet
-agentIdentifiers: ipv4=$(HOST_IP)&host=$(NODE_NAME){{ if has "defaultRoute" $values.proxyStrategies }}&default-route=true{{ end }}
-{{- else if has "defaultRoute" $values.proxyStrategies }}
-agentIdentifiers: default-route=true
+{{- if $values.agentAuth.sourceAddress }}
+# What vouches for an agent's address is that it comes from there: it must be the node's.
+hostNetwork: true
+{{- if not $values.agentListener.externalHost }}
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with $identifiers }}
+agentIdentifiers: {{ . }}
 {{- end }}
 proxyServer:
   host: {{ include "konnectivity-server.externalHost" . | quote }}

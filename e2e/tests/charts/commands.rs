@@ -1,7 +1,7 @@
 //! The rendered command lines in the real programs: every case starts, its probes succeed, its servers and the agents
 //! that its own values ask for find each other, and bytes go through. No argument is written here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use e2e::endpoints::Endpoint;
@@ -9,7 +9,8 @@ use e2e::exchange::works;
 use e2e::frontend::{Frontend, Mode, Place};
 use e2e::pki::Pki;
 use e2e::ports::Lease;
-use serde_json::Value;
+use fake_apiserver::FakeApi;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::helm::{Chart, all_cases, objects};
@@ -129,11 +130,29 @@ fn agent(node: &Kubelet, server: &Server, folder: &Path) -> Result<(Running, Por
     Ok((node.run(&program(&objects)?, "agent-0")?, ports))
 }
 
+/// A cluster that knows the agents' token as kube-apiserver does, and a kubeconfig for it.
+async fn api(folder: &Path) -> Result<(FakeApi, PathBuf)> {
+    let api = FakeApi::start().await?;
+    let user = json!({
+        "username": "system:serviceaccount:kube-system:konnectivity-agent",
+        "extra": {
+            "authentication.kubernetes.io/node-name": ["node-1"],
+            "authentication.kubernetes.io/pod-name": ["agent-0"],
+        },
+    });
+    let audiences = ["system:konnectivity-server"];
+    api.set_review("a-token", json!({ "authenticated": true, "user": user, "audiences": audiences }));
+    let kubeconfig = api.kubeconfig(folder, "{token: servers}")?;
+    Ok((api, kubeconfig))
+}
+
 /// A server of the case and its agent become ready, and a connection through both carries bytes.
 async fn carries(case: &str, more: &[&str]) -> Result<()> {
     let folder = TempDir::new()?;
     let pki = Pki::create(folder.path())?;
-    let node = node(&pki)?;
+    let mut node = node(&pki)?;
+    let api = api(folder.path()).await?;
+    node.keep("Secret", "agents-cluster", &[("kubeconfig", &api.1)])?;
     let mut server = server(&node, &pki, case, more)?;
     server.running.wait_probe("startupProbe").await?;
     server.running.wait_probe("livenessProbe").await?;
@@ -153,6 +172,23 @@ const BY_CERTIFICATE: [&str; 2] =
 #[tokio::test]
 async fn a_deployment_behind_a_service_carries() -> Result<()> {
     carries("deployment", &[]).await
+}
+
+#[tokio::test]
+async fn what_agents_are_told_to_claim_is_taken_under_enforcement_by_token() -> Result<()> {
+    carries("enforce", &[]).await?;
+    carries("enforce", &["agentAuth.sourceAddress=false", "service.externalTrafficPolicy="]).await
+}
+
+#[tokio::test]
+async fn what_agents_are_told_to_claim_is_taken_under_enforcement_by_certificate() -> Result<()> {
+    let enforce = [
+        "agentAuth.identityBinding=enforce",
+        "agentAuth.sourceAddress=true",
+        "agentAuth.defaultRouteAllowedNames={localhost}",
+        "service.externalTrafficPolicy=Local",
+    ];
+    carries("deployment", &enforce).await
 }
 
 #[tokio::test]
@@ -211,6 +247,8 @@ fn the_defaults_of_own_flags_are_the_safe_ones() -> Result<()> {
             "drain-timeout",
             "readiness-policy",
             "agent-identity-binding",
+            "agent-identity-source-address",
+            "default-route-allowed-names",
             "min-ready-servers",
         ] {
             ensure!(flag(&pod, own)?.is_empty(), "Go's image gets --{own}");

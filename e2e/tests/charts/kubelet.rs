@@ -239,6 +239,7 @@ fn environment(container: &Value, pod: &str) -> Result<Vec<(String, String)>> {
         let value = match string(entry, "/valueFrom/fieldRef/fieldPath") {
             "" => string(entry, "/value"),
             "metadata.name" => pod,
+            "metadata.uid" => "3c1f2a4e-7b6d-4e0f-9a51-8d2c4b6e0f13",
             "spec.nodeName" => "node-1",
             "status.hostIP" | "status.podIP" => "127.0.0.1",
             other => bail!("the field {other} is not known here"),

@@ -111,6 +111,19 @@ const SERVER: &[Refusal] = &[
         "prepare them for that user and set hostPathsPrepared=true",
     ),
     ("uds-daemonset", &["podSecurityContext.runAsNonRoot=true"], "which kubelet refuses"),
+    ("go-image", &["agentAuth.identityBinding=enforce"], "so that agents could claim anything"),
+    (
+        "enforce",
+        &["agentAuth.defaultRouteAllowedNames=null"],
+        "system:serviceaccount:kube-system:konnectivity-agent",
+    ),
+    ("enforce", &["agentAuth.identityBinding=log"], "refuses nobody while agentAuth.identityBinding is log"),
+    (
+        "deployment",
+        &["agentAuth.identityBinding=enforce", "agentAuth.defaultRouteAllowedNames={a}"],
+        "the certificate that agents share names no node",
+    ),
+    ("enforce", &["service.externalTrafficPolicy="], "nodes translate addresses"),
     (
         "static-pod",
         &[

@@ -52,6 +52,18 @@ pub(crate) async fn template(cluster: &Cluster, kind: &str, name: &str) -> Resul
     pods(&[object])?.pop().context("a pod template")
 }
 
+/// A token as kubelet asks for one: bound to the pod, which exists.
+async fn pod_token(cluster: &Cluster, account: &str, audience: &str, pod: &str) -> Result<String> {
+    let bound = format!("--bound-object-name={pod}");
+    let mut args =
+        vec!["create", "token", account, "--namespace", NAMESPACE, "--bound-object-kind=Pod", &bound];
+    let audience = format!("--audience={audience}");
+    if audience != "--audience=" {
+        args.push(&audience);
+    }
+    cluster.kubectl().ok(&args).await
+}
+
 /// Runs a pod: its Secrets, ConfigMaps and tokens are fetched from the API.
 pub(crate) async fn run(
     cluster: &Cluster,
@@ -64,11 +76,7 @@ pub(crate) async fn run(
     for source in list(&pod.spec, "/volumes").iter().flat_map(|volume| list(volume, "/projected/sources")) {
         if let Some(token) = source.get("serviceAccountToken") {
             let audience = string(token, "/audience");
-            let content = match audience {
-                "" => cluster.kubectl().ok(&["create", "token", account, "--namespace", NAMESPACE]).await?,
-                audience => cluster.kubectl().token(NAMESPACE, account, audience).await?,
-            };
-            kubelet.token(audience, content.trim());
+            kubelet.token(audience, pod_token(cluster, account, audience, name).await?.trim());
         }
         for (field, kind) in [("secret", "Secret"), ("configMap", "ConfigMap")] {
             let kept = string(source, &format!("/{field}/name"));

@@ -87,6 +87,8 @@ async fn server(
         format!("ports.admin={}", ports[2].port()),
         "agentListener.externalHost=127.0.0.1".into(),
         format!("agentListener.externalPort={}", ports[0].port()),
+        // The agent's id is its pod's name, for which its token vouches.
+        "agentAuth.identityBinding=enforce".into(),
     ];
     let notes = install(cluster, Chart::Server, &Chart::Server.case("uds-nonroot"), &sets).await?;
     for said in [
@@ -118,9 +120,8 @@ async fn agent(
     let notes = install(cluster, Chart::Agent, &values, &sets).await?;
     ensure!(notes.contains("--agent-service-account=konnectivity-agent"), "notes: {notes}");
     let pod = template(cluster, "deployment", "konnectivity-agent").await?;
-    let running = run(cluster, &pod, "konnectivity-agent-x", api).await?;
     publish(cluster, &pod, "konnectivity-agent-x").await?;
-    Ok(running)
+    run(cluster, &pod, "konnectivity-agent-x", api).await
 }
 
 /// The object of a pod that runs here, as controllers and kubelet would write it.
