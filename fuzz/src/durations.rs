@@ -1,0 +1,67 @@
+//! The values of flags in Go's syntax, and command lines: a value that is taken reads the same when it is written out
+//! again, and whatever is refused is refused in words.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use flags::go::{boolean, float, integer, list};
+use flags::{Exit, FlagSet, GoDuration, List};
+
+/// Values, and the same bytes as a command line whose words end with a line feed.
+pub fn durations(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        values(text);
+    }
+    command_line(data);
+}
+
+fn values(text: &str) {
+    match text.parse::<GoDuration>() {
+        Ok(duration) => assert_eq!(duration.to_string().parse(), Ok(duration), "{text:?}"),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    if let Ok(number) = integer::signed(text) {
+        assert_eq!(integer::signed(&number.to_string()), Ok(number), "{text:?}");
+    }
+    if let Ok(number) = integer::unsigned(text) {
+        assert_eq!(integer::unsigned(&number.to_string()), Ok(number), "{text:?}");
+    }
+    if let Ok(number) = integer::decimal(text) {
+        assert_eq!(integer::signed(&number.to_string()), Ok(number), "{text:?}");
+    }
+    if let Ok(level) = integer::level(text) {
+        assert_eq!(integer::level(&level.to_string()), Ok(level), "{text:?}");
+    }
+    if let Ok(number) = float::parse(text)
+        && !number.is_nan()
+    {
+        assert_eq!(float::parse(&number.to_string()), Ok(number), "{text:?}");
+    }
+    if let Ok(truth) = boolean::parse(text) {
+        assert_eq!(boolean::parse(&truth.to_string()), Ok(truth), "{text:?}");
+    }
+    if let Ok(items) = list::parse(text) {
+        let simple = |item: &String| !item.is_empty() && !item.contains(['"', ',', '\r', '\n', ' ', '\t']);
+        if items.iter().all(simple) && !items.is_empty() {
+            assert_eq!(list::parse(&items.join(",")), Ok(items), "{text:?}");
+        }
+    }
+}
+
+fn command_line(data: &[u8]) {
+    let (mut text, mut number, mut truth) = (String::new(), 0_i64, false);
+    let (mut time, mut items) = (GoDuration::ZERO, List::default());
+    let mut set = FlagSet::new("program", "v0", "a program.");
+    set.add("text", &mut text, "A text.");
+    set.add("number", &mut number, "A number.").letter('n');
+    set.add("truth", &mut truth, "A truth.").letter('t');
+    set.add("time", &mut time, "A time.").old_name("duration").deprecated("use --text");
+    set.add("items", &mut items, "A list.").no_effect("none is known");
+    let words = data.split(|byte| *byte == b'\n').map(|word| OsString::from_vec(word.to_vec()));
+    match set.read(std::iter::once("program".into()).chain(words)) {
+        Ok(notices) => {
+            assert!(notices.iter().all(|notice| notice.starts_with("--") && !notice.contains('\n')))
+        }
+        Err(Exit { stdout, stderr, .. }) => assert_ne!(stdout.is_empty(), stderr.is_empty()),
+    }
+}

@@ -1,0 +1,148 @@
+//! A gRPC stream: a server's connection is fed with one request whose DATA frames are cut as the input says, and gives
+//! the same messages as a reader that has all bytes at once. What is no message ends the stream with a status.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use transport::wire::{Incoming, ServerSettings, Wire, WireError, WireStream, decode, serve_connection};
+
+use crate::input::Input;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// SETTINGS without a setting.
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+/// `:method POST`, `:scheme http`, `:path /`, `:authority a`, `te trailers`, `content-type application/grpc`.
+const REQUEST: &[u8] = b"\x83\x86\x84\x01\x01a\x00\x02te\x08trailers\x00\x0ccontent-type\x10application/grpc";
+/// Below the window, so that no frame is held back.
+const MOST: usize = 64 << 10;
+
+/// Frames: a length of one byte and so many bytes, again and again.
+pub fn grpc(data: &[u8]) {
+    let mut input = Input::new(&data[..data.len().min(MOST)]);
+    let mut wire = [PREFACE, &SETTINGS, &frame(1, 4, REQUEST)].concat();
+    let mut body = Vec::new();
+    while !input.is_empty() {
+        let length = usize::from(input.byte());
+        let part = input.take(length);
+        body.extend_from_slice(part);
+        let end = u8::from(input.is_empty());
+        wire.extend(frame(0, end, part));
+    }
+    if body.is_empty() && data.is_empty() {
+        wire.extend(frame(0, 1, &[]));
+    }
+    let (messages, good) = expected(&body);
+    let (got, error) = served(wire);
+    assert_eq!(got, messages, "other messages than those sent");
+    assert_eq!(error.is_none(), good, "{error:?}");
+}
+
+fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let length = payload.len() as u32;
+    [&length.to_be_bytes()[1..], &[kind, flags], &1u32.to_be_bytes(), payload].concat()
+}
+
+/// What the bytes say, and whether they end where a message does.
+fn expected(mut body: &[u8]) -> (Vec<Incoming>, bool) {
+    let mut messages = Vec::new();
+    while let Some((&[flag, a, b, c, d], rest)) = body.split_first_chunk::<5>() {
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if flag != 0 || rest.len() < length {
+            return (messages, false);
+        }
+        let (message, rest) = rest.split_at(length);
+        messages.push(decode(&Bytes::copy_from_slice(message)));
+        body = rest;
+    }
+    (messages, body.is_empty())
+}
+
+/// What the stream gives, and the error that it ends with.
+fn served(wire: Vec<u8>) -> (Vec<Incoming>, Option<WireError>) {
+    thread_local! {
+        static RUNTIME: tokio::runtime::Runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    }
+    RUNTIME.with(|runtime| {
+        let _context = runtime.enter();
+        let streams = RefCell::new(Vec::new());
+        let settings = ServerSettings::for_agents();
+        let accept = |request: transport::wire::Request| {
+            let stream = request.accept(HeaderMap::new()).expect("a request that can be accepted");
+            streams.borrow_mut().push(stream);
+        };
+        let mut connection = pin!(serve_connection(Fed { bytes: wire, at: 0 }, &settings, accept));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut got = Vec::new();
+        // Each turn of the connection reads a piece; the stream ends before these are used up.
+        for _ in 0..4 * MOST {
+            let over = connection.as_mut().poll(&mut cx).is_ready();
+            if let Some(stream) = streams.borrow_mut().first_mut()
+                && let Some(end) = drain(stream, &mut cx, &mut got)
+            {
+                return (got, end);
+            }
+            assert!(!over, "the connection ended before its stream");
+        }
+        panic!("the stream does not end")
+    })
+}
+
+/// Takes what there is; the end of the stream, once it has come.
+fn drain(
+    stream: &mut WireStream,
+    cx: &mut Context<'_>,
+    got: &mut Vec<Incoming>,
+) -> Option<Option<WireError>> {
+    loop {
+        match stream.poll_packet(cx) {
+            Poll::Ready(Some(Ok(message))) => got.push(message),
+            Poll::Ready(Some(Err(error))) => return Some(Some(error)),
+            Poll::Ready(None) => return Some(None),
+            Poll::Pending => return None,
+        }
+    }
+}
+
+/// A transport whose peer sends these bytes and then waits, and takes everything.
+struct Fed {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl AsyncRead for Fed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let rest = &self.bytes[self.at..];
+        if rest.is_empty() {
+            return Poll::Pending;
+        }
+        let count = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..count]);
+        self.at += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Fed {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,57 @@
+//! The codec of packets, with prost as its oracle: both read the same, and what prost refuses is malformed.
+
+use bytes::Bytes;
+use prost::Message;
+use proto::packet::Payload;
+use transport::wire::{Incoming, decode};
+use tunnel::{ConnectId, DialId, Packet};
+
+/// One message.
+pub fn packets(data: &[u8]) {
+    let message = Bytes::copy_from_slice(data);
+    let ours = match decode(&message) {
+        Incoming::Malformed(why) => {
+            assert!(!why.is_empty());
+            None
+        }
+        known => Some(known),
+    };
+    assert_eq!(ours, theirs(message), "the codecs differ");
+}
+
+/// What prost reads, under the rule that type and payload match.
+fn theirs(message: Bytes) -> Option<Incoming> {
+    let packet = proto::Packet::decode(message).ok()?;
+    let (number, payload) = (packet.r#type, packet.payload);
+    if !matches!(number, 0..=6 | 100..=101) {
+        return Some(Incoming::Unknown(number));
+    }
+    let packet = match (number, payload?) {
+        (0, Payload::DialRequest(it)) => {
+            Packet::DialReq { random: DialId(it.random), protocol: it.protocol, address: it.address }
+        }
+        (1, Payload::DialResponse(it)) => {
+            let outcome = if it.error.is_empty() { Ok(ConnectId(it.connect_id)) } else { Err(cut(it.error)) };
+            Packet::DialRsp { random: DialId(it.random), outcome }
+        }
+        (2, Payload::CloseRequest(it)) => Packet::CloseReq { id: ConnectId(it.connect_id) },
+        (3, Payload::CloseResponse(it)) => {
+            Packet::CloseRsp { id: ConnectId(it.connect_id), error: cut(it.error) }
+        }
+        (4, Payload::Data(it)) if !it.data.is_empty() => {
+            Packet::Data { id: ConnectId(it.connect_id), payload: it.data }
+        }
+        (5, Payload::CloseDial(it)) => Packet::DialCls { random: DialId(it.random) },
+        (6, Payload::Drain(_)) => Packet::Drain,
+        (100, Payload::Grant(it)) => Packet::Grant { id: ConnectId(it.connect_id), offset: it.offset },
+        (101, Payload::Fin(it)) => Packet::Fin { id: ConnectId(it.connect_id) },
+        _ => return None,
+    };
+    Some(Incoming::Packet(packet))
+}
+
+/// Texts of errors are kept as far as 4 KiB.
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(4096));
+    text
+}

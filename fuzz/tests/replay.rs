@@ -1,0 +1,78 @@
+//! The corpus and random bytes through every target, on any toolchain.
+
+use std::path::Path;
+
+use fuzz::TARGETS;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// The seeds of a target, and inputs that were faults once.
+fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.expect("a readable folder").path());
+    paths.map(|path| (path.display().to_string(), std::fs::read(&path).expect("a readable seed"))).collect()
+}
+
+#[test]
+fn every_seed_passes() {
+    for (name, target) in TARGETS {
+        let seeds = corpus(name);
+        assert!(seeds.len() >= 4, "{name}: {} seeds", seeds.len());
+        for (path, seed) in seeds {
+            println!("{path}");
+            target(&seed);
+        }
+    }
+}
+
+/// Folders without a target would never be looked at, and programs without one not be built.
+#[test]
+fn every_target_has_its_folder_and_its_program() {
+    let mut names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (folder, suffix) in [("corpus", ""), ("libfuzzer/targets", ".rs")] {
+        let entries = std::fs::read_dir(here.join(folder)).expect("a folder");
+        let mut found: Vec<String> = entries
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, names.iter().map(|name| format!("{name}{suffix}")).collect::<Vec<_>>(), "{folder}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn random_bytes_pass(bytes in vec(any::<u8>(), 0..400)) {
+        for (_, target) in TARGETS {
+            target(&bytes);
+        }
+    }
+
+    /// A seed with some bytes changed, taken out or cut off.
+    #[test]
+    fn damaged_seeds_pass(
+        which: prop::sample::Index,
+        damage in vec((any::<prop::sample::Index>(), any::<u8>(), 0..3u8), 1..6),
+    ) {
+        for (name, target) in TARGETS {
+            let seeds = corpus(name);
+            let mut bytes = which.get(&seeds).1.clone();
+            for (at, byte, what) in &damage {
+                if bytes.is_empty() {
+                    break;
+                }
+                let at = at.index(bytes.len());
+                match what {
+                    0 => bytes[at] = *byte,
+                    1 => bytes.insert(at, *byte),
+                    _ => bytes.truncate(at),
+                }
+            }
+            target(&bytes);
+        }
+    }
+}
