@@ -17,10 +17,11 @@ use crate::pods::list;
 use crate::yaml;
 
 /// Families that appear only with what this scenario does not bring about: leases, changed files, odd certificates.
-/// They are looked up in the programs' own lists of metrics instead.
-const RARE: [&str; 13] = [
+/// They are looked up where the programs register them instead.
+const RARE: [&str; 15] = [
     "agent_certificate_last_reload_success",
     "agent_dropped_packets_total",
+    "agent_lease_calls_unanswered_total",
     "agent_lease_lists_total",
     "agent_odd_certificates_total",
     "agent_server_connection_failure_count",
@@ -28,6 +29,7 @@ const RARE: [&str; 13] = [
     "server_certificate_last_reload_success",
     "server_dropped_packets_total",
     "server_full_receive_channels",
+    "server_lease_calls_unanswered_total",
     "server_lease_delete_total",
     "server_lease_list_total",
     "server_odd_certificates_total",
@@ -104,6 +106,36 @@ async fn every_metric_that_is_asked_for_exists() -> Result<()> {
         }
     }
     ensure!(missing.is_empty(), "no such metric in a live scrape: {missing:?}");
+    Ok(())
+}
+
+/// Whether a program registers a metric, named with its half but without what all begin with: the name stands as a text
+/// of its own in that half's list of metrics, or in what both share.
+fn registered(short: &str) -> Result<bool> {
+    let (half, name) = short.split_once('_').context("a half and a name")?;
+    let own = root().join(format!("proxy-{half}/src/metrics/mod.rs"));
+    let shared = std::fs::read_dir(root().join("common/serve/src/metrics"))?;
+    for path in shared.map(|entry| entry.map(|entry| entry.path())).chain([Ok(own)]) {
+        let source = std::fs::read_to_string(path?)?;
+        let code = source.split("mod tests {").next().unwrap_or_default();
+        if code.contains(&format!("\"{name}\"")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[test]
+fn every_rare_metric_is_registered_and_asked_for() -> Result<()> {
+    let mut asked = BTreeSet::new();
+    for chart in CHARTS {
+        asked.extend(expressions(chart)?.iter().flat_map(|expression| names(expression)));
+    }
+    for short in RARE {
+        ensure!(registered(short)?, "no program registers {short}");
+        ensure!(asked.contains(&format!("konnectivity_network_proxy_{short}")), "nobody asks for {short}");
+    }
+    ensure!(!registered("agent_lease_list_total")?, "a metric of the other half");
     Ok(())
 }
 
