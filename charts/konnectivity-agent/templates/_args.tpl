@@ -41,7 +41,8 @@ xfr-channel-size: {{ . }}
 {{- if $values.serverCount.leases }}
 count-server-leases: true
 lease-namespace: {{ $values.serverCount.leaseNamespace | quote }}
-lease-label-selector: {{ $values.serverCount.labelSelector | quote }}
+{{- /* Go knows it by its old name alone. */}}
+{{ ternary "lease-label-selector" "lease-label" $values.ownFlags }}: {{ $values.serverCount.labelSelector | quote }}
 server-count-source: {{ $values.serverCount.source | quote }}
 {{- end }}
 {{- with $values.bindAddresses.health }}

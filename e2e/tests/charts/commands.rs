@@ -240,8 +240,8 @@ fn the_defaults_of_own_flags_are_the_safe_ones() -> Result<()> {
     let agent = program(&objects(Chart::Agent, &Chart::Agent.case("token-deployment"), &[])?)?;
     ensure!(flag(&agent, "drain-timeout")? == "25s", "a drain without end");
     ensure!(flag(&agent, "allow-cloud-metadata")?.is_empty(), "metadata services are within reach");
-    for (chart, case) in [(Chart::Server, "go-image"), (Chart::Agent, "go-image")] {
-        let pod = program(&objects(chart, &chart.case(case), &[])?)?;
+    for (chart, sets) in [(Chart::Server, "leases.enabled=true"), (Chart::Agent, "serverCount.leases=true")] {
+        let pod = program(&objects(chart, &chart.case("go-image"), &[sets.into()])?)?;
         for own in [
             "require-agent-auth",
             "drain-timeout",
@@ -249,6 +249,7 @@ fn the_defaults_of_own_flags_are_the_safe_ones() -> Result<()> {
             "agent-identity-binding",
             "agent-identity-source-address",
             "default-route-allowed-names",
+            "lease-label-selector",
             "min-ready-servers",
         ] {
             ensure!(flag(&pod, own)?.is_empty(), "Go's image gets --{own}");
