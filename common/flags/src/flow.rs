@@ -47,19 +47,20 @@ impl FlowFlags {
             "connection-flow-control",
             &mut self.connection_flow_control,
             "Agree with peers of this implementation on flow control for each connection and on half-close. \
-             (Not a flag of the Go programs, nor are the next two.)",
+             (Not a flag of the Go programs.)",
         );
         set.add(
             "connection-memory-limit",
             &mut self.connection_memory_limit,
             "Payload that may wait for one connection's reader, as 8388608 or 8Mi. Beyond it a connection that \
-             does not drain is reset.",
+             does not drain is reset. (Not a flag of the Go programs.)",
         );
         set.add(
             "memory-limit",
             &mut self.memory_limit,
             "Payload that may wait in the whole process, as 256Mi. Beyond it the largest stalled connections are \
-             reset and new dials refused. 0: 40% of the cgroup's limit, or 25% of the machine's memory.",
+             reset and new dials refused. 0: 40% of the cgroup's limit, or 25% of the machine's memory. (Not a flag \
+             of the Go programs.)",
         );
     }
 

@@ -254,7 +254,7 @@ impl LogFlags {
         set.add(
             "log-format",
             &mut self.log_format,
-            "text (as klog writes it) or json (one object to a line).",
+            "text (as klog writes it) or json (one object to a line). (Not a flag of the Go programs.)",
         );
         set.add("logtostderr", &mut self.logtostderr, "Log to standard error instead of files.");
         set.add(
