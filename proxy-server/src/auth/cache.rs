@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cluster::Moment;
 use tokio::time::Instant;
 
-use super::Identity;
+use super::{Doubt, Identity};
 
 /// How long a yes holds at most, and never beyond the token's own end.
 pub(super) const YES_HOLDS: Duration = Duration::from_secs(60);
@@ -34,11 +34,11 @@ pub(super) fn key(token: &str) -> Key {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     yes: Shelf<Arc<Identity>>,
-    no: Shelf<Arc<str>>,
+    no: Shelf<Doubt>,
 }
 
 impl Cache {
-    pub(super) fn get(&self, key: &Key) -> Option<Result<Arc<Identity>, Arc<str>>> {
+    pub(super) fn get(&self, key: &Key) -> Option<Result<Arc<Identity>, Doubt>> {
         let now = Instant::now();
         self.yes.get(key, now).map(Ok).or_else(|| self.no.get(key, now).map(Err))
     }
@@ -50,10 +50,10 @@ impl Cache {
         self.yes.put(key, identity, now, now + left.unwrap_or(YES_HOLDS).min(YES_HOLDS), MOST_YES);
     }
 
-    pub(super) fn put_no(&mut self, key: Key, why: Arc<str>) {
+    pub(super) fn put_no(&mut self, key: Key, doubt: Doubt) {
         let now = Instant::now();
         self.yes.entries.remove(&key);
-        self.no.put(key, why, now, now + NO_HOLDS, MOST_NO);
+        self.no.put(key, doubt, now, now + NO_HOLDS, MOST_NO);
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         cache.put_yes(key("short"), Arc::clone(&who), Some(Duration::from_secs(20)));
         cache.put_yes(key("over"), who, Some(Duration::ZERO));
         for n in 0..MOST_NO * 2 {
-            cache.put_no(key(&format!("garbage {n}")), "no".into());
+            cache.put_no(key(&format!("garbage {n}")), Doubt { why: "no".into(), certain: true });
         }
         assert_eq!(cache.no.entries.len(), MOST_NO);
         let is_yes =

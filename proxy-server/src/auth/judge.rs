@@ -6,6 +6,16 @@ use cluster::TokenReview;
 
 use super::Identity;
 
+/// Why a token is no agent's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    /// Go's text.
+    pub why: Arc<str>,
+    /// The API knows the token and says no. Otherwise something went wrong while it looked, and nobody can tell
+    /// whether with the token (it has expired, say) or at the API's (an authenticator or its store timed out).
+    pub certain: bool,
+}
+
 /// Whose tokens let an agent in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected {
@@ -18,11 +28,16 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Judges a review; the error is Go's text. `token` is what was reviewed: no text of the API's may repeat it.
-    pub(super) fn judge(&self, review: &TokenReview, token: &str) -> Result<Arc<Identity>, String> {
+    /// Judges a review. `token` is what was reviewed: no text of the API's may repeat it.
+    pub(super) fn judge(&self, review: &TokenReview, token: &str) -> Result<Arc<Identity>, Doubt> {
         if !review.error.is_empty() {
-            return Err(format!("lookup failed: {}", review.error.replace(token, "(the token)")));
+            let why = format!("lookup failed: {}", review.error.replace(token, "(the token)"));
+            return Err(Doubt { why: why.into(), certain: false });
         }
+        self.judge_user(review).map_err(|why| Doubt { why: why.into(), certain: true })
+    }
+
+    fn judge_user(&self, review: &TokenReview) -> Result<Arc<Identity>, String> {
         if !review.authenticated {
             return Err("lookup failed: service account jwt not valid".into());
         }
@@ -108,7 +123,8 @@ mod tests {
             ),
         ];
         for (review, text) in rows {
-            assert_eq!(expected.judge(&review, "canary").unwrap_err(), text);
+            let doubt = expected.judge(&review, "canary").unwrap_err();
+            assert_eq!((&*doubt.why, doubt.certain), (text, review.error.is_empty()));
         }
     }
 }

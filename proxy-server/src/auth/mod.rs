@@ -27,10 +27,13 @@ use transport::wire::Code;
 
 pub use binding::{Binding, Claim, Claims};
 pub use identity::Identity;
-pub use judge::Expected;
+pub use judge::{Doubt, Expected};
 pub use names::AllowedNames;
 pub use owners::{Owned, Owners};
 pub use reviewer::{ApiReview, Review, Reviewer, Verdict};
+
+/// How long behind a review that went wrong, for a stream that lives, the next one is. Above the time that a no holds.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Where an agent's stream comes from.
 #[derive(Debug, Clone)]
@@ -124,7 +127,7 @@ impl<R: Review> AgentAuth<R> {
                 let token = shown?;
                 let identity = match reviewer.ask(&token).await {
                     Verdict::Yes(identity) => identity,
-                    Verdict::No(why) => {
+                    Verdict::No(Doubt { why, .. }) => {
                         let why = format!("Failed to validate authentication token, err:{why}");
                         return Err(Refused::unknown(why));
                     }
@@ -145,12 +148,17 @@ fn unavailable() -> Refused {
 }
 
 impl<R: Review> Recheck<R> {
-    /// Ends when the token is refused, and says why. An API that cannot be asked changes nothing.
+    /// Ends when the token is refused, and says why. An API that cannot be asked changes nothing, and where something
+    /// went wrong while it looked it is asked once more: a moment's trouble of the API's must not end every stream.
     pub async fn refused(&self) -> Arc<str> {
+        let mut doubted = false;
         loop {
-            tokio::time::sleep(self.every).await;
-            if let Verdict::No(why) = self.reviewer.ask(&self.token).await {
-                return why;
+            tokio::time::sleep(if doubted { ASK_AGAIN } else { self.every }).await;
+            match self.reviewer.ask(&self.token).await {
+                Verdict::No(doubt) if doubt.certain || doubted => return doubt.why,
+                Verdict::No(_) => doubted = true,
+                Verdict::Yes(_) => doubted = false,
+                Verdict::NobodyCanTell => {}
             }
         }
     }

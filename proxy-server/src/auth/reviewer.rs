@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 
 use super::bearer::Token;
 use super::cache::{self, Cache, Key};
-use super::{Expected, Identity};
+use super::{Doubt, Expected, Identity};
 use crate::metrics::{Metrics, ReviewResult};
 
 /// Reviews at once.
@@ -66,7 +66,7 @@ pub enum Verdict {
     /// An agent's.
     Yes(Arc<Identity>),
     /// Not an agent's, and why.
-    No(Arc<str>),
+    No(Doubt),
     /// The API could not be asked.
     NobodyCanTell,
 }
@@ -130,7 +130,7 @@ impl<R: Review> Reviewer<R> {
             let mut state = self.shared.state.lock();
             match state.cache.get(&key) {
                 Some(Ok(identity)) => return Verdict::Yes(identity),
-                Some(Err(why)) => return Verdict::No(why),
+                Some(Err(doubt)) => return Verdict::No(doubt),
                 None => {}
             }
             match state.flights.get(&key) {
@@ -165,10 +165,9 @@ async fn fly<R: Review>(flight: Flight<R>, token: Token, tell: watch::Sender<Opt
                 shared.state.lock().cache.put_yes(flight.key, Arc::clone(&identity), left);
                 (Verdict::Yes(identity), ReviewResult::Accepted)
             }
-            Err(why) => {
-                let why: Arc<str> = why.into();
-                shared.state.lock().cache.put_no(flight.key, Arc::clone(&why));
-                (Verdict::No(why), ReviewResult::Refused)
+            Err(doubt) => {
+                shared.state.lock().cache.put_no(flight.key, doubt.clone());
+                (Verdict::No(doubt), ReviewResult::Refused)
             }
         },
         Ok(Err(error)) => {

@@ -256,6 +256,39 @@ async fn a_long_streams_token_is_asked_about_again() {
     assert!(admit(&without, &["Bearer t"]).await.unwrap().recheck.is_none());
 }
 
+/// `status.error` is set for a token that has expired, and as well when an authenticator timed out.
+#[tokio::test(start_paused = true)]
+async fn a_review_that_went_wrong_once_ends_no_stream() {
+    let api = Arc::new(Api::default());
+    api.knows("canary", USER);
+    let (auth, _) = auth(&api, Some(Duration::from_secs(120)));
+    let recheck = admit(&auth, &["Bearer canary"]).await.unwrap().recheck.unwrap();
+    let began = Instant::now();
+    let fail = |error: &str| {
+        api.answers
+            .lock()
+            .insert("canary".into(), TokenReview { error: error.into(), ..TokenReview::default() });
+    };
+    let trouble = async {
+        sleep(Duration::from_secs(119)).await;
+        fail("context deadline exceeded");
+        sleep(Duration::from_secs(10)).await;
+        // The second look, at 130 s, finds it well; the next one that goes wrong is the first again.
+        api.knows("canary", USER);
+        sleep(Duration::from_secs(110)).await;
+        fail("context deadline exceeded");
+        sleep(Duration::from_secs(16)).await;
+        // The token itself, from 256 s on.
+        fail("service account token has expired");
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        why = recheck.refused() => assert_eq!(&*why, "lookup failed: service account token has expired"),
+        () = trouble => unreachable!(),
+    }
+    assert_eq!(began.elapsed().as_secs(), 260, "250 s went wrong, 260 s as well");
+}
+
 #[tokio::test]
 async fn certificates_need_an_allowed_name() {
     let auth: AgentAuth = AgentAuth::certificates(AllowedNames::new(vec!["node-1".into()]));
