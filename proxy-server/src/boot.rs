@@ -17,10 +17,10 @@ use serve::signals::Signals;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::listen::bind_tcp;
-use transport::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, ServerTls, ServerTlsOptions, TlsVersion};
+use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
-use crate::args::{self, Config, FrontendListener, Mode};
+use crate::args::{Config, FrontendListener, Mode};
 use crate::auth::AllowedNames;
 use crate::certificates::{self, keep_fresh};
 use crate::dial::Dialer;
@@ -214,8 +214,8 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
         key: listener.key.clone(),
         client_ca: listener.client_ca.clone(),
         alpn: vec![ALPN_H2.to_vec()],
-        min_version: min_version(config),
-        suites: suites(config)?,
+        min_version: config.tls_min_version,
+        suites: config.cipher_suites.clone(),
     };
     ServerTls::load(options, metrics.odd_certificates())
         .context("--cluster-cert, --cluster-key or --cluster-ca-cert")
@@ -230,8 +230,8 @@ fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>>
         key: key.clone(),
         client_ca: Some(ca.clone()),
         alpn: vec![alpn.to_vec()],
-        min_version: min_version(config),
-        suites: suites(config)?,
+        min_version: config.tls_min_version,
+        suites: config.cipher_suites.clone(),
     };
     let tls = ServerTls::load(options, metrics.odd_certificates())
         .context("--server-cert, --server-key or --server-ca-cert")?;
@@ -250,17 +250,6 @@ fn bind_frontend(config: &Config, tls: Option<&ServerTls>) -> Result<front::Fron
         }
         (FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
     })
-}
-
-fn min_version(config: &Config) -> TlsVersion {
-    match config.tls_min_version {
-        args::TlsVersion::Tls13 => TlsVersion::Tls13,
-        args::TlsVersion::Tls10 | args::TlsVersion::Tls11 | args::TlsVersion::Tls12 => TlsVersion::Tls12,
-    }
-}
-
-fn suites(config: &Config) -> Result<CipherSuites> {
-    Ok(CipherSuites::parse(&config.cipher_suites).context("--cipher-suites")?.value)
 }
 
 /// The health and the admin port, on a thread of their own.

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use flags::{Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair, period};
+use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 
+use super::AgentListener;
 use super::serving::port;
-use super::{AgentListener, TlsVersion, tls};
 
 /// The default of both keepalive flags.
 pub(super) const HOUR: GoDuration = GoDuration::from_seconds(3_600);
@@ -29,7 +30,7 @@ pub(super) struct Lines {
 pub(super) struct Agents {
     pub(super) listener: AgentListener,
     pub(super) keepalive_time: Duration,
-    pub(super) cipher_suites: Vec<String>,
+    pub(super) cipher_suites: CipherSuites,
     pub(super) tls_min_version: TlsVersion,
     pub(super) certificate_reload_interval: Option<Duration>,
 }
@@ -95,8 +96,9 @@ impl Lines {
         let pair = pair(("cluster-cert", self.cluster_cert), ("cluster-key", self.cluster_key))?;
         let client_ca = existing_file("cluster-ca-cert", self.cluster_ca_cert)?;
         let port = port("agent-port", self.agent_port)?;
-        let tls_min_version = TlsVersion::from_flag(&self.tls_min_version, notices)?;
-        tls::check_suites(&self.cipher_suites.items, notices)?;
+        let tls_min_version = accepted("tls-min-version", TlsVersion::parse(&self.tls_min_version), notices)?;
+        let cipher_suites =
+            accepted("cipher-suites", CipherSuites::parse(&self.cipher_suites.items), notices)?;
         let certificate_reload_interval =
             period("certificate-reload-interval", self.certificate_reload_interval)?;
         let (cert, key) = pair.ok_or(Refusal::Empty {
@@ -107,11 +109,25 @@ impl Lines {
         Ok(Agents {
             listener: AgentListener { bind, cert, key, client_ca },
             keepalive_time: keepalive(self.keepalive_time),
-            cipher_suites: self.cipher_suites.items,
+            cipher_suites,
             tls_min_version,
             certificate_reload_interval,
         })
     }
+}
+
+/// What a flag of TLS became, its warnings noted.
+fn accepted<T>(
+    flag: &'static str,
+    parsed: Result<Accepted<T>, TlsFlagError>,
+    notices: &mut Vec<String>,
+) -> Result<T, Refusal> {
+    let refusal = |error: TlsFlagError| Refusal::value(flag, format_args!("{:?}", error.value), error.want);
+    let Accepted { value, warnings } = parsed.map_err(refusal)?;
+    if !warnings.is_empty() {
+        notices.push(format!("--{flag}: {}", warnings.join("; ")));
+    }
+    Ok(value)
 }
 
 /// gRPC's rule for servers (grpc-go `KeepaliveParams`): 0 is two hours, less than a second is a second.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flags::{Bind, FlowOptions, LogOptions};
 
-use super::TlsVersion;
+use transport::tls::{CipherSuites, TlsVersion};
 
 /// Everything that the proxy-server is told at its start.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,9 +35,8 @@ pub struct Config {
     pub server_count: u32,
     /// Ways to choose an agent, in the order in which they are tried; not empty.
     pub strategies: Vec<ProxyStrategy>,
-    /// Go's names of allowed TLS 1.2 (and, without effect, 1.3) suites; empty allows all. Every name is one that
-    /// the Go peers accept.
-    pub cipher_suites: Vec<String>,
+    /// The TLS 1.2 suites of both TLS listeners.
+    pub cipher_suites: CipherSuites,
     /// The least version that both TLS listeners accept.
     pub tls_min_version: TlsVersion,
     /// Time between looks at the files of both TLS listeners; `None`: they are not looked at again.

@@ -1,8 +1,7 @@
 //! The command line of the proxy-server: from words to a typed [`Config`], or one line of refusal.
 //!
 //! Each of `frontend`, `agents`, `access`, `routing`, `serving` and `kube` holds a group of flags as they are written (one
-//! field for each flag, under its name) and the checks that turn the group into its part of the [`Config`]; `tls`
-//! knows the names of versions and cipher suites. Nothing is bound, connected or logged here; files are asked for their existence only. Behind this
+//! field for each flag, under its name) and the checks that turn the group into its part of the [`Config`]. Nothing is bound, connected or logged here; files are asked for their existence only. Behind this
 //! module no flag is a string any more, unless it is text by nature.
 //!
 //! Names, defaults, spellings and refusals are those of the Go proxy-server (v0.30 to v0.36).
@@ -14,7 +13,6 @@ mod frontend;
 mod kube;
 mod routing;
 mod serving;
-mod tls;
 
 use std::ffi::OsString;
 
@@ -24,7 +22,6 @@ pub use config::{
     AgentListener, Config, FrontendListener, IdentityBinding, KubeClient, Leases, Mode, ProxyStrategy,
     ReadinessPolicy, TokenAuth,
 };
-pub use tls::TlsVersion;
 
 const ABOUT: &str = "carries kube-apiserver's connections to the agents of a cluster.";
 

@@ -10,7 +10,7 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
         format!("{}, {}", config.agent_listener.bind.host, config.agent_listener.bind.port)
     }
     fn suites(config: &Config) -> String {
-        config.cipher_suites.join(" ")
+        config.cipher_suites.to_string()
     }
     vec![
         flag("agent-port", bind)
@@ -53,12 +53,12 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
                 "invalid argument \"\" for \"--keepalive-time\" flag: it must be",
             ),
         flag("cipher-suites", suites)
-            .default("")
-            .takes(&["--cipher-suites="], "")
-            .takes_what_go_refuses(&["--cipher-suites=[]"], "")
+            .default("all")
+            .takes(&["--cipher-suites="], "all")
+            .takes_what_go_refuses(&["--cipher-suites=[]"], "all")
             .takes(
                 &["--cipher-suites=TLS_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
-                "TLS_AES_256_GCM_SHA384 TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+                "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
             )
             .takes_what_go_refuses(
                 &["--cipher-suites=[TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256]"],
@@ -70,7 +70,12 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
                     "--cipher-suites",
                     "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
                 ],
-                "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+                "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            )
+            .takes(&["--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"], "those of TLS 1.3")
+            .takes(
+                &["--tls-min-version=VersionTLS13", "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"],
+                "those of TLS 1.3",
             )
             .refuses(
                 &["--cipher-suites=TLS_RSA_WITH_AES_128_GCM_SHA256"],
@@ -86,8 +91,8 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
         flag("tls-min-version", |c| format!("{:?}", c.tls_min_version))
             .default("Tls12")
             .takes(&["--tls-min-version="], "Tls12")
-            .takes(&["--tls-min-version=VersionTLS10"], "Tls10")
-            .takes(&["--tls-min-version=VersionTLS11"], "Tls11")
+            .takes(&["--tls-min-version=VersionTLS10"], "Tls12")
+            .takes(&["--tls-min-version=VersionTLS11"], "Tls12")
             .takes(&["--tls-min-version=VersionTLS12"], "Tls12")
             .takes(&["--tls-min-version=VersionTLS13"], "Tls13")
             .refuses(&["--tls-min-version=TLS12"], "--tls-min-version=\"TLS12\": it must be VersionTLS10, "),

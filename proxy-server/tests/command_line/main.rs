@@ -96,6 +96,8 @@ fn flags_that_weaken_or_do_nothing_are_said() {
         ),
         ("--kubeconfig={file}", "--kubeconfig has no effect"),
         ("--log-file=/x", "--log-file has no effect without --logtostderr=false"),
+        ("--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", "only TLS 1.3 is offered"),
+        ("--agent-identity-source-address", "--agent-identity-source-address has no effect"),
         ("--token-review-interval=2m", "--token-review-interval has no effect"),
         ("--default-route-allowed-names=a", "--default-route-allowed-names refuses nobody"),
         ("--server-count=0", "--server-count=0: it counts as 1"),

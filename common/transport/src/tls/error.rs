@@ -8,23 +8,12 @@ use thiserror::Error;
 
 /// A flag's text that cannot be used. The caller puts the flag's name in front.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum TlsFlagError {
-    /// Not one of Go's names for a version.
-    #[error("unknown TLS version {0:?}: use VersionTLS12 or VersionTLS13")]
-    Version(String),
-    /// Not one of Go's names for a suite.
-    #[error("unknown cipher suite {0:?}: use Go's names, for example TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")]
-    UnknownSuite(String),
-    /// A suite that Go lists as insecure.
-    #[error(
-        "cipher suite {0:?} is insecure and not supported: use TLS_ECDHE_* suites with GCM or CHACHA20_POLY1305"
-    )]
-    InsecureSuite(String),
-    /// Only suites that are not implemented.
-    #[error(
-        "no usable cipher suite in {0:?} (CBC is not implemented): add a TLS_ECDHE_* suite with GCM or CHACHA20_POLY1305"
-    )]
-    NoUsableSuite(String),
+#[error("{value:?}: {want}")]
+pub struct TlsFlagError {
+    /// The text.
+    pub value: String,
+    /// What it should be.
+    pub want: &'static str,
 }
 
 /// TLS files that cannot be used.

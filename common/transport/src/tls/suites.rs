@@ -1,18 +1,56 @@
 //! `--cipher-suites`: Go's names for cipher suites.
 
+use std::fmt;
+
 use rustls::{CipherSuite, SupportedCipherSuite};
 
 use super::{Accepted, TlsFlagError};
 
-/// What Go calls a suite, and what becomes of it here.
-enum Known {
-    /// A TLS 1.2 suite that rustls has.
-    Usable(CipherSuite),
-    /// A TLS 1.3 suite: always on, in Go as here.
-    Tls13,
-    /// Accepted by Go, absent from rustls (CBC).
-    Missing,
+/// What becomes of a suite that Go accepts.
+#[derive(Clone, Copy)]
+enum Suite {
+    /// Of TLS 1.2, and can be chosen.
+    Offered(CipherSuite),
+    /// Of TLS 1.3, where suites cannot be chosen, in Go as here.
+    Fixed,
+    /// CBC: accepted by name, absent from rustls.
+    Dropped,
 }
+
+/// Go's `tls.CipherSuites()`, 1.26. Those of `tls.InsecureCipherSuites()` are refused there and here.
+const SUITES: [(&str, Suite); 13] = [
+    ("TLS_AES_128_GCM_SHA256", Suite::Fixed),
+    ("TLS_AES_256_GCM_SHA384", Suite::Fixed),
+    ("TLS_CHACHA20_POLY1305_SHA256", Suite::Fixed),
+    ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", Suite::Dropped),
+    ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", Suite::Dropped),
+    ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", Suite::Dropped),
+    ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", Suite::Dropped),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+        Suite::Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+        Suite::Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        Suite::Offered(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        Suite::Offered(CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+        Suite::Offered(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        Suite::Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ),
+];
 
 /// The TLS 1.2 suites to offer. TLS 1.3 suites are not configurable, as in Go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,31 +62,28 @@ pub struct CipherSuites {
 impl CipherSuites {
     /// Parses Go's suite names; an empty list is every suite.
     ///
-    /// A list without any usable TLS 1.2 suite that names TLS 1.3 suites leaves TLS 1.3 alone, which is
-    /// what Go does with it.
+    /// A list without any usable TLS 1.2 suite leaves TLS 1.3 alone, which no list of Go's narrows either, and which
+    /// every released peer speaks: refusing to start would break a swap of images.
     ///
     /// # Errors
-    /// Names that are unknown or that Go counts as insecure (`TLS_RSA_*`, RC4, 3DES), and lists of
-    /// which nothing usable is left.
+    /// Names that are unknown or that Go counts as insecure (`TLS_RSA_*`, RC4, 3DES).
     pub fn parse(names: &[String]) -> Result<Accepted<Self>, TlsFlagError> {
         if names.is_empty() {
             return Ok(Accepted::plain(Self::default()));
         }
-        let (mut usable, mut missing, mut tls13) = (Vec::new(), Vec::new(), false);
+        let (mut offered, mut warnings) = (Vec::new(), Vec::new());
         for name in names {
             match lookup(name)? {
-                Known::Usable(suite) if usable.contains(&suite) => {}
-                Known::Usable(suite) => usable.push(suite),
-                Known::Tls13 => tls13 = true,
-                Known::Missing => missing.push(name.as_str()),
+                Suite::Offered(suite) if offered.contains(&suite) => {}
+                Suite::Offered(suite) => offered.push(suite),
+                Suite::Fixed => warnings.push(format!("{name} has no effect, TLS 1.3 has them all")),
+                Suite::Dropped => warnings.push(format!("{name} is not offered, as CBC is insecure")),
             }
         }
-        if usable.is_empty() && !tls13 {
-            return Err(TlsFlagError::NoUsableSuite(missing.join(",")));
+        if offered.is_empty() {
+            warnings.push("no suite of TLS 1.2 is left, only TLS 1.3 is offered".to_owned());
         }
-        let warnings = (!missing.is_empty())
-            .then(|| format!("CBC suites are not implemented and left out: {}", missing.join(",")));
-        Ok(Accepted { value: Self { tls12: Some(usable) }, warnings: warnings.into_iter().collect() })
+        Ok(Accepted { value: Self { tls12: Some(offered) }, warnings })
     }
 
     /// Keeps of `all` what the list allows.
@@ -64,40 +99,23 @@ impl CipherSuites {
     }
 }
 
-/// Names from `crypto/tls` (`CipherSuites` and `InsecureCipherSuites`), Go 1.26.
-fn lookup(name: &str) -> Result<Known, TlsFlagError> {
-    Ok(match name {
-        "TLS_AES_128_GCM_SHA256" | "TLS_AES_256_GCM_SHA384" | "TLS_CHACHA20_POLY1305_SHA256" => Known::Tls13,
-        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256" => {
-            Known::Usable(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256)
+impl fmt::Display for CipherSuites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.tls12.as_deref() {
+            None => f.write_str("all"),
+            Some([]) => f.write_str("those of TLS 1.3"),
+            Some(suites) => {
+                let names: Vec<_> = suites.iter().filter_map(CipherSuite::as_str).collect();
+                f.write_str(&names.join(" "))
+            }
         }
-        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384" => {
-            Known::Usable(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384)
-        }
-        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256" => {
-            Known::Usable(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256)
-        }
-        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" => {
-            Known::Usable(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)
-        }
-        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384" => {
-            Known::Usable(CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384)
-        }
-        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256" => {
-            Known::Usable(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256)
-        }
-        "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA"
-        | "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA"
-        | "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"
-        | "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA" => Known::Missing,
-        _ if is_insecure(name) => return Err(TlsFlagError::InsecureSuite(name.to_owned())),
-        _ => return Err(TlsFlagError::UnknownSuite(name.to_owned())),
-    })
+    }
 }
 
-/// Suites that Go knows and does not accept here.
-fn is_insecure(name: &str) -> bool {
-    name.starts_with("TLS_RSA_WITH_")
-        || name.starts_with("TLS_ECDHE_")
-            && (name.contains("_RC4_") || name.contains("_3DES_") || name.ends_with("_CBC_SHA256"))
+fn lookup(name: &str) -> Result<Suite, TlsFlagError> {
+    let known = SUITES.iter().find(|(known, _)| *known == name).map(|(_, suite)| *suite);
+    known.ok_or_else(|| TlsFlagError {
+        value: name.to_owned(),
+        want: "it is unknown or insecure; the names are Go's, as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    })
 }

@@ -19,7 +19,7 @@ impl TlsVersion {
     /// Parses Go's name (`VersionTLS12`); empty is the default.
     ///
     /// # Errors
-    /// [`TlsFlagError::Version`] on any other text.
+    /// Any other text.
     pub fn parse(name: &str) -> Result<Accepted<Self>, TlsFlagError> {
         match name {
             "" | "VersionTLS12" => Ok(Accepted::plain(Self::Tls12)),
@@ -27,10 +27,13 @@ impl TlsVersion {
             "VersionTLS10" | "VersionTLS11" => Ok(Accepted {
                 value: Self::Tls12,
                 warnings: vec![format!(
-                    "{name} is insecure (RFC 8996) and not implemented: the minimum is VersionTLS12"
+                    "{name}: TLS below 1.2 is insecure (RFC 8996) and not offered; 1.2 it is"
                 )],
             }),
-            _ => Err(TlsFlagError::Version(name.to_owned())),
+            _ => Err(TlsFlagError {
+                value: name.to_owned(),
+                want: "it must be VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13",
+            }),
         }
     }
 

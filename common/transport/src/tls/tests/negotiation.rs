@@ -118,4 +118,13 @@ async fn minimum_version_and_suites() {
     world.server.min_version = TlsVersion::Tls13;
     let text = foreign_client(&world, &[], old).await.refused_by_client();
     assert!(text.contains("ProtocolVersion"), "{text}");
+
+    // Lists that leave nothing of TLS 1.2 leave TLS 1.3, whatever the least version is.
+    let cbc = CipherSuites::parse(&["TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA".to_owned()]).unwrap().value;
+    world.server.suites = cbc;
+    for version in [TlsVersion::Tls13, TlsVersion::Tls12] {
+        world.server.min_version = version;
+        foreign_client(&world, &[], None).await.both();
+        foreign_client(&world, &[], old).await.refused_by_client();
+    }
 }
