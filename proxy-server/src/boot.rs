@@ -4,6 +4,7 @@
 //! drains: readiness fails, listeners close, live connections get `--graceful-shutdown-timeout`, agent streams end
 //! with OK. A second signal is the caller's business: it exits at once.
 
+mod frontend;
 mod kubernetes;
 
 use std::sync::Arc;
@@ -15,16 +16,15 @@ use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::AbortOnDropHandle;
 use transport::listen::bind_tcp;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
 use crate::args::{Config, FrontendListener, Mode};
-use crate::auth::AllowedNames;
 use crate::certificates::{self, keep_fresh};
 use crate::dial::Dialer;
-use crate::front::{self, serve_frontend};
+use crate::front;
 use crate::leases::LeaseController;
 use crate::limits::{ServerBudget, connections_within, descriptor_limit};
 use crate::link::{AgentListener, AgentService, Lifetimes, LinkFlow};
@@ -32,10 +32,10 @@ use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::route::BackendManager;
 
+use frontend::Frontend;
+
 /// How long agent streams get to end in order, once connections have ended or their time is up.
 const STREAMS_END_WITHIN: Duration = Duration::from_secs(2);
-/// Between attempts to bind a listener whose failure is not fatal.
-const BIND_AGAIN: Duration = Duration::from_secs(1);
 
 /// A server whose sockets are bound.
 pub struct Server {
@@ -103,13 +103,13 @@ impl Server {
         let watches = watch(&tls, certificates::AGENTS).into_iter().chain(of_frontend).collect();
         let agents = AgentListener::new(listener, tls, service, config.keepalive_time);
         let readiness = Arc::<Readiness>::default();
-        let frontend = match bind_frontend(&config, frontend_tls.as_ref()) {
+        let frontend = match frontend::bind(&config, frontend_tls.as_ref()) {
             Ok(listener) => {
                 readiness.listens();
                 Some(listener)
             }
             Err(error) if config.mode == Mode::HttpConnect && error.is::<transport::listen::BindError>() => {
-                tracing::error!(error = format!("{error:#}"), "Frontend cannot listen, trying again");
+                frontend::say(&error);
                 None
             }
             Err(error) => return Err(error),
@@ -135,19 +135,15 @@ impl Server {
     pub async fn run(self, signals: &Signals) {
         let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
         let agents = tokio::spawn(self.agents.serve(close_agents.clone()));
-        let mode = match self.config.mode {
-            Mode::Grpc => front::Mode::Grpc,
-            Mode::HttpConnect => front::Mode::HttpConnect,
+        let frontend = Frontend {
+            config: self.config.clone(),
+            tls: self.frontend_tls,
+            readiness: Arc::clone(&self.readiness),
+            dialer: self.dialer,
+            metrics: self.metrics,
+            lifetimes: self.lifetimes.connections.clone(),
         };
-        let frontend = tokio::spawn(frontend(
-            self.config.clone(),
-            mode,
-            (self.frontend, self.frontend_tls, Arc::clone(&self.readiness)),
-            self.dialer,
-            self.metrics,
-            self.lifetimes.connections.clone(),
-            close_frontends.clone(),
-        ));
+        let frontend = tokio::spawn(frontend.serve(self.frontend, close_frontends.clone()));
         tracing::info!(server_id = self.config.server_id, "Proxy server is running");
         signals.first().await;
 
@@ -183,30 +179,6 @@ impl Server {
     }
 }
 
-/// Serves the frontend's listener, bound already or as soon as that succeeds.
-async fn frontend(
-    config: Config,
-    mode: front::Mode,
-    (bound, tls, readiness): (Option<front::FrontendListener>, Option<ServerTls>, Arc<Readiness>),
-    dialer: Dialer,
-    metrics: Metrics,
-    lifetimes: TaskTracker,
-    stop: CancellationToken,
-) {
-    let mut listener = bound;
-    while listener.is_none() {
-        tokio::select! {
-            () = tokio::time::sleep(BIND_AGAIN) => listener = bind_frontend(&config, tls.as_ref()).ok(),
-            () = stop.cancelled() => return,
-        }
-    }
-    if let Some(listener) = listener {
-        readiness.listens();
-        let keepalive = config.frontend_keepalive_time;
-        serve_frontend(mode, listener, dialer, metrics, keepalive, lifetimes, stop).await;
-    }
-}
-
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
     let listener = &config.agent_listener;
     let options = ServerTlsOptions {
@@ -236,20 +208,6 @@ fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>>
     let tls = ServerTls::load(options, metrics.odd_certificates())
         .context("--server-cert, --server-key or --server-ca-cert")?;
     Ok(Some(tls))
-}
-
-/// `tls` is that of [`frontend_tls`].
-fn bind_frontend(config: &Config, tls: Option<&ServerTls>) -> Result<front::FrontendListener> {
-    Ok(match (&config.frontend, tls) {
-        (FrontendListener::Unix { path, delete_existing }, _) => {
-            front::FrontendListener::Unix(transport::listen::UnixSocket::bind(path, *delete_existing)?)
-        }
-        (FrontendListener::Tcp { bind, .. }, Some(tls)) => {
-            let names = AllowedNames::new(config.frontend_names.clone());
-            front::FrontendListener::Tls(bind_tcp(&bind.host.text(), bind.port)?, tls.clone(), names)
-        }
-        (FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
-    })
 }
 
 /// The health and the admin port, on a thread of their own.

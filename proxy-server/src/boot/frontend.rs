@@ -1,0 +1,105 @@
+//! The frontend's listener: bound at the start, or, if its port is taken, as soon as that succeeds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use transport::listen::{UnixSocket, bind_tcp};
+use transport::tls::ServerTls;
+
+use crate::args::{self, Config};
+use crate::auth::AllowedNames;
+use crate::dial::Dialer;
+use crate::front::{FrontendListener, Mode, serve_frontend};
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+
+/// Between attempts to bind: kube-apiserver waits for them.
+const BIND_AGAIN: Duration = Duration::from_secs(1);
+/// Between lines that say so, doubled up to the second one.
+const SAY_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
+
+/// What the frontend's task has of the server.
+pub(super) struct Frontend {
+    pub(super) config: Config,
+    pub(super) tls: Option<ServerTls>,
+    pub(super) readiness: Arc<Readiness>,
+    pub(super) dialer: Dialer,
+    pub(super) metrics: Metrics,
+    pub(super) lifetimes: TaskTracker,
+}
+
+impl Frontend {
+    /// Serves the listener, `bound` already or as soon as that succeeds.
+    pub(super) async fn serve(self, bound: Option<FrontendListener>, stop: CancellationToken) {
+        let listener = match bound {
+            Some(listener) => listener,
+            None => tokio::select! {
+                listener = insist(|| bind(&self.config, self.tls.as_ref()), say) => listener,
+                () = stop.cancelled() => return,
+            },
+        };
+        self.readiness.listens();
+        let mode = match self.config.mode {
+            args::Mode::Grpc => Mode::Grpc,
+            args::Mode::HttpConnect => Mode::HttpConnect,
+        };
+        let keepalive = self.config.frontend_keepalive_time;
+        serve_frontend(mode, listener, self.dialer, self.metrics, keepalive, self.lifetimes, stop).await;
+    }
+}
+
+/// Binds; `tls` is that of a port.
+pub(super) fn bind(config: &Config, tls: Option<&ServerTls>) -> Result<FrontendListener> {
+    Ok(match (&config.frontend, tls) {
+        (args::FrontendListener::Unix { path, delete_existing }, _) => {
+            FrontendListener::Unix(UnixSocket::bind(path, *delete_existing)?)
+        }
+        (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
+            let names = AllowedNames::new(config.frontend_names.clone());
+            FrontendListener::Tls(bind_tcp(&bind.host.text(), bind.port)?, tls.clone(), names)
+        }
+        (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
+    })
+}
+
+/// Says that the listener is not bound.
+pub(super) fn say(error: &anyhow::Error) {
+    tracing::error!(error = format!("{error:#}"), retry_in = ?BIND_AGAIN, "Frontend cannot listen, trying again");
+}
+
+/// Tries again and again, and says so ever more rarely.
+async fn insist<T>(mut bind: impl FnMut() -> Result<T>, mut say: impl FnMut(&anyhow::Error)) -> T {
+    let (mut said, mut pause) = (Instant::now(), SAY_AGAIN.0);
+    loop {
+        sleep(BIND_AGAIN).await;
+        match bind() {
+            Ok(bound) => return bound,
+            Err(error) if said.elapsed() >= pause => {
+                say(&error);
+                (said, pause) = (Instant::now(), (pause * 2).min(SAY_AGAIN.1));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_taken_port_is_tried_every_second_and_said_ever_more_rarely() {
+        let (began, mut tries, mut said) = (Instant::now(), 0, Vec::new());
+        let bind = || {
+            tries += 1;
+            if tries < 100 { Err(anyhow::anyhow!("address already in use")) } else { Ok(()) }
+        };
+        insist(bind, |_| said.push(began.elapsed().as_secs())).await;
+        assert_eq!(began.elapsed().as_secs(), 100);
+        assert_eq!(said, [2, 6, 14, 30, 60, 90]);
+    }
+}
