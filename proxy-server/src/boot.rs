@@ -26,7 +26,7 @@ use crate::certificates::{self, keep_fresh};
 use crate::dial::Dialer;
 use crate::front;
 use crate::leases::LeaseController;
-use crate::limits::{ServerBudget, connections_within, descriptor_limit};
+use crate::limits::ServerBudget;
 use crate::link::{AgentListener, AgentService, Lifetimes, LinkFlow};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
@@ -62,13 +62,11 @@ impl Server {
     pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
         let backends = BackendManager::new(&config.strategies, Arc::new(metrics.clone()));
-        let budget =
-            ServerBudget::new(crate::limits::MAX_PENDING_DIALS, connections_within(descriptor_limit()));
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(
             backends.clone(),
-            budget,
+            ServerBudget::of_process(),
             bounds.memory.clone(),
             config.dial_timeout.unwrap_or_default(),
             Arc::new(metrics.clone()),

@@ -1,6 +1,5 @@
 //! The proxy-server's boot story: parse, log, bind, announce, serve, drain.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use proxy_server::{args, boot::Server};
@@ -16,11 +15,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let config = match args::parse(std::env::args_os()) {
         Ok(config) => config,
-        Err(exit) => {
-            let _ = std::io::stdout().write_all(exit.stdout.as_bytes());
-            let _ = std::io::stderr().write_all(exit.stderr.as_bytes());
-            return ExitCode::from(exit.code);
-        }
+        Err(exit) => return exit.leave(),
     };
     match start(config) {
         Ok(()) => ExitCode::SUCCESS,

@@ -35,14 +35,10 @@ pub struct Config {
     pub sync_interval: Duration,
     /// What that time may back off to; not below [`Self::sync_interval`].
     pub sync_interval_cap: Duration,
-    /// Time between Go's looks at established connections.
-    pub probe_interval: Duration,
     /// Keep looking for servers when as many are connected as there should be.
     pub sync_forever: bool,
     /// Whose count of servers counts.
     pub server_count_source: ServerCountSource,
-    /// Packets that Go queues per connection; above 0.
-    pub xfr_channel_size: usize,
     /// Servers may reach the metadata services of clouds.
     pub allow_cloud_metadata: bool,
     /// What servers must not reach.
@@ -59,8 +55,6 @@ pub struct Config {
     pub drain_timeout: Option<Duration>,
     /// Serve profiles on the admin port.
     pub profiling: bool,
-    /// Asked for profiles of lock contention; implies [`Self::profiling`].
-    pub contention_profiling: bool,
     /// How payload that waits for slow readers is bounded.
     pub flow: FlowOptions,
     /// Leases by which servers are counted.

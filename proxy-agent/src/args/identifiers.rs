@@ -1,31 +1,18 @@
 //! Identifiers of an agent: a URL-encoded query with five known keys.
 //!
-//! The text travels to servers as it was given; the pairs are what they will read from it. Values are not judged:
-//! a server matches them as text. Facts: Go's `url.ParseQuery`, and the Go agent's refusal of unknown keys.
+//! The text travels to servers as it was given, once it was found that they can read it. Values are not judged: a
+//! server matches them as text. Facts: Go's `url.ParseQuery`, and the Go agent's refusal of unknown keys.
 
 /// As many pairs as Go takes; empty ones count.
 const MOST_PAIRS: usize = 10_000;
+
+/// What servers know.
+const KEYS: [&str; 5] = ["ipv4", "ipv6", "host", "cidr", "default-route"];
 
 /// Identifiers that were found sound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identifiers {
     text: String,
-    pairs: Vec<(IdentifierKind, String)>,
-}
-
-/// A key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdentifierKind {
-    /// `ipv4`
-    Ipv4,
-    /// `ipv6`
-    Ipv6,
-    /// `host`
-    Host,
-    /// `cidr`
-    Cidr,
-    /// `default-route`
-    DefaultRoute,
 }
 
 /// Why a text holds no identifiers.
@@ -48,39 +35,31 @@ pub enum IdentifierError {
 impl Identifiers {
     /// Reads the flag's value; the empty one holds none.
     pub fn parse(text: &str) -> Result<Self, IdentifierError> {
-        if text.split('&').count() > MOST_PAIRS {
-            return Err(IdentifierError::TooMany);
-        }
-        let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(pair).collect::<Result<_, _>>()?;
-        Ok(Self { text: text.to_owned(), pairs })
+        pairs(text)?;
+        Ok(Self { text: text.to_owned() })
     }
 
     /// The text as given, for the metadata of a connect.
     pub fn text(&self) -> &str {
         &self.text
     }
-
-    /// Keys and decoded values in order; a key may recur.
-    pub fn pairs(&self) -> &[(IdentifierKind, String)] {
-        &self.pairs
-    }
 }
 
-fn pair(text: &str) -> Result<(IdentifierKind, String), IdentifierError> {
+/// Keys and decoded values in order; a key may recur.
+fn pairs(text: &str) -> Result<Vec<(String, String)>, IdentifierError> {
+    if text.split('&').count() > MOST_PAIRS {
+        return Err(IdentifierError::TooMany);
+    }
+    text.split('&').filter(|pair| !pair.is_empty()).map(pair).collect()
+}
+
+fn pair(text: &str) -> Result<(String, String), IdentifierError> {
     if text.contains(';') {
         return Err(IdentifierError::Semicolon);
     }
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     let (key, value) = (unescape(key)?, unescape(value)?);
-    let kind = match key.as_str() {
-        "ipv4" => IdentifierKind::Ipv4,
-        "ipv6" => IdentifierKind::Ipv6,
-        "host" => IdentifierKind::Host,
-        "cidr" => IdentifierKind::Cidr,
-        "default-route" => IdentifierKind::DefaultRoute,
-        _ => return Err(IdentifierError::UnknownKey(key)),
-    };
-    Ok((kind, value))
+    if KEYS.contains(&key.as_str()) { Ok((key, value)) } else { Err(IdentifierError::UnknownKey(key)) }
 }
 
 /// `%41` is `A`, `+` is a blank. Escapes that make no UTF-8 become replacement characters, which match no host.
@@ -113,20 +92,20 @@ mod tests {
 
     #[test]
     fn what_go_accepts() {
-        use IdentifierKind::{Cidr, DefaultRoute, Host, Ipv4, Ipv6};
-        let table: [(&str, &[(IdentifierKind, &str)]); 7] = [
+        let table: [(&str, &[(&str, &str)]); 7] = [
             ("", &[]),
             ("&&", &[]),
-            ("ipv4=1.2.3.4&ipv4=5.6.7.8", &[(Ipv4, "1.2.3.4"), (Ipv4, "5.6.7.8")]),
-            ("ipv6=:::::&cidr=127.0.0.1/16", &[(Ipv6, ":::::"), (Cidr, "127.0.0.1/16")]),
-            ("default-route=true&", &[(DefaultRoute, "true")]),
-            ("host", &[(Host, "")]),
-            ("h%6Fst=a%2eb+c=d", &[(Host, "a.b c=d")]),
+            ("ipv4=1.2.3.4&ipv4=5.6.7.8", &[("ipv4", "1.2.3.4"), ("ipv4", "5.6.7.8")]),
+            ("ipv6=:::::&cidr=127.0.0.1/16", &[("ipv6", ":::::"), ("cidr", "127.0.0.1/16")]),
+            ("default-route=true&", &[("default-route", "true")]),
+            ("host", &[("host", "")]),
+            ("h%6Fst=a%2eb+c=d", &[("host", "a.b c=d")]),
         ];
-        for (text, pairs) in table {
-            let found = Identifiers::parse(text).unwrap();
-            let found: Vec<_> = found.pairs().iter().map(|(kind, value)| (*kind, value.as_str())).collect();
-            assert_eq!(found, pairs, "{text}");
+        for (text, want) in table {
+            let found = pairs(text).unwrap();
+            let found: Vec<_> = found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            assert_eq!(found, want, "{text}");
+            assert_eq!(Identifiers::parse(text).unwrap().text(), text);
         }
     }
 

@@ -23,7 +23,7 @@ use std::ffi::OsString;
 use flags::{Exit, FlagSet, FlowFlags, LogFlags, Refusal};
 
 pub use config::{CertPair, Config, KubeClient, Leases, ServerCountSource};
-pub use identifiers::{IdentifierError, IdentifierKind, Identifiers};
+pub use identifiers::{IdentifierError, Identifiers};
 pub use selector::{LabelSelector, SelectorError};
 
 const ABOUT: &str = "dials a cluster's endpoints on behalf of the proxy-servers it connects to.";
@@ -96,10 +96,8 @@ impl Lines {
             agent_identifiers,
             sync_interval: sync.interval,
             sync_interval_cap: sync.cap,
-            probe_interval: sync.probe_interval,
             sync_forever: sync.forever,
             server_count_source: sync.count_source,
-            xfr_channel_size: sync.xfr_channel_size,
             allow_cloud_metadata: endpoints.allow_cloud_metadata,
             deny_destinations: endpoints.deny,
             allow_destinations: endpoints.allow,
@@ -108,7 +106,6 @@ impl Lines {
             min_ready_servers: serving.min_ready_servers,
             drain_timeout: serving.drain_timeout,
             profiling: serving.profiling,
-            contention_profiling: serving.contention_profiling,
             flow,
             leases,
             kube,

@@ -22,7 +22,6 @@ pub(super) struct Serving {
     pub(super) health: Bind,
     pub(super) admin: Bind,
     pub(super) profiling: bool,
-    pub(super) contention_profiling: bool,
     pub(super) min_ready_servers: usize,
     pub(super) drain_timeout: Option<Duration>,
 }
@@ -101,7 +100,6 @@ impl Lines {
             health: Bind { host: BindHost::parse(&self.health_server_host), port: health_port },
             admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
             profiling: self.enable_profiling,
-            contention_profiling: self.enable_contention_profiling,
         })
     }
 }

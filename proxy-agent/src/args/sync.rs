@@ -25,10 +25,8 @@ pub(super) struct Lines {
 pub(super) struct Sync {
     pub(super) interval: Duration,
     pub(super) cap: Duration,
-    pub(super) probe_interval: Duration,
     pub(super) forever: bool,
     pub(super) count_source: ServerCountSource,
-    pub(super) xfr_channel_size: usize,
 }
 
 impl Default for Lines {
@@ -78,9 +76,9 @@ impl Lines {
     }
 
     pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Sync, Refusal> {
-        let size = usize::try_from(self.xfr_channel_size).ok().filter(|size| *size > 0);
-        let xfr_channel_size = size
-            .ok_or_else(|| Refusal::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"))?;
+        if self.xfr_channel_size <= 0 {
+            return Err(Refusal::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"));
+        }
         if self.sync_interval > self.sync_interval_cap {
             let want = format!("it must not be above --sync-interval-cap={}", self.sync_interval_cap);
             return Err(Refusal::value("sync-interval", self.sync_interval, want));
@@ -102,10 +100,8 @@ impl Lines {
         Ok(Sync {
             interval: interval("sync-interval", self.sync_interval),
             cap: interval("sync-interval-cap", self.sync_interval_cap),
-            probe_interval: self.probe_interval.or_zero(),
             forever: self.sync_forever,
             count_source,
-            xfr_channel_size,
         })
     }
 }

@@ -15,36 +15,34 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
                 &["--agent-id=a\u{1}"],
                 "--agent-id=\"a\\u{1}\": it travels in a gRPC header",
             ),
-        flag("agent-identifiers", |c| {
-            format!("{} {}", c.agent_identifiers.text(), c.agent_identifiers.pairs().len())
-        })
-        .default(" 0")
-        .takes(&["--agent-identifiers=host=a&host=b&ipv6=:::::"], "host=a&host=b&ipv6=::::: 3")
-        .takes(
-            &["--agent-identifiers=cidr=127.0.0.1/16&default-route=true"],
-            "cidr=127.0.0.1/16&default-route=true 2",
-        )
-        .takes(&["--agent-identifiers=h%6Fst=a%20b"], "h%6Fst=a%20b 1")
-        .takes(&["--agent-identifiers=host"], "host 1")
-        .takes(&["--agent-identifiers", "&"], "& 0")
-        .refuses(
-            &["--agent-identifiers=uid=1"],
-            "--agent-identifiers=\"uid=1\": unknown key \"uid\"; the keys",
-        )
-        .refuses(&["--agent-identifiers=node1"], "--agent-identifiers=\"node1\": unknown key \"node1\"")
-        .refuses(&["--agent-identifiers=Host=a"], "--agent-identifiers=\"Host=a\": unknown key \"Host\"")
-        .refuses(
-            &["--agent-identifiers=host=a;ipv4=b"],
-            "--agent-identifiers=\"host=a;ipv4=b\": pairs are joined",
-        )
-        .refuses(
-            &["--agent-identifiers=host=%zz"],
-            "--agent-identifiers=\"host=%zz\": \"%zz\" is no URL escape",
-        )
-        .refuses_what_go_starts(
-            &["--agent-identifiers=host=zo\u{eb}"],
-            "--agent-identifiers=\"host=zo\u{eb}\": it travels in a gRPC header",
-        ),
+        flag("agent-identifiers", |c| c.agent_identifiers.text().to_owned())
+            .default("")
+            .takes(&["--agent-identifiers=host=a&host=b&ipv6=:::::"], "host=a&host=b&ipv6=:::::")
+            .takes(
+                &["--agent-identifiers=cidr=127.0.0.1/16&default-route=true"],
+                "cidr=127.0.0.1/16&default-route=true",
+            )
+            .takes(&["--agent-identifiers=h%6Fst=a%20b"], "h%6Fst=a%20b")
+            .takes(&["--agent-identifiers=host"], "host")
+            .takes(&["--agent-identifiers", "&"], "&")
+            .refuses(
+                &["--agent-identifiers=uid=1"],
+                "--agent-identifiers=\"uid=1\": unknown key \"uid\"; the keys",
+            )
+            .refuses(&["--agent-identifiers=node1"], "--agent-identifiers=\"node1\": unknown key \"node1\"")
+            .refuses(&["--agent-identifiers=Host=a"], "--agent-identifiers=\"Host=a\": unknown key \"Host\"")
+            .refuses(
+                &["--agent-identifiers=host=a;ipv4=b"],
+                "--agent-identifiers=\"host=a;ipv4=b\": pairs are joined",
+            )
+            .refuses(
+                &["--agent-identifiers=host=%zz"],
+                "--agent-identifiers=\"host=%zz\": \"%zz\" is no URL escape",
+            )
+            .refuses_what_go_starts(
+                &["--agent-identifiers=host=zo\u{eb}"],
+                "--agent-identifiers=\"host=zo\u{eb}\": it travels in a gRPC header",
+            ),
     ]
 }
 
@@ -110,9 +108,12 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
         flag("enable-profiling", |c| c.profiling.to_string())
             .default("false")
             .takes(&["--enable-profiling"], "true"),
-        flag("enable-contention-profiling", |c| c.contention_profiling.to_string())
-            .default("false")
-            .takes(&["--enable-profiling", "--enable-contention-profiling=T"], "true")
+        flag("enable-contention-profiling", |c| c.notices.join("; "))
+            .default("")
+            .takes(
+                &["--enable-profiling", "--enable-contention-profiling=T"],
+                "--enable-contention-profiling has no effect: profiles of lock contention belong to Go's runtime",
+            )
             .refuses(
                 &["--enable-contention-profiling"],
                 "--enable-contention-profiling needs --enable-profiling: ",

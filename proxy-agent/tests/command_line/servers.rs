@@ -5,6 +5,8 @@ use proxy_agent::args::Config;
 
 use super::flag;
 
+const PROBES: &str = "--probe-interval has no effect: a lost stream is noticed at once";
+
 pub(crate) fn uplink() -> Vec<Entry<Config>> {
     fn certificate(config: &Config) -> String {
         config.certificate.is_some().to_string()
@@ -102,11 +104,11 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
                 &["--sync-interval-cap=100ms"],
                 "--sync-interval=1s: it must not be above --sync-interval-cap=100ms",
             ),
-        flag("probe-interval", |c| format!("{:?}", c.probe_interval))
-            .default("1s")
-            .takes(&["--probe-interval=100ms"], "100ms")
-            .takes(&["--probe-interval=1\u{b5}s"], "1\u{b5}s")
-            .takes(&["--probe-interval=-1s"], "0ns"),
+        flag("probe-interval", |c| c.notices.join("; "))
+            .default("")
+            .takes(&["--probe-interval=100ms"], PROBES)
+            .takes(&["--probe-interval=1\u{b5}s"], PROBES)
+            .takes(&["--probe-interval=-1s"], PROBES),
         flag("sync-forever", |c| c.sync_forever.to_string())
             .default("false")
             .takes(&["--sync-forever"], "true")
@@ -120,9 +122,12 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
                 &["--server-count-source=min"],
                 "--server-count-source=\"min\": it must be default or max",
             ),
-        flag("xfr-channel-size", |c| c.xfr_channel_size.to_string())
-            .default("150")
-            .takes(&["--xfr-channel-size=1"], "1")
+        flag("xfr-channel-size", |c| c.notices.join("; "))
+            .default("")
+            .takes(
+                &["--xfr-channel-size=1"],
+                "--xfr-channel-size has no effect: what may be queued is limited in bytes, not in packets",
+            )
             .refuses(&["--xfr-channel-size=0"], "--xfr-channel-size=0: it must be above 0")
             .refuses(&["--xfr-channel-size=-1"], "--xfr-channel-size=-1: it must be above 0"),
         flag("warn-on-channel-limit", |c| c.notices.join("; ")).default("").takes(

@@ -25,7 +25,6 @@ pub(super) struct Lines {
 
 /// What they mean.
 pub(super) struct Access {
-    pub(super) required: bool,
     pub(super) token_auth: Option<TokenAuth>,
     pub(super) binding: IdentityBinding,
     pub(super) source_address: bool,
@@ -151,8 +150,7 @@ impl Lines {
             None => None,
             Some(given) => Some(token_auth(flags, given, by_certificate, review_every)?),
         };
-        let required = self.require_agent_auth;
-        Ok(Access { required, token_auth, binding, source_address, agent_names, default_route_names })
+        Ok(Access { token_auth, binding, source_address, agent_names, default_route_names })
     }
 }
 

@@ -27,8 +27,6 @@ pub struct Config {
     pub frontend_keepalive_time: Duration,
     /// Serve profiles on the admin port.
     pub profiling: bool,
-    /// Asked for profiles of lock contention; implies [`Self::profiling`].
-    pub contention_profiling: bool,
     /// This replica among its peers: printable ASCII, not empty.
     pub server_id: String,
     /// Replicas that agents should look for; at least 1.
@@ -43,14 +41,10 @@ pub struct Config {
     pub certificate_reload_interval: Option<Duration>,
     /// What must be connected for the server to be ready.
     pub readiness_policy: ReadinessPolicy,
-    /// Packets that Go queues per stream; above 0.
-    pub xfr_channel_size: usize,
     /// How long connections may finish after the first signal; zero: not at all.
     pub graceful_shutdown_timeout: Duration,
     /// The deadline of one dial, retries included, if the operator set one.
     pub dial_timeout: Option<Duration>,
-    /// Refuse to run without authentication of agents.
-    pub require_agent_auth: bool,
     /// Authentication of agents by their service account's token.
     pub token_auth: Option<TokenAuth>,
     /// What is done about claims that do not follow from an agent's identity.

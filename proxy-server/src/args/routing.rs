@@ -27,7 +27,6 @@ pub(super) struct Routing {
     pub(super) strategies: Vec<ProxyStrategy>,
     pub(super) dial_timeout: Option<Duration>,
     pub(super) graceful_shutdown_timeout: Duration,
-    pub(super) xfr_channel_size: usize,
 }
 
 impl Default for Lines {
@@ -87,9 +86,9 @@ impl Lines {
         notices: &mut Vec<String>,
     ) -> Result<Routing, Refusal> {
         let strategies = strategies(&self.proxy_strategies)?;
-        let xfr_channel_size = usize::try_from(self.xfr_channel_size).ok().filter(|size| *size > 0);
-        let xfr_channel_size = xfr_channel_size
-            .ok_or_else(|| Refusal::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"))?;
+        if self.xfr_channel_size <= 0 {
+            return Err(Refusal::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"));
+        }
         if self.server_count < 1 {
             notices
                 .push(format!("--server-count={}: it counts as 1, this replica exists", self.server_count));
@@ -104,7 +103,6 @@ impl Lines {
                 "graceful-shutdown-timeout",
                 self.graceful_shutdown_timeout,
             )?,
-            xfr_channel_size,
         })
     }
 }

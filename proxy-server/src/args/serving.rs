@@ -21,7 +21,6 @@ pub(super) struct Serving {
     pub(super) health: Bind,
     pub(super) admin: Bind,
     pub(super) profiling: bool,
-    pub(super) contention_profiling: bool,
     pub(super) readiness_policy: ReadinessPolicy,
 }
 
@@ -93,7 +92,6 @@ impl Lines {
             health: Bind { host: BindHost::parse(&self.health_bind_address), port: health_port },
             admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
             profiling: self.enable_profiling,
-            contention_profiling: self.enable_contention_profiling,
         })
     }
 }

@@ -119,11 +119,13 @@ impl<L> BackendManager<L> {
     }
 
     /// The identifiers known to each strategy, in the order of the flag.
+    #[cfg(test)]
     pub fn counts(&self) -> Vec<(Strategy, usize)> {
         self.shared.state.read().tables.iter().map(|(strategy, table)| (*strategy, table.len())).collect()
     }
 
     /// How many streams are registered.
+    #[cfg(test)]
     pub fn links(&self) -> usize {
         self.shared.state.read().links.len()
     }

@@ -115,20 +115,22 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
         )
     }
     vec![
-        flag("require-agent-auth", |c| c.require_agent_auth.to_string())
-            .default("false")
-            .takes_what_go_refuses(&["--require-agent-auth=false"], "false")
-            .takes_what_go_refuses(&["--require-agent-auth", "--cluster-ca-cert={file}"], "true")
-            .takes_what_go_refuses(
-                &[
-                    "--require-agent-auth",
-                    "--agent-namespace=a",
-                    "--agent-service-account=b",
-                    "--authentication-audience=c",
-                ],
-                "true",
-            )
-            .refuses(&["--require-agent-auth"], "--require-agent-auth needs --cluster-ca-cert: give the"),
+        flag("require-agent-auth", |c| {
+            (c.agent_listener.client_ca.is_some() || c.token_auth.is_some()).to_string()
+        })
+        .default("false")
+        .takes_what_go_refuses(&["--require-agent-auth=false"], "false")
+        .takes_what_go_refuses(&["--require-agent-auth", "--cluster-ca-cert={file}"], "true")
+        .takes_what_go_refuses(
+            &[
+                "--require-agent-auth",
+                "--agent-namespace=a",
+                "--agent-service-account=b",
+                "--authentication-audience=c",
+            ],
+            "true",
+        )
+        .refuses(&["--require-agent-auth"], "--require-agent-auth needs --cluster-ca-cert: give the"),
         flag("agent-namespace", token)
             .default("None")
             .takes(&["--agent-namespace=", "--agent-service-account=", "--authentication-audience="], "None")

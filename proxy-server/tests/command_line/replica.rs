@@ -54,9 +54,12 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
                 &["--graceful-shutdown-timeout=-1ms"],
                 "--graceful-shutdown-timeout=-1ms: it must not be below 0",
             ),
-        flag("xfr-channel-size", |c| c.xfr_channel_size.to_string())
-            .default("10")
-            .takes(&["--xfr-channel-size=150"], "150")
+        flag("xfr-channel-size", |c| c.notices.join("; "))
+            .default("")
+            .takes(
+                &["--xfr-channel-size=150"],
+                "--xfr-channel-size has no effect: what may be queued is limited in bytes, not in packets",
+            )
             .refuses(&["--xfr-channel-size=0"], "--xfr-channel-size=0: it must be above 0")
             .refuses(&["--xfr-channel-size=-10"], "--xfr-channel-size=-10: it must be above 0"),
         flag("warn-on-channel-limit", |c| c.notices.join("; "))
@@ -106,9 +109,12 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
             .default("false")
             .takes(&["--enable-profiling"], "true")
             .takes(&["--enable-profiling=1"], "true"),
-        flag("enable-contention-profiling", |c| c.contention_profiling.to_string())
-            .default("false")
-            .takes(&["--enable-contention-profiling", "--enable-profiling"], "true")
+        flag("enable-contention-profiling", |c| c.notices.join("; "))
+            .default("")
+            .takes(
+                &["--enable-contention-profiling", "--enable-profiling"],
+                "--enable-contention-profiling has no effect: profiles of lock contention belong to Go's runtime",
+            )
             .refuses(
                 &["--enable-contention-profiling"],
                 "--enable-contention-profiling needs --enable-profiling: ",

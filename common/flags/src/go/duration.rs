@@ -32,19 +32,9 @@ impl GoDuration {
     /// No time at all.
     pub const ZERO: Self = Self { nanoseconds: 0 };
 
-    /// That many nanoseconds.
-    pub const fn from_nanoseconds(nanoseconds: i64) -> Self {
-        Self { nanoseconds }
-    }
-
     /// That many seconds, up to some 292 years.
     pub const fn from_seconds(seconds: u32) -> Self {
         Self { nanoseconds: seconds as i64 * 1_000_000_000 }
-    }
-
-    /// The nanoseconds, which may be negative.
-    pub const fn nanoseconds(self) -> i64 {
-        self.nanoseconds
     }
 
     /// The duration for clocks that only run forward: a negative one is zero.

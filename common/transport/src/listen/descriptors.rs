@@ -24,11 +24,4 @@ impl DescriptorLimit {
         }
         Self { before: found.current, now: getrlimit(Resource::Nofile).current, hard: found.maximum }
     }
-
-    /// Descriptors that connections may use: the limit less min(512, a quarter), which stays for
-    /// listeners, links, files and probes.
-    pub fn for_connections(&self) -> u64 {
-        let limit = self.now.unwrap_or(u64::MAX);
-        limit - (limit / 4).min(512)
-    }
 }

@@ -16,8 +16,6 @@ const SHOWN: usize = 256;
 pub struct PeerIdentity {
     /// The first common name of the subject.
     pub common_name: Option<String>,
-    /// Organizations of the subject (Kubernetes' groups).
-    pub organizations: Vec<String>,
     /// DNS names of the subject alternative names.
     pub dns: Vec<String>,
     /// IP addresses of the subject alternative names.
@@ -33,11 +31,8 @@ impl PeerIdentity {
         let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
             attribute.as_str().ok().map(str::to_owned)
         };
-        let mut found = Self {
-            common_name: cert.subject().iter_common_name().find_map(text),
-            organizations: cert.subject().iter_organization().filter_map(text).collect(),
-            ..Self::default()
-        };
+        let mut found =
+            Self { common_name: cert.subject().iter_common_name().find_map(text), ..Self::default() };
         if let Ok(Some(names)) = cert.subject_alternative_name() {
             for name in &names.value.general_names {
                 found.add(name);
