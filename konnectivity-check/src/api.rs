@@ -1,4 +1,7 @@
 //! GET from kube-apiserver: one connection per request, a bearer token, 10 s and 16 MiB at most.
+//!
+//! Its certificate is judged as both programs judge it (Go's rules where those are wider), or the check would fail in a
+//! cluster that works. Their client of the Kubernetes API knows leases and token reviews, and no path of a caller's.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,12 +12,13 @@ use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use transport::tls::{ignore_odd_pki, server_verifier};
 
 use crate::flags::Options;
 
@@ -44,18 +48,20 @@ pub struct Answer {
 impl Api {
     /// Reads the files that the options name.
     pub fn new(options: &Options) -> Result<Self> {
-        let mut roots = RootCertStore::empty();
+        let mut roots = Vec::new();
         let file = options.ca_file.display();
         for certificate in
             CertificateDer::pem_file_iter(&options.ca_file).with_context(|| format!("cannot read {file}"))?
         {
-            roots.add(certificate.with_context(|| format!("{file} is no PEM"))?)?;
+            roots.push(certificate.with_context(|| format!("{file} is no PEM"))?);
         }
         anyhow::ensure!(!roots.is_empty(), "{file} holds no certificate");
+        let verifier = server_verifier(roots, ignore_odd_pki()).with_context(|| file.to_string())?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();
         let token = std::fs::read_to_string(&options.token_file)
             .with_context(|| format!("cannot read {}", options.token_file.display()))?;
@@ -104,5 +110,60 @@ impl Api {
             answer = &mut answer => answer,
             ended = &mut driven => { ended?; answer.await }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use rustls::ServerConfig;
+    use rustls_pki_types::PrivateKeyDer;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::flags::Of;
+
+    /// An authority that serves with its own certificate, which Go lets pass, and webpki does not.
+    #[tokio::test]
+    async fn certificates_are_judged_as_the_programs_judge_them() {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let authority = params.self_signed(&key).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![authority.der().clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let apiserver = listener.local_addr().unwrap().to_string();
+        let serve = async {
+            let (socket, _) = listener.accept().await.unwrap();
+            let mut stream = TlsAcceptor::from(Arc::new(config)).accept(socket).await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            stream.shutdown().await.unwrap();
+            String::from_utf8(head).unwrap()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let (ca_file, token_file) = (folder.path().join("ca"), folder.path().join("token"));
+        std::fs::write(&ca_file, authority.pem()).unwrap();
+        std::fs::write(&token_file, "canary\n").unwrap();
+        let (namespace, selector) = ("n".to_owned(), "a=b".to_owned());
+        let timeout = Duration::from_secs(1);
+        let options =
+            Options { of: Of::Agent, namespace, selector, port: 1, timeout, token_file, ca_file, apiserver };
+        let api = Api::new(&options).unwrap();
+        let (head, answer) = tokio::join!(serve, api.get("/healthz"));
+        assert_eq!(answer.unwrap().body, "ok");
+        assert!(head.starts_with("GET /healthz HTTP/1.1") && head.contains("Bearer canary"), "{head}");
     }
 }

@@ -6,7 +6,6 @@
 //!
 //! Never here: TLS, to the proxy or to the server, and credentials in any text.
 
-mod base64;
 mod connect;
 mod no_proxy;
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
-
-use super::base64;
 
 /// The port of a proxy whose URL names none: grpc-go resolves the proxy like any of its targets, and
 /// their default is this one, whatever the scheme.
@@ -151,7 +151,7 @@ fn basic(user_info: &str) -> Result<String, &'static str> {
     let mut credentials = decode(user)?;
     credentials.push(b':');
     credentials.extend(decode(password)?);
-    Ok(format!("Basic {}", base64::encode(&credentials)))
+    Ok(format!("Basic {}", STANDARD.encode(&credentials)))
 }
 
 fn decode(text: &str) -> Result<Vec<u8>, &'static str> {
