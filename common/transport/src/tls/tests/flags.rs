@@ -32,7 +32,7 @@ fn all_names_of_go_are_known() {
         for kind in ["ECDSA", "RSA"] {
             let name = format!("TLS_ECDHE_{kind}_WITH_{cipher}");
             assert_eq!(suites(&[&name]), Ok((vec![], true)), "{name}");
-            assert_eq!(CipherSuites::parse(&[name.clone()]).unwrap().value.to_string(), name);
+            assert_eq!(CipherSuites::parse(std::slice::from_ref(&name)).unwrap().value.to_string(), name);
         }
         let (warnings, tls12) = suites(&[&format!("TLS_{cipher}")]).unwrap();
         assert!(!tls12 && warnings[0].contains("has no effect"), "{warnings:?}");
