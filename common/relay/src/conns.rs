@@ -20,6 +20,8 @@ pub struct Conns<S> {
     list: Arc<ReadyList>,
     /// Slots that took bytes in this turn and are to be written and flushed once.
     dirty: Vec<usize>,
+    /// Bytes that local ends took since they were last asked for.
+    written: usize,
 }
 
 /// One local end, from its opening until it has been told its end.
@@ -31,6 +33,8 @@ struct Slot {
     queue: Queue,
     /// What the core knows of the queue.
     charged: usize,
+    /// What the core knows of bytes that the local end holds itself.
+    ahead: usize,
     dirty: bool,
     /// The other side sends no more, and the local end is to be told so.
     shut_down: bool,
@@ -46,7 +50,7 @@ impl<S> std::fmt::Debug for Conns<S> {
 
 impl<S: Side> Conns<S> {
     pub(crate) fn new(link: Link<S>, list: Arc<ReadyList>) -> Self {
-        Conns { link, slots: Slab::new(), by_key: Vec::new(), list, dirty: Vec::new() }
+        Conns { link, slots: Slab::new(), by_key: Vec::new(), list, dirty: Vec::new(), written: 0 }
     }
 
     /// The core, to dial, answer and drain with.
@@ -57,6 +61,11 @@ impl<S: Side> Conns<S> {
     /// Connections whose local end has not been told its end.
     pub fn local_ends(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Bytes that local ends have taken since the last call.
+    pub(crate) fn take_written(&mut self) -> usize {
+        std::mem::take(&mut self.written)
     }
 
     /// Makes room for the local end of a connection that has just opened; what arrives waits there.
@@ -72,6 +81,7 @@ impl<S: Side> Conns<S> {
             local: None,
             queue: Queue::default(),
             charged: 0,
+            ahead: 0,
             dirty: false,
             shut_down: false,
             ending: None,
@@ -162,24 +172,31 @@ impl<S: Side> Conns<S> {
             return;
         }
         let key = entry.key;
-        let mut taken = 0;
-        let mut shut = Poll::Pending;
+        let (waiting, mut shut) = (entry.queue.len(), Poll::Pending);
         let mut cx = Context::from_waker(&entry.waker);
         let written = match entry.local.as_mut() {
-            Some(local) => entry.queue.write_into(local.as_mut(), &mut cx, &mut taken).and_then(|()| {
-                if entry.shut_down {
+            Some(local) => entry.queue.write_into(local.as_mut(), &mut cx).and_then(|more| {
+                if entry.shut_down && !more {
                     shut = local.poll_shut_down(&mut cx)?;
                 }
-                Ok(())
+                Ok(more)
             }),
-            None => Ok(()),
+            None => Ok(false),
         };
-        if let Err(error) = written {
-            // An empty queue would end a flush in order, although the socket may have lost what it took.
-            entry.queue.clear();
-            entry.charged = 0;
-            self.link.write_failed(now, key, error.to_string());
-            return;
+        let more = match written {
+            Ok(more) => more,
+            Err(error) => {
+                // An empty queue would end a flush in order, although the socket may have lost what it took.
+                entry.queue.clear();
+                entry.charged = 0;
+                self.link.write_failed(now, key, error.to_string());
+                return;
+            }
+        };
+        let taken = waiting - entry.queue.len();
+        self.written += taken;
+        if more {
+            entry.waker.wake_by_ref();
         }
         entry.shut_down &= shut.is_pending();
         entry.queue.settle();
@@ -205,7 +222,7 @@ impl<S: Side> Conns<S> {
     }
 
     /// Reads from a local end.
-    pub(crate) fn poll_read(&mut self, key: ConnKey, max: usize) -> Poll<std::io::Result<Read>> {
+    pub(crate) fn poll_read(&mut self, key: ConnKey, max: usize, now: Time) -> Poll<std::io::Result<Read>> {
         let Some(slot) = self.find(key) else { return Poll::Pending };
         let entry = &mut self.slots[slot];
         let Some(local) = entry.local.as_mut() else { return Poll::Pending };
@@ -215,16 +232,30 @@ impl<S: Side> Conns<S> {
             entry.queue.clear();
             entry.charged = 0;
         }
+        if entry.ahead > 0 {
+            self.account_ahead(slot, now);
+        }
         read
+    }
+
+    /// Tells the core what the local end holds itself.
+    fn account_ahead(&mut self, slot: usize, now: Time) {
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        let ahead = entry.local.as_mut().map_or(0, |local| local.held());
+        if ahead != entry.ahead {
+            entry.ahead = ahead;
+            self.link.holds_ahead(now, entry.key, ahead);
+        }
     }
 
     /// Looks after a local end whose bytes the other side has no room for.
     pub(crate) fn poll_gone(&mut self, key: ConnKey, now: Time) {
         let Some(slot) = self.find(key) else { return };
         let entry = &mut self.slots[slot];
-        if let Some(local) = entry.local.as_mut()
-            && local.poll_gone(&mut Context::from_waker(&entry.waker)).is_ready()
-        {
+        let Some(local) = entry.local.as_mut() else { return };
+        let gone = local.poll_gone(&mut Context::from_waker(&entry.waker)).is_ready();
+        self.account_ahead(slot, now);
+        if gone {
             self.link.leaving(now, key);
         }
     }

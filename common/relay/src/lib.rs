@@ -12,12 +12,15 @@ mod memory;
 mod owner;
 mod queue;
 mod ready;
+mod receive;
 mod relay;
 mod runtime;
+mod transmit;
 
 pub use conns::Conns;
 pub use local::{Ending, Local, Read};
-pub use memory::{Bounds, Ceiling, default_memory_limit};
+pub use memory::{Bounds, Ceiling};
 pub use owner::{Meter, Owner};
+pub use queue::Queue;
 pub use relay::{LinkEnd, Relay};
 pub use runtime::data_runtime;

@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tunnel::Cause;
 
+use crate::queue::Queue;
+
 /// What a read brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
@@ -56,9 +58,15 @@ pub trait Local: Send {
     /// for what is still to be read. May take what has arrived into a bounded buffer to find out.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Takes a prefix of `data` (advances it) without waiting. `Ready(Ok(()))` after progress, which need not be all.
-    /// Pending registers the waker and leaves `data` as it was.
-    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>>;
+    /// Bytes that this end itself holds of what was sent to it, for want of room in the link. Asked after
+    /// [`Local::poll_gone`], and after reads until it is zero.
+    fn held(&mut self) -> usize {
+        0
+    }
+
+    /// Takes from the front of `queue`, which is not empty, without waiting. `Ready(Ok(()))` after progress, which need
+    /// not be all. Pending registers the waker and leaves the queue as it was.
+    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>>;
 
     /// Pushes what an own buffer holds (a TLS session's) towards the socket. Called once per turn after writes,
     /// and again when it woke the connection.

@@ -22,7 +22,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// So many bytes for one connection, and for the process; `None` is [`default_memory_limit`].
+    /// So many bytes for one connection, and for the process; `None`: 40 % of the cgroup's limit, else a quarter of the machine's memory.
     pub fn new(per_connection: u64, in_all: Option<u64>) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let (hard_cap, standard) = (bytes(per_connection), Limits::default());
@@ -39,13 +39,15 @@ impl Bounds {
     }
 
     /// Where each connection has a window of its own, none can take the link's budget from the others: only the
-    /// process's ceiling counts.
+    /// process's ceiling counts. The window is a connection's bound then, in payload; what that is charged beside it
+    /// must not hold up the link.
     pub(crate) fn limits_on(&self, terms: Terms) -> Limits {
-        let link_budget = match terms.credits {
-            Some(_) => self.memory.limit().max(self.limits.link_budget),
-            None => self.limits.link_budget,
-        };
-        Limits { link_budget, ..self.limits.clone() }
+        let mut limits = self.limits.clone();
+        if terms.credits.is_some() {
+            limits.link_budget = limits.link_budget.max(self.memory.limit());
+            limits.hard_cap = limits.hard_cap.saturating_mul(2);
+        }
+        limits
     }
 }
 
@@ -176,7 +178,7 @@ impl Drop for Member {
 }
 
 /// What may wait where the operator says nothing: 40 % of the cgroup's limit, else a quarter of the machine's memory.
-pub fn default_memory_limit() -> usize {
+fn default_memory_limit() -> usize {
     let cgroup = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = cgroup.into_iter().find_map(|path| number(&std::fs::read_to_string(path).ok()?));
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| machine_memory(&text));

@@ -3,6 +3,7 @@
 //! The order that loses no wake-up: the task takes the list, and takes a connection's mark off *before* it polls
 //! its socket. A wake-up that comes later marks it again and wakes the task.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
@@ -68,10 +69,10 @@ impl Wake for Mark {
 }
 
 impl ReadyList {
-    /// Fills `into` with what is ready, and sees to it that the next wake-up wakes `task`.
-    pub(crate) fn take(&self, task: &Waker, into: &mut Vec<Arc<Mark>>) {
+    /// Puts what is ready behind `into`, and sees to it that the next wake-up wakes `task`.
+    pub(crate) fn take(&self, task: &Waker, into: &mut VecDeque<Arc<Mark>>) {
         let mut inner = self.inner.lock();
-        std::mem::swap(&mut inner.ready, into);
+        into.extend(inner.ready.drain(..));
         match &inner.task {
             Some(known) if known.will_wake(task) => {}
             _ => inner.task = Some(task.clone()),
@@ -101,7 +102,7 @@ mod tests {
         let task = Waker::from(Arc::clone(&count));
         let mark = Mark::new(&list, 7);
         let waker = Waker::from(Arc::clone(&mark));
-        let mut ready = Vec::new();
+        let mut ready = VecDeque::new();
 
         list.take(&task, &mut ready);
         assert!(ready.is_empty());
@@ -137,7 +138,7 @@ mod tests {
                     }
                 });
             }
-            let mut ready = Vec::new();
+            let mut ready = VecDeque::new();
             while served.load(Ordering::SeqCst) < 100_000 {
                 list.take(&task, &mut ready);
                 for mark in ready.drain(..) {

@@ -4,33 +4,24 @@
 //! no more bytes gets a queue, and a queue at its bound stops receiving. A turn is bounded too, so that the
 //! connection's own task gets to write, and other links on the same core get to run.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use tokio::time::{Instant, Sleep};
-use transport::wire::{Incoming, Wire, WireError};
-use tunnel::{Event, Link, Packet, ReadOutcome, Side, Terms, Time, Transmit, Verdict};
+use transport::wire::{Wire, WireError};
+use tunnel::{Event, Link, Side, Terms, Time};
 
 use crate::conns::Conns;
-use crate::local::Read;
 use crate::memory::{Bounds, Member};
 use crate::owner::{Meter, Owner};
 use crate::ready::{Mark, ReadyList};
 
-/// A DATA on the wire carries at most so many bytes: a quarter of the cost per byte of 16 KiB ones, while twice
-/// as much brings nothing (measured).
-const FRAME: usize = 64 << 10;
-/// Bytes read from local ends in one turn.
-const TRANSMIT_PER_TURN: usize = 512 << 10;
-/// Packets handled in one turn.
-const PACKETS_PER_TURN: usize = 256;
-/// Bytes received in one turn.
-const RECEIVE_PER_TURN: usize = 1 << 20;
-/// Transmissions, of whatever size, in one turn.
-const STEPS_PER_TURN: usize = 512;
+/// Bytes that woken local ends take in one turn, and a piece for the last of them: when a thousand stalled readers
+/// begin to read at once, packets and pings still come through.
+const WRITE_PER_TURN: usize = 1 << 20;
 
 /// How a link's stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,20 +38,21 @@ pub enum LinkEnd {
 /// been told.
 #[derive(Debug)]
 pub struct Relay<S, W, O, M> {
-    conns: Conns<S>,
-    wire: Option<W>,
-    owner: O,
-    meter: M,
+    pub(crate) conns: Conns<S>,
+    pub(crate) wire: Option<W>,
+    pub(crate) owner: O,
+    pub(crate) meter: M,
     memory: Member,
     list: Arc<ReadyList>,
-    ready: Vec<Arc<Mark>>,
+    /// Woken connections whose turn has not come.
+    ready: VecDeque<Arc<Mark>>,
     started: Instant,
     timer: Pin<Box<Sleep>>,
     armed: Option<Time>,
     /// Whether receiving stands still because a bound was reached.
-    paused: bool,
+    pub(crate) paused: bool,
     /// Nothing can be sent any more; the stream's end has not been read yet.
-    send_broken: bool,
+    pub(crate) send_broken: bool,
     end: Option<LinkEnd>,
 }
 
@@ -82,7 +74,7 @@ where
             meter,
             memory: bounds.memory.join(),
             list,
-            ready: Vec::new(),
+            ready: VecDeque::new(),
             started,
             timer: Box::pin(tokio::time::sleep_until(started)),
             armed: None,
@@ -99,15 +91,11 @@ where
     /// One turn; true if there is more to do at once.
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let now = self.now();
-        let mut ready = std::mem::take(&mut self.ready);
-        self.list.take(cx.waker(), &mut ready);
+        self.list.take(cx.waker(), &mut self.ready);
         if self.owner.poll_commands(cx, &mut self.conns, now).is_ready() {
             self.stop(now);
         }
-        for mark in ready.drain(..) {
-            self.conns.serve(&mark, now);
-        }
-        self.ready = ready;
+        let more_ready = self.serve_ready(now);
         self.conns.link.refuse_dials(self.memory.is_pressed());
         let more_arrivals = self.receive(cx, now);
         self.conns.write_dirty(now);
@@ -117,93 +105,34 @@ where
         self.account(cx, now);
         // A bound that was left after `receive` (a queue whose reader went away, answers that were fetched) wakes
         // nobody: the wire was not asked while it held.
-        more_arrivals || more_transmissions || (self.paused && self.conns.link.receiving())
+        let resumed = self.paused && self.conns.link.receiving();
+        more_ready || more_arrivals || more_transmissions || resumed
+    }
+
+    /// Serves woken connections. True if the turn's bound cut it short.
+    fn serve_ready(&mut self, now: Time) -> bool {
+        let mut written = 0;
+        while let Some(mark) = self.ready.pop_front() {
+            self.conns.serve(&mark, now);
+            written += self.conns.take_written();
+            if written >= WRITE_PER_TURN {
+                break;
+            }
+        }
+        !self.ready.is_empty()
     }
 
     /// Tells how much waits, and lets go of what is too much for the process.
     fn account(&mut self, cx: &mut Context<'_>, now: Time) {
-        if let Some(excess) = self.memory.hold(self.conns.link.total_queued(), cx.waker()) {
+        if let Some(excess) = self.memory.hold(self.conns.link.total_held(), cx.waker()) {
             self.conns.link.relieve(now, excess.bytes, excess.urgent);
             self.drain_events(now);
-            self.memory.hold(self.conns.link.total_queued(), cx.waker());
+            self.memory.hold(self.conns.link.total_held(), cx.waker());
         }
-        self.meter.queued(self.conns.link.total_queued());
+        self.meter.queued(self.conns.link.total_held());
     }
 
-    /// Hands on what has arrived. True if the turn's bound cut it short.
-    fn receive(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
-        let mut bytes = 0;
-        for _ in 0..PACKETS_PER_TURN {
-            if bytes >= RECEIVE_PER_TURN {
-                return true;
-            }
-            if self.wire.is_none() {
-                return false;
-            }
-            let receiving = self.conns.link.receiving();
-            if receiving == self.paused {
-                self.paused = !receiving;
-                self.meter.paused(self.paused);
-            }
-            if !receiving {
-                return false;
-            }
-            let Some(wire) = self.wire.as_mut() else { return false };
-            match wire.poll_packet(cx) {
-                Poll::Pending => return false,
-                Poll::Ready(Some(Ok(incoming))) => bytes += self.handle(now, incoming),
-                Poll::Ready(Some(Err(error))) => {
-                    self.meter.receive_error(&error);
-                    wire.fail(&error);
-                    self.lose(now, LinkEnd::Failed(error));
-                    return false;
-                }
-                Poll::Ready(None) => {
-                    wire.finish();
-                    self.lose(now, LinkEnd::Finished);
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    fn handle(&mut self, now: Time, incoming: Incoming) -> usize {
-        let packet = match incoming {
-            Incoming::Packet(packet) => packet,
-            Incoming::Unknown(_) => {
-                self.meter.unknown();
-                return 0;
-            }
-            Incoming::Malformed(_) => {
-                self.meter.malformed();
-                return 0;
-            }
-        };
-        self.meter.received(packet.kind());
-        if !matches!(packet, Packet::Data { .. }) {
-            // What arrived before a close must be written, or accounted for, before the core hears of the close.
-            self.conns.write_dirty(now);
-        }
-        let mut payload = Bytes::new();
-        let packet = packet.map(|bytes| {
-            payload = bytes;
-            payload.len()
-        });
-        match self.conns.link.handle_packet(now, packet) {
-            Verdict::Deliver(key) => {
-                let len = payload.len();
-                self.conns.deliver(key, payload);
-                return len;
-            }
-            Verdict::Handled => {}
-            Verdict::Dropped(reason) => self.meter.dropped(reason),
-        }
-        self.drain_events(now);
-        0
-    }
-
-    fn drain_events(&mut self, now: Time) {
+    pub(crate) fn drain_events(&mut self, now: Time) {
         while let Some(event) = self.conns.link.poll_event() {
             match event {
                 Event::Dial { key, protocol, address } => {
@@ -228,82 +157,6 @@ where
         }
     }
 
-    /// Sends while the stream takes bytes. True if the turn's bound cut it short.
-    fn transmit(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
-        let mut left = TRANSMIT_PER_TURN;
-        let mut budget = 0;
-        for _ in 0..STEPS_PER_TURN {
-            if left == 0 {
-                return true;
-            }
-            if budget == 0 {
-                budget = self.poll_budget(cx).min(left);
-            }
-            match self.conns.link.poll_transmit(budget) {
-                None => return false,
-                Some(Transmit::Control(packet)) => self.send(packet.map(|never| match never {})),
-                Some(Transmit::Read { key, id, max }) => {
-                    let outcome = match self.conns.poll_read(key, max) {
-                        Poll::Ready(Ok(Read::Data(bytes))) => {
-                            let len = bytes.len();
-                            self.send_data(id, bytes);
-                            budget = budget.saturating_sub(len);
-                            left = left.saturating_sub(len);
-                            ReadOutcome::Data(len)
-                        }
-                        other => outcome_of(other),
-                    };
-                    self.conns.link.read(now, key, outcome);
-                }
-                Some(Transmit::NoCredit { key }) => self.conns.poll_gone(key, now),
-                Some(Transmit::Discard { key }) => {
-                    let outcome = outcome_of(self.conns.poll_read(key, FRAME));
-                    if let ReadOutcome::Data(len) = outcome {
-                        left = left.saturating_sub(len);
-                    }
-                    self.conns.link.read(now, key, outcome);
-                }
-            }
-        }
-        true
-    }
-
-    fn poll_budget(&mut self, cx: &mut Context<'_>) -> usize {
-        let Some(wire) = self.wire.as_mut().filter(|_| !self.send_broken) else { return 0 };
-        match wire.poll_ready(cx) {
-            Poll::Ready(Ok(budget)) => budget,
-            Poll::Ready(Err(error)) => {
-                self.send_broke(&error, tunnel::PacketKind::Data);
-                0
-            }
-            Poll::Pending => 0,
-        }
-    }
-
-    fn send_data(&mut self, id: tunnel::ConnectId, mut bytes: Bytes) {
-        while bytes.len() > FRAME {
-            let payload = bytes.split_to(FRAME);
-            self.send(Packet::Data { id, payload });
-        }
-        self.send(Packet::Data { id, payload: bytes });
-    }
-
-    fn send(&mut self, packet: Packet<Bytes>) {
-        let Some(wire) = self.wire.as_mut() else { return };
-        let kind = packet.kind();
-        self.meter.sent(kind);
-        if let Err(error) = wire.send(packet) {
-            self.send_broke(&error, kind);
-        }
-    }
-
-    /// Nothing can be sent any more. What has arrived is still read: the wire tells the stream's end behind it.
-    fn send_broke(&mut self, error: &WireError, kind: tunnel::PacketKind) {
-        if !std::mem::replace(&mut self.send_broken, true) {
-            self.meter.send_error(error, kind);
-        }
-    }
-
     fn stop(&mut self, now: Time) {
         if let Some(wire) = self.wire.as_mut() {
             wire.finish();
@@ -312,7 +165,7 @@ where
     }
 
     /// The stream is gone: everything that depends on it ends now (invariant 1).
-    fn lose(&mut self, now: Time, end: LinkEnd) {
+    pub(crate) fn lose(&mut self, now: Time, end: LinkEnd) {
         if self.wire.take().is_some() {
             self.end = Some(end);
             // The core must know what waits before it hears of the loss.
@@ -350,17 +203,6 @@ where
             && self.conns.link.is_empty()
             && self.conns.local_ends() == 0
             && self.owner.is_done()
-    }
-}
-
-/// A read that brought nothing to send, in the core's words.
-fn outcome_of(read: Poll<std::io::Result<Read>>) -> ReadOutcome {
-    match read {
-        Poll::Pending => ReadOutcome::Blocked,
-        Poll::Ready(Ok(Read::Data(bytes))) => ReadOutcome::Data(bytes.len()),
-        Poll::Ready(Ok(Read::Eof)) => ReadOutcome::Eof,
-        Poll::Ready(Ok(Read::Closed)) => ReadOutcome::Closed,
-        Poll::Ready(Err(error)) => ReadOutcome::Failed(error.to_string()),
     }
 }
 

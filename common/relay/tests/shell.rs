@@ -6,11 +6,12 @@ mod pair;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use relay::{Bounds, Ceiling, Ending, LinkEnd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel::{Cause, DialError, Limits, Terms, Windows};
+use tunnel::{Cause, ConnectId, DialError, Limits, Packet, Terms, Windows};
 
-use pair::{Pair, ToServer};
+use pair::{ByHand, Pair, ToServer};
 
 const WINDOW: usize = 64 << 10;
 
@@ -356,4 +357,30 @@ async fn above_the_ceiling_the_largest_stalled_connections_are_reset() {
     assert!(ended.iter().all(|ending| *ending == Ending::Broken(Cause::Stalled)));
     assert_eq!(pair.server_counts.lock()["broken stalled"], ended.len());
     assert!(pair.server_counts.lock()["queued"] <= 200_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_while_answers_wait_ends() {
+    let (agent, task, counts) = ByHand::start(Limits { outbox: 3, ..Limits::default() });
+    for n in 1..=5 {
+        agent.send(Packet::Data { id: ConnectId(n), payload: Bytes::from_static(b"nobody's") });
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(counts.lock()["paused"], 1, "the agent fetches no answer");
+    agent.break_off();
+    let end = tokio::time::timeout(Duration::from_secs(60), task).await.expect("an end").unwrap();
+    assert_eq!(end, LinkEnd::Finished);
+    assert_eq!(counts.lock()["send error"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_limit_for_each_connection_does_not_hold_up_the_link() {
+    let bounds = Bounds::new(128 << 10, Some(1 << 30));
+    let windows = Windows { ours: 128 << 10, theirs: 128 << 10 };
+    let mut pair = Pair::within(&bounds, Terms { credits: Some(windows), half_close: true }, WINDOW, 4_096);
+    let mut frontends = stalled(&mut pair, 3).await;
+    assert!(frontends.iter_mut().all(|peer| peer.ended.try_recv().is_err()), "they keep to their credit");
+    let counts = pair.server_counts.lock();
+    assert!(!counts.contains_key("paused"), "{counts:?}");
+    assert!(counts["queued"] > 3 * 100_000, "{counts:?}");
 }

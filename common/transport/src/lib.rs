@@ -3,5 +3,6 @@
 pub mod authority;
 pub mod env_proxy;
 pub mod listen;
+pub mod scratch;
 pub mod tls;
 pub mod wire;

@@ -17,6 +17,7 @@
 
 use crate::credit::Credit;
 use crate::event::Cause;
+use crate::limits::Limits;
 use crate::packet::{ConnectId, DialId};
 use crate::time::Time;
 
@@ -37,24 +38,33 @@ pub(crate) enum State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Flush {
-    pub(crate) since: Time,
-    /// When the queue last shrank.
-    pub(crate) progress: Time,
+    /// Progress is a queue that shrinks.
+    pub(crate) pace: Pace,
     /// Agent: the CLOSE_REQ that began this has no CLOSE_RSP yet.
     pub(crate) answer_owed: bool,
     /// What the local end is told after the flush, nothing for an orderly end.
     pub(crate) cause: Option<Cause>,
 }
 
-/// What is left of a local end that has gone is sent within the bounds of a flush.
+/// The bounds of a flush: how long it lasts, and how long it moves nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Leaving {
+pub(crate) struct Pace {
     pub(crate) since: Time,
-    /// When something of it was sent last.
     pub(crate) progress: Time,
 }
 
-/// The measure of a queue above the soft cap.
+impl Pace {
+    pub(crate) fn begin(now: Time) -> Self {
+        Pace { since: now, progress: now }
+    }
+
+    /// When it is given up.
+    pub(crate) fn due(self, limits: &Limits) -> Time {
+        self.progress.after(limits.flush_stall).min(self.since.after(limits.flush_max))
+    }
+}
+
+/// How fast a queue that is not empty drains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Watch {
     pub(crate) since: Time,
@@ -76,8 +86,12 @@ pub(crate) struct Conn {
     pub(crate) in_ring: bool,
     /// Why the local end takes no more, although its source has not ended: set in `Open` alone.
     pub(crate) deaf: Option<String>,
-    /// The local end has gone, but for what it left unread while it lacks credit: set in `Open` alone.
-    pub(crate) leaving: Option<Leaving>,
+    /// The local end has gone, but for what it left unread while it lacks credit: set in `Open` alone. That is sent
+    /// within the bounds of a flush; progress is something sent.
+    pub(crate) leaving: Option<Pace>,
+    /// Bytes that the local end itself holds of its source, while they lack credit, and since when it holds any.
+    pub(crate) ahead: usize,
+    pub(crate) ahead_since: Time,
     /// The local source has not ended.
     pub(crate) source_open: bool,
     /// The peer's source has not ended: no FIN came.
@@ -105,6 +119,8 @@ impl Conn {
             in_ring: false,
             deaf: None,
             leaving: None,
+            ahead: 0,
+            ahead_since: Time::START,
             source_open: true,
             peer_open: true,
             shut: false,
@@ -117,9 +133,12 @@ impl Conn {
 
     /// Whether what arrives now is for the local end.
     pub(crate) fn accepts(&self) -> bool {
-        self.deaf.is_none()
-            && self.peer_open
-            && matches!(self.state, State::Open | State::Closing { listens: true })
+        self.deaf.is_none() && self.hears()
+    }
+
+    /// Whether the peer may send more for a local end that has not been told its end.
+    pub(crate) fn hears(&self) -> bool {
+        self.peer_open && matches!(self.state, State::Open | State::Closing { listens: true })
     }
 
     /// Whether there is a local end that takes what is queued for it.

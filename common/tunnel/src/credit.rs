@@ -93,7 +93,8 @@ impl Inflow {
             // It cannot keep up: what is granted stays granted, more than at first is not.
             self.smooth = 0;
             self.window = self.first;
-        } else if self.due() && self.received == self.taken {
+        } else if self.due() && !self.listed && self.received == self.taken {
+            // Once for each grant: while none can be sent, pieces however small say nothing new.
             self.smooth += 1;
             if self.smooth >= SMOOTH && self.window < widest {
                 self.smooth = 0;
@@ -126,7 +127,7 @@ impl<S: Side> Link<S> {
         let spacious = self.total_queued <= self.limits.link_budget / 4;
         let widest = self.limits.window_max;
         let Some(conn) = self.table.get_mut(key) else { return };
-        let flows = conn.peer_open && matches!(conn.state, State::Open | State::Closing { listens: true });
+        let flows = conn.hears();
         let Some(credit) = conn.credit.as_mut().filter(|_| flows) else { return };
         let inflow = &mut credit.inflow;
         inflow.take(bytes, if spacious { widest } else { inflow.first });
@@ -139,9 +140,10 @@ impl<S: Side> Link<S> {
     pub(crate) fn next_grant(&mut self) -> Option<(ConnectId, u64)> {
         while let Some(key) = self.grants.pop_front() {
             let Some(conn) = self.table.get_mut(key) else { continue };
+            let hears = conn.hears();
             let (Some(credit), Some(id)) = (&mut conn.credit, conn.id) else { continue };
             credit.inflow.listed = false;
-            if conn.peer_open && matches!(conn.state, State::Open | State::Closing { listens: true }) {
+            if hears {
                 return Some((id, credit.inflow.grant()));
             }
         }
@@ -154,10 +156,7 @@ impl<S: Side> Link<S> {
         if conn.credit.as_mut().is_none_or(|credit| credit.inflow.receive(len)) {
             return Verdict::Deliver(key);
         }
-        match conn.state {
-            State::Open => self.broke(now, key, Cause::Overrun),
-            _ => self.tell(key, crate::event::End::Broken(Cause::Overrun)),
-        }
+        self.break_off(now, key, Cause::Overrun);
         Verdict::Dropped(Dropped::Overrun)
     }
 
@@ -235,6 +234,16 @@ mod tests {
             inflow.grant();
         }
         assert_eq!(inflow.window, 400, "never wider than the widest");
+        assert!(inflow.receive(200));
+        inflow.take(200, 400);
+        assert!(inflow.due());
+        inflow.listed = true; // and not told: the stream takes nothing
+        for _ in 0..100 {
+            assert!(inflow.receive(1));
+            inflow.take(1, 800);
+        }
+        assert_eq!(inflow.window, 400, "pieces that wait for one grant count once");
+        inflow.listed = false;
         let granted = inflow.grant();
         assert!(inflow.receive(400));
         inflow.take(100, 400);

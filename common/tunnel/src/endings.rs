@@ -3,9 +3,9 @@
 //! Every way out passes here, and tells the local end once (invariant 2). What was accepted is delivered first,
 //! within the bounds of a flush (invariant 5).
 
-use crate::conn::{Flush, Leaving, State};
+use crate::conn::{Flush, Pace, State};
 use crate::event::{Cause, End, Event};
-use crate::link::{Link, Side};
+use crate::link::{Link, Outgoing, Side};
 use crate::table::ConnKey;
 use crate::time::Time;
 
@@ -17,9 +17,8 @@ impl<S: Side> Link<S> {
         let Some(conn) = self.table.get(key) else { return };
         match &conn.state {
             State::Flushing(flush) => {
-                let stalled = now >= flush.progress.after(self.limits.flush_stall)
-                    || now >= flush.since.after(self.limits.flush_max);
-                if flush.answer_owed && now >= flush.since.after(self.limits.answer_close) {
+                let stalled = now >= flush.pace.due(&self.limits);
+                if flush.answer_owed && now >= flush.pace.since.after(self.limits.answer_close) {
                     S::answer_close(self, key);
                 }
                 if stalled {
@@ -28,7 +27,13 @@ impl<S: Side> Link<S> {
                     self.arm_flush(key);
                 }
             }
-            State::Closing { .. } => {
+            State::Closing { listens: false } => {
+                // Who has closed is answered in time. The number stays known for as long as it is expected back.
+                self.tell(key, End::Flushed);
+                let left = self.limits.await_close.saturating_sub(self.limits.answer_close);
+                self.arm(key, Some(now.after(left)));
+            }
+            State::Closing { listens: true } => {
                 self.unregister(key);
                 self.flush(now, key, Some(Cause::Peer("timed out waiting for CLOSE_RSP".into())), false);
             }
@@ -75,16 +80,14 @@ impl<S: Side> Link<S> {
     pub fn leaving(&mut self, now: Time, key: ConnKey) {
         let Some(conn) = self.table.get_mut(key) else { return };
         if conn.state == State::Open && conn.source_open && conn.deaf.is_none() && conn.leaving.is_none() {
-            conn.leaving = Some(Leaving { since: now, progress: now });
+            conn.leaving = Some(Pace::begin(now));
             self.expire_leaving(now, key);
         }
     }
 
     fn expire_leaving(&mut self, now: Time, key: ConnKey) {
-        let Some(Leaving { since, progress }) = self.table.get(key).and_then(|conn| conn.leaving) else {
-            return;
-        };
-        let due = progress.after(self.limits.flush_stall).min(since.after(self.limits.flush_max));
+        let Some(pace) = self.table.get(key).and_then(|conn| conn.leaving) else { return };
+        let due = pace.due(&self.limits);
         if due > now {
             self.arm(key, Some(due));
         } else {
@@ -104,14 +107,30 @@ impl<S: Side> Link<S> {
     pub fn local_failed(&mut self, now: Time, key: ConnKey, text: String) {
         let Some(conn) = self.table.get_mut(key) else { return };
         conn.source_open = false;
-        match conn.state {
-            State::Open => self.broke(now, key, Cause::Local(text)),
-            State::Closing { .. } => {
-                self.tell(key, End::Broken(Cause::Local(text)));
-            }
-            State::Flushing(_) => self.settle(key, Some(Cause::Local(text))),
-            State::Dialing { .. } | State::Forgetting => {}
+        self.break_off(now, key, Cause::Local(text));
+    }
+
+    /// Ends a connection that has a local end to be told, for a cause on this side.
+    pub(crate) fn break_off(&mut self, now: Time, key: ConnKey, cause: Cause) {
+        match self.table.get(key).map(|conn| &conn.state) {
+            Some(State::Open) => self.broke(now, key, cause),
+            Some(State::Closing { .. }) => self.tell(key, End::Broken(cause)),
+            Some(State::Flushing(_)) => self.settle(key, Some(cause)),
+            Some(State::Dialing { .. } | State::Forgetting) | None => {}
         }
+    }
+
+    /// Nothing can be sent any more, although the stream's end has not been read: what waits to be sent is dropped, so
+    /// that it does not keep the end from being read.
+    pub fn mute(&mut self) {
+        self.muted = true;
+        self.clear_outbox();
+    }
+
+    fn clear_outbox(&mut self) {
+        self.outbox.clear();
+        self.grants.clear();
+        self.stale_dials = 0;
     }
 
     /// The stream is gone: every dial and every connection ends. What has arrived is still delivered, within the
@@ -121,8 +140,7 @@ impl<S: Side> Link<S> {
             return;
         }
         self.lost = true;
-        self.outbox.clear();
-        self.grants.clear();
+        self.clear_outbox();
         for key in self.table.keys() {
             let Some(conn) = self.table.get_mut(key) else { continue };
             match &mut conn.state {
@@ -139,10 +157,9 @@ impl<S: Side> Link<S> {
 
     pub(crate) fn arm_flush(&mut self, key: ConnKey) {
         let Some(State::Flushing(flush)) = self.table.get(key).map(|conn| &conn.state) else { return };
-        let mut due =
-            flush.progress.after(self.limits.flush_stall).min(flush.since.after(self.limits.flush_max));
+        let mut due = flush.pace.due(&self.limits);
         if flush.answer_owed {
-            due = due.min(flush.since.after(self.limits.answer_close));
+            due = due.min(flush.pace.since.after(self.limits.answer_close));
         }
         self.arm(key, Some(due));
     }
@@ -151,7 +168,7 @@ impl<S: Side> Link<S> {
     pub(crate) fn flush(&mut self, now: Time, key: ConnKey, cause: Option<Cause>, answer_owed: bool) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let cause = conn.deaf.take().map(Cause::Local).or(cause);
-        conn.state = State::Flushing(Flush { since: now, progress: now, answer_owed, cause });
+        conn.state = State::Flushing(Flush { pace: Pace::begin(now), answer_owed, cause });
         if conn.queued == 0 {
             self.settle(key, None);
             return;
@@ -199,6 +216,7 @@ impl<S: Side> Link<S> {
     /// The local end is out of it; the number stays known until the peer's last word or the timer.
     pub(crate) fn retire(&mut self, key: ConnKey) {
         self.set_queued(key, 0);
+        self.holds_ahead(Time::START, key, 0);
         if let Some(conn) = self.table.get_mut(key) {
             conn.state = State::Forgetting;
             conn.source_open = false;
@@ -209,17 +227,34 @@ impl<S: Side> Link<S> {
     /// Removes every trace.
     pub(crate) fn forget(&mut self, key: ConnKey) {
         self.set_queued(key, 0);
+        self.holds_ahead(Time::START, key, 0);
         self.arm(key, None);
         self.unregister(key);
-        if let Some(conn) = self.table.remove(key)
-            && self.dials.get(&conn.random) == Some(&key)
-        {
-            self.dials.remove(&conn.random);
+        if let Some(conn) = self.table.remove(key) {
+            if self.dials.get(&conn.random) == Some(&key) {
+                self.dials.remove(&conn.random);
+            }
+            if conn.target.is_some() {
+                self.drop_stale_dials();
+            }
         }
         // While the stream takes nothing, nobody passes over the places of connections that have gone.
         if self.rings.len() > 2 * self.table.len() + STALE_PLACES {
             let table = &self.table;
             self.rings.retain(|key| table.get(key).is_some_and(|conn| conn.state == State::Open));
+        }
+    }
+
+    /// A dial went before its DIAL_REQ had its turn: its place in the outbox is cleared away with others, at times.
+    fn drop_stale_dials(&mut self) {
+        self.stale_dials += 1;
+        if self.stale_dials > STALE_PLACES && self.stale_dials > self.outbox.len() / 2 {
+            let table = &self.table;
+            self.outbox.retain(|outgoing| match outgoing {
+                Outgoing::Control(_) => true,
+                Outgoing::Dial(key) => table.get(*key).is_some(),
+            });
+            self.stale_dials = 0;
         }
     }
 }

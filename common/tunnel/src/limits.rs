@@ -62,7 +62,7 @@ impl Default for Limits {
             window_max: 1 << 20,
             half_closed_server: Duration::from_secs(10),
             half_closed_agent: Duration::from_secs(600),
-            chunk_alone: 256 << 10,
+            chunk_alone: 128 << 10,
             chunk_shared: 32 << 10,
         }
     }

@@ -66,13 +66,19 @@ pub struct Link<S> {
     /// The last read was one of those: a source to be sent has its turn.
     pub(crate) discarded: bool,
     timers: BTreeSet<(Time, ConnKey)>,
+    /// Dials in the outbox that have gone meanwhile.
+    pub(crate) stale_dials: usize,
     /// Charged bytes of all queues.
     pub(crate) total_queued: usize,
+    /// Bytes that local ends hold themselves.
+    pub(crate) total_ahead: usize,
     /// Connections whose queue is above the hard cap.
     pub(crate) over_hard: usize,
     /// When queues that hold up the link are measured next.
     pub(crate) next_measure: Option<Time>,
     pub(crate) lost: bool,
+    /// Nothing can be sent any more.
+    pub(crate) muted: bool,
     /// Memory is short: no dial is taken on.
     pub(crate) pressed: bool,
 }
@@ -106,10 +112,13 @@ impl<S: Side + Default> Link<S> {
             discards: VecDeque::new(),
             discarded: false,
             timers: BTreeSet::new(),
+            stale_dials: 0,
             total_queued: 0,
+            total_ahead: 0,
             over_hard: 0,
             next_measure: None,
             lost: false,
+            muted: false,
             pressed: false,
         }
     }
@@ -137,6 +146,16 @@ impl<S: Side> Link<S> {
     /// Charged bytes that wait for local ends.
     pub fn total_queued(&self) -> usize {
         self.total_queued
+    }
+
+    /// Bytes that wait on this side: for local ends, charged, and in them, for credit.
+    pub fn total_held(&self) -> usize {
+        self.total_queued + self.total_ahead
+    }
+
+    /// Whether [`Link::poll_transmit`] may have something that needs a budget.
+    pub fn has_to_send(&self) -> bool {
+        !self.outbox.is_empty() || !self.grants.is_empty() || self.rings.len() > 0
     }
 
     /// Whether the stream was lost.
@@ -265,14 +284,14 @@ impl<S: Side> Link<S> {
     // ---- for the sides ----
 
     pub(crate) fn send(&mut self, packet: Control) {
-        if !self.lost {
+        if !self.lost && !self.muted {
             self.outbox.push_back(Outgoing::Control(packet));
         }
     }
 
     /// Whether more is waiting to be sent than ever should.
     pub(crate) fn outbox_full(&self) -> bool {
-        self.outbox.len() >= self.limits.outbox
+        self.outbox.len().saturating_sub(self.stale_dials) >= self.limits.outbox
     }
 
     pub(crate) fn send_dial(&mut self, key: ConnKey) {

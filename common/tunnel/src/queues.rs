@@ -3,7 +3,7 @@
 //! A queue itself, like all payload, is the shell's. Here is only how much it holds, and how fast it drains.
 
 use crate::conn::{State, Watch};
-use crate::event::{Cause, End};
+use crate::event::Cause;
 use crate::link::{Link, Side};
 use crate::table::ConnKey;
 use crate::time::Time;
@@ -28,7 +28,7 @@ impl<S: Side> Link<S> {
         }
         if let State::Flushing(flush) = &mut conn.state {
             if charged < before {
-                flush.progress = now;
+                flush.pace.progress = now;
                 self.arm_flush(key);
             }
             if charged == 0 {
@@ -45,6 +45,16 @@ impl<S: Side> Link<S> {
                 self.measure(now);
             }
         }
+    }
+
+    /// The local end itself holds so many bytes of what it has sent, which lack credit. Zero once they are on their way.
+    pub fn holds_ahead(&mut self, now: Time, key: ConnKey, bytes: usize) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let before = std::mem::replace(&mut conn.ahead, bytes);
+        if before == 0 {
+            conn.ahead_since = now;
+        }
+        self.total_ahead = self.total_ahead - before + bytes;
     }
 
     pub(crate) fn held_up(&self) -> bool {
@@ -85,7 +95,7 @@ impl<S: Side> Link<S> {
         for (queued, key) in slow {
             let stands_in_line = blocked && queued > self.limits.soft_cap.min(self.limits.hard_cap);
             if stands_in_line || (crowded && self.total_queued > self.limits.link_budget / 2) {
-                self.reset_stalled(now, key);
+                self.break_off(now, key, Cause::Stalled);
             }
         }
         if self.held_up() {
@@ -100,13 +110,16 @@ impl<S: Side> Link<S> {
         let mut waiting: Vec<(usize, ConnKey)> = Vec::new();
         for key in self.table.keys() {
             let Some(conn) = self.table.get_mut(key) else { continue };
-            let Some(watch) = &mut conn.watch else { continue };
-            let age = now.since(watch.since);
-            let slow = age >= window && watch.drained < self.limits.min_drain;
-            if slow || urgent {
-                waiting.push((conn.queued, key));
-            } else if age >= window {
-                *watch = Watch { since: now, drained: 0 };
+            let mut slow = conn.ahead > 0 && now.since(conn.ahead_since) >= window;
+            if let Some(watch) = conn.watch.as_mut().filter(|watch| now.since(watch.since) >= window) {
+                slow |= watch.drained < self.limits.min_drain;
+                if !slow && !urgent {
+                    *watch = Watch { since: now, drained: 0 };
+                }
+            }
+            let held = conn.queued + conn.ahead;
+            if held > 0 && (slow || urgent) {
+                waiting.push((held, key));
             }
         }
         waiting.sort_unstable_by(|a, b| b.cmp(a));
@@ -116,19 +129,10 @@ impl<S: Side> Link<S> {
                 break;
             }
             left = left.saturating_sub(queued);
-            self.reset_stalled(now, key);
+            self.break_off(now, key, Cause::Stalled);
         }
-        if self.total_queued > 0 && self.next_measure.is_none() {
+        if self.total_held() > 0 && self.next_measure.is_none() {
             self.next_measure = Some(now.after(window));
-        }
-    }
-
-    fn reset_stalled(&mut self, now: Time, key: ConnKey) {
-        match self.table.get(key).map(|conn| &conn.state) {
-            Some(State::Open) => self.broke(now, key, Cause::Stalled),
-            Some(State::Closing { .. }) => self.tell(key, End::Broken(Cause::Stalled)),
-            Some(State::Flushing(_)) => self.settle(key, Some(Cause::Stalled)),
-            _ => {}
         }
     }
 }

@@ -43,7 +43,7 @@ impl Link<Server> {
         let key = self.table.insert(Conn::dialing(random, Some((protocol.to_owned(), address.to_owned()))));
         self.side.pending += 1;
         self.dials.insert(random, key);
-        if self.is_lost() {
+        if self.lost || self.muted {
             self.fail_dial(key, DialError::LinkLost);
         } else {
             self.send_dial(key);
@@ -197,6 +197,10 @@ impl Side for Server {
         if let Some(conn) = link.table.get_mut(key) {
             conn.watch = conn.watch.filter(|_| listens);
             conn.state = State::Closing { listens };
+        }
+        if !listens {
+            let due = now.after(link.limits.answer_close);
+            link.arm(key, Some(due));
         }
     }
 

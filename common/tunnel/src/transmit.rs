@@ -37,6 +37,7 @@ impl<S: Side> Link<S> {
                     if let Some(packet) = self.dial_request(key) {
                         return Some(packet);
                     }
+                    self.stale_dials = self.stale_dials.saturating_sub(1);
                 }
             }
         }

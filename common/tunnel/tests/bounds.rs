@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tunnel::{
-    Agent, Cause, ConnKey, ConnectId, DialId, Dropped, End, Event, Limits, Link, Packet, ReadOutcome, Server,
-    Side, Time, Transmit, Verdict,
+    Agent, Cause, ConnKey, ConnectId, DialError, DialId, Dropped, End, Event, Limits, Link, Packet,
+    ReadOutcome, Server, Side, Time, Transmit, Verdict,
 };
 
 const T0: Time = Time::START;
@@ -139,16 +139,61 @@ fn control_packets_wait_while_the_stream_takes_nothing() {
 #[test]
 fn dials_that_come_and_go_while_the_stream_takes_nothing_do_not_pile_up() {
     let mut link: Link<Server> = Link::new(Limits { outbox: 10, ..Limits::default() });
-    let mut dialled = 0;
-    for _ in 0..100 {
-        if let Ok(key) = link.dial("tcp", "a:1") {
-            dialled += 1;
-            link.abandon(T0, key);
-        }
+    for _ in 0..10_000 {
+        let key = link.dial("tcp", "a:1").expect("one that has gone takes nobody's place");
+        link.abandon(T0, key);
+        assert!(link.receiving());
     }
-    assert_eq!(dialled, 10);
+    assert!(format!("{link:?}").len() < 20_000, "nor memory");
     assert_eq!(link.poll_transmit(1), None, "none of them is wanted any more");
-    link.dial("tcp", "a:1").unwrap();
+    for _ in 0..10 {
+        link.dial("tcp", "a:1").expect("room");
+    }
+    assert!(link.dial("tcp", "a:1").is_err(), "these ten are");
+}
+
+#[test]
+fn a_stream_that_takes_nothing_for_ever_is_read_to_its_end() {
+    let mut link: Link<Server> = Link::new(Limits { outbox: 3, ..Limits::default() });
+    for n in 1..=3 {
+        link.handle_packet(T0, Packet::Data { id: ConnectId(n), payload: 1 });
+    }
+    assert!(!link.receiving());
+    link.mute();
+    assert!(link.receiving(), "the stream's end is behind what has not been read");
+    link.handle_packet(T0, Packet::Data { id: ConnectId(4), payload: 1 });
+    assert_eq!(link.poll_transmit(1), None);
+    let key = link.dial("tcp", "a:1").expect("answered at once");
+    assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::LinkLost }]);
+    link.lose(T0);
+    assert!(link.is_empty());
+}
+
+#[test]
+fn an_answer_is_no_longer_than_a_go_server_takes() {
+    let (mut link, _) = agent(Limits::default(), 0);
+    dial(&mut link, 1);
+    let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!("one dial is wanted") };
+    link.dialed(key, Err("ü".repeat(5 << 20)));
+    let Some(Transmit::Control(Packet::DialRsp { outcome: Err(text), .. })) = link.poll_transmit(1) else {
+        panic!("refused")
+    };
+    assert_eq!(text.len(), 4 << 10);
+}
+
+#[test]
+fn who_closes_is_answered_in_five_seconds_and_the_number_stays_known() {
+    let (mut link, keys) = server(Limits::default(), 1);
+    link.read(T0, keys[0], ReadOutcome::Closed);
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseReq { id: ConnectId(1) })));
+    link.handle_timeout(at(4));
+    assert_eq!(events(&mut link), []);
+    link.handle_timeout(at(5));
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Flushed }]);
+    link.handle_packet(at(6), Packet::Data { id: ConnectId(1), payload: 1 });
+    assert_eq!(link.poll_transmit(1), None, "late bytes are no stranger's");
+    link.handle_timeout(at(10));
+    assert!(link.is_empty());
 }
 
 #[test]
@@ -162,7 +207,7 @@ fn what_is_reported_of_a_connection_that_was_told_its_end_counts_for_nothing() {
         assert_eq!(link.total_queued(), 0);
         assert!(link.receiving());
     }
-    assert_eq!(link.poll_timeout(), Some(at(10)), "the close's, no measure");
+    assert_eq!(link.poll_timeout(), Some(at(5)), "the close's, no measure");
 }
 
 #[test]

@@ -219,6 +219,20 @@ fn where_memory_is_short_the_largest_that_stall_go_and_who_reads_stays() {
 }
 
 #[test]
+fn what_local_ends_hold_themselves_counts_and_goes_where_memory_is_short() {
+    let (mut link, key) = server(own());
+    link.holds_ahead(T0, key, 300_000);
+    assert_eq!((link.total_held(), link.total_queued()), (300_000, 0));
+    link.holds_ahead(at(1), key, 200_000);
+    link.relieve(at(1), 1, false);
+    assert_eq!(link.poll_event(), None, "not for two seconds yet");
+    assert_eq!(link.poll_timeout(), Some(at(3)), "looks again");
+    link.relieve(at(3), 1, false);
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::Stalled) }));
+    assert_eq!(link.total_held(), 0);
+}
+
+#[test]
 fn an_agent_whose_memory_is_short_refuses_dials_by_name() {
     let (mut link, _) = agent(own());
     link.refuse_dials(true);

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use super::cases::cpu;
 use super::endpoint::{Command, CommandEndpoint, skip};
 use super::report::{Report, Unit};
 use super::rig::Rig;
@@ -61,12 +62,28 @@ async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside) -> Re
     for conn in conns {
         disturbers.spawn(disturb(conn, beside));
     }
-    let started = async {
-        // Every stall has been felt once its client has moved what its buffers take.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        pings(&mut ping).await
-    };
-    timeout(PATIENCE * 4, started).await.unwrap_or(Ok(f64::INFINITY))
+    if matches!(beside, Beside::StalledReaders(_) | Beside::StalledEndpoints(_)) {
+        at_rest(rig).await?;
+    }
+    timeout(PATIENCE * 4, pings(&mut ping)).await.unwrap_or(Ok(f64::INFINITY))
+}
+
+/// Every stall has been felt once all buffers on its way are full: until then it is a bulk transfer. Who is still busy
+/// after a while is measured busy.
+async fn at_rest(rig: &Rig) -> Result<()> {
+    /// A tenth of a processor, for both processes.
+    const LITTLE: Duration = Duration::from_millis(25);
+    const LOOK: Duration = Duration::from_millis(250);
+    let end = Instant::now() + PATIENCE;
+    let mut used = cpu(rig)?;
+    while Instant::now() < end {
+        tokio::time::sleep(LOOK).await;
+        let before = std::mem::replace(&mut used, cpu(rig)?);
+        if used.saturating_sub(before) < LITTLE {
+            break;
+        }
+    }
+    Ok(())
 }
 
 async fn disturb(mut conn: Conn, beside: Beside) -> Result<()> {

@@ -166,7 +166,7 @@ async fn a_second_connection_id_closes_both() -> Result<()> {
 #[tokio::test]
 async fn close_is_answered_in_time_though_the_endpoint_stalls() -> Result<()> {
     // With flow control for the connection the close must fit into the client's window, behind what came before it.
-    for (flow_control, bytes) in [("true", 700 << 10), ("false", 12 << 20)] {
+    for (flow_control, bytes) in [("true", 300 << 10), ("false", 12 << 20)] {
         close_is_answered(flow_control, bytes).await?;
     }
     Ok(())
@@ -194,7 +194,7 @@ async fn close_is_answered(flow_control: &str, bytes: u64) -> Result<()> {
 async fn the_loss_of_a_closed_connections_stream_discards_nothing() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::stalled().await?;
-    let payload = Payload::new(2, 900_000);
+    let payload = Payload::new(2, 300_000);
     let mut conn = pair.frontend().dial(&endpoint.target()).await?;
     within("sending", payload.send(&mut conn)).await??;
     conn.shutdown().await?;

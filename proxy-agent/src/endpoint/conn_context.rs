@@ -4,22 +4,21 @@
 //! own. Counts bytes, keeps the gauge of open connections honest by holding its guard, and writes the two log
 //! lines of a connection's life. Knows nothing of packets or credits: how much to read is the caller's say.
 
-use std::cell::RefCell;
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
-use relay::{Ending, Local, Read};
+use bytes::Bytes;
+use relay::{Ending, Local, Queue, Read};
 use serve::logs::Peer;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
-use tokio_util::io::poll_read_buf;
+use transport::scratch::poll_read_once;
 
 use super::dial::Endpoint;
 
@@ -27,12 +26,11 @@ use super::dial::Endpoint;
 const LEAST_READ: usize = 16 * 1024;
 const USUAL_READ: usize = 64 * 1024;
 
-/// The largest read, in bytes, however much is asked for.
-const LARGEST_READ: usize = 256 * 1024;
+/// Slices of one write at most.
+const SLICES: usize = 16;
 
-/// What is left of a buffer after a read is read into again if it is at least this long, in bytes. Reads below this
-/// are copied, so that a few bytes do not hold a whole buffer's memory.
-const WORTH_FILLING: usize = 4 * 1024;
+/// The largest read, in bytes, however much is asked for.
+const LARGEST_READ: usize = 128 * 1024;
 
 /// How long an orderly end waits for the endpoint's own end of file. A socket closed while the endpoint still
 /// sends answers with a reset, which destroys what the endpoint has not read yet.
@@ -45,11 +43,6 @@ pub const FIRST_WORD: Duration = Duration::from_millis(250);
 
 /// Reads of one turn of lingering, so that an endpoint that sends without end does not hold the task.
 const LINGER_READS: usize = 16;
-
-thread_local! {
-    /// Reads of all sockets on this thread go through it; what was read is split off.
-    static SCRATCH: RefCell<BytesMut> = RefCell::new(BytesMut::new());
-}
 
 /// Which connection it is, for the log.
 #[derive(Debug, Clone)]
@@ -130,24 +123,7 @@ impl<G> ConnContext<G> {
     fn poll_socket(&mut self, cx: &mut Context<'_>, want: usize) -> Poll<io::Result<Bytes>> {
         // Before there is something to read, no buffer is needed.
         ready!(self.stream.poll_read_ready(cx))?;
-        SCRATCH.with_borrow_mut(|scratch| {
-            // A large read is not cut short by what others have left, and what is left is not thrown away for little.
-            if scratch.capacity() < want.min(WORTH_FILLING).max(want / 2) {
-                *scratch = BytesMut::with_capacity(want.max(LEAST_READ));
-            }
-            let mut limited = bytes::BufMut::limit(&mut *scratch, want);
-            let count = ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut limited))?;
-            if count < WORTH_FILLING {
-                let bytes = Bytes::copy_from_slice(scratch);
-                scratch.clear();
-                return Poll::Ready(Ok(bytes));
-            }
-            let bytes = scratch.split().freeze();
-            if scratch.capacity() < WORTH_FILLING {
-                *scratch = BytesMut::new();
-            }
-            Poll::Ready(Ok(bytes))
-        })
+        poll_read_once(&mut self.stream, cx, want)
     }
 
     /// Discards what the endpoint still sends until its end of file, an error, or the time is up.
@@ -192,18 +168,17 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         Poll::Pending
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
-        if data.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
+    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
         if self.hold.take().is_some() {
             cx.waker().wake_by_ref();
         }
-        let count = ready!(Pin::new(&mut self.stream).poll_write(cx, data))?;
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let filled = queue.io_slices(&mut slices);
+        let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..filled]))?;
         if count == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
-        data.advance(count);
+        queue.advance(count);
         self.sent += count as u64;
         Poll::Ready(Ok(()))
     }

@@ -170,6 +170,7 @@ impl<R: Resolve> GrpcConnector<R> {
         };
         let io = shaken.map_err(|source| ConnectError::Tls { address: address.clone(), source })?;
         let deadline = Instant::now() + ANSWER_LIMIT;
+        let io = tls::Gathering::new(io);
         let connected = wire::connect(io, &self.settings(), &address, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use relay::{Ending, Local, Read};
+use relay::{Ending, Local, Queue, Read};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -147,7 +147,7 @@ impl Attach for ScriptedConnection {
             endpoint,
             ended,
             to_endpoint: Bytes::new(),
-            to_local: Bytes::new(),
+            to_local: Queue::default(),
             read_end: None,
             ending: None,
         };
@@ -166,7 +166,7 @@ struct Pump {
     endpoint: DuplexStream,
     ended: oneshot::Receiver<Ending>,
     to_endpoint: Bytes,
-    to_local: Bytes,
+    to_local: Queue,
     read_end: Option<ReadEnd>,
     ending: Option<Ending>,
 }
@@ -224,7 +224,7 @@ impl Pump {
         if self.to_local.is_empty() {
             let mut buffer = BytesMut::with_capacity(64 * 1024);
             match ready!(poll_read_buf(Pin::new(&mut self.endpoint), cx, &mut buffer)) {
-                Ok(read) if read > 0 => self.to_local = buffer.freeze(),
+                Ok(read) if read > 0 => self.to_local.push(buffer.freeze()),
                 _ => self.ending = Some(Ending::Flushed),
             }
             return Poll::Ready(());

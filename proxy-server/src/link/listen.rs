@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, tune};
-use transport::tls::{PeerIdentity, ServerTls, read_ahead};
+use transport::tls::{Gathering, PeerIdentity, ServerTls, read_ahead};
 use transport::wire::{ServerSettings, serve_connection};
 
 use super::accept::AgentService;
@@ -89,7 +89,7 @@ async fn serve(
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let mut streams = JoinSet::new();
-    let served = serve_connection(io, &settings, |request| {
+    let served = serve_connection(Gathering::new(io), &settings, |request| {
         while streams.try_join_next().is_some() {}
         streams.spawn(service.clone().serve(request, Arc::clone(&peer)));
     })

@@ -1,18 +1,18 @@
 //! Two relays, a server's and an agent's, joined by a stream in memory.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use relay::{Bounds, Ceiling, Conns, Ending, LinkEnd, Local, Meter, Owner, Read, Relay};
+use relay::{Bounds, Ceiling, Conns, Ending, LinkEnd, Local, Meter, Owner, Queue, Read, Relay};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use transport::wire::{Incoming, Wire, WireError};
+use transport::wire::{Code, Incoming, Wire, WireError};
 use tunnel::{
     Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Packet, PacketKind, Server, Terms, Time,
 };
@@ -23,6 +23,8 @@ struct Lane {
     packets: VecDeque<Packet<Bytes>>,
     bytes: usize,
     ended: bool,
+    /// Takes nothing, and whoever sends is told an error.
+    broken: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -41,6 +43,50 @@ pub(crate) fn wires(window: usize) -> (MemoryWire, MemoryWire) {
     (one, MemoryWire { out: b, inward: a, window })
 }
 
+/// The far end of a server's stream, played by hand.
+pub(crate) struct ByHand {
+    to_server: Arc<Mutex<Lane>>,
+    from_server: Arc<Mutex<Lane>>,
+}
+
+impl ByHand {
+    /// A server whose agent is played.
+    pub(crate) fn start(limits: Limits) -> (Self, JoinHandle<LinkEnd>, Counts) {
+        // No window at all: nothing is ever sent.
+        let (server_wire, agent_wire) = wires(0);
+        let by_hand =
+            ByHand { to_server: Arc::clone(&agent_wire.out), from_server: Arc::clone(&agent_wire.inward) };
+        // Its end would be told when it is dropped.
+        std::mem::forget(agent_wire);
+        let (_, commands) = mpsc::unbounded_channel();
+        let owner = TestServer { commands, dials: HashMap::new(), stopping: false };
+        let meter = CountingMeter::default();
+        let counts = Arc::clone(&meter.0);
+        let bounds = Bounds { limits, memory: Ceiling::new(1 << 30) };
+        let relay = Relay::<Server, _, _, _>::new(&bounds, Terms::default(), server_wire, owner, meter);
+        (by_hand, tokio::spawn(relay), counts)
+    }
+
+    /// Sends a packet to the server.
+    pub(crate) fn send(&self, packet: Packet<Bytes>) {
+        let mut lane = self.to_server.lock();
+        if let Packet::Data { payload, .. } = &packet {
+            lane.bytes += payload.len();
+        }
+        lane.packets.push_back(packet);
+        wake(&mut lane.reader);
+    }
+
+    /// Breaks the stream: the server can send nothing, and reads the end behind what was sent.
+    pub(crate) fn break_off(&self) {
+        self.from_server.lock().broken = true;
+        wake(&mut self.from_server.lock().writer);
+        let mut lane = self.to_server.lock();
+        lane.ended = true;
+        wake(&mut lane.reader);
+    }
+}
+
 fn wake(waker: &mut Option<Waker>) {
     if let Some(waker) = waker.take() {
         waker.wake();
@@ -50,6 +96,9 @@ fn wake(waker: &mut Option<Waker>) {
 impl Wire for MemoryWire {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
         let mut lane = self.out.lock();
+        if lane.broken {
+            return Poll::Ready(Err(WireError::new(Code::Canceled, "stream error received: CANCEL")));
+        }
         if lane.bytes < self.window {
             return Poll::Ready(Ok(self.window - lane.bytes));
         }
@@ -128,9 +177,11 @@ impl Local for PipeLocal {
         }))
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
-        let written = std::task::ready!(Pin::new(&mut self.io).poll_write(cx, data))?;
-        let _ = data.split_to(written);
+    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+        let mut slices = [IoSlice::new(&[]); 4];
+        let filled = queue.io_slices(&mut slices);
+        let written = std::task::ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &slices[..filled]))?;
+        queue.advance(written);
         Poll::Ready(Ok(()))
     }
 

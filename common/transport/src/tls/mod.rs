@@ -9,6 +9,7 @@
 
 mod client;
 mod error;
+mod gather;
 mod identity;
 mod material;
 mod odd;
@@ -30,6 +31,7 @@ use rustls::crypto::CryptoProvider;
 
 pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
 pub use error::{HandshakeError, TlsError, TlsFlagError};
+pub use gather::{Gathering, Session};
 pub use identity::PeerIdentity;
 pub use material::{Material, Rotating, Validities};
 pub use odd::{OddPki, OddPkiObserver, ignore_odd_pki};

@@ -1,23 +1,41 @@
 //! The write side between h2 and its transport: small writes gathered, flushes once per turn.
 //!
 //! h2 writes and flushes after every DATA frame above 256 bytes. Under TLS each such write is a record and a
-//! system call. Here a write that fits [`GATHER`] is only copied, a flush by h2 is only noted, and the driver
+//! system call. Here a write that fits [`Buffering::gather`] is only copied, a flush by h2 is only noted, and the driver
 //! does both for real by [`Flusher::poll_flush`] after h2 has nothing more to do in this turn. Larger writes pass
 //! through at once, vectored, behind what was gathered.
 //!
 //! Nothing is ever lost or forgotten: what h2 believes written is written by the next flush, and a flush that
-//! could not finish has registered the driver's waker and is tried again by its next turn. Never reads ahead.
+//! could not finish has registered the driver's waker and is tried again by its next turn.
+//! What is read ahead is no more than [`Buffering::ahead`], and nothing while h2 does not read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How many bytes are gathered at most: one TLS record.
-const GATHER: usize = 16 << 10;
+use crate::scratch::poll_read_ahead;
+
+/// What [`buffered`] does for a transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffering {
+    /// Bytes of writes that are gathered at most.
+    pub gather: usize,
+    /// Bytes that are read at once, although h2 asks for less; zero reads nothing ahead.
+    pub ahead: usize,
+}
+
+impl Buffering {
+    /// For TLS, which gathers itself: one record of small frames. Large ones are encrypted where they are.
+    pub const OVER_TLS: Self = Buffering { gather: 16 << 10, ahead: 0 };
+
+    /// For a socket below frames of 16 KiB: a copy costs less than a system call, and a wake-up of the peer, for each.
+    pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10, ahead: 64 << 10 };
+}
 
 /// How much of the buffer an idle connection keeps, in bytes.
 const KEEP: usize = 1 << 10;
@@ -33,6 +51,9 @@ pub(super) struct Flusher<IO>(Arc<Mutex<Inner<IO>>>);
 #[derive(Debug)]
 struct Inner<IO> {
     io: IO,
+    buffering: Buffering,
+    /// What was read before h2 asked for it.
+    ahead: Bytes,
     /// What h2 believes written; `written` bytes of it are.
     gathered: Vec<u8>,
     written: usize,
@@ -45,8 +66,10 @@ struct Inner<IO> {
 }
 
 /// Splits a transport into what h2 drives and what flushes it.
-pub(super) fn buffered<IO>(io: IO) -> (Buffered<IO>, Flusher<IO>) {
-    let inner = Inner { io, gathered: Vec::new(), written: 0, peak: 0, dirty: false, read: 0 };
+pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flusher<IO>) {
+    let ahead = Bytes::new();
+    let inner =
+        Inner { io, buffering, ahead, gathered: Vec::new(), written: 0, peak: 0, dirty: false, read: 0 };
     let inner = Arc::new(Mutex::new(inner));
     (Buffered(Arc::clone(&inner)), Flusher(inner))
 }
@@ -94,7 +117,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     }
 
     fn gather(&mut self, slices: &[IoSlice<'_>], count: usize) -> usize {
-        let room = if self.gathered.len() + count <= KEEP { KEEP } else { GATHER };
+        let room = if self.gathered.len() + count <= KEEP { KEEP } else { self.buffering.gather };
         if self.gathered.capacity() < room {
             self.gathered.reserve_exact(room - self.gathered.len());
         }
@@ -108,7 +131,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let count = slices.iter().map(|slice| slice.len()).sum::<usize>();
         self.dirty = true;
-        if self.gathered.len() + count <= GATHER {
+        if self.gathered.len() + count <= self.buffering.gather {
             return Poll::Ready(Ok(self.gather(slices, count)));
         }
         if !self.gathered.is_empty() && self.io.is_write_vectored() {
@@ -162,9 +185,15 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
 impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.lock();
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut inner.io).poll_read(cx, buf))?;
-        inner.read += (buf.filled().len() - before) as u64;
+        let Inner { io, ahead, buffering, .. } = &mut *inner;
+        let read = if buffering.ahead > 0 {
+            ready!(poll_read_ahead(io, cx, buf, buffering.ahead, ahead))?
+        } else {
+            let before = buf.filled().len();
+            ready!(Pin::new(io).poll_read(cx, buf))?;
+            buf.filled().len() - before
+        };
+        inner.read += read as u64;
         Poll::Ready(Ok(()))
     }
 }

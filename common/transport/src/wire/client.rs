@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::buffered::{Buffered, Flusher, buffered};
+use super::buffered::{Buffered, Buffering, Flusher, buffered};
 use super::keepalive::{Dead, Keepalive, Pinger, Pulse};
 use super::server::ConnectionError;
 use super::settings::ClientSettings;
@@ -159,7 +159,7 @@ async fn open<IO>(io: IO, settings: &ClientSettings, request: Request<()>) -> Re
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (io, flusher) = buffered(io);
+    let (io, flusher) = buffered(io, Buffering::OVER_TLS);
     let handshake = settings.builder().handshake::<_, OutFrame>(io).await;
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
     let pulse = Pulse::new(settings.keepalive);
@@ -173,7 +173,8 @@ where
         Answer::Stream => Some((send, recv)),
         Answer::OverAlready => None,
     };
-    let stream = WireStream::new(halves, Side::Client(linger), status::is_encoded(&head.headers));
+    let encoded = status::is_encoded(&head.headers);
+    let stream = WireStream::new(halves, Side::Client(linger), encoded, settings.initial_stream_window);
     Ok(Connected { stream, metadata: head.headers, connection })
 }
 

@@ -55,6 +55,11 @@ impl Deframer {
         if self.have == PREFIX { self.length } else { 0 }
     }
 
+    /// Bytes of a message that wait for the rest of it.
+    pub(super) fn waiting(&self) -> usize {
+        self.gathered.len()
+    }
+
     /// Whether the stream may end here.
     pub(super) fn at_boundary(&self) -> bool {
         self.have == 0 && self.chunk.is_empty()

@@ -22,6 +22,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tunnel::Packet;
 
+pub use buffered::Buffering;
 pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;
@@ -63,6 +64,11 @@ pub trait Wire {
     /// close can then be read ahead, in the memory that its window granted. Off gives back what was held.
     fn hold_back(&mut self, on: bool) {
         let _ = on;
+    }
+
+    /// Bytes that have arrived and have not been handed out, or whose window is held back.
+    fn held(&mut self) -> usize {
+        0
     }
 
     /// Ends the stream for the peer's fault, and says which: a server's status. A client's stream is reset.

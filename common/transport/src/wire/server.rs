@@ -49,6 +49,7 @@ pub struct Request {
     pub pulse: Arc<Pulse>,
     respond: SendResponse<OutFrame>,
     body: RecvStream,
+    window: u32,
 }
 
 impl Request {
@@ -59,7 +60,7 @@ impl Request {
         *response.headers_mut() = metadata;
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
-        Ok(WireStream::new(Some((send, self.body)), Side::Server, encoded))
+        Ok(WireStream::new(Some((send, self.body)), Side::Server, encoded, self.window))
     }
 
     /// Refuses with a status, in one HEADERS frame.
@@ -105,7 +106,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
     F: FnMut(Request),
 {
-    let (io, flusher) = buffered(io);
+    let (io, flusher) = buffered(io, settings.buffering);
     let mut first_stream = settings.first_stream_timeout.map(|limit| Box::pin(sleep(limit)));
     let mut shutdown = pin!(shutdown);
     let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
@@ -121,9 +122,9 @@ where
     let Some(mut connection) = connection.await? else { return Ok(()) };
     let pulse = Pulse::new(settings.keepalive);
     let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
-    let farewell = settings.farewell;
+    let (farewell, window) = (settings.farewell, settings.initial_stream_window);
     let leaving = Leaving::No;
-    let mut serving = Serving { connection, flusher, pinger, pulse, first_stream, farewell, leaving };
+    let mut serving = Serving { connection, flusher, pinger, pulse, first_stream, farewell, leaving, window };
     let mut shutdown = Some(shutdown);
     poll_fn(|cx| {
         if let Some(over) = &mut shutdown
@@ -165,6 +166,8 @@ struct Serving<IO> {
     first_stream: Option<Pin<Box<Sleep>>>,
     farewell: Farewell,
     leaving: Leaving,
+    /// Of each stream, in bytes.
+    window: u32,
 }
 
 /// How far the connection is on its way out.
@@ -230,7 +233,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let pulse = Arc::clone(&self.pulse);
-        let request = Request { path, metadata: head.headers, pulse, respond, body };
+        let request = Request { path, metadata: head.headers, pulse, respond, body, window: self.window };
         if head.method != Method::POST {
             request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
         } else if !status::is_grpc(&request.metadata) {

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use super::Keepalive;
+use super::{Buffering, Keepalive};
 
-/// One stream's receive window in bytes: what may arrive from a peer before anything was handed out. 1 MiB
+/// An agent stream's receive window in bytes: what may arrive from a peer before anything was handed out. 1 MiB
 /// keeps a fast link busy at 8 ms of round trip, and is what one stalled stream costs in memory.
 pub(super) const STREAM_WINDOW: u32 = 1 << 20;
 
 /// The agent hop's connection window in bytes: 64 stalled streams of which an agent has one, at most 8.
 const AGENT_CONNECTION_WINDOW: u32 = 64 << 20;
+
+/// The receive window of a frontend's stream in bytes, which is what one that nobody drains costs in memory; there may be
+/// thousands. kube-apiserver is near: this keeps a link of a GiB a second busy at a quarter of a millisecond.
+const FRONTEND_STREAM_WINDOW: u32 = 256 << 10;
 
 /// The frontend's connection window in bytes, HTTP/2's largest: clients may share one connection among
 /// thousands of streams, and the stalled ones must leave room for the others.
@@ -30,14 +34,14 @@ const FRONTEND_HEADER_LIST: u32 = 256 << 10;
 
 /// Bytes that may wait unsent in HTTP/2 behind a slow socket, per stream. Control packets queue behind them, so
 /// they are few; they are enough for four frames of 64 KiB.
-const SEND_BUFFER: usize = 256 << 10;
+pub(super) const SEND_BUFFER: usize = 256 << 10;
 
 /// h2's budget against unread small DATA frames (one of n < 256 bytes costs 256 - n until it is read). grpc-go
 /// sends a one-byte DATA packet as a frame of at least 14 bytes, so a full stream window of them costs
 /// 18 MiB: below that budget a mere pause of reading would end the connection.
 const AGENT_FRAME_BUDGET: usize = 24 << 20;
 
-/// The same for frontends, which may have many such streams on one connection: room for 28 stalled ones. They are
+/// The same for frontends, which may have many such streams on one connection: room for 113 stalled ones. They are
 /// authenticated by certificate or by the socket's mode.
 const FRONTEND_FRAME_BUDGET: usize = 512 << 20;
 
@@ -76,6 +80,8 @@ pub struct ServerSettings {
     pub max_send_buffer: usize,
     /// h2's budget for unread small DATA frames.
     pub data_frame_budget: usize,
+    /// What lies between HTTP/2 and the transport.
+    pub buffering: Buffering,
     /// Pings to silent peers.
     pub keepalive: Keepalive,
     /// How long a connection may live before its first stream; `None` is for ever.
@@ -97,6 +103,7 @@ impl ServerSettings {
             max_pending_accept_resets: 20,
             max_send_buffer: SEND_BUFFER,
             data_frame_budget: AGENT_FRAME_BUDGET,
+            buffering: Buffering::OVER_TLS,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             first_stream_timeout: Some(FIRST_STREAM),
             farewell: Farewell::WhenIdle,
@@ -109,13 +116,14 @@ impl ServerSettings {
         ServerSettings {
             max_concurrent_streams: 10_000,
             max_header_list: FRONTEND_HEADER_LIST,
-            initial_stream_window: STREAM_WINDOW,
+            initial_stream_window: FRONTEND_STREAM_WINDOW,
             initial_connection_window: FRONTEND_CONNECTION_WINDOW,
             max_frame_size: FRONTEND_FRAME,
             max_local_error_resets: 65_536,
             max_pending_accept_resets: 1_000,
             max_send_buffer: SEND_BUFFER,
             data_frame_budget: FRONTEND_FRAME_BUDGET,
+            buffering: Buffering::OVER_SOCKET,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             first_stream_timeout: Some(FIRST_STREAM),
             farewell: Farewell::GoAway,

@@ -22,11 +22,15 @@ use super::client::Linger;
 use super::deframe::{Deframer, Step};
 use super::frame::{OVERHEAD, OutFrame};
 use super::packet::decode;
-use super::settings::STREAM_WINDOW;
+use super::settings::SEND_BUFFER;
 use super::{Code, Incoming, Wire, WireError, status};
 
-/// How many bytes of window are asked for at a time: a frame of 64 KiB and its head.
-const RESERVE: usize = (64 << 10) + OVERHEAD;
+/// How many bytes of window are asked for at a time: as many as may wait below, with the heads of four frames.
+const RESERVE: usize = SEND_BUFFER + 4 * OVERHEAD;
+
+/// Window is given back in pieces of at least so many bytes, a small part of any window: each giving back takes the
+/// connection's lock.
+const GIVE_BACK: usize = 32 << 10;
 
 /// The least that [`Wire::poll_ready`] names, in bytes: leftovers of a window are not worth a frame each. So h2
 /// may hold this much beyond the peer's window.
@@ -48,6 +52,10 @@ pub struct WireStream {
     halves: Option<Halves>,
     deframer: Deframer,
     side: Side,
+    /// The window that the peer began with, in bytes.
+    window: usize,
+    /// Window of what was read, which is to be given back.
+    owed: usize,
     /// Window of packets that were read ahead, which the peer has not been given back.
     held: Option<usize>,
     /// We sent the end of our direction.
@@ -58,10 +66,20 @@ pub struct WireStream {
 
 impl WireStream {
     /// `encoded`: the peer named a `grpc-encoding`.
-    pub(super) fn new(halves: Option<Halves>, side: Side, encoded: bool) -> Self {
+    /// `window`: what the peer may send before anything is given back, in bytes.
+    pub(super) fn new(halves: Option<Halves>, side: Side, encoded: bool, window: u32) -> Self {
         let ended = halves.is_none();
         let deframer = Deframer::new(encoded);
-        WireStream { halves, deframer, side, held: None, finished: false, ended }
+        WireStream {
+            halves,
+            deframer,
+            side,
+            window: window as usize,
+            owed: 0,
+            held: None,
+            finished: false,
+            ended,
+        }
     }
 
     /// Ends a server's stream with a status, behind everything sent. At a client like [`Wire::finish`].
@@ -141,14 +159,16 @@ impl WireStream {
             if let Some(held) = &mut self.held {
                 // Frames of 16 KiB cut a message into parts, which count as well. Only one that is larger than the window,
                 // and the first, is let in whole: it could not come otherwise.
-                let larger = self.deframer.expects() > STREAM_WINDOW as usize;
+                let larger = self.deframer.expects() > self.window;
                 if message.is_some() || *held > 0 || !larger {
                     *held += std::mem::take(&mut used);
                 }
             }
-            if used > 0 {
+            self.owed += used;
+            // A message larger than the window comes only if the window is given back meanwhile.
+            if self.owed >= GIVE_BACK {
                 // Refused only if more is released than was received, or after the stream's end.
-                let _closed = recv.flow_control().release_capacity(used);
+                let _closed = recv.flow_control().release_capacity(std::mem::take(&mut self.owed));
             }
             if message.is_some() {
                 return Poll::Ready(Ok(message));
@@ -222,6 +242,11 @@ impl Wire for WireStream {
             // Refused only behind the stream's end.
             let _closed = recv.flow_control().release_capacity(held);
         }
+    }
+
+    fn held(&mut self) -> usize {
+        let Some((_, recv)) = &mut self.halves else { return 0 };
+        recv.flow_control().used_capacity().saturating_sub(self.owed) + self.deframer.waiting()
     }
 
     fn fail(&mut self, error: &WireError) {

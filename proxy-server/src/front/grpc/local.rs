@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Ending, Local, Read};
+use relay::{Ending, Local, Queue, Read};
 use tokio::time::{Instant, Sleep, sleep};
 use transport::wire::{Wire, WireError};
 use tunnel::Packet;
@@ -145,10 +145,15 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(())
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
+    /// What was read ahead is held back, but for a message that is larger than the window.
+    fn held(&mut self) -> usize {
+        self.stream.held().max(self.ahead.iter().map(Bytes::len).sum())
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
         if self.closed.is_some() {
             // Nobody listens any more.
-            data.clear();
+            queue.clear();
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_hold(cx));
@@ -156,7 +161,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         let room = ready!(self.stream.poll_ready(cx));
         self.blocked = None;
         let room = room.map_err(|error| self.broken(error))?;
-        let payload = data.split_to(data.len().min(room).min(MAX_DATA));
+        let payload = queue.take_slice(room.min(MAX_DATA));
         let length = payload.len();
         if let Err(error) = self.stream.send(Packet::Data { id: CONNECTION, payload }) {
             return Poll::Ready(Err(self.broken(error)));

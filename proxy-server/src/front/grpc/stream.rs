@@ -130,6 +130,11 @@ impl<W: Wire> Stream<W> {
         self.wire.hold_back(on);
     }
 
+    /// See [`Wire::held`].
+    pub fn held(&mut self) -> usize {
+        self.wire.held()
+    }
+
     /// Counts and sends.
     pub fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
         let kind = packet.kind();

@@ -1,38 +1,30 @@
 //! The frontend's socket as the link's task sees it.
 //!
-//! Holds no buffer while idle: reads go through one buffer per thread. Never writes a byte of its own.
+//! Holds no buffer while idle. Never writes a byte of its own.
 
-use std::cell::RefCell;
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use relay::{Ending, Local, Read};
+use bytes::Bytes;
+use relay::{Ending, Local, Queue, Read};
 use tokio::time::{Instant, Sleep, sleep};
-use tokio_util::io::poll_read_buf;
+use transport::scratch::poll_read_full;
 
 use super::socket::Socket;
 use crate::front::account::Account;
 use crate::front::hold::Hold;
 
-/// Bytes of one read at most, whatever the link offers: one frame on the wire.
-const CHUNK: usize = 64 * 1024;
-/// Reads below this are copied, so that a few bytes do not hold a whole chunk's memory.
-const COPY_BELOW: usize = 4 * 1024;
+/// Bytes of one read at most, whatever the link offers: two frames on the wire.
+const LARGEST_READ: usize = 128 * 1024;
+/// Slices of one write at most.
+const SLICES: usize = 16;
 /// For the last bytes of an orderly end to leave a buffer of ours (a TLS session's). Then it is a reset.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// How often one looks whether a client has gone whose bytes nobody takes.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
-/// Reads of one turn of lingering, so that a client that sends without end does not hold the link's task.
-const LINGER_READS: usize = 16;
-
-thread_local! {
-    /// Reads of all sockets on this thread go through it; what was read is split off.
-    static SCRATCH: RefCell<BytesMut> = RefCell::new(BytesMut::new());
-}
 
 /// A client's socket behind an answered CONNECT.
 #[derive(Debug)]
@@ -40,6 +32,8 @@ pub(super) struct SocketLocal<S> {
     socket: S,
     /// Payload that came before the connection was established.
     early: Bytes,
+    /// What ended reading, behind bytes that were read together with it.
+    failed: Option<io::Error>,
     /// Until the client has read the answer to its request.
     hold: Option<Hold>,
     state: State,
@@ -68,6 +62,7 @@ impl<S: Socket> SocketLocal<S> {
         SocketLocal {
             socket,
             early,
+            failed: None,
             hold: Some(hold),
             state: State::Open,
             account,
@@ -78,19 +73,16 @@ impl<S: Socket> SocketLocal<S> {
 
     /// Empty at end of file.
     fn poll_socket(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
-        let max = max.clamp(1, CHUNK);
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch.clear();
-            if scratch.capacity() < max {
-                scratch.reserve(CHUNK);
-            }
-            let read = ready!(poll_read_buf(Pin::new(&mut self.socket), cx, &mut scratch.limit(max)))?;
-            Poll::Ready(Ok(if read < COPY_BELOW {
-                Bytes::copy_from_slice(scratch)
-            } else {
-                scratch.split().freeze()
-            }))
-        })
+        poll_read_full(&mut self.socket, cx, max.min(LARGEST_READ), &mut self.failed)
+    }
+
+    /// Ready once the client can take payload.
+    fn poll_hold(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(hold) = &mut self.hold {
+            ready!(hold.poll_over(cx));
+            self.hold = None;
+        }
+        Poll::Ready(())
     }
 
     /// Flushes and shuts down, then lingers. What fails here failed because nobody listens any more.
@@ -120,23 +112,22 @@ impl<S: Socket> SocketLocal<S> {
         {
             return Poll::Ready(());
         }
-        for _ in 0..LINGER_READS {
-            match ready!(self.poll_socket(cx, CHUNK)) {
-                Ok(waste) if !waste.is_empty() => {}
-                _ => return Poll::Ready(()),
+        match ready!(self.poll_socket(cx, LARGEST_READ)) {
+            Ok(waste) if !waste.is_empty() => {
+                // One read a turn: a client that sends without end does not hold the link's task.
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
+            _ => Poll::Ready(()),
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
     }
 }
 
 impl<S: Socket> Local for SocketLocal<S> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
-        if self.hold.as_mut().is_some_and(|hold| hold.poll_over(cx).is_ready()) {
-            // Here too, so that an idle connection does not keep what the hold needs.
-            self.hold = None;
-        }
+        // Here too, so that an idle connection does not keep what the hold needs.
+        let _ = self.poll_hold(cx);
+        let sent_before = !self.early.is_empty();
         let bytes = if self.early.is_empty() {
             match ready!(self.poll_socket(cx, max)) {
                 Ok(bytes) => bytes,
@@ -161,7 +152,8 @@ impl<S: Socket> Local for SocketLocal<S> {
         }
         self.account.from_client(bytes.len());
         self.look = None;
-        if self.early.is_empty() && self.hold.as_ref().is_some_and(Hold::ends_with_data) {
+        // What it sent with its request shows nothing.
+        if !sent_before && self.hold.as_ref().is_some_and(Hold::ends_with_data) {
             self.hold = None;
             cx.waker().wake_by_ref();
         }
@@ -172,7 +164,7 @@ impl<S: Socket> Local for SocketLocal<S> {
         // Nothing wakes who does not read: it looks from time to time.
         let look = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_AFTER)));
         while look.as_mut().poll(cx).is_ready() {
-            if self.socket.is_deaf() {
+            if self.socket.may_be_gone() {
                 return Poll::Ready(());
             }
             look.as_mut().reset(Instant::now() + LOOK_AFTER);
@@ -180,18 +172,17 @@ impl<S: Socket> Local for SocketLocal<S> {
         Poll::Pending
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<io::Result<()>> {
-        if let Some(hold) = &mut self.hold {
-            ready!(hold.poll_over(cx));
-            self.hold = None;
-        }
+    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+        ready!(self.poll_hold(cx));
         let start = *self.blocked.get_or_insert_with(Instant::now);
-        let written = ready!(Pin::new(&mut self.socket).poll_write(cx, data));
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let filled = queue.io_slices(&mut slices);
+        let written = ready!(Pin::new(&mut self.socket).poll_write_vectored(cx, &slices[..filled]));
         self.blocked = None;
         match written {
             Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
             Ok(written) => {
-                data.advance(written);
+                queue.advance(written);
                 self.account.to_client(written, start.elapsed());
                 Poll::Ready(Ok(()))
             }
@@ -207,10 +198,7 @@ impl<S: Socket> Local for SocketLocal<S> {
     }
 
     fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if let Some(hold) = &mut self.hold {
-            ready!(hold.poll_over(cx));
-            self.hold = None;
-        }
+        ready!(self.poll_hold(cx));
         Pin::new(&mut self.socket).poll_shutdown(cx).map_ok(|()| true)
     }
 

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, Interest};
@@ -27,6 +28,11 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// After an end of file: whether the peer does not listen either. `false` when that cannot be known.
     fn is_deaf(&self) -> bool {
         false
+    }
+
+    /// While nobody reads what the peer sends: whether it seems to have gone.
+    fn may_be_gone(&self) -> bool {
+        self.is_deaf()
     }
 
     /// How long to wait for the peer's end of file before an orderly close. A close with unread input resets the
@@ -95,6 +101,19 @@ impl Socket for TlsStream<BufReader<TcpStream>> {
     fn abort(&self) {
         abort_tcp(self.get_ref().0.get_ref());
     }
+
+    /// A reset, or an end of file behind bytes that nobody reads: one who has only ceased to send looks the same.
+    fn may_be_gone(&self) -> bool {
+        has_ended(self.get_ref().0.get_ref())
+    }
+}
+
+/// Whether the peer has sent its end of file or a reset, read or not.
+pub(super) fn has_ended(socket: &TcpStream) -> bool {
+    let mut events = [PollFd::new(socket, PollFlags::RDHUP)];
+    let looked = rustix::event::poll(&mut events, Some(&Timespec::default()));
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    looked.is_ok() && events.iter().any(|event| event.revents().intersects(ended))
 }
 
 /// Long enough for a FIN to cross the world and its answer to come back.

@@ -107,7 +107,7 @@ impl Driver {
     fn new(say: &[Say]) -> Self {
         let script = Scripted::default();
         script.0.lock().say.extend(say);
-        let (io, flusher) = buffered(script.clone());
+        let (io, flusher) = buffered(script.clone(), crate::wire::Buffering::OVER_TLS);
         Driver { script, io, flusher, wakes: Arc::default() }
     }
 

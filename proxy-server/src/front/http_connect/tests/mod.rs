@@ -135,6 +135,20 @@ async fn what_follows_the_head_is_payload() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_came_with_the_request_does_not_show_that_its_answer_was_read() {
+    let mut bench = Bench::new();
+    let (mut client, _task) = bench.connect();
+    client.write_all(&[REQUEST, b"early"].concat()).await.unwrap();
+    let mut endpoint = bench.dial().await.succeed();
+    let began = Instant::now();
+    endpoint.stream.write_all(b"first").await.unwrap();
+    assert_eq!(read_exactly(&mut endpoint.stream, 5).await, b"early");
+    expect_established(&mut client).await;
+    assert_eq!(read_exactly(&mut client, 5).await, b"first");
+    assert!(began.elapsed() >= crate::front::hold::BY_TIME, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn early_payload_is_bounded_and_complete() {
     let mut bench = Bench::new();
     let (mut client, server) = duplex(1024);

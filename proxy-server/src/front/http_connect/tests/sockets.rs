@@ -6,6 +6,7 @@ use relay::Ending;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tunnel::Cause;
 
+use super::super::socket::has_ended;
 use super::*;
 use crate::front::testing::Endpoint;
 
@@ -121,4 +122,27 @@ async fn unread_input_does_not_turn_an_orderly_end_into_a_reset() {
     assert_eq!(read_all(&mut client).await, "");
     drop(client);
     timeout(SOON, endpoint.attached).await.expect("an end").expect("attached");
+}
+
+#[tokio::test]
+async fn a_peer_that_has_gone_shows_behind_bytes_that_nobody_reads() {
+    let (mut client, server) = tcp_pair().await;
+    client.write_all(b"unread").await.unwrap();
+    server.readable().await.unwrap();
+    assert!(!has_ended(&server));
+    client.shutdown().await.unwrap();
+    until_ended(&server).await;
+    let (client, server) = tcp_pair().await;
+    client.set_zero_linger().unwrap();
+    drop(client);
+    until_ended(&server).await;
+}
+
+async fn until_ended(socket: &TcpStream) {
+    let ended = async {
+        while !has_ended(socket) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(SOON, ended).await.expect("an end");
 }

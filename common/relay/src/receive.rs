@@ -1,0 +1,96 @@
+//! A turn's arrivals: packets to the core, payload to local ends.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use transport::wire::{Incoming, Wire};
+use tunnel::{Packet, Side, Time, Verdict};
+
+use crate::owner::{Meter, Owner};
+use crate::relay::{LinkEnd, Relay};
+
+/// Packets handled in one turn.
+const PACKETS_PER_TURN: usize = 256;
+/// Bytes received in one turn.
+const RECEIVE_PER_TURN: usize = 1 << 20;
+
+impl<S, W, O, M> Relay<S, W, O, M>
+where
+    S: Side + Default,
+    W: Wire,
+    O: Owner<S>,
+    M: Meter,
+{
+    /// Hands on what has arrived. True if the turn's bound cut it short.
+    pub(crate) fn receive(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
+        let mut bytes = 0;
+        for _ in 0..PACKETS_PER_TURN {
+            if bytes >= RECEIVE_PER_TURN {
+                return true;
+            }
+            if self.wire.is_none() {
+                return false;
+            }
+            let receiving = self.conns.link.receiving();
+            if receiving == self.paused {
+                self.paused = !receiving;
+                self.meter.paused(self.paused);
+            }
+            if !receiving {
+                return false;
+            }
+            let Some(wire) = self.wire.as_mut() else { return false };
+            match wire.poll_packet(cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Some(Ok(incoming))) => bytes += self.handle(now, incoming),
+                Poll::Ready(Some(Err(error))) => {
+                    self.meter.receive_error(&error);
+                    wire.fail(&error);
+                    self.lose(now, LinkEnd::Failed(error));
+                    return false;
+                }
+                Poll::Ready(None) => {
+                    wire.finish();
+                    self.lose(now, LinkEnd::Finished);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn handle(&mut self, now: Time, incoming: Incoming) -> usize {
+        let packet = match incoming {
+            Incoming::Packet(packet) => packet,
+            Incoming::Unknown(_) => {
+                self.meter.unknown();
+                return 0;
+            }
+            Incoming::Malformed(_) => {
+                self.meter.malformed();
+                return 0;
+            }
+        };
+        self.meter.received(packet.kind());
+        if matches!(packet, Packet::CloseReq { .. } | Packet::CloseRsp { .. } | Packet::Fin { .. }) {
+            // What arrived before a close must be written, or accounted for, before the core hears of the close.
+            self.conns.write_dirty(now);
+        }
+        let mut payload = Bytes::new();
+        let packet = packet.map(|bytes| {
+            payload = bytes;
+            payload.len()
+        });
+        match self.conns.link.handle_packet(now, packet) {
+            Verdict::Deliver(key) => {
+                let len = payload.len();
+                self.conns.deliver(key, payload);
+                return len;
+            }
+            Verdict::Handled => {}
+            Verdict::Dropped(reason) => self.meter.dropped(reason),
+        }
+        self.drain_events(now);
+        0
+    }
+}

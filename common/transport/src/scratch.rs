@@ -1,0 +1,194 @@
+//! Reading sockets without a buffer of their own: idle connections hold none.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio_util::io::poll_read_buf;
+
+/// The smallest buffer, in bytes.
+const LEAST: usize = 16 << 10;
+/// What is left of a buffer after a read is read into again if it is at least this long, in bytes. Reads below this
+/// are copied, so that a few bytes do not hold a whole buffer's memory.
+const WORTH_FILLING: usize = 4 << 10;
+
+/// Pieces of one read at most, so that a source of small ones without end does not hold the task.
+const PIECES: usize = 16;
+
+thread_local! {
+    /// Reads of all sockets on this thread go through it; what was read is split off.
+    static SCRATCH: RefCell<BytesMut> = RefCell::new(BytesMut::new());
+}
+
+/// Reads once, at most `want` bytes (at least one). Empty at end of file.
+///
+/// # Errors
+/// Those of the socket.
+pub fn poll_read_once<R: AsyncRead + Unpin>(
+    socket: &mut R,
+    cx: &mut Context<'_>,
+    want: usize,
+) -> Poll<io::Result<Bytes>> {
+    poll(want, |scratch| poll_read_buf(Pin::new(&mut *socket), cx, &mut scratch.limit(want.max(1))))
+}
+
+/// Reads until there are `want` bytes or nothing more is there: for a TLS session, which hands out one record at a time.
+/// Empty at end of file. An error behind bytes is left in `failed`, and returned by the next call.
+///
+/// # Errors
+/// Those of the socket.
+pub fn poll_read_full<R: AsyncRead + Unpin>(
+    socket: &mut R,
+    cx: &mut Context<'_>,
+    want: usize,
+    failed: &mut Option<io::Error>,
+) -> Poll<io::Result<Bytes>> {
+    if let Some(error) = failed.take() {
+        return Poll::Ready(Err(error));
+    }
+    let want = want.max(1);
+    poll(want, |scratch| {
+        for _ in 0..PIECES {
+            let room = want - scratch.len();
+            if room == 0 {
+                break;
+            }
+            match poll_read_buf(Pin::new(&mut *socket), cx, &mut (&mut *scratch).limit(room)) {
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                read if scratch.is_empty() => return read,
+                Poll::Ready(Err(error)) => {
+                    *failed = Some(error);
+                    break;
+                }
+                // An end of file is told again.
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(scratch.len()))
+    })
+}
+
+/// Reads at least what `buf` takes, if it is there: what comes beyond it, `want` bytes at most in all, is kept in `ahead`
+/// and handed out first by the next calls. For a reader that asks for little at a time.
+///
+/// # Errors
+/// Those of the socket.
+pub fn poll_read_ahead<R: AsyncRead + Unpin>(
+    socket: &mut R,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+    want: usize,
+    ahead: &mut Bytes,
+) -> Poll<io::Result<usize>> {
+    let mut read = 0;
+    if ahead.is_empty() {
+        if buf.remaining() >= want {
+            let before = buf.filled().len();
+            ready!(Pin::new(socket).poll_read(cx, buf))?;
+            return Poll::Ready(Ok(buf.filled().len() - before));
+        }
+        *ahead = ready!(poll_read_once(socket, cx, want))?;
+        read = ahead.len();
+    }
+    buf.put_slice(&ahead.split_to(ahead.len().min(buf.remaining())));
+    if ahead.is_empty() {
+        // An empty slice would hold the whole buffer.
+        *ahead = Bytes::new();
+    }
+    Poll::Ready(Ok(read))
+}
+
+fn poll(want: usize, read: impl FnOnce(&mut BytesMut) -> Poll<io::Result<usize>>) -> Poll<io::Result<Bytes>> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        // A large read is not cut short by what others have left, and what is left is not thrown away for little.
+        if scratch.capacity() < want.min(WORTH_FILLING).max(want / 2) {
+            *scratch = BytesMut::with_capacity(want.max(LEAST));
+        }
+        let count = ready!(read(scratch))?;
+        if count < WORTH_FILLING {
+            let bytes = Bytes::copy_from_slice(scratch);
+            scratch.clear();
+            return Poll::Ready(Ok(bytes));
+        }
+        let bytes = scratch.split().freeze();
+        if scratch.capacity() < WORTH_FILLING {
+            *scratch = BytesMut::new();
+        }
+        Poll::Ready(Ok(bytes))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Hands out one piece, or error, with each read; then the end.
+    struct Records(VecDeque<Result<usize, io::ErrorKind>>);
+
+    impl AsyncRead for Records {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            match self.0.pop_front() {
+                Some(Ok(0)) => return Poll::Pending,
+                Some(Ok(count)) => {
+                    let now = count.min(buf.remaining());
+                    buf.put_slice(&vec![1; now]);
+                    if now < count {
+                        self.0.push_front(Ok(count - now));
+                    }
+                }
+                Some(Err(kind)) => return Poll::Ready(Err(kind.into())),
+                None => {}
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn lens(records: &[Result<usize, io::ErrorKind>], want: usize) -> Vec<Result<usize, io::ErrorKind>> {
+        let (mut records, mut failed) = (Records(records.iter().copied().collect()), None);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut lens = Vec::new();
+        while lens.last() != Some(&Ok(0)) {
+            match poll_read_full(&mut records, &mut cx, want, &mut failed) {
+                Poll::Ready(read) => lens.push(read.map(|bytes| bytes.len()).map_err(|e| e.kind())),
+                Poll::Pending => lens.push(Err(io::ErrorKind::WouldBlock)),
+            }
+        }
+        lens
+    }
+
+    #[test]
+    fn what_was_read_ahead_comes_first_and_is_not_kept() {
+        let mut socket = Records([Ok(50_000), Ok(7), Ok(0)].into());
+        let (mut ahead, mut room) = (Bytes::new(), vec![0; 20_000]);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut filled = Vec::new();
+        for _ in 0..4 {
+            let mut buf = ReadBuf::new(&mut room);
+            let read = poll_read_ahead(&mut socket, &mut cx, &mut buf, 65_536, &mut ahead);
+            let Poll::Ready(Ok(read)) = read else { panic!("bytes") };
+            filled.push((read, buf.filled().len(), ahead.len()));
+        }
+        assert_eq!(filled, [(50_000, 20_000, 30_000), (0, 20_000, 10_000), (0, 10_000, 0), (7, 7, 0)]);
+        let mut buf = ReadBuf::new(&mut room);
+        assert!(poll_read_ahead(&mut socket, &mut cx, &mut buf, 65_536, &mut ahead).is_pending());
+    }
+
+    #[test]
+    fn records_come_together_and_nothing_behind_them_is_lost() {
+        use io::ErrorKind::{ConnectionReset, WouldBlock};
+        assert_eq!(lens(&[Ok(16_384); 3], 65_536), [Ok(49_152), Ok(0)], "an end behind bytes comes next");
+        assert_eq!(lens(&[Ok(16_384); 3], 20_000), [Ok(20_000), Ok(20_000), Ok(9_152), Ok(0)]);
+        assert_eq!(lens(&[Ok(10), Ok(0), Ok(20)], 64), [Ok(10), Ok(20), Ok(0)]);
+        assert_eq!(lens(&[Ok(0), Ok(5)], 64), [Err(WouldBlock), Ok(5), Ok(0)]);
+        assert_eq!(lens(&[Ok(10), Err(ConnectionReset)], 64), [Ok(10), Err(ConnectionReset), Ok(0)]);
+    }
+}

@@ -1,0 +1,98 @@
+//! Writes of a TLS stream gathered into few system calls: each is encrypted at once, and what was encrypted goes out
+//! together, by the flush.
+//!
+//! tokio-rustls sends after each write. Under HTTP/2, which writes frame by frame, that is a system call, and a wake-up of
+//! the peer, for each frame.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use rustls::Writer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{ClientStream, ServerStream};
+
+/// Encrypted bytes that may wait for the flush: four frames of 64 KiB and what HTTP/2 and TLS add to them.
+const LIMIT: usize = (256 << 10) + (16 << 10);
+
+/// A TLS stream, of either end.
+pub trait Session: AsyncRead + AsyncWrite + Unpin {
+    /// What encrypts, without sending.
+    fn writer(&mut self) -> Writer<'_>;
+
+    /// How much of it may wait, in bytes.
+    fn limit(&mut self, bytes: usize);
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Session for ServerStream<IO> {
+    fn writer(&mut self) -> Writer<'_> {
+        self.get_mut().1.writer()
+    }
+
+    fn limit(&mut self, bytes: usize) {
+        self.get_mut().1.set_buffer_limit(Some(bytes));
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Session for ClientStream<IO> {
+    fn writer(&mut self) -> Writer<'_> {
+        self.get_mut().1.writer()
+    }
+
+    fn limit(&mut self, bytes: usize) {
+        self.get_mut().1.set_buffer_limit(Some(bytes));
+    }
+}
+
+/// A TLS stream that sends when it is flushed, or when much waits. Its handshake is over.
+#[derive(Debug)]
+pub struct Gathering<S>(S);
+
+impl<S: Session> Gathering<S> {
+    /// Gathers the writes of `stream` from here on.
+    pub fn new(mut stream: S) -> Self {
+        stream.limit(LIMIT);
+        Gathering(stream)
+    }
+}
+
+impl<S: Session> AsyncRead for Gathering<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<S: Session> AsyncWrite for Gathering<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match io::Write::write_vectored(&mut self.0.writer(), bufs) {
+            // There is no room: some must be sent first.
+            Ok(0) => Pin::new(&mut self.0).poll_write_vectored(cx, bufs),
+            encrypted => Poll::Ready(encrypted),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
