@@ -25,6 +25,7 @@ pub mod process;
 pub mod program;
 pub mod rollout;
 pub mod rotation;
+pub mod soak;
 pub mod sockets;
 pub mod usage;
 pub mod wait;

@@ -9,6 +9,7 @@ mod cases;
 mod connects;
 mod endpoint;
 mod pin;
+mod plot;
 mod relay;
 mod report;
 mod rig;
@@ -17,6 +18,7 @@ mod stalls;
 
 pub use self::cases::{Case, Load, measure};
 pub use self::endpoint::CommandEndpoint;
+pub use self::plot::svg;
 pub use self::relay::{far, near};
 pub use self::report::{Report, Unit};
 pub use self::rig::{Rig, Subject};

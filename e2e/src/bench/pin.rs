@@ -17,12 +17,14 @@ impl Pinned {
         let mut pinned = Self { before: Vec::new() };
         for process in processes {
             for thread in threads(process)? {
-                let may = sched_getaffinity(Some(thread))?;
+                // It may have ended meanwhile.
+                let Ok(may) = sched_getaffinity(Some(thread)) else { continue };
                 let first = (0..CpuSet::MAX_CPU).find(|cpu| may.is_set(*cpu)).context("no processor")?;
                 let mut one = CpuSet::new();
                 one.set(first);
-                sched_setaffinity(Some(thread), &one)?;
-                pinned.before.push((thread, may));
+                if sched_setaffinity(Some(thread), &one).is_ok() {
+                    pinned.before.push((thread, may));
+                }
             }
         }
         Ok(pinned)

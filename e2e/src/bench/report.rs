@@ -67,6 +67,11 @@ impl Report {
         Self { figures: figures.collect() }
     }
 
+    /// The figure of that name.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.0 == name).map(|figure| figure.2)
+    }
+
     /// As JSON; what did not end in time is null.
     pub fn json(&self) -> Value {
         self.figures

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use e2e::bench::{Case, Load, Report, Subject, far, measure, near};
+use e2e::bench::{Case, Load, Report, Subject, far, measure, near, svg};
 use e2e::frontend::Mode;
 use serde_json::json;
 
@@ -51,6 +51,7 @@ fn command() -> Command {
         .arg(path("agent", "The proxy-agent").required(true))
         .arg(path("server2", "The proxy-server of a second pair").requires("agent2"))
         .arg(path("agent2", "The proxy-agent of a second pair").requires("server2"))
+        .arg(Arg::new("name2").long("name2").default_value("2").help("What the second pair is called"))
         .arg(
             Arg::new("flag")
                 .long("flag")
@@ -79,6 +80,7 @@ fn command() -> Command {
                 .value_parser(MODES.map(Mode::flag))
                 .help("Measure only this frontend"),
         )
+        .arg(path("plot", "Draw the main figures into this file, as SVG"))
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON instead of a table"))
         .arg(
             Arg::new("no-relay").long("no-relay").action(ArgAction::SetTrue).help("Leave out the bare relay"),
@@ -90,7 +92,8 @@ const MODES: [Mode; 2] = [Mode::Grpc, Mode::HttpConnect];
 fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
     let mut subjects = Vec::new();
     let flags: Vec<String> = matches.get_many("flag").into_iter().flatten().cloned().collect();
-    for (server, agent, suffix) in [("server", "agent", ""), ("server2", "agent2", " (2)")] {
+    let second = matches.get_one::<String>("name2").map_or_else(String::new, |name| format!(", {name}"));
+    for (server, agent, suffix) in [("server", "agent", ""), ("server2", "agent2", &second)] {
         let Some((server, agent)) =
             matches.get_one::<PathBuf>(server).cloned().zip(matches.get_one::<PathBuf>(agent).cloned())
         else {
@@ -148,6 +151,9 @@ async fn run(matches: &ArgMatches) -> Result<()> {
         .zip(&rounds)
         .map(|((name, _), reports)| (name.clone(), Report::median(reports)))
         .collect();
+    if let Some(path) = matches.get_one::<PathBuf>("plot") {
+        std::fs::write(path, svg(&columns)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     if matches.get_flag("json") {
         let all: Vec<_> = subjects
             .iter()

@@ -1,4 +1,4 @@
-//! `endurance rotations|rollouts`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
+//! `endurance rotations|rollouts|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
 //! `--release`, and name programs built so by `PROXY_SERVER` and `PROXY_AGENT`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
@@ -10,6 +10,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use e2e::load::Plan;
 use e2e::rollout::restart_all_under_load;
 use e2e::rotation::rotate_under_load;
+use e2e::soak::{Soak, soak};
 
 fn main() -> Result<()> {
     let matches = command().get_matches();
@@ -23,7 +24,7 @@ fn command() -> Command {
     };
     let rate = |default| number("rate", default, "New dials a second");
     Command::new("endurance")
-        .about("Certificates rotated, or every process restarted, under load: nothing may fail")
+        .about("Certificates rotated, every process restarted, or anything at random, under load: nothing may fail")
         .subcommand_required(true)
         .subcommand(
             Command::new("rotations")
@@ -36,11 +37,25 @@ fn command() -> Command {
             "10",
             "Restarts of each of three servers and three agents",
         )))
+        .subcommand(
+            Command::new("soak")
+                .about("Random load with stalls, kills and resets: in the end everything is back where it was")
+                .arg(number("minutes", "10", "How long"))
+                .arg(number("clients", "60", "Clients at once"))
+                .arg(number("seed", "1", "Of the random choices")),
+        )
 }
 
 async fn run(matches: &ArgMatches) -> Result<()> {
     let (name, matches) = matches.subcommand().context("a subcommand")?;
     let number = |name: &str| matches.get_one::<u32>(name).copied().unwrap_or_default();
+    if name == "soak" {
+        let time = Duration::from_secs(60) * number("minutes");
+        let (clients, seed) = (number("clients").into(), number("seed").into());
+        let figures = soak(Soak { time, clients, seed, kill_every: Duration::from_secs(20) }).await?;
+        println!("{time:?} of random load: {figures}");
+        return figures.check();
+    }
     let (rate, count) = (number("rate"), usize::try_from(number("count"))?);
     let report = if name == "rotations" {
         let transfers = usize::try_from(number("transfers"))?;

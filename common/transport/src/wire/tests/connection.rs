@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use tokio::io::{AsyncReadExt, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tunnel::Packet;
@@ -118,6 +118,46 @@ async fn agents_get_eight_streams() {
     assert_eq!(requests.current_max_send_streams(), 8);
 }
 
+/// One frame as HTTP/2 has it: length, type, flags, stream, payload.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0, 0, payload.len() as u8, kind, flags];
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The error code of the GOAWAY among these frames.
+fn goaway(mut frames: &[u8]) -> Option<u32> {
+    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = frames {
+        let (payload, next) = rest.split_at_checked(u32::from_be_bytes([0, *a, *b, *c]) as usize)?;
+        if *kind == 7 {
+            return Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+        }
+        frames = next;
+    }
+    None
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_streams_that_are_reset_at_once_ends_the_connection() {
+    const ENHANCE_YOUR_CALM: u32 = 11;
+    for settings in [ServerSettings::for_agents(), ServerSettings::for_frontends()] {
+        let (mut near, far) = duplex(1 << 20);
+        let _served = serve(far, settings);
+        let mut flood = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        flood.extend(frame(4, 0, 0, &[]));
+        for stream in (1..20_000).step_by(2) {
+            // POST, http, /, an authority of one letter; then RST_STREAM with CANCEL.
+            flood.extend(frame(1, 4, stream, &[0x83, 0x86, 0x84, 0x41, 1, b'a']));
+            flood.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+        }
+        near.write_all(&flood).await.unwrap();
+        let mut answered = Vec::new();
+        soon(near.read_to_end(&mut answered)).await.unwrap();
+        assert_eq!(goaway(&answered), Some(ENHANCE_YOUR_CALM));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn answers_that_are_no_grpc() {
     for (status, content_type, code) in [
@@ -194,7 +234,7 @@ async fn a_connection_without_a_stream_ends() {
 async fn garbage_instead_of_http2_is_an_error() {
     let (mut near, far) = duplex(1 << 20);
     let served = serve(far, ServerSettings::for_frontends());
-    tokio::io::AsyncWriteExt::write_all(&mut near, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    AsyncWriteExt::write_all(&mut near, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let end = soon(served.serving).await.unwrap();
     assert!(matches!(end, Err(ConnectionError::Http2(_))), "{end:?}");
     let mut rest = Vec::new();
