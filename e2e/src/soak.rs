@@ -210,7 +210,8 @@ impl World {
         if reads {
             let _ = timeout(pause, conn.read_u8()).await;
         } else {
-            let _ = timeout(pause, Payload::new(1, 4 << 20).send(&mut conn)).await;
+            // More than fits on the way to an endpoint that takes nothing.
+            let _ = timeout(pause, Payload::new(1, 512 << 10).send(&mut conn)).await;
         }
         sleep(pause).await;
     }
@@ -218,7 +219,7 @@ impl World {
 
 /// Waits until nothing is under way in those who were not killed, and says what they hold.
 async fn at_rest(pair: &Pair, world: &World, before: Option<&Vec<Usage>>) -> Result<Vec<Usage>> {
-    let (limit, busy) = (Duration::from_secs(90), Mutex::new(Vec::new()));
+    let (limit, busy) = (Duration::from_secs(180), Mutex::new(Vec::new()));
     let rested = until("gauges and descriptors at rest", limit, || async {
         // The library of gRPC clients goes on with an upload whose connection was dropped: it has not gone before its
         // endpoint has taken it.
