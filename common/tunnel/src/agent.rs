@@ -7,7 +7,7 @@ use crate::credit::Credit;
 use crate::event::{Cause, Dropped, End, Event, Verdict};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
-use crate::packet::{ConnectId, DialId, Packet};
+use crate::packet::{ConnectId, DialId, Packet, cut_error};
 use crate::table::ConnKey;
 use crate::time::Time;
 
@@ -25,10 +25,6 @@ const UNRECOGNIZED: &str = "unrecognized connectID";
 const UNKNOWN: &str = "Unknown connectID";
 /// Servers map a text that contains `too many open files` to status 503: this agent is full, not the target bad.
 const FULL: &str = "too many open files: this agent stream carries as many dials or connections as it may";
-
-/// The longest text of a failed dial, in bytes: it names the address, which may be as long as a message. Longer than a
-/// message the answer would end a Go server's stream.
-const LONGEST_TEXT: usize = 4 << 10;
 
 /// What an agent says whose memory is short.
 const PRESSED: &str =
@@ -60,9 +56,8 @@ impl Link<Agent> {
             Err(text) => {
                 self.forget(key);
                 // An empty error would mean success.
-                let mut text = if text.is_empty() { "dial failed".to_owned() } else { text };
-                text.truncate(text.floor_char_boundary(LONGEST_TEXT));
-                self.send(Packet::DialRsp { random, outcome: Err(text) });
+                let text = if text.is_empty() { "dial failed" } else { cut_error(&text) };
+                self.send(Packet::DialRsp { random, outcome: Err(text.to_owned()) });
                 false
             }
         }

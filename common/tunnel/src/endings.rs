@@ -124,10 +124,6 @@ impl<S: Side> Link<S> {
     /// that it does not keep the end from being read.
     pub fn mute(&mut self) {
         self.muted = true;
-        self.clear_outbox();
-    }
-
-    fn clear_outbox(&mut self) {
         self.outbox.clear();
         self.grants.clear();
         self.stale_dials = 0;
@@ -140,7 +136,7 @@ impl<S: Side> Link<S> {
             return;
         }
         self.lost = true;
-        self.clear_outbox();
+        self.mute();
         for key in self.table.keys() {
             let Some(conn) = self.table.get_mut(key) else { continue };
             match &mut conn.state {
@@ -215,8 +211,7 @@ impl<S: Side> Link<S> {
 
     /// The local end is out of it; the number stays known until the peer's last word or the timer.
     pub(crate) fn retire(&mut self, key: ConnKey) {
-        self.set_queued(key, 0);
-        self.holds_ahead(Time::START, key, 0);
+        self.drop_held(key);
         if let Some(conn) = self.table.get_mut(key) {
             conn.state = State::Forgetting;
             conn.source_open = false;
@@ -226,8 +221,7 @@ impl<S: Side> Link<S> {
 
     /// Removes every trace.
     pub(crate) fn forget(&mut self, key: ConnKey) {
-        self.set_queued(key, 0);
-        self.holds_ahead(Time::START, key, 0);
+        self.drop_held(key);
         self.arm(key, None);
         self.unregister(key);
         if let Some(conn) = self.table.remove(key) {

@@ -38,7 +38,7 @@ pub use agent::Agent;
 pub use event::{Cause, Control, DialError, Dropped, End, Event, ReadOutcome, Transmit, Verdict};
 pub use limits::{Limits, charge};
 pub use link::{Link, Side};
-pub use packet::{ConnectId, DialId, Packet, PacketKind};
+pub use packet::{ConnectId, DialId, Packet, PacketKind, cut_error};
 pub use server::{Full, Server};
 pub use table::ConnKey;
 pub use terms::{Terms, Windows};

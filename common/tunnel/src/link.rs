@@ -77,7 +77,7 @@ pub struct Link<S> {
     /// When queues that hold up the link are measured next.
     pub(crate) next_measure: Option<Time>,
     pub(crate) lost: bool,
-    /// Nothing can be sent any more.
+    /// Nothing can be sent any more: the stream was lost, or its sending half broke.
     pub(crate) muted: bool,
     /// Memory is short: no dial is taken on.
     pub(crate) pressed: bool,
@@ -284,7 +284,7 @@ impl<S: Side> Link<S> {
     // ---- for the sides ----
 
     pub(crate) fn send(&mut self, packet: Control) {
-        if !self.lost && !self.muted {
+        if !self.muted {
             self.outbox.push_back(Outgoing::Control(packet));
         }
     }

@@ -31,6 +31,16 @@ impl fmt::Display for DialId {
     }
 }
 
+/// The longest error text that is sent or kept, in bytes: it may name an address as long as a message, and goes into answers
+/// and logs. An answer longer than a message would end a Go server's stream; Go's own are a name of 255 bytes with some
+/// words around it.
+const LONGEST_ERROR: usize = 4 << 10;
+
+/// What is kept of an error text.
+pub fn cut_error(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(LONGEST_ERROR)).unwrap_or_default()
+}
+
 /// One packet. `P` is the payload of DATA: `Bytes` at the wire, `usize` (its length) in the core.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Packet<P> {

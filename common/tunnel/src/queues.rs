@@ -49,12 +49,11 @@ impl<S: Side> Link<S> {
 
     /// The local end itself holds so many bytes of what it has sent, which lack credit. Zero once they are on their way.
     pub fn holds_ahead(&mut self, now: Time, key: ConnKey, bytes: usize) {
-        let Some(conn) = self.table.get_mut(key) else { return };
-        let before = std::mem::replace(&mut conn.ahead, bytes);
-        if before == 0 {
+        if self.set_ahead(key, bytes) == Some(0)
+            && let Some(conn) = self.table.get_mut(key)
+        {
             conn.ahead_since = now;
         }
-        self.total_ahead = self.total_ahead - before + bytes;
     }
 
     pub(crate) fn held_up(&self) -> bool {
@@ -69,6 +68,20 @@ impl<S: Side> Link<S> {
         self.total_queued = self.total_queued - before + charged;
         self.over_hard = self.over_hard - usize::from(before > hard) + usize::from(charged > hard);
         Some(before)
+    }
+
+    /// The same with what its local end holds itself.
+    fn set_ahead(&mut self, key: ConnKey, bytes: usize) -> Option<usize> {
+        let conn = self.table.get_mut(key)?;
+        let before = std::mem::replace(&mut conn.ahead, bytes);
+        self.total_ahead = self.total_ahead - before + bytes;
+        Some(before)
+    }
+
+    /// Nothing waits for this connection, or in it, any more.
+    pub(crate) fn drop_held(&mut self, key: ConnKey) {
+        self.set_queued(key, 0);
+        self.set_ahead(key, 0);
     }
 
     /// Resets what drains too slowly while the link is held up. Where a queue is above the hard cap, all slow ones

@@ -43,7 +43,7 @@ impl Link<Server> {
         let key = self.table.insert(Conn::dialing(random, Some((protocol.to_owned(), address.to_owned()))));
         self.side.pending += 1;
         self.dials.insert(random, key);
-        if self.lost || self.muted {
+        if self.muted {
             self.fail_dial(key, DialError::LinkLost);
         } else {
             self.send_dial(key);
@@ -66,7 +66,7 @@ impl Link<Server> {
                 }
             }
             State::Open => {
-                self.request_close(now, key);
+                self.request_close(now, key, self.limits.await_close);
                 self.retire(key);
             }
             State::Closing { .. } => self.retire(key),
@@ -75,12 +75,12 @@ impl Link<Server> {
         }
     }
 
-    fn request_close(&mut self, now: Time, key: ConnKey) {
+    /// `within`: how long CLOSE_RSP is awaited before something is done without it.
+    fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
         if let Some(id) = self.table.get(key).and_then(|conn| conn.id) {
             self.send(Packet::CloseReq { id });
         }
-        let due = now.after(self.limits.await_close);
-        self.arm(key, Some(due));
+        self.arm(key, Some(now.after(within)));
     }
 
     fn fail_dial(&mut self, key: ConnKey, error: DialError) {
@@ -189,7 +189,8 @@ impl Side for Server {
     }
 
     fn close(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
-        link.request_close(now, key);
+        let Limits { await_close, answer_close, .. } = link.limits;
+        link.request_close(now, key, if listens { await_close } else { answer_close });
         if !listens {
             // What is queued has lost its listener, and the shell has dropped it.
             link.set_queued(key, 0);
@@ -198,10 +199,6 @@ impl Side for Server {
             conn.watch = conn.watch.filter(|_| listens);
             conn.state = State::Closing { listens };
         }
-        if !listens {
-            let due = now.after(link.limits.answer_close);
-            link.arm(key, Some(due));
-        }
     }
 
     fn both_ended(_link: &mut Link<Self>, _now: Time, _key: ConnKey) {
@@ -209,7 +206,7 @@ impl Side for Server {
     }
 
     fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End) {
-        link.request_close(now, key);
+        link.request_close(now, key, link.limits.await_close);
         link.tell(key, end);
     }
 

@@ -6,13 +6,10 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::{BufMut, Bytes};
-use tunnel::{ConnectId, DialId, Packet, PacketKind};
+use tunnel::{ConnectId, DialId, Packet, PacketKind, cut_error};
 
 use super::Incoming;
 use super::protobuf::{Reader, Refused};
-
-/// Bytes of an error's text that are kept. Go's longest are a name of 255 bytes with some words around it.
-const MAX_ERROR: usize = 4096;
 
 /// The numbers of our own members of the `oneof`, far from those that Konnectivity may still give away.
 const GRANT: u32 = 1000;
@@ -203,12 +200,12 @@ fn judge(message: &Bytes, number: i32, payload: Payload<'_>) -> Incoming {
             random: DialId(it.random),
             outcome: match it.error {
                 "" => Ok(ConnectId(it.connect_id)),
-                error => Err(cut(error)),
+                error => Err(cut_error(error).to_owned()),
             },
         },
         (PacketKind::CloseReq, Payload::CloseReq(id)) => Packet::CloseReq { id: ConnectId(id) },
         (PacketKind::CloseRsp, Payload::CloseRsp(it)) => {
-            Packet::CloseRsp { id: ConnectId(it.connect_id), error: cut(it.error) }
+            Packet::CloseRsp { id: ConnectId(it.connect_id), error: cut_error(it.error).to_owned() }
         }
         (PacketKind::Data, Payload::Data(it)) if it.data.is_empty() => {
             return Incoming::Malformed("DATA without bytes");
@@ -225,11 +222,6 @@ fn judge(message: &Bytes, number: i32, payload: Payload<'_>) -> Incoming {
         (_, Payload::Absent) => return Incoming::Malformed("a type without its payload"),
         (_, _) => return Incoming::Malformed("a type with another's payload"),
     })
-}
-
-/// What is kept of a peer's error text. It may be as long as a message, and goes into answers and logs.
-fn cut(error: &str) -> String {
-    error.get(..error.floor_char_boundary(MAX_ERROR)).unwrap_or_default().to_owned()
 }
 
 /// Writes everything of a packet but the payload of DATA, which follows what is written here on the wire.
