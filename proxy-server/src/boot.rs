@@ -17,7 +17,7 @@ use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::listen::bind_tcp;
+use transport::listen::{bind_tcp, bound_segments};
 use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
@@ -93,6 +93,7 @@ impl Server {
         let tls = agent_tls(&config, &metrics)?;
         let bind = &config.agent_listener.bind;
         let listener = bind_tcp(&bind.host.text(), bind.port).context("--agent-port")?;
+        bound_segments(&listener).context("--agent-port")?;
         let frontend_tls = frontend_tls(&config, &metrics)?;
         let watch = |tls: &ServerTls, side| {
             keep_fresh(ops.handle(), tls.clone(), side, config.certificate_reload_interval, &metrics)

@@ -9,7 +9,9 @@ use e2e::frontend::{Conn, Mode};
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::within;
+use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 const OFF: &str = "--connection-flow-control=false";
@@ -110,6 +112,16 @@ async fn a_thousand_that_stall_hold_back_nobody() -> Result<()> {
 }
 
 /// With a peer that knows no flow control for connections, who stalls is reset, and the others go on.
+/// A link whose segments are larger than a socket's share of scarce TCP memory crawls for all of its connections.
+#[tokio::test]
+async fn the_agent_port_bounds_its_segments() -> Result<()> {
+    let pair = Setup::new(Mode::Grpc, Front::Unix).start().await?;
+    let stream = TcpStream::connect(pair.server().agent_address()).await?;
+    let largest = SockRef::from(&stream).tcp_mss()?;
+    anyhow::ensure!(largest <= 32_000, "segments of {largest} bytes");
+    Ok(())
+}
+
 #[tokio::test]
 async fn without_flow_control_who_stalls_is_reset_and_the_others_go_on() -> Result<()> {
     for (server, agent) in [(true, false), (false, true), (false, false)] {

@@ -24,5 +24,5 @@ pub use limits::{
     ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, HANDSHAKES_IN_FLIGHT, UNIX_MODE,
     UNIX_WATCH,
 };
-pub use tcp::{KeepAlive, bind_tcp, set_notsent_lowat, set_send_buffer, tune};
+pub use tcp::{KeepAlive, bind_tcp, bound_segments, tune};
 pub use unix::UnixSocket;

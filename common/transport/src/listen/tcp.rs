@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -106,19 +105,17 @@ pub fn tune(stream: &TcpStream, keepalive: KeepAlive, user_timeout: Option<Durat
     }
 }
 
-/// Bounds, in bytes, what the kernel queues for sending (it doubles the figure for its own needs).
+/// The largest TCP segment of a tunnel's connections, in bytes. Only loopback has larger ones.
 ///
-/// # Errors
-/// Those of setsockopt(2).
-pub fn set_send_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
-    SockRef::from(socket).set_send_buffer_size(bytes)
-}
+/// When the machine's TCP memory (`net.ipv4.tcp_mem`) runs short, because thousands of stalled connections hold it, a
+/// window shrinks to four segments. Four of loopback's 64 KiB, with the kernel's overhead, are more than one socket may then
+/// have, so that one in two is dropped and resent 200 ms later: what all connections of an agent share would crawl.
+const LARGEST_SEGMENT: u32 = 32_000;
 
-/// Bounds, in bytes, what is queued but not yet sent: above it the socket is not writable. Unlike a
-/// small send buffer this does not limit the throughput of a long path.
+/// Has the connections that `listener` accepts send and receive segments of [`LARGEST_SEGMENT`] at most.
 ///
 /// # Errors
 /// Those of setsockopt(2).
-pub fn set_notsent_lowat(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
-    SockRef::from(socket).set_tcp_notsent_lowat(bytes)
+pub fn bound_segments(listener: &TcpListener) -> io::Result<()> {
+    SockRef::from(listener).set_tcp_mss(LARGEST_SEGMENT)
 }

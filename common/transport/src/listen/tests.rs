@@ -155,16 +155,24 @@ async fn connections_are_tuned() {
     let listener = bind_tcp("127.0.0.1", 0).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     tune(&stream, KeepAlive::default(), Some(Duration::from_secs(20))).unwrap();
-    set_notsent_lowat(&stream, 128 * 1024).unwrap();
-    set_send_buffer(&stream, 64 * 1024).unwrap();
     let socket = SockRef::from(&stream);
     assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
     assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
     assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(5));
     assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
     assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(20)));
-    assert_eq!(socket.tcp_notsent_lowat().unwrap(), 128 * 1024);
-    assert!((64 * 1024..=128 * 1024).contains(&socket.send_buffer_size().unwrap()));
+}
+
+#[tokio::test]
+async fn segments_are_bounded_in_both_directions() {
+    let listener = bind_tcp("127.0.0.1", 0).unwrap();
+    bound_segments(&listener).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (accepted, _) = listener.accept().await.unwrap();
+    for socket in [&stream, &accepted] {
+        let largest = SockRef::from(socket).tcp_mss().unwrap();
+        assert!((16_000..=32_000).contains(&largest), "{largest}");
+    }
 }
 
 fn mode(path: &Path) -> u32 {
