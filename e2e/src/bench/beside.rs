@@ -95,7 +95,7 @@ async fn disturb(mut conn: Conn, beside: Beside) -> Result<()> {
             skip(&mut conn, MUCH).await
         }
         Beside::StalledReaders(_) => {
-            Command::Download(MUCH).send(&mut conn).await?;
+            Command::Pour.send(&mut conn).await?;
             std::future::pending().await
         }
         Beside::StalledEndpoints(_) => {

@@ -4,12 +4,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Result;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 /// The size of one read or write.
 pub(super) const PIECE: usize = 256 * 1024;
+
+/// The send buffer of an endpoint that pours, in bytes.
+const POURED: usize = 128 * 1024;
 
 /// How long an endpoint that reads nothing holds its connection: longer than the case it stands in.
 const HELD: Duration = Duration::from_secs(40);
@@ -19,6 +23,9 @@ const HELD: Duration = Duration::from_secs(40);
 pub(super) enum Command {
     /// Send that many bytes.
     Download(u64),
+    /// Send without end, from a small buffer: a thousand that wait for their readers would otherwise take gigabytes of the kernel's TCP
+    /// memory, which in a cluster lie on as many machines.
+    Pour,
     /// Read that many bytes, then send one.
     Upload(u64),
     /// Send everything back.
@@ -32,6 +39,7 @@ impl Command {
     pub(super) async fn send(self, conn: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
         let (letter, count) = match self {
             Self::Download(count) => (b'D', count),
+            Self::Pour => (b'P', 0),
             Self::Upload(count) => (b'U', count),
             Self::Echo => (b'E', 0),
             Self::Hold => (b'H', 0),
@@ -48,6 +56,7 @@ impl Command {
         let count = conn.read_u64().await?;
         match letter {
             b'D' => Ok(Self::Download(count)),
+            b'P' => Ok(Self::Pour),
             b'U' => Ok(Self::Upload(count)),
             b'E' => Ok(Self::Echo),
             b'H' => Ok(Self::Hold),
@@ -117,6 +126,10 @@ impl Drop for CommandEndpoint {
 async fn serve(mut conn: TcpStream) -> Result<()> {
     match Command::read(&mut conn).await? {
         Command::Download(count) => send_zeros(&mut conn, count).await?,
+        Command::Pour => {
+            SockRef::from(&conn).set_send_buffer_size(POURED)?;
+            send_zeros(&mut conn, u64::MAX).await?;
+        }
         Command::Upload(count) => {
             skip(&mut conn, count).await?;
             conn.write_all(&[1]).await?;

@@ -80,8 +80,12 @@ impl Endpoint {
     }
 
     /// Sends `payload` as soon as it accepts, then its FIN, then reads to the end.
+    ///
+    /// Its send buffer is small: a thousand sources that wait for their readers would take all of the kernel's TCP memory, and
+    /// every other connection of this machine with them.
     pub async fn source(payload: Payload) -> Result<Self> {
         Self::serve(move |mut stream, shared| async move {
+            let _ = SockRef::from(&stream).set_send_buffer_size(64 * 1024);
             let _ = payload.send(&mut stream).await;
             let _ = stream.shutdown().await;
             digest_to_end(&mut stream, &shared).await;

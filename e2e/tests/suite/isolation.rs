@@ -111,7 +111,6 @@ async fn a_thousand_that_stall_hold_back_nobody() -> Result<()> {
     Ok(())
 }
 
-/// With a peer that knows no flow control for connections, who stalls is reset, and the others go on.
 /// A link whose segments are larger than a socket's share of scarce TCP memory crawls for all of its connections.
 #[tokio::test]
 async fn the_agent_port_bounds_its_segments() -> Result<()> {
@@ -122,6 +121,7 @@ async fn the_agent_port_bounds_its_segments() -> Result<()> {
     Ok(())
 }
 
+/// With a peer that knows no flow control for connections, who stalls is reset, and the others go on.
 #[tokio::test]
 async fn without_flow_control_who_stalls_is_reset_and_the_others_go_on() -> Result<()> {
     for (server, agent) in [(true, false), (false, true), (false, false)] {
