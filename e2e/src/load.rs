@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::exchange::{echo, expect_end};
+use crate::figures::percentile;
 use crate::frontend::{Conn, Frontend};
 use crate::pair::Pair;
 use crate::payload::Payload;
@@ -183,8 +184,7 @@ pub async fn during<T>(
     while transfers.join_next().await.is_some() {}
     let mut report = tally.report.lock().clone();
     let mut latencies = std::mem::take(&mut *tally.latencies.lock());
-    latencies.sort_unstable();
-    let at = |share: usize| latencies.get(latencies.len() * share / 100).copied().unwrap_or_default();
+    let mut at = |percent| percentile(&mut latencies, percent).unwrap_or_default();
     (report.p50, report.p99, report.took) = (at(50), at(99), took);
     Ok((report, done))
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use http::uri::Authority;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf, join, sink};
 use transport::authority::AuthorityPatch;
 
 use crate::input::Input;
@@ -28,7 +28,7 @@ pub fn authority(data: &[u8]) {
 
 /// What comes out, read by reads of at most so many bytes.
 fn patched(bytes: &[u8], step: usize) -> Vec<u8> {
-    let mut patch = AuthorityPatch::new(Pieces { bytes, step }, MAX_FRAME as u32);
+    let mut patch = AuthorityPatch::new(join(Pieces { bytes, step }, sink()), MAX_FRAME as u32);
     let mut cx = Context::from_waker(Waker::noop());
     let mut out = Vec::new();
     let mut room = [0; 512];
@@ -161,20 +161,6 @@ impl AsyncRead for Pieces<'_> {
         let (now, later) = self.bytes.split_at(count);
         buf.put_slice(now);
         self.bytes = later;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Pieces<'_> {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 }

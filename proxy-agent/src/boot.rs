@@ -136,7 +136,8 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         server_name: config.proxy_server_host.clone(),
         alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
-    ClientTls::load(options, metrics.odd_certificates()).context("--ca-cert, --agent-cert or --agent-key")
+    ClientTls::load(options, metrics.odd_certificates.observer())
+        .context("--ca-cert, --agent-cert or --agent-key")
 }
 
 /// Where the count of servers by their leases is told, if they are counted. Counting goes on beside the ports of

@@ -188,7 +188,7 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
         min_version: config.tls_min_version,
         suites: config.cipher_suites.clone(),
     };
-    ServerTls::load(options, metrics.odd_certificates())
+    ServerTls::load(options, metrics.odd_certificates.observer())
         .context("--cluster-cert, --cluster-key or --cluster-ca-cert")
 }
 
@@ -204,7 +204,7 @@ fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>>
         min_version: config.tls_min_version,
         suites: config.cipher_suites.clone(),
     };
-    let tls = ServerTls::load(options, metrics.odd_certificates())
+    let tls = ServerTls::load(options, metrics.odd_certificates.observer())
         .context("--server-cert, --server-key or --server-ca-cert")?;
     Ok(Some(tls))
 }

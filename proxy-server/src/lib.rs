@@ -3,6 +3,7 @@
 //! The data's way through the folders: [`front`], [`dial`], [`route`], [`link`], and out through the crate `relay`.
 //! Beside it [`auth`] says who an agent is, and [`leases`] tells agents of this replica.
 
+mod accept;
 pub mod args;
 pub mod auth;
 pub mod boot;

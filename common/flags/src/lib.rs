@@ -1,7 +1,8 @@
 //! Command lines as operators of the Go peers write them.
 //!
 //! What this crate is for: the syntax of pflag ([`FlagSet`]), the spellings of values that Go's standard
-//! library reads ([`go`]), the flags that both binaries carry ([`log`], [`FlowFlags`]), the refusals both share
+//! library reads ([`go`]), the flags that both binaries carry ([`log`], [`FlowFlags`],
+//! [`ProfilingFlags`]), the refusals both share
 //! ([`Refusal`]), and how a command line ends a process ([`Exit`]).
 //!
 //! What it never does: it knows no flag of one binary alone, reads no environment, opens no file beyond
@@ -19,6 +20,7 @@ mod help;
 pub mod log;
 mod period;
 mod places;
+mod profiling;
 mod refusal;
 mod set;
 mod syntax;
@@ -34,6 +36,7 @@ pub use go::duration::GoDuration;
 pub use log::{LogFlags, LogFormat, LogOptions, Severity};
 pub use period::period;
 pub use places::{Bind, BindHost, existing_file, header_text, identity, pair};
+pub use profiling::ProfilingFlags;
 pub use refusal::Refusal;
 pub use set::{Flag, FlagSet};
 pub use syntax::SyntaxError;

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::task::{Context, Poll};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::AsyncWrite;
 use tunnel::charge;
 
 use crate::local::Local;
@@ -13,6 +15,8 @@ use crate::local::Local;
 const COPY_BELOW: usize = 4 << 10;
 /// Bytes that one local end takes before others have their turn.
 const WRITE_AT_ONCE: usize = 256 << 10;
+/// Slices of one vectored write at most.
+const SLICES: usize = 16;
 
 /// The bytes that wait for one local end, in the slices in which they came. Its bound is the core's business, which is
 /// told its charge.
@@ -44,13 +48,24 @@ impl Queue {
         self.bytes
     }
 
-    /// The first slices, as many as there is room for; how many they are.
-    pub fn io_slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
-        let count = self.slices.len().min(into.len());
-        for (to, from) in into.iter_mut().zip(&self.slices) {
+    /// Writes the first slices at once, and takes away what was written: so many bytes, which may end within a slice.
+    /// Something must wait: nothing written is [`io::ErrorKind::WriteZero`].
+    pub fn poll_write_to(
+        &mut self,
+        io: Pin<&mut impl AsyncWrite>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        for (to, from) in slices.iter_mut().zip(&self.slices) {
             *to = IoSlice::new(from);
         }
-        count
+        let filled = self.slices.len().min(SLICES);
+        let count = ready!(io.poll_write_vectored(cx, &slices[..filled]))?;
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.advance(count);
+        Poll::Ready(Ok(count))
     }
 
     /// Takes at most `max` bytes, no more than the first slice has; empty only if nothing waits.
@@ -63,7 +78,7 @@ impl Queue {
     }
 
     /// Takes so many bytes away that a local end has written.
-    pub fn advance(&mut self, mut count: usize) {
+    fn advance(&mut self, mut count: usize) {
         while let Some(front) = self.slices.front_mut().filter(|_| count > 0) {
             let before = front.len();
             front.advance(before.min(count));
@@ -149,95 +164,5 @@ impl Queue {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settled(sizes: &[usize]) -> Queue {
-        let mut queue = Queue::default();
-        for (turn, size) in sizes.iter().enumerate() {
-            queue.push(Bytes::from(vec![turn as u8; *size]));
-            queue.settle();
-        }
-        queue
-    }
-
-    #[test]
-    fn small_pieces_that_stay_cost_little_more_than_their_bytes() {
-        let queue = settled(&[1; 100_000]);
-        assert!(queue.charged() < 120_000, "{} are charged for 100,000 bytes", queue.charged());
-        let whole: Vec<u8> = queue.slices.iter().flatten().copied().collect();
-        assert_eq!(whole, (0..100_000_usize).map(|turn| turn as u8).collect::<Vec<u8>>());
-    }
-
-    #[test]
-    fn what_is_taken_and_written_is_no_longer_charged() {
-        let mut queue = Queue::default();
-        for size in [100, 1_000, 10_000] {
-            queue.push(Bytes::from(vec![7; size]));
-        }
-        let mut slices = [IoSlice::new(&[]); 2];
-        assert_eq!(queue.io_slices(&mut slices), 2);
-        assert_eq!(slices.map(|slice| slice.len()), [100, 1_000]);
-        queue.advance(600);
-        assert_eq!((queue.len(), queue.charged()), (10_500, charge(500) + charge(10_000)));
-        assert_eq!(queue.take_slice(2_000).len(), 500, "no more than a slice");
-        assert_eq!(queue.take_slice(2_000).len(), 2_000, "no more than is wanted");
-        assert_eq!((queue.len(), queue.charged()), (8_000, charge(8_000)));
-        queue.advance(8_000);
-        assert!(queue.is_empty());
-        assert_eq!((queue.len(), queue.charged()), (0, 0));
-    }
-
-    /// Takes whatever it is given.
-    struct Sink;
-
-    impl Local for Sink {
-        fn poll_read(&mut self, _: &mut Context<'_>, _: usize) -> Poll<io::Result<crate::Read>> {
-            Poll::Pending
-        }
-        fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
-            Poll::Pending
-        }
-        fn poll_write(&mut self, _: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
-            queue.take_slice(usize::MAX);
-            Poll::Ready(Ok(()))
-        }
-        fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-        fn poll_shut_down(&mut self, _: &mut Context<'_>) -> Poll<io::Result<bool>> {
-            Poll::Ready(Ok(true))
-        }
-        fn poll_end(&mut self, _: &mut Context<'_>, _: &crate::Ending) -> Poll<()> {
-            Poll::Ready(())
-        }
-    }
-
-    #[test]
-    fn one_local_end_takes_only_so_much_at_once() {
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        let mut queue = Queue::default();
-        for _ in 0..100 {
-            queue.push(Bytes::from(vec![7; 10_000]));
-        }
-        let mut left = Vec::new();
-        while queue.write_into(&mut Sink, &mut cx).unwrap() {
-            left.push(queue.len());
-        }
-        assert_eq!(left, [730_000, 460_000, 190_000]);
-        assert!(queue.is_empty());
-    }
-
-    #[test]
-    fn large_pieces_stay_as_they_are_and_in_order() {
-        let sizes = [10_000, 5, 6, 50_000, 4_095, 4_096, 1];
-        let mut queue = Queue::default();
-        for (n, size) in sizes.iter().enumerate() {
-            queue.push(Bytes::from(vec![n as u8; *size]));
-        }
-        queue.settle();
-        let lens: Vec<usize> = queue.slices.iter().map(Bytes::len).collect();
-        assert_eq!(lens, [10_000, 11, 50_000, 4_095, 4_096, 1]);
-        assert_eq!(queue.charged(), lens.iter().map(|len| charge(*len)).sum::<usize>());
-    }
-}
+#[path = "queue_tests.rs"]
+mod tests;

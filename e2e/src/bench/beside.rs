@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -11,6 +11,8 @@ use super::cases::cpu;
 use super::endpoint::{Command, CommandEndpoint, skip};
 use super::report::{Report, Unit};
 use super::rig::Rig;
+use super::small::{echo_conn, round_trip};
+use crate::figures::percentile;
 use crate::frontend::Conn;
 
 /// What a client waits for one answer: whoever is not served in this time is not served.
@@ -48,8 +50,7 @@ pub(super) async fn measure(rig: &Rig, endpoint: &CommandEndpoint, report: &mut 
 
 async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside) -> Result<f64> {
     // All dials first: where one stalled connection stops everything, a later dial would never be answered.
-    let mut ping = rig.dialler().dial(&endpoint.target()).await?;
-    Command::Echo.send(&mut ping).await?;
+    let mut ping = echo_conn(&rig.dialler(), &endpoint.target()).await?;
     let count = match beside {
         Beside::Nothing => 0,
         Beside::Downloads(count) | Beside::StalledReaders(count) | Beside::StalledEndpoints(count) => count,
@@ -113,19 +114,11 @@ async fn pings(conn: &mut Conn) -> Result<f64> {
     let mut message = [7; 64];
     let mut times = Vec::with_capacity(PINGS);
     for _ in 0..PINGS {
-        let start = Instant::now();
-        let exchange = async {
-            conn.write_all(&message).await?;
-            conn.flush().await?;
-            conn.read_exact(&mut message).await.map(drop)
-        };
-        match timeout(PATIENCE, exchange).await {
-            Ok(answered) => answered?,
+        match timeout(PATIENCE, round_trip(conn, &mut message)).await {
+            Ok(took) => times.push(took?),
             Err(_) => return Ok(f64::INFINITY),
         }
-        times.push(start.elapsed());
     }
-    times.sort_unstable();
-    let p99 = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
+    let p99 = percentile(&mut times, 99).unwrap_or_default();
     Ok(p99.as_secs_f64() * 1e6)
 }

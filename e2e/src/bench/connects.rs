@@ -11,10 +11,10 @@ use super::cases::{LIMIT, Load, cpu, usage};
 use super::endpoint::{Command, CommandEndpoint};
 use super::report::{Report, Unit};
 use super::rig::Rig;
-use super::small::echo_conn;
+use super::small::{echo_conn, rate, round_trip};
+use crate::figures::percentile;
 use crate::frontend::Conn;
 use crate::usage::Usage;
-use crate::wait::within_limit;
 
 /// Dials, one byte there and back, and the next.
 pub(super) async fn connects(
@@ -42,18 +42,8 @@ pub(super) async fn connects(
             anyhow::Ok(count)
         });
     }
-    let mut total = 0;
-    while let Some(ended) = within_limit("the connects", LIMIT, running.join_next()).await? {
-        total += ended??;
-    }
-    let (seconds, used) = (start.elapsed().as_secs_f64(), cpu(rig)? - before);
-    report.add(&format!("connects, {clients} at once"), Unit::PerSecond, total as f64 / seconds);
-    report.add(
-        &format!("CPU, connects, {clients} at once"),
-        Unit::CpuMicrosecondsEach,
-        used.as_secs_f64() * 1e6 / total.max(1) as f64,
-    );
-    Ok(())
+    let name = format!("connects, {clients} at once");
+    rate(rig, [&name, &format!("CPU, {name}")], (before, start), running, report).await
 }
 
 /// The memory of connections that have carried a byte and wait.
@@ -64,15 +54,12 @@ pub(super) async fn idle(
     report: &mut Report,
 ) -> Result<()> {
     // A first connection, so that what exists once is not counted to each.
-    let _first = echo_conn(&rig.dialler(), endpoint).await?;
+    let _first = echo_conn(&rig.dialler(), &endpoint.target()).await?;
     let before = usage(rig)?;
     let mut conns = Vec::with_capacity(load.idle);
     for _ in 0..load.idle {
-        let mut conn = echo_conn(&rig.dialler(), endpoint).await?;
-        let mut byte = [1];
-        conn.write_all(&byte).await?;
-        conn.flush().await?;
-        conn.read_exact(&mut byte).await?;
+        let mut conn = echo_conn(&rig.dialler(), &endpoint.target()).await?;
+        round_trip(&mut conn, &mut [1]).await?;
         conns.push(conn);
     }
     let after = usage(rig)?;
@@ -112,8 +99,7 @@ async fn busy_beside_idle(rig: &Rig, endpoint: &CommandEndpoint, load: Load) -> 
         times.extend(ended??);
     }
     let (seconds, (server, agent)) = (start.elapsed().as_secs_f64(), usage(rig)?);
-    times.sort_unstable();
-    let p99 = times.get(times.len() * 99 / 100).copied().unwrap_or(Duration::MAX);
+    let p99 = percentile(&mut times, 99).unwrap_or(Duration::MAX);
     let mib = |usage: &Usage| usage.rss_kib as f64 / 1024.0;
     Ok([times.len() as f64 / seconds, p99.as_secs_f64() * 1e3, mib(&server), mib(&agent)])
 }
@@ -128,11 +114,7 @@ async fn dial_many(rig: &Rig, endpoint: &CommandEndpoint, count: usize) -> Resul
             conns.push(dialled??);
         }
         let (dialler, target) = (rig.dialler(), endpoint.target());
-        dials.spawn(async move {
-            let mut conn = dialler.dial(&target).await?;
-            Command::Echo.send(&mut conn).await?;
-            anyhow::Ok(conn)
-        });
+        dials.spawn(async move { echo_conn(&dialler, &target).await });
     }
     while let Some(dialled) = dials.join_next().await {
         conns.push(dialled??);
@@ -143,11 +125,7 @@ async fn dial_many(rig: &Rig, endpoint: &CommandEndpoint, count: usize) -> Resul
 async fn echoes_until(mut conn: Conn, end: Instant) -> Result<Vec<Duration>> {
     let (mut message, mut times) = ([7; 64], Vec::new());
     while Instant::now() < end {
-        let start = Instant::now();
-        conn.write_all(&message).await?;
-        conn.flush().await?;
-        conn.read_exact(&mut message).await?;
-        times.push(start.elapsed());
+        times.push(round_trip(&mut conn, &mut message).await?);
     }
     Ok(times)
 }

@@ -12,8 +12,27 @@ use super::endpoint::{Command, CommandEndpoint};
 use super::pin::Pinned;
 use super::report::{Report, Unit};
 use super::rig::{Dialler, Rig};
+use crate::figures::percentile;
 use crate::frontend::Conn;
 use crate::wait::within_limit;
+
+/// Adds how often clients, who count, did something since then, and the processor time of each.
+pub(super) async fn rate(
+    rig: &Rig,
+    names: [&str; 2],
+    (before, start): (Duration, Instant),
+    mut running: JoinSet<Result<u64>>,
+    report: &mut Report,
+) -> Result<()> {
+    let mut total = 0;
+    while let Some(ended) = within_limit(names[0], LIMIT, running.join_next()).await? {
+        total += ended??;
+    }
+    let (seconds, used) = (start.elapsed().as_secs_f64(), cpu(rig)? - before);
+    report.add(names[0], Unit::PerSecond, total as f64 / seconds);
+    report.add(names[1], Unit::CpuMicrosecondsEach, used.as_secs_f64() * 1e6 / total.max(1) as f64);
+    Ok(())
+}
 
 /// A ping-pong with all processors, and with everything on one: there no wake-up crosses to another.
 pub(super) async fn ping_pongs(
@@ -28,11 +47,20 @@ pub(super) async fn ping_pongs(
     ping_pong(rig, endpoint, load, ", on one processor", report).await
 }
 
-/// A connection whose endpoint sends everything back.
-pub(super) async fn echo_conn(dialler: &Dialler, endpoint: &CommandEndpoint) -> Result<Conn> {
-    let mut conn = dialler.dial(&endpoint.target()).await?;
+/// A connection whose endpoint, the one of all cases at `target`, sends everything back.
+pub(super) async fn echo_conn(dialler: &Dialler, target: &str) -> Result<Conn> {
+    let mut conn = dialler.dial(target).await?;
     Command::Echo.send(&mut conn).await?;
     Ok(conn)
+}
+
+/// A message there and back; how long that took.
+pub(super) async fn round_trip(conn: &mut Conn, message: &mut [u8]) -> Result<Duration> {
+    let start = Instant::now();
+    conn.write_all(message).await?;
+    conn.flush().await?;
+    conn.read_exact(message).await?;
+    Ok(start.elapsed())
 }
 
 async fn ping_pong(
@@ -42,30 +70,25 @@ async fn ping_pong(
     place: &str,
     report: &mut Report,
 ) -> Result<()> {
-    let mut conn = echo_conn(&rig.dialler(), endpoint).await?;
+    let mut conn = echo_conn(&rig.dialler(), &endpoint.target()).await?;
     let mut message = [7; 64];
     let mut times = Vec::with_capacity(load.pings);
     let pings = async {
         for round in 0..load.pings + load.pings / 10 {
-            let start = Instant::now();
-            conn.write_all(&message).await?;
-            conn.flush().await?;
-            conn.read_exact(&mut message).await?;
+            let took = round_trip(&mut conn, &mut message).await?;
             // The first tenth warms up.
             if round >= load.pings / 10 {
-                times.push(start.elapsed());
+                times.push(took);
             }
         }
         anyhow::Ok(())
     };
     within_limit("the ping-pong", LIMIT, pings).await??;
-    times.sort_unstable();
-    let at = |share: f64| {
-        let index = (times.len() as f64 * share) as usize;
-        times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or_default().as_secs_f64() * 1e6
-    };
-    report.add(&format!("ping-pong of 64 bytes, p50{place}"), Unit::Microseconds, at(0.5));
-    report.add(&format!("ping-pong of 64 bytes, p99{place}"), Unit::Microseconds, at(0.99));
+    for percent in [50, 99] {
+        let time = percentile(&mut times, percent).unwrap_or_default();
+        let name = format!("ping-pong of 64 bytes, p{percent}{place}");
+        report.add(&name, Unit::Microseconds, time.as_secs_f64() * 1e6);
+    }
     Ok(())
 }
 
@@ -79,7 +102,7 @@ pub(super) async fn fan_out(
     let mut running = JoinSet::new();
     let mut conns = Vec::new();
     for _ in 0..64 {
-        conns.push(echo_conn(&rig.dialler(), endpoint).await?);
+        conns.push(echo_conn(&rig.dialler(), &endpoint.target()).await?);
     }
     let (before, start) = (cpu(rig)?, Instant::now());
     let end = start + Duration::from_secs(load.seconds);
@@ -88,24 +111,12 @@ pub(super) async fn fan_out(
             let mut message = vec![7; 1024];
             let mut count = 0_u64;
             while Instant::now() < end {
-                conn.write_all(&message).await?;
-                conn.flush().await?;
-                conn.read_exact(&mut message).await?;
+                round_trip(&mut conn, &mut message).await?;
                 count += 1;
             }
             anyhow::Ok(count)
         });
     }
-    let mut total = 0;
-    while let Some(ended) = within_limit("the fan-out", LIMIT, running.join_next()).await? {
-        total += ended??;
-    }
-    let (seconds, used) = (start.elapsed().as_secs_f64(), cpu(rig)? - before);
-    report.add("64 connections x 1 KiB echoes", Unit::PerSecond, total as f64 / seconds);
-    report.add(
-        "CPU, 64 x 1 KiB echoes",
-        Unit::CpuMicrosecondsEach,
-        used.as_secs_f64() * 1e6 / total.max(1) as f64,
-    );
-    Ok(())
+    let names = ["64 connections x 1 KiB echoes", "CPU, 64 x 1 KiB echoes"];
+    rate(rig, names, (before, start), running, report).await
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlagSet, GoDuration, Refusal, period};
+use flags::{Bind, BindHost, FlagSet, GoDuration, ProfilingFlags, Refusal, period};
 
 /// The flags as they are written.
 #[derive(Debug)]
@@ -11,8 +11,7 @@ pub(super) struct Lines {
     health_server_port: i64,
     admin_bind_address: String,
     admin_server_port: i64,
-    enable_profiling: bool,
-    enable_contention_profiling: bool,
+    profiling: ProfilingFlags,
     min_ready_servers: i64,
     drain_timeout: GoDuration,
 }
@@ -33,8 +32,7 @@ impl Default for Lines {
             health_server_port: 8093,
             admin_bind_address: "127.0.0.1".into(),
             admin_server_port: 8094,
-            enable_profiling: false,
-            enable_contention_profiling: false,
+            profiling: ProfilingFlags::default(),
             min_ready_servers: 1,
             drain_timeout: GoDuration::ZERO,
         }
@@ -71,25 +69,13 @@ impl Lines {
             &mut self.admin_bind_address,
             "Address for --admin-server-port. Empty: all interfaces.",
         );
-        set.add("enable-profiling", &mut self.enable_profiling, "Serve profiles on the admin port.");
-        set.add(
-            "enable-contention-profiling",
-            &mut self.enable_contention_profiling,
-            "Needs --enable-profiling.",
-        )
-        .no_effect("profiles of lock contention belong to Go's runtime");
+        self.profiling.lend(set);
     }
 
     pub(super) fn check(self) -> Result<Serving, Refusal> {
         let health_port = port("health-server-port", self.health_server_port)?;
         let admin_port = port("admin-server-port", self.admin_server_port)?;
-        if self.enable_contention_profiling && !self.enable_profiling {
-            return Err(Refusal::Needs {
-                flag: "enable-contention-profiling",
-                other: "enable-profiling",
-                fix: "give both, or neither",
-            });
-        }
+        let profiling = self.profiling.check()?;
         let min_ready_servers =
             usize::try_from(self.min_ready_servers).ok().filter(|count| *count > 0).ok_or_else(|| {
                 Refusal::value("min-ready-servers", self.min_ready_servers, "it must be above 0")
@@ -99,7 +85,7 @@ impl Lines {
             drain_timeout: period("drain-timeout", self.drain_timeout)?,
             health: Bind { host: BindHost::parse(&self.health_server_host), port: health_port },
             admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
-            profiling: self.enable_profiling,
+            profiling,
         })
     }
 }

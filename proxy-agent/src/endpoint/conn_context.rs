@@ -5,7 +5,7 @@
 //! lines of a connection's life. Knows nothing of packets or credits: how much to read is the caller's say.
 
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,9 +25,6 @@ use super::dial::Endpoint;
 /// The smallest and the usual largest read, in bytes. Beyond the latter goes only who asks for more.
 const LEAST_READ: usize = 16 * 1024;
 const USUAL_READ: usize = 64 * 1024;
-
-/// Slices of one write at most.
-const SLICES: usize = 16;
 
 /// The largest read, in bytes, however much is asked for.
 const LARGEST_READ: usize = 128 * 1024;
@@ -172,14 +169,8 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         if self.hold.take().is_some() {
             cx.waker().wake_by_ref();
         }
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let filled = queue.io_slices(&mut slices);
-        let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..filled]))?;
-        if count == 0 {
-            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-        }
-        queue.advance(count);
-        self.sent += count as u64;
+        let written = ready!(queue.poll_write_to(Pin::new(&mut self.stream), cx))?;
+        self.sent += written as u64;
         Poll::Ready(Ok(()))
     }
 

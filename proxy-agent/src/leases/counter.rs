@@ -146,7 +146,7 @@ impl LeaseCounter {
         let asked = Instant::now();
         // The selector is applied there, to spare both sides the leases of everybody else, and here again.
         let listed = self.leases.list(&self.settings.selector.to_string(), freshness).await;
-        if let Some(status) = self.count_call(LeaseCall::List, listed.as_ref().map(drop)) {
+        if let Some(status) = self.count_call(LeaseCall::List, &listed) {
             self.metrics.lease_lists.observe(status, asked.elapsed());
         }
         listed
@@ -154,26 +154,24 @@ impl LeaseCounter {
 
     /// Counts a call under its status, which is returned; without an answer it has none (as in Go), and is counted by
     /// itself.
-    fn count_call(&self, call: LeaseCall, result: Result<(), &ApiError>) -> Option<u16> {
-        let (status, reason) = match result {
-            Ok(()) => (200, ""),
-            Err(error) => match (error.answer(), error.unanswered()) {
-                (Some(answer), _) => answer,
-                (None, why) => {
-                    why.into_iter().for_each(|why| self.metrics.unanswered.count(call, why));
-                    return None;
-                }
-            },
-        };
-        self.metrics.lease_lists.count(status, reason);
-        Some(status)
+    fn count_call<T>(&self, call: LeaseCall, result: &Result<T, ApiError>) -> Option<u16> {
+        match ApiError::outcome(result) {
+            Ok((status, reason)) => {
+                self.metrics.lease_lists.count(status, reason);
+                Some(status)
+            }
+            Err(why) => {
+                self.metrics.unanswered.count(call, why);
+                None
+            }
+        }
     }
 
     /// Watches until that is over.
     async fn watch(&mut self, version: &str) -> Over {
         let lasting = WATCH.mul_f64(1.0 + rand::random::<f64>());
         let opened = self.leases.watch(&self.settings.selector.to_string(), version, lasting).await;
-        self.count_call(LeaseCall::Watch, opened.as_ref().map(drop));
+        self.count_call(LeaseCall::Watch, &opened);
         match opened {
             Ok(watch) => self.follow(watch, version.to_owned()).await,
             Err(error) if error.is(410) => Over::Stale,

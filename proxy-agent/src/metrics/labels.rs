@@ -19,15 +19,3 @@ serve::label! {
         Unknown => "unknown",
     }
 }
-
-/// What is odd about a certificate, by transport's label for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct OddCertificate(pub(super) &'static str);
-
-impl OddCertificate {
-    fn name(self) -> &'static str {
-        self.0
-    }
-}
-
-serve::label!(OddCertificate in "reason");

@@ -14,16 +14,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, Live, PacketMeter, Registry,
-    Resets, Segment, StreamErrors, StreamPackets, Unanswered,
+    ApiCalls, Certificates, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, Live, OddCertificates,
+    PacketMeter, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
-use transport::tls::OddPkiObserver;
 use transport::wire::Code;
 use tunnel::PacketKind;
 
 pub use labels::{DialFailureReason, Direction};
-
-use labels::OddCertificate;
 
 /// What every name begins with.
 pub const PREFIX: &str = "konnectivity_network_proxy_agent";
@@ -71,11 +68,12 @@ pub struct Families {
     pub queued_bytes_limit: Gauge,
     /// `certificate_*` (ours).
     pub certificates: Certificates,
+    /// `odd_certificates_total` (ours).
+    pub odd_certificates: OddCertificates,
     known_servers: Gauge,
     server_failures: CountBy<Direction>,
     packets: StreamPackets,
     stream_errors: StreamErrors,
-    odd_certificates: CountBy<OddCertificate>,
 }
 
 impl Metrics {
@@ -129,11 +127,7 @@ impl Metrics {
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards endpoints"),
             queued_bytes_limit: gauge(r, "queued_bytes_limit", "Bytes that may be queued in all"),
             certificates: Certificates::register(r),
-            odd_certificates: CountBy::register(
-                r,
-                "odd_certificates_total",
-                "Handshakes with a certificate that only Go's rules accept, by what is odd about it",
-            ),
+            odd_certificates: OddCertificates::register(r),
         }))
     }
 
@@ -146,12 +140,6 @@ impl Metrics {
     /// agent sends is `from_agent`.
     pub fn packets(&self, direction: Direction) -> PacketMeter {
         self.packets.meter(direction.segment())
-    }
-
-    /// Counts handshakes that only Go's rules accept (`odd_certificates_total`, ours).
-    pub fn odd_certificates(&self) -> OddPkiObserver {
-        let count = self.odd_certificates.clone();
-        Arc::new(move |odd| count.count(OddCertificate(odd.label())))
     }
 
     /// An error of a stream to a server: `packet` is what was to be sent, none for an error while receiving. An

@@ -43,7 +43,7 @@ fn golden() {
     metrics.stream_error(Direction::ToServer, Code::Canceled, Some(PacketKind::Data));
     metrics.drops.count(Dropped::UnknownConnection);
     metrics.resets.count(&Cause::FlushTimeout);
-    metrics.odd_certificates()(OddPki::AnyPurpose);
+    metrics.odd_certificates.observer()(OddPki::AnyPurpose);
     metrics.certificates.loaded("servers", 1_700_000_000);
     metrics.certificates.expires("agent-cert", 1_900_000_000);
     metrics.certificates.reloaded("servers", 1_800_000_000, true);

@@ -105,19 +105,6 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
             .takes_what_go_refuses(&["--drain-timeout=0"], "None")
             .takes_what_go_refuses(&["--drain-timeout=5m"], "Some(300s)")
             .refuses(&["--drain-timeout=-1s"], "--drain-timeout=-1s: it must not be below 0"),
-        flag("enable-profiling", |c| c.profiling.to_string())
-            .default("false")
-            .takes(&["--enable-profiling"], "true"),
-        flag("enable-contention-profiling", |c| c.notices.join("; "))
-            .default("")
-            .takes(
-                &["--enable-profiling", "--enable-contention-profiling=T"],
-                "--enable-contention-profiling has no effect: profiles of lock contention belong to Go's runtime",
-            )
-            .refuses(
-                &["--enable-contention-profiling"],
-                "--enable-contention-profiling needs --enable-profiling: ",
-            ),
     ]
 }
 

@@ -6,7 +6,7 @@ mod servers;
 use std::path::Path;
 
 use flags::Exit;
-use flags::testing::{Entry, argv, check, check_help, flow_entries, log_entries};
+use flags::testing::{Entry, argv, check, check_help, flow_entries, log_entries, profiling_entries};
 use proptest::prelude::*;
 use proxy_agent::args::{Config, parse_with};
 
@@ -27,6 +27,7 @@ fn table() -> Vec<Entry<Config>> {
         agent::endpoints(),
         agent::serving(),
         agent::kubernetes(),
+        profiling_entries(BASE, |config: &Config| config.profiling, |config| &config.notices),
         flow_entries(BASE, |config: &Config| &config.flow),
         log,
     ];

@@ -1,6 +1,6 @@
 //! Flags of the health and admin ports.
 
-use flags::{Bind, BindHost, FlagSet, Refusal};
+use flags::{Bind, BindHost, FlagSet, ProfilingFlags, Refusal};
 
 use super::ReadinessPolicy;
 
@@ -11,8 +11,7 @@ pub(super) struct Lines {
     health_port: i64,
     admin_bind_address: String,
     admin_port: i64,
-    enable_profiling: bool,
-    enable_contention_profiling: bool,
+    profiling: ProfilingFlags,
     readiness_policy: String,
 }
 
@@ -31,8 +30,7 @@ impl Default for Lines {
             health_port: 8092,
             admin_bind_address: "127.0.0.1".into(),
             admin_port: 8095,
-            enable_profiling: false,
-            enable_contention_profiling: false,
+            profiling: ProfilingFlags::default(),
             readiness_policy: "first-strategy".into(),
         }
     }
@@ -59,25 +57,13 @@ impl Lines {
             &mut self.admin_bind_address,
             "Address for --admin-port. Empty: all interfaces.",
         );
-        set.add("enable-profiling", &mut self.enable_profiling, "Serve profiles on the admin port.");
-        set.add(
-            "enable-contention-profiling",
-            &mut self.enable_contention_profiling,
-            "Needs --enable-profiling.",
-        )
-        .no_effect("profiles of lock contention belong to Go's runtime");
+        self.profiling.lend(set);
     }
 
     pub(super) fn check(self) -> Result<Serving, Refusal> {
         let admin_port = port("admin-port", self.admin_port)?;
         let health_port = port("health-port", self.health_port)?;
-        if self.enable_contention_profiling && !self.enable_profiling {
-            return Err(Refusal::Needs {
-                flag: "enable-contention-profiling",
-                other: "enable-profiling",
-                fix: "give both, or neither",
-            });
-        }
+        let profiling = self.profiling.check()?;
         let readiness_policy = match self.readiness_policy.as_str() {
             "first-strategy" | "" => ReadinessPolicy::FirstStrategy,
             "any" => ReadinessPolicy::Any,
@@ -91,7 +77,7 @@ impl Lines {
             readiness_policy,
             health: Bind { host: BindHost::parse(&self.health_bind_address), port: health_port },
             admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
-            profiling: self.enable_profiling,
+            profiling,
         })
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Never decides what is spoken: the flag did.
 
-use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use http::HeaderMap;
 use serve::logs::Peer;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::authority::AuthorityPatch;
-use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, Source, UnixSocket, tune};
+use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, UnixSocket, tune};
 use transport::tls::{HandshakeError, PeerIdentity, ServerStream, ServerTls};
 use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
 
@@ -28,6 +28,7 @@ use super::Dial;
 use super::grpc::GrpcFrontend;
 use super::http_connect::HttpConnect;
 use super::meters::Meters;
+use crate::accept;
 use crate::auth::AllowedNames;
 use crate::metrics::{Metrics, PeerKind};
 
@@ -91,18 +92,18 @@ pub async fn serve_frontend<D: Dial>(
         FrontendListener::Unix(socket) => {
             let name = socket.path().display().to_string();
             let peer: Arc<str> = Arc::from("unix");
-            run(AcceptLoop::new(socket, name), &stop, |connection| {
+            let serve = |connection| {
                 let (frontend, peer, stop) = (frontend.clone(), Arc::clone(&peer), stop.clone());
                 async move { frontend.serve_unix(connection, peer, stop).await }
-            })
-            .await;
+            };
+            accept::each(AcceptLoop::new(socket, name), &stop, serve, report).await;
         }
         FrontendListener::Tls(tcp, tls, names) => {
             let names = Arc::new(names);
             let name =
                 tcp.local_addr().map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
             let gate = HandshakeGate::default();
-            run(AcceptLoop::new(tcp, name), &stop, |(connection, address)| {
+            let serve = |(connection, address): (TcpStream, SocketAddr)| {
                 let (frontend, tls, gate, stop) = (frontend.clone(), tls.clone(), gate.clone(), stop.clone());
                 let (names, refusals) = (Arc::clone(&names), refusals.clone());
                 async move {
@@ -121,40 +122,14 @@ pub async fn serve_frontend<D: Dial>(
                         Err(error) => tracing::debug!(%address, %error, "frontend connection not accepted"),
                     }
                 }
-            })
-            .await;
+            };
+            accept::each(AcceptLoop::new(tcp, name), &stop, serve, report).await;
         }
     }
 }
 
-/// A task for each connection; none survives this future.
-async fn run<S: Source, F>(
-    mut listener: AcceptLoop<S>,
-    stop: &CancellationToken,
-    serve: impl Fn(S::Conn) -> F,
-) where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            connection = listener.accept() => {
-                connections.spawn(serve(connection));
-            }
-            Some(ended) = connections.join_next() => log_panic(ended),
-            () = stop.cancelled() => break,
-        }
-    }
-    drop(listener);
-    while let Some(ended) = connections.join_next().await {
-        log_panic(ended);
-    }
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
-    }
+fn report(error: &JoinError) {
+    tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
 }
 
 type TlsConnection = ServerStream<BufReader<TcpStream>>;
@@ -169,7 +144,7 @@ async fn handshake(
 }
 
 /// The certificate's name and where it came from.
-fn peer_of(certificate: Option<&PeerIdentity>, address: std::net::SocketAddr) -> Arc<str> {
+fn peer_of(certificate: Option<&PeerIdentity>, address: SocketAddr) -> Arc<str> {
     match certificate {
         Some(identity) => format!("{identity} at {address}").into(),
         None => address.to_string().into(),

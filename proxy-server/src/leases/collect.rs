@@ -45,7 +45,7 @@ impl Collector {
     async fn collect(&mut self, began: Instant) {
         let asked = Instant::now();
         let listed = self.leases.list(&self.settings.selector(), Freshness::Latest).await;
-        self.observe(LeaseCall::List, asked, listed.as_ref().map(drop));
+        self.observe(LeaseCall::List, asked, &listed);
         let leases = match listed {
             Ok(list) => list.items,
             Err(error) => {
@@ -60,7 +60,7 @@ impl Collector {
         for (name, version) in self.sightings.look(&others, self.settings.clock.now(), began.elapsed()) {
             let asked = Instant::now();
             let deleted = self.leases.delete(&name, Some(&version)).await;
-            self.observe(LeaseCall::Delete, asked, deleted.as_ref().map(drop));
+            self.observe(LeaseCall::Delete, asked, &deleted);
             match deleted {
                 Ok(()) => {
                     self.metrics.culled_leases.inc();
@@ -73,23 +73,18 @@ impl Collector {
     }
 
     /// Counts a call under its status; without an answer it has none (as in Go), and is counted by itself.
-    fn observe(&self, call: LeaseCall, asked: Instant, result: Result<(), &ApiError>) {
+    fn observe<T>(&self, call: LeaseCall, asked: Instant, result: &Result<T, ApiError>) {
         let calls = match call {
             LeaseCall::Delete => &self.metrics.lease_deletes,
             LeaseCall::List | LeaseCall::Watch => &self.metrics.lease_lists,
         };
-        let (status, reason) = match result {
-            Ok(()) => (200, ""),
-            Err(error) => match (error.answer(), error.unanswered()) {
-                (Some(answer), _) => answer,
-                (None, why) => {
-                    why.into_iter().for_each(|why| self.metrics.unanswered.count(call, why));
-                    return;
-                }
-            },
-        };
-        calls.count(status, reason);
-        calls.observe(status, asked.elapsed());
+        match ApiError::outcome(result) {
+            Ok((status, reason)) => {
+                calls.count(status, reason);
+                calls.observe(status, asked.elapsed());
+            }
+            Err(why) => self.metrics.unanswered.count(call, why),
+        }
     }
 }
 

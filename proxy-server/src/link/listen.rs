@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, tune};
 use transport::tls::{Gathering, PeerIdentity, ServerTls, read_ahead};
 use transport::wire::{ServerSettings, serve_connection};
 
 use super::accept::AgentService;
+use crate::accept;
 use crate::auth::AgentPeer;
 
 /// How long bytes that we sent may stay unacknowledged: grpc-go sets its keepalive time-out, 20 s.
@@ -37,32 +38,17 @@ impl AgentListener {
     /// the future ends them.
     pub async fn serve(self, stop: CancellationToken) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
-        let mut listener = AcceptLoop::new(self.listener, name);
         let (gate, settings) = (HandshakeGate::default(), Arc::new(self.settings));
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                (stream, address) = listener.accept() => {
-                    let serving = serve(
-                        stream, address, self.tls.clone(), gate.clone(), Arc::clone(&settings), self.service.clone(),
-                    );
-                    connections.spawn(serving);
-                }
-                Some(ended) = connections.join_next() => report(ended),
-                () = stop.cancelled() => break,
-            }
-        }
-        drop(listener);
-        while let Some(ended) = connections.join_next().await {
-            report(ended);
-        }
+        let serve = |(stream, address): (TcpStream, SocketAddr)| {
+            let (tls, gate, settings) = (self.tls.clone(), gate.clone(), Arc::clone(&settings));
+            serve(stream, address, tls, gate, settings, self.service.clone())
+        };
+        accept::each(AcceptLoop::new(self.listener, name), &stop, serve, report).await;
     }
 }
 
-fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "an agent connection's task failed; the agent will reconnect");
-    }
+fn report(error: &JoinError) {
+    tracing::error!(%error, "an agent connection's task failed; the agent will reconnect");
 }
 
 /// Serves one connection and the streams on it.
@@ -100,6 +86,6 @@ async fn serve(
     }
     // What agents sent before they left is still delivered to frontends, within the core's bounds.
     while let Some(ended) = streams.join_next().await {
-        report(ended);
+        ended.unwrap_or_else(|error| report(&error));
     }
 }

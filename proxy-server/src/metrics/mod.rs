@@ -14,9 +14,8 @@ use std::sync::Arc;
 
 use serve::metrics::{
     ApiCalls, Certificates, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy,
-    Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
+    OddCertificates, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
-use transport::tls::OddPkiObserver;
 use transport::wire::Code;
 use tunnel::PacketKind;
 
@@ -25,8 +24,6 @@ use crate::route::Strategy;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{AgentAuthMode, Claim, ClaimAction, PeerKind, ReviewResult, ServiceMethod};
-
-use labels::OddCertificate;
 
 /// What every name begins with.
 pub const PREFIX: &str = "konnectivity_network_proxy_server";
@@ -93,13 +90,14 @@ pub struct Families {
     pub unanswered: Unanswered,
     /// `certificate_*` (ours).
     pub certificates: Certificates,
+    /// `odd_certificates_total` (ours).
+    pub odd_certificates: OddCertificates,
     /// `pending_backend_dials`; moved by the dialler's own guard, see `observers`.
     pending_dials: Lazy<Gauge>,
     stream_errors: StreamErrors,
     ready_backends: Family<Strategy, Gauge>,
     ready_backend_connections: Gauge,
     agent_auth_mode: Family<AgentAuthMode, Gauge>,
-    odd_certificates: CountBy<OddCertificate>,
 }
 
 serve::label!(FailureReason in "reason");
@@ -177,11 +175,7 @@ impl Metrics {
                 "What the strategy that changed last can choose from. DEPRECATED, see ready_backends",
             ),
             agent_auth_mode: gauges(r, "agent_auth_mode", "1 for the way in which agents are authenticated"),
-            odd_certificates: CountBy::register(
-                r,
-                "odd_certificates_total",
-                "Handshakes with a certificate that only Go's rules accept, by what is odd about it",
-            ),
+            odd_certificates: OddCertificates::register(r),
         }))
     }
 
@@ -199,12 +193,6 @@ impl Metrics {
     /// The same of the strategy that changed last, under its old name.
     pub fn set_ready_backend_connections(&self, count: usize) {
         self.0.ready_backend_connections.set(to_i64(count));
-    }
-
-    /// Counts handshakes that only Go's rules accept (`odd_certificates_total`, ours).
-    pub fn odd_certificates(&self) -> OddPkiObserver {
-        let count = self.odd_certificates.clone();
-        Arc::new(move |odd| count.count(OddCertificate(odd.label())))
     }
 
     /// Says how agents are authenticated; called once.

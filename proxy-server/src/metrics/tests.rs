@@ -106,7 +106,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.lease_deletes.observe(409, Duration::from_millis(1));
     metrics.unanswered.count(LeaseCall::Delete, "timeout");
     metrics.set_agent_auth_mode(AgentAuthMode::None);
-    metrics.odd_certificates()(OddPki::CaAsLeaf);
+    metrics.odd_certificates.observer()(OddPki::CaAsLeaf);
     metrics.certificates.loaded("agents", 1);
     metrics.certificates.expires("cluster-cert", 1);
     RouteObserver::ready_backends(metrics, Strategy::DestHost, 2);

@@ -8,7 +8,7 @@ mod replica;
 use std::path::Path;
 
 use flags::Exit;
-use flags::testing::{Entry, argv, check, check_help, flow_entries, log_entries};
+use flags::testing::{Entry, argv, check, check_help, flow_entries, log_entries, profiling_entries};
 use proptest::prelude::*;
 use proxy_server::args::{Config, parse_with};
 
@@ -38,6 +38,7 @@ fn table() -> Vec<Entry<Config>> {
         replica::routing(),
         replica::serving(),
         kubernetes::kubernetes(),
+        profiling_entries(UDS, |config: &Config| config.profiling, |config| &config.notices),
         flow_entries(UDS, |config: &Config| &config.flow),
         log,
     ];

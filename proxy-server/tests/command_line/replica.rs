@@ -105,19 +105,5 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
                 &["--readiness-policy=some"],
                 "--readiness-policy=\"some\": it must be first-strategy, any or all",
             ),
-        flag("enable-profiling", |c| c.profiling.to_string())
-            .default("false")
-            .takes(&["--enable-profiling"], "true")
-            .takes(&["--enable-profiling=1"], "true"),
-        flag("enable-contention-profiling", |c| c.notices.join("; "))
-            .default("")
-            .takes(
-                &["--enable-contention-profiling", "--enable-profiling"],
-                "--enable-contention-profiling has no effect: profiles of lock contention belong to Go's runtime",
-            )
-            .refuses(
-                &["--enable-contention-profiling"],
-                "--enable-contention-profiling needs --enable-profiling: ",
-            ),
     ]
 }

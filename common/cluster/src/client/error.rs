@@ -75,24 +75,21 @@ impl ApiError {
         Self::Status { code: status.code, reason, message, retry_after: None }
     }
 
-    /// The HTTP status and the reason, if the API answered at all: what metrics count.
-    pub fn answer(&self) -> Option<(u16, &str)> {
-        match self {
-            Self::Status { code, reason, .. } => Some((*code, reason)),
-            _ => None,
-        }
-    }
-
-    /// Why there was no answer to count, in a word for metrics; `None` if [`Self::answer`] has one.
-    pub fn unanswered(&self) -> Option<&'static str> {
-        match self {
-            Self::Status { .. } => None,
-            Self::Unreachable { .. } => Some("unreachable"),
-            Self::Timeout { .. } => Some("timeout"),
-            Self::Throttled { .. } => Some("throttled"),
-            Self::Answer(_) => Some("nonsense"),
-            Self::Credentials(_) => Some("credentials"),
-            Self::Tls(_) => Some("tls"),
+    /// What metrics count of a call: the HTTP status and the reason (empty for success), or why there was no answer
+    /// to count, in a word.
+    ///
+    /// # Errors
+    /// The word.
+    pub fn outcome<T>(result: &Result<T, Self>) -> Result<(u16, &str), &'static str> {
+        match result {
+            Ok(_) => Ok((200, "")),
+            Err(Self::Status { code, reason, .. }) => Ok((*code, reason)),
+            Err(Self::Unreachable { .. }) => Err("unreachable"),
+            Err(Self::Timeout { .. }) => Err("timeout"),
+            Err(Self::Throttled { .. }) => Err("throttled"),
+            Err(Self::Answer(_)) => Err("nonsense"),
+            Err(Self::Credentials(_)) => Err("credentials"),
+            Err(Self::Tls(_)) => Err("tls"),
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod flow;
 mod log;
+mod profiling;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use crate::Exit;
 
 pub use flow::flow_entries;
 pub use log::log_entries;
+pub use profiling::profiling_entries;
 
 /// What becomes of a command line.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Two relays, a server's and an agent's, joined by a stream in memory.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -178,11 +178,7 @@ impl Local for PipeLocal {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
-        let mut slices = [IoSlice::new(&[]); 4];
-        let filled = queue.io_slices(&mut slices);
-        let written = std::task::ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &slices[..filled]))?;
-        queue.advance(written);
-        Poll::Ready(Ok(()))
+        queue.poll_write_to(Pin::new(&mut self.io), cx).map_ok(drop)
     }
 
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {

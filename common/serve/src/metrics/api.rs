@@ -46,39 +46,19 @@ impl EncodeLabelSet for Status {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Reason(&'static str);
+crate::label!(struct Reason in "reason");
 
-impl Reason {
-    fn name(self) -> &'static str {
-        self.0
+crate::label! {
+    /// What was asked of the Kubernetes API.
+    pub enum LeaseCall in "call" {
+        /// A list of leases.
+        List => "list",
+        /// A watch, until it began.
+        Watch => "watch",
+        /// The deletion of a lease.
+        Delete => "delete",
     }
 }
-
-crate::label!(Reason in "reason");
-
-/// What was asked of the Kubernetes API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LeaseCall {
-    /// A list of leases.
-    List,
-    /// A watch, until it began.
-    Watch,
-    /// The deletion of a lease.
-    Delete,
-}
-
-impl LeaseCall {
-    fn name(self) -> &'static str {
-        match self {
-            Self::List => "list",
-            Self::Watch => "watch",
-            Self::Delete => "delete",
-        }
-    }
-}
-
-crate::label!(LeaseCall in "call");
 
 /// `lease_calls_unanswered_total` {call, reason} (ours): what has no HTTP status to count under. Go's families leave such
 /// calls out, so that an API that cannot be reached at all would not show.

@@ -1,36 +1,25 @@
-//! How long certificates last, and what became of the last change of their files.
+//! How long certificates last, what became of the last change of their files, and what is odd about them.
 //!
 //! The Go peers have no such families: theirs need a restart.
+
+use std::sync::Arc;
 
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use transport::tls::OddPkiObserver;
 
 use super::CountBy;
 
-/// A file, by the flag that names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct File(&'static str);
+crate::label!(
+    /// A file, by the flag that names it.
+    struct File in "file"
+);
 
-impl File {
-    fn name(self) -> &'static str {
-        self.0
-    }
-}
-
-crate::label!(File in "file");
-
-/// Whose handshakes the files are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Side(&'static str);
-
-impl Side {
-    fn name(self) -> &'static str {
-        self.0
-    }
-}
-
-crate::label!(Side in "side");
+crate::label!(
+    /// Whose handshakes the files are for.
+    struct Side in "side"
+);
 
 crate::label! {
     /// What became of changed files.
@@ -102,6 +91,29 @@ impl Certificates {
     fn set(&self, side: &'static str, now: i64, success: bool) {
         self.last.get_or_create(&Side(side)).set(now);
         self.success.get_or_create(&Side(side)).set(i64::from(success));
+    }
+}
+
+crate::label!(
+    /// What is odd about a certificate, by transport's label for it.
+    struct Oddity in "reason"
+);
+
+/// `odd_certificates_total` {reason}: handshakes that only Go's rules accept.
+#[derive(Debug, Clone)]
+pub struct OddCertificates(CountBy<Oddity>);
+
+impl OddCertificates {
+    /// Registers the family; it appears with the first such handshake.
+    pub fn register(registry: &mut Registry) -> Self {
+        let help = "Handshakes with a certificate that only Go's rules accept, by what is odd about it";
+        Self(CountBy::register(registry, "odd_certificates_total", help))
+    }
+
+    /// Counts them.
+    pub fn observer(&self) -> OddPkiObserver {
+        let count = self.0.clone();
+        Arc::new(move |odd| count.count(Oddity(odd.label())))
     }
 }
 

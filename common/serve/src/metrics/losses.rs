@@ -56,16 +56,7 @@ impl Drops {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct ResetReason(&'static str);
-
-impl ResetReason {
-    fn name(self) -> &'static str {
-        self.0
-    }
-}
-
-crate::label!(ResetReason in "reason");
+crate::label!(struct ResetReason in "reason");
 
 /// `connection_resets_total` {reason}.
 #[derive(Debug, Clone)]

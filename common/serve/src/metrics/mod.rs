@@ -24,7 +24,7 @@ pub use prometheus_client::registry::Registry;
 
 pub use api::{ApiCalls, LeaseCall, Unanswered};
 pub use by::{CountBy, Labels, LiveBy};
-pub use certificates::Certificates;
+pub use certificates::{Certificates, OddCertificates};
 pub use gauge::{Held, Holdings, Live, LiveGuard};
 pub use histogram::Histogram;
 pub use lazy::Lazy;
@@ -54,8 +54,9 @@ impl Exposition {
 
 /// Declares a closed set of label values, usable as (a part of) the label set of a [`Family`].
 ///
-/// A tuple of two such types is a label set as well, in any nesting: `(Segment, (Code, PacketType))`. The short
-/// form, `label!(Reason in "reason")`, makes one of a type that has `fn name(&self) -> &'static str` already.
+/// A tuple of two such types is a label set as well, in any nesting: `(Segment, (Code, PacketType))`. With `struct`,
+/// as in `label!(struct Reason in "reason")`, the values are words of somebody else's closed set. The short form,
+/// `label!(Reason in "reason")`, makes one of a type that has `fn name(&self) -> &'static str` already.
 #[macro_export]
 macro_rules! label {
     ($(#[$meta:meta])* $vis:vis enum $name:ident in $label:literal {
@@ -73,6 +74,19 @@ macro_rules! label {
             /// The text of the label's value.
             pub const fn name(self) -> &'static str {
                 match self { $($name::$variant => $value,)+ }
+            }
+        }
+
+        $crate::label!($name in $label);
+    };
+    ($(#[$meta:meta])* struct $name:ident in $label:literal) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        struct $name(&'static str);
+
+        impl $name {
+            fn name(self) -> &'static str {
+                self.0
             }
         }
 

@@ -3,7 +3,7 @@
 //! Holds no buffer while idle. Never writes a byte of its own.
 
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -19,8 +19,6 @@ use crate::front::hold::Hold;
 
 /// Bytes of one read at most, whatever the link offers: two frames on the wire.
 const LARGEST_READ: usize = 128 * 1024;
-/// Slices of one write at most.
-const SLICES: usize = 16;
 /// For the last bytes of an orderly end to leave a buffer of ours (a TLS session's). Then it is a reset.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// How often one looks whether a client has gone whose bytes nobody takes.
@@ -175,14 +173,10 @@ impl<S: Socket> Local for SocketLocal<S> {
     fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
         ready!(self.poll_hold(cx));
         let start = *self.blocked.get_or_insert_with(Instant::now);
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let filled = queue.io_slices(&mut slices);
-        let written = ready!(Pin::new(&mut self.socket).poll_write_vectored(cx, &slices[..filled]));
+        let written = ready!(queue.poll_write_to(Pin::new(&mut self.socket), cx));
         self.blocked = None;
         match written {
-            Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
             Ok(written) => {
-                queue.advance(written);
                 self.account.to_client(written, start.elapsed());
                 Poll::Ready(Ok(()))
             }

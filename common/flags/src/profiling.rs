@@ -1,0 +1,38 @@
+//! Flags of profiles, which both binaries carry, as Go's do.
+
+use crate::{FlagSet, Refusal};
+
+/// The flags as they are written.
+#[derive(Debug, Default)]
+pub struct ProfilingFlags {
+    enable_profiling: bool,
+    enable_contention_profiling: bool,
+}
+
+impl ProfilingFlags {
+    /// Adds the flags to a set, under its last heading.
+    pub fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.add("enable-profiling", &mut self.enable_profiling, "Serve profiles on the admin port.");
+        set.add(
+            "enable-contention-profiling",
+            &mut self.enable_contention_profiling,
+            "Needs --enable-profiling.",
+        )
+        .no_effect("profiles of lock contention belong to Go's runtime");
+    }
+
+    /// Whether profiles are served.
+    ///
+    /// # Errors
+    /// Contention without profiling.
+    pub fn check(self) -> Result<bool, Refusal> {
+        if self.enable_contention_profiling && !self.enable_profiling {
+            return Err(Refusal::Needs {
+                flag: "enable-contention-profiling",
+                other: "enable-profiling",
+                fix: "give both, or neither",
+            });
+        }
+        Ok(self.enable_profiling)
+    }
+}

@@ -1,0 +1,31 @@
+//! The entries of the flags of profiles, which both binaries carry.
+
+use super::Entry;
+
+/// `profiling` finds this part in a binary's configuration, `notices` its lines for the start.
+pub fn profiling_entries<C: 'static>(
+    base: &'static [&'static str],
+    profiling: fn(&C) -> bool,
+    notices: fn(&C) -> &[String],
+) -> Vec<Entry<C>> {
+    vec![
+        Entry::new("enable-profiling", base, move |config| profiling(config).to_string())
+            .default("false")
+            .takes(&["--enable-profiling"], "true")
+            .takes(&["--enable-profiling=1"], "true"),
+        Entry::new("enable-contention-profiling", base, move |config| notices(config).join("; "))
+            .default("")
+            .takes(
+                &["--enable-profiling", "--enable-contention-profiling=T"],
+                "--enable-contention-profiling has no effect: profiles of lock contention belong to Go's runtime",
+            )
+            .takes(
+                &["--enable-contention-profiling", "--enable-profiling"],
+                "--enable-contention-profiling has no effect: profiles of lock contention belong to Go's runtime",
+            )
+            .refuses(
+                &["--enable-contention-profiling"],
+                "--enable-contention-profiling needs --enable-profiling: ",
+            ),
+    ]
+}
