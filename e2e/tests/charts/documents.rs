@@ -80,10 +80,11 @@ fn the_guides_commands_render() -> Result<()> {
 /// Files and headings that documents link to exist.
 #[test]
 fn links_between_documents_lead_somewhere() -> Result<()> {
-    let mut pages = vec![root().join("README.md")];
-    pages.extend(CHARTS.map(|chart| chart.folder().join("README.md")));
-    for entry in std::fs::read_dir(root().join("docs"))? {
-        pages.push(entry?.path());
+    let mut pages = Vec::from(CHARTS.map(|chart| chart.folder().join("README.md")));
+    for folder in [root().to_path_buf(), root().join("docs")] {
+        for entry in std::fs::read_dir(folder)? {
+            pages.push(entry?.path());
+        }
     }
     for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
         let content = std::fs::read_to_string(page)?;

@@ -71,7 +71,8 @@ impl Lines {
             "token-review-interval",
             &mut self.token_review_interval,
             "Time after which the token of a stream that still lives is reviewed again; once it is refused the stream \
-             ends, one such time after it has expired at the latest. At least 1m; 0: never. (Not a flag of the Go proxy-server.)",
+             ends, one such time and 10s after it has expired at the latest. At least 1m; 0: never. (Not a flag of the Go \
+             proxy-server.)",
         );
         set.add(
             "agent-identity-binding",
