@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
-use clap::{Arg, Command, value_parser};
+use flags::{Exit, FlagSet, GoDuration, Refusal};
+
+const ABOUT: &str =
+    "asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well.";
 
 /// Which half is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,36 +40,71 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads a command line; an error is a message for the user, `--help`'s text included.
-    pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let command = command();
-        let mut matches = command.try_get_matches_from(line)?;
-        let mut text = |name: &str| matches.remove_one::<String>(name).unwrap_or_default();
-        let of = if text("of") == "server" { Of::Server } else { Of::Agent };
-        let (namespace, selector) = (text("namespace"), text("selector"));
-        let apiserver = matches.remove_one("apiserver").unwrap_or_else(in_cluster);
-        let port = matches.remove_one("port").unwrap_or_default();
-        let timeout = matches.remove_one("timeout").unwrap_or_default();
-        let mut path = |name: &str| matches.remove_one::<PathBuf>(name).unwrap_or_default();
-        let (token_file, ca_file) = (path("token-file"), path("ca-file"));
-        Ok(Self { of, namespace, selector, port, timeout, token_file, ca_file, apiserver })
+    /// Reads a command line, the program's name first. The end it may bring is help, version or a refusal.
+    pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Self, Exit> {
+        let mut lines = Lines::default();
+        let mut set = FlagSet::new(crate::NAME, env!("CARGO_PKG_VERSION"), ABOUT);
+        lines.lend(&mut set);
+        set.read(line)?;
+        Ok(lines.check()?)
     }
 }
 
-fn command() -> Command {
-    let flag = |name: &'static str, help: &'static str| Arg::new(name).long(name).required(true).help(help);
-    Command::new("konnectivity-check")
-        .about(
-            "Asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well.",
-        )
-        .arg(flag("of", "Which half").value_parser(PossibleValuesParser::new(["agent", "server"])))
-        .arg(flag("namespace", "Namespace of the pods"))
-        .arg(flag("selector", "Labels that choose the pods, as key=value,..."))
-        .arg(flag("port", "Their health port").value_parser(value_parser!(u16).range(1..)))
-        .arg(flag("timeout", "Time to be well, as 60s").value_parser(seconds))
-        .arg(flag("token-file", "Bearer token for kube-apiserver").value_parser(value_parser!(PathBuf)))
-        .arg(flag("ca-file", "Authorities of its certificate, PEM").value_parser(value_parser!(PathBuf)))
-        .arg(flag("apiserver", "Its host:port; else KUBERNETES_SERVICE_HOST and _PORT").required(false))
+/// The flags as they are written.
+#[derive(Debug, Default)]
+struct Lines {
+    of: String,
+    namespace: String,
+    selector: String,
+    port: i64,
+    timeout: GoDuration,
+    token_file: OsString,
+    ca_file: OsString,
+    apiserver: String,
+}
+
+impl Lines {
+    fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+        set.heading("What to ask");
+        set.add("of", &mut self.of, "Which half: agent or server.");
+        set.add("namespace", &mut self.namespace, "Namespace of the pods.");
+        set.add("selector", &mut self.selector, "Labels that choose the pods, as key=value,...");
+        set.add("port", &mut self.port, "Their health port.");
+        set.add("timeout", &mut self.timeout, "Time to be well, as 60s.");
+        set.heading("kube-apiserver");
+        set.add("token-file", &mut self.token_file, "Bearer token to show it.");
+        set.add("ca-file", &mut self.ca_file, "Authorities of its certificate, PEM.");
+        set.add(
+            "apiserver",
+            &mut self.apiserver,
+            "Its host:port. Empty: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.",
+        );
+    }
+
+    fn check(self) -> Result<Options, Refusal> {
+        let of = match given("of", self.of, "agent or server")?.as_str() {
+            "agent" => Of::Agent,
+            "server" => Of::Server,
+            other => return Err(Refusal::value("of", other, "give agent or server")),
+        };
+        let namespace = given("namespace", self.namespace, "give the namespace of the pods")?;
+        let selector = given("selector", self.selector, "give labels that choose the pods")?;
+        let port = u16::try_from(self.port).ok().filter(|port| *port > 0);
+        let port = port.ok_or_else(|| Refusal::value("port", self.port, "give a port from 1 to 65535"))?;
+        let timeout = self.timeout.or_zero();
+        if timeout.is_zero() {
+            return Err(Refusal::value("timeout", self.timeout, "give a time above 0, as 60s"));
+        }
+        let token_file = given("token-file", self.token_file, "give the path of a token")?.into();
+        let ca_file = given("ca-file", self.ca_file, "give the path of a PEM file")?.into();
+        let apiserver = if self.apiserver.is_empty() { in_cluster() } else { self.apiserver };
+        Ok(Options { of, namespace, selector, port, timeout, token_file, ca_file, apiserver })
+    }
+}
+
+/// A value that must be given.
+fn given<T: Default + PartialEq>(flag: &'static str, value: T, fix: &'static str) -> Result<T, Refusal> {
+    if value == T::default() { Err(Refusal::Empty { flag, fix }) } else { Ok(value) }
 }
 
 /// Where kubelet says that kube-apiserver is.
@@ -75,11 +112,6 @@ fn in_cluster() -> String {
     let host = std::env::var("KUBERNETES_SERVICE_HOST").unwrap_or_else(|_| "kubernetes.default.svc".into());
     let port = std::env::var("KUBERNETES_SERVICE_PORT").unwrap_or_else(|_| "443".into());
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.strip_suffix('s').and_then(|number| number.parse().ok());
-    number.map(Duration::from_secs).ok_or_else(|| format!("{text:?} is no number of seconds, write 60s"))
 }
 
 #[cfg(test)]
@@ -99,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_line_is_read() {
-        let options = Options::parse(LINE.map(Into::into)).unwrap();
+        let options = Options::parse(LINE.map(Into::into).into_iter()).unwrap();
         assert_eq!((options.of, options.port, options.timeout.as_secs()), (Of::Server, 8092, 30));
         assert_eq!((options.selector.as_str(), options.apiserver.is_empty()), ("a=b,c=d", false));
     }
@@ -109,12 +141,26 @@ mod tests {
         for (index, flag) in LINE.iter().enumerate().skip(1) {
             let without =
                 LINE.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, word)| (*word).into());
-            let error = Options::parse(without).unwrap_err().to_string();
-            assert!(error.contains(flag.split('=').next().unwrap()), "{error}");
+            let exit = Options::parse(without).unwrap_err();
+            assert!(exit.stderr.contains(flag.split('=').next().unwrap()), "{exit:?}");
+            assert_eq!(exit.stderr.lines().count(), 1, "{exit:?}");
         }
-        for wrong in ["--of=client", "--port=0", "--timeout=1m", "--verbose"] {
-            let error = Options::parse(LINE.iter().map(|word| (*word).into()).chain([wrong.into()]));
-            assert!(error.is_err(), "{wrong} is taken");
+        for wrong in ["--of=client", "--port=0", "--port=65536", "--timeout=60", "--timeout=-1s", "--verbose"]
+        {
+            let line = LINE.iter().map(|word| (*word).into()).chain([wrong.into()]);
+            let exit = Options::parse(line).unwrap_err();
+            assert!(exit.stderr.contains(wrong.split('=').next().unwrap()), "{wrong}: {exit:?}");
+            assert_eq!((exit.code, exit.stdout.as_str()), (1, ""), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_help_names_every_flag() {
+        let exit = Options::parse(["check".into(), "--help".into()].into_iter()).unwrap_err();
+        let flags = LINE.iter().skip(1).chain(["--apiserver"].iter());
+        for flag in flags.map(|flag| flag.split('=').next().unwrap()) {
+            assert!(exit.stdout.contains(flag), "{flag}: {}", exit.stdout);
+        }
+        assert_eq!(exit.code, 0);
     }
 }

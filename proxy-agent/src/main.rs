@@ -13,6 +13,9 @@ use serve::signals::Signals;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if konnectivity_check::is_called(std::env::args_os().next().as_deref()) {
+        return konnectivity_check::main(std::env::args_os());
+    }
     let config = match args::parse(std::env::args_os()) {
         Ok(config) => config,
         Err(exit) => return exit.leave(),

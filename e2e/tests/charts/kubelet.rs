@@ -141,7 +141,7 @@ impl Kubelet {
         }
         let args = list(&container, "/args").iter().filter_map(Value::as_str);
         let args = args.map(|argument| rewrite(&expand(argument, &env), &mounts)).collect();
-        let recipe = Recipe { name: name.to_owned(), program: program(&container)?, args, env };
+        let recipe = Recipe { name: name.to_owned(), program: self.program(&container)?, args, env };
         let recipe = match &self.account {
             Some(folder) if pod.spec["automountServiceAccountToken"] == true => with_account(recipe, folder),
             _ => recipe,
@@ -172,6 +172,23 @@ impl Kubelet {
             self.project(source, &target)?;
         }
         Ok(target)
+    }
+
+    /// The program that the image has under the container's command.
+    fn program(&self, container: &Value) -> Result<PathBuf> {
+        match string(container, "/command/0") {
+            "/proxy-server" | "/usr/bin/proxy-server" => Program::Server.path(),
+            "/proxy-agent" | "/usr/bin/proxy-agent" => Program::Agent.path(),
+            // In the image it is a link to the program, too.
+            "/konnectivity-check" => {
+                let link = self.folder.path().join("konnectivity-check");
+                if !link.is_symlink() {
+                    std::os::unix::fs::symlink(Program::Agent.path()?, &link)?;
+                }
+                Ok(link)
+            }
+            other => bail!("the images have no {other}"),
+        }
     }
 
     fn project(&self, source: &Value, target: &Path) -> Result<()> {
@@ -268,16 +285,4 @@ fn rewrite(argument: &str, mounts: &[(String, PathBuf)]) -> String {
         }
     }
     argument.to_owned()
-}
-
-/// The program that the image has under the container's command.
-fn program(container: &Value) -> Result<PathBuf> {
-    let command = string(container, "/command/0");
-    match command {
-        "/proxy-server" | "/usr/bin/proxy-server" => Program::Server.path(),
-        "/proxy-agent" | "/usr/bin/proxy-agent" => Program::Agent.path(),
-        // It is built beside the agent.
-        "/konnectivity-check" => Ok(Program::Agent.path()?.with_file_name("konnectivity-check")),
-        other => bail!("the images have no {other}"),
-    }
 }

@@ -1,0 +1,48 @@
+//! The check from its command line to its exit status. Looks again every second until all is well or the time is up.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::{Instant, sleep};
+
+use crate::api::Api;
+use crate::check::look;
+use crate::flags::Options;
+
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Everything that the check does, on a thread and a runtime of its own: a command line, the program's name first.
+///
+/// The report goes to standard output whatever it says: it is what the check is run for.
+pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
+    let options = match Options::parse(line) {
+        Ok(options) => options,
+        Err(exit) => return exit.leave(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let looked =
+        runtime.context("cannot start the runtime").and_then(|runtime| runtime.block_on(run(&options)));
+    let (report, code) = match looked {
+        Ok(report) => (report, ExitCode::SUCCESS),
+        Err(error) => (format!("{error:#}\n"), ExitCode::FAILURE),
+    };
+    // A closed standard output is no reason to fail differently.
+    let _ = std::io::stdout().write_all(report.as_bytes());
+    code
+}
+
+async fn run(options: &Options) -> Result<String> {
+    let api = Api::new(options)?;
+    let end = Instant::now() + options.timeout;
+    loop {
+        match look(&api, options).await {
+            Err(error) if Instant::now() + PAUSE >= end => return Err(error),
+            Err(_) => sleep(PAUSE).await,
+            well => return well,
+        }
+    }
+}
