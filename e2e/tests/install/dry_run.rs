@@ -1,4 +1,7 @@
 //! Every case against the API server's own schemas: unknown and missing fields are errors, and admission has its say.
+//! Monitors, rules and certificates are judged by the definitions of the projects that they are for (`hack/crds`).
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use e2e::kube::Cluster;
@@ -7,25 +10,54 @@ use serde_json::{Value, json};
 use crate::helm::{Chart, all_cases, objects};
 use crate::pods::{pods, string};
 
-/// What needs definitions that no plain cluster has.
-const FOREIGN: [&str; 2] = ["monitoring.coreos.com/v1", "cert-manager.io/v1"];
+/// What no plain cluster knows, and how many of each all cases make at least.
+const FOREIGN: [(&str, usize); 3] = [("PodMonitor", 2), ("PrometheusRule", 2), ("Certificate", 3)];
+
+/// Teaches the cluster the definitions of what the charts only offer. It ends when they are served.
+async fn definitions(cluster: &Cluster) -> Result<()> {
+    let folder = std::env::var("CRDS").context("CRDS is not set: it is what hack/crds prints")?;
+    let kubectl = cluster.kubectl();
+    kubectl.ok(&["create", "-f", &folder]).await?;
+    kubectl.ok(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]).await?;
+    // Where the cases put monitors and rules.
+    kubectl.ok(&["create", "namespace", "monitoring"]).await?;
+    for (kind, spec) in [
+        (
+            "PodMonitor",
+            json!({ "selector": {}, "podMetricsEndpoints": [{ "port": "health", "paths": "/" }] }),
+        ),
+        ("PodMonitor", json!({ "selector": {}, "podMetricsEndpoints": [{ "interval": "half a minute" }] })),
+        ("PrometheusRule", json!({ "groups": [{ "name": "a", "rules": [{ "alert": "A" }] }] })),
+        ("Certificate", json!({ "secretName": "a", "issuerRef": { "name": "a" }, "usages": ["serving"] })),
+    ] {
+        let group = if kind == "Certificate" { "cert-manager.io/v1" } else { "monitoring.coreos.com/v1" };
+        let wrong =
+            json!({ "apiVersion": group, "kind": kind, "metadata": { "name": "wrong" }, "spec": spec });
+        ensure!(dry_run(cluster, &[wrong]).await.is_err(), "the definitions let this pass: {kind} {spec}");
+    }
+    Ok(())
+}
 
 /// Dry-runs all objects of all cases.
 pub(crate) async fn every_case(cluster: &Cluster) -> Result<()> {
-    let mut taken = 0;
+    definitions(cluster).await?;
+    let (mut taken, mut kinds) = (0, BTreeMap::<String, usize>::new());
     for (chart, case) in all_cases()? {
-        let mut items: Vec<Value> = objects(chart, &chart.case(&case), &[])?
-            .into_iter()
-            .filter(|object| !FOREIGN.contains(&string(object, "/apiVersion")))
-            .collect();
+        let mut items: Vec<Value> = objects(chart, &chart.case(&case), &[])?;
         // Pods that only stand in ConfigMaps.
         for pod in pods(&items)?.into_iter().filter(|pod| pod.owner.starts_with("pod in")) {
             items.push(pod_object("inner", "kube-system", &pod.spec));
         }
         taken += items.len();
+        for item in &items {
+            *kinds.entry(string(item, "/kind").to_owned()).or_default() += 1;
+        }
         dry_run(cluster, &items).await.with_context(|| format!("{} {case}", chart.name()))?;
     }
     ensure!(taken > 80, "only {taken} objects");
+    for (kind, least) in FOREIGN {
+        ensure!(kinds.get(kind).is_some_and(|made| *made >= least), "too few of kind {kind}: {kinds:?}");
+    }
     println!("install: kube-apiserver takes {taken} objects of all cases, strictly validated");
     Ok(())
 }
