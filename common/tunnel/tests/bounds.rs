@@ -153,6 +153,21 @@ fn dials_that_come_and_go_while_the_stream_takes_nothing_do_not_pile_up() {
 }
 
 #[test]
+fn dials_that_come_and_go_behind_many_answers_do_not_pile_up_either() {
+    let (mut link, _) = server(Limits::default(), 0);
+    for n in 1..=200 {
+        link.handle_packet(T0, Packet::Data { id: ConnectId(n), payload: 1 });
+    }
+    for _ in 0..2_000 {
+        let key = link.dial("tcp", "a:1").expect("one that has gone takes nobody's place");
+        link.abandon(T0, key);
+    }
+    let places = format!("{link:?}").matches("Dial(").count();
+    assert!(places < 300, "{places} dials that nobody wants wait to be sent");
+    assert_eq!(std::iter::from_fn(|| link.poll_transmit(1)).count(), 200, "the answers are all there");
+}
+
+#[test]
 fn a_stream_that_takes_nothing_for_ever_is_read_to_its_end() {
     let mut link: Link<Server> = Link::new(Limits { outbox: 3, ..Limits::default() });
     for n in 1..=3 {

@@ -18,14 +18,25 @@ fn own() -> Terms {
     Terms { credits: Some(Windows { ours: 1_000, theirs: 100 }), half_close: true }
 }
 
+/// A server's link with open connections 1 to `count`, and nothing to send.
+fn servers(limits: Limits, terms: Terms, count: i64) -> (Link<Server>, Vec<ConnKey>) {
+    let mut link = Link::with_terms(limits, terms);
+    let keys = (1..=count)
+        .map(|n| {
+            let key = link.dial("tcp", "a:1").expect("the link is not full");
+            assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(Packet::DialReq { .. }))));
+            link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
+            assert_eq!(link.poll_event(), Some(Event::Opened { key, id: ConnectId(n) }));
+            key
+        })
+        .collect();
+    (link, keys)
+}
+
 /// A server's link with one open connection.
 fn server(terms: Terms) -> (Link<Server>, ConnKey) {
-    let mut link = Link::with_terms(Limits::default(), terms);
-    let key = link.dial("tcp", "a:1").expect("an empty link takes dials");
-    assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(Packet::DialReq { .. }))));
-    link.handle_packet(T0, Packet::DialRsp { random: DialId(1), outcome: Ok(ONE) });
-    assert_eq!(link.poll_event(), Some(Event::Opened { key, id: ONE }));
-    (link, key)
+    let (link, keys) = servers(Limits::default(), terms, 1);
+    (link, keys[0])
 }
 
 /// An agent's link with one open connection.
@@ -72,6 +83,47 @@ fn a_receiver_grants_half_a_window_as_it_is_taken() {
     assert_eq!(link.poll_transmit(1), None, "told once");
     link.taken(key, 500);
     assert!(link.poll_transmit(1).is_some(), "and again");
+}
+
+#[test]
+fn a_window_grows_as_soon_as_little_is_queued_and_not_before() {
+    let limits = Limits { link_budget: 4_000, ..Limits::default() };
+    let (mut link, keys) = servers(limits, own(), 1);
+    let mut half_taken = |queued| {
+        link.queued(T0, keys[0], queued);
+        assert_eq!(link.handle_packet(T0, data(500)), Verdict::Deliver(keys[0]));
+        link.taken(keys[0], 500);
+        let Some(Transmit::Control(Packet::Grant { offset, .. })) = link.poll_transmit(1) else {
+            panic!("half a window was taken")
+        };
+        offset
+    };
+    for half in 1..=20 {
+        assert_eq!(half_taken(1_001), half * 500 + 1_000, "more than a quarter of the budget is in use");
+    }
+    assert_eq!(half_taken(1_000), 21 * 500 + 2_000, "it has long kept up");
+}
+
+#[test]
+fn whether_something_may_be_sent_is_told() {
+    let (mut link, key) = server(own());
+    let reasons: [fn(&mut Link<Server>, ConnKey); 3] = [
+        |link, _| {
+            link.handle_packet(T0, Packet::Data { id: ConnectId(9), payload: 1 });
+        },
+        |link, key| {
+            link.handle_packet(T0, data(500));
+            link.taken(key, 500);
+        },
+        |link, key| link.readable(key),
+    ];
+    assert!(!link.has_to_send());
+    for (n, reason) in reasons.iter().enumerate() {
+        reason(&mut link, key);
+        assert!(link.has_to_send(), "reason {n}");
+        assert!(link.poll_transmit(1).is_some());
+        assert!(!link.has_to_send(), "after reason {n}");
+    }
 }
 
 #[test]
@@ -129,6 +181,20 @@ fn an_endpoint_that_ended_waits_ten_minutes_for_its_frontend() {
 }
 
 #[test]
+fn what_waits_for_a_slow_local_end_is_a_sign_of_life() {
+    let (mut link, key) = server(own());
+    link.read(T0, key, ReadOutcome::Eof);
+    assert!(link.poll_transmit(1).is_some());
+    link.handle_packet(T0, data(10));
+    link.queued(T0, key, 576);
+    link.handle_timeout(at(10));
+    assert_eq!(link.poll_transmit(1), None, "it still takes what came");
+    link.queued(at(11), key, 0);
+    link.handle_timeout(at(20));
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
+}
+
+#[test]
 fn a_fin_is_passed_on_behind_what_came_before_it() {
     let (mut link, key) = agent(own());
     link.handle_packet(T0, data(10));
@@ -169,6 +235,8 @@ fn an_endpoint_that_breaks_after_its_end_is_an_orderly_end_for_the_frontend() {
 #[test]
 fn a_frontend_without_half_close_ends_with_its_endpoint() {
     let (mut link, key) = server(own());
+    link.cannot_half_close(T0, key);
+    assert_eq!((link.poll_event(), link.poll_transmit(1)), (None, None), "it was not told to");
     link.handle_packet(T0, Packet::Fin { id: ONE });
     assert_eq!(link.poll_event(), Some(Event::ShutDown { key }));
     link.cannot_half_close(T0, key);
@@ -194,15 +262,29 @@ fn who_has_gone_and_lacks_credit_gets_a_flushs_time() {
 }
 
 #[test]
+fn who_is_said_to_have_gone_twice_gets_no_more_time() {
+    let (mut link, key) = server(own());
+    link.leaving(T0, key);
+    link.leaving(at(9), key);
+    link.handle_timeout(at(10));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }));
+}
+
+#[test]
+fn who_takes_no_more_and_has_gone_keeps_the_minute_that_it_had() {
+    let (mut link, key) = server(own());
+    link.write_failed(T0, key, "broken pipe".into());
+    link.leaving(at(1), key);
+    link.handle_timeout(at(59));
+    assert_eq!(link.poll_event(), None);
+    link.handle_timeout(at(60));
+    let end = End::Broken(Cause::Local("broken pipe".into()));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end }));
+}
+
+#[test]
 fn where_memory_is_short_the_largest_that_stall_go_and_who_reads_stays() {
-    let mut link: Link<Server> = Link::with_terms(Limits::default(), own());
-    let mut keys = Vec::new();
-    for n in 1..=3 {
-        keys.push(link.dial("tcp", "a:1").unwrap());
-        assert!(link.poll_transmit(1).is_some());
-        link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
-        assert!(link.poll_event().is_some());
-    }
+    let (mut link, keys) = servers(Limits::default(), own(), 3);
     let megabyte = 1 << 20;
     link.queued(T0, keys[0], 2 * megabyte);
     link.queued(T0, keys[1], megabyte);
@@ -214,22 +296,54 @@ fn where_memory_is_short_the_largest_that_stall_go_and_who_reads_stays() {
     let stalled = |key| Some(Event::Ended { key, end: End::Broken(Cause::Stalled) });
     assert_eq!(link.poll_event(), stalled(keys[0]), "the largest of those that stall");
     assert_eq!(link.poll_event(), None, "which was enough");
+    link.relieve(at(3), 1, false);
+    assert_eq!(link.poll_event(), stalled(keys[1]), "asked again, the next one");
     link.relieve(at(3), megabyte, true);
     assert_eq!(link.poll_event(), stalled(keys[2]), "urgently, the largest");
 }
 
 #[test]
+fn where_memory_is_short_the_least_drain_is_enough_for_one_window() {
+    let (mut link, key) = server(own());
+    let least = Limits::default().min_drain;
+    link.queued(T0, key, 2 * least);
+    link.queued(at(1), key, least);
+    link.relieve(at(2), 1, false);
+    assert_eq!(link.poll_event(), None);
+    link.relieve(at(4), 1, false);
+    let end = End::Broken(Cause::Stalled);
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end }), "nothing in the next");
+}
+
+#[test]
+fn who_holds_nothing_stays_however_short_memory_is() {
+    let (mut link, keys) = servers(Limits::default(), own(), 2);
+    link.queued(T0, keys[0], 1_000);
+    link.relieve(T0, 1 << 20, true);
+    let end = End::Broken(Cause::Stalled);
+    assert_eq!(link.poll_event(), Some(Event::Ended { key: keys[0], end }));
+    assert_eq!(link.poll_event(), None);
+}
+
+#[test]
 fn what_local_ends_hold_themselves_counts_and_goes_where_memory_is_short() {
     let (mut link, key) = server(own());
-    link.holds_ahead(T0, key, 300_000);
+    link.holds_ahead(at(1), key, 300_000);
     assert_eq!((link.total_held(), link.total_queued()), (300_000, 0));
-    link.holds_ahead(at(1), key, 200_000);
-    link.relieve(at(1), 1, false);
+    link.holds_ahead(at(2), key, 200_000);
+    link.relieve(at(2), 1, false);
     assert_eq!(link.poll_event(), None, "not for two seconds yet");
-    assert_eq!(link.poll_timeout(), Some(at(3)), "looks again");
+    assert_eq!(link.poll_timeout(), Some(at(4)), "looks again");
     link.relieve(at(3), 1, false);
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::Stalled) }));
     assert_eq!(link.total_held(), 0);
+    link.handle_timeout(at(4));
+    link.relieve(at(4), 1, true);
+    assert_eq!(
+        link.poll_timeout(),
+        Some(at(13)),
+        "the close's: where nothing is held there is nothing to look at"
+    );
 }
 
 #[test]
