@@ -219,3 +219,20 @@ async fn an_agent_reaches_only_what_it_may() -> Result<()> {
     ensure!(error.as_ref().is_some_and(|text| text.contains("no rule allows it")), "{error:?}");
     Ok(())
 }
+
+/// By default, and however they are written. Nothing leaves this machine: they are refused before a connect.
+#[tokio::test]
+async fn the_metadata_services_of_clouds_are_out_of_reach() -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        // What an operator allows in general does not let them in.
+        let pair = Setup::new(mode, Front::Unix).agent_arg("--allow-destinations=*").start().await?;
+        for target in ["169.254.169.254:80", "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80"] {
+            let Err(error) = pair.frontend().dial(target).await else {
+                anyhow::bail!("{target} was reached")
+            };
+            ensure!(error.text().contains("cloud metadata"), "{target}: {error}");
+        }
+        works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    }
+    Ok(())
+}

@@ -12,11 +12,11 @@ mod closes;
 mod dial_errors;
 mod documents;
 mod drain_shutdown;
+mod flags;
 mod gauges;
 mod half_close;
 mod http_endpoints;
 mod identity;
-
 mod isolation;
 mod leases;
 mod losses;

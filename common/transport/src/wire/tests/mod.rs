@@ -2,6 +2,7 @@
 
 mod buffered;
 mod connection;
+mod floods;
 mod framing;
 mod interop;
 mod keepalive;

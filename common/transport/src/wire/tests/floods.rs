@@ -1,0 +1,271 @@
+//! Raw HTTP/2: what is announced to peers, and what those get who abuse it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::time::timeout;
+
+use super::{data, dial, serve, soon};
+use crate::wire::{Code, ServerSettings, Wire};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// Types of frames.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+
+const END_HEADERS: u8 = 4;
+
+// Error codes.
+const REFUSED_STREAM: u32 = 7;
+const CANCEL: u32 = 8;
+const ENHANCE_YOUR_CALM: u32 = 11;
+
+/// POST, http, /, an authority of one letter, content-type application/grpc.
+const REQUEST: &[u8] = b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc";
+
+/// One frame as HTTP/2 has it: length, type, flags, stream, payload.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A preface with these settings, and then these frames.
+fn hello(settings: &[(u16, u32)], frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    let settings: Vec<u8> = settings
+        .iter()
+        .flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
+        .collect();
+    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat();
+    bytes.extend(frames.into_iter().flatten());
+    bytes
+}
+
+/// Streams of a client, in order.
+fn streams(count: usize) -> impl Iterator<Item = u32> {
+    (1..).step_by(2).take(count)
+}
+
+/// The whole frames of what was sent: type, stream, payload.
+fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
+    let mut all = Vec::new();
+    while let [a, b, c, kind, _, s0, s1, s2, s3, rest @ ..] = bytes {
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        let Some((payload, next)) = rest.split_at_checked(length) else { break };
+        all.push((*kind, u32::from_be_bytes([*s0, *s1, *s2, *s3]), payload));
+        bytes = next;
+    }
+    all
+}
+
+/// The error code of the GOAWAY among them.
+fn goaway(bytes: &[u8]) -> Option<u32> {
+    let frame = frames(bytes).into_iter().find(|(kind, _, _)| *kind == GOAWAY)?;
+    Some(u32::from_be_bytes(frame.2[4..8].try_into().unwrap()))
+}
+
+/// Reads until the peer ends the connection, or has nothing more to say.
+async fn all_of(io: &mut DuplexStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Ok(Ok(1..)) = timeout(Duration::from_secs(1), io.read_buf(&mut bytes)).await {}
+    bytes
+}
+
+/// What a listener answers to all of this.
+async fn answer(settings: ServerSettings, flood: Vec<u8>) -> Vec<u8> {
+    let (near, far) = duplex(1 << 20);
+    // Requests are kept, as by somebody who is slow to answer them.
+    let _served = serve(far, settings);
+    let (mut reading, mut writing) = tokio::io::split(near);
+    let flooding = tokio::spawn(async move {
+        // An error means that the listener has had enough.
+        let _ = writing.write_all(&flood).await;
+        writing
+    });
+    let mut bytes = Vec::new();
+    while let Ok(Ok(1..)) = timeout(Duration::from_secs(1), reading.read_buf(&mut bytes)).await {}
+    drop(soon(flooding).await.unwrap());
+    bytes
+}
+
+fn listeners() -> [ServerSettings; 2] {
+    [ServerSettings::for_agents(), ServerSettings::for_frontends()]
+}
+
+/// The SETTINGS that a peer begins with, and the connection's window.
+fn announced(bytes: &[u8]) -> (BTreeMap<u16, u32>, u32) {
+    let (mut settings, mut window) = (BTreeMap::new(), 65_535);
+    for (kind, stream, payload) in frames(bytes) {
+        match (kind, stream) {
+            (SETTINGS, 0) => settings.extend(payload.chunks_exact(6).map(|pair| {
+                let id = u16::from_be_bytes(pair[..2].try_into().unwrap());
+                (id, u32::from_be_bytes(pair[2..].try_into().unwrap()))
+            })),
+            (WINDOW_UPDATE, 0) => window += u32::from_be_bytes(payload.try_into().unwrap()),
+            _ => {}
+        }
+    }
+    (settings, window)
+}
+
+/// The figures are DESIGN's: streams, the stream's window, the largest frame, the largest header list.
+#[tokio::test(start_paused = true)]
+async fn limits_and_windows_are_announced() {
+    let largest = (1 << 31) - 1;
+    let expected = [
+        ([(3, 8), (4, 1 << 20), (5, 128 << 10), (6, 64 << 10)], 64 << 20),
+        ([(3, 10_000), (4, 256 << 10), (5, 16 << 10), (6, 256 << 10)], largest),
+    ];
+    for (settings, (pairs, window)) in listeners().into_iter().zip(expected) {
+        let bytes = answer(settings, hello(&[], [])).await;
+        assert_eq!(announced(&bytes), (pairs.into(), window));
+    }
+    let (near, mut far) = duplex(1 << 20);
+    tokio::spawn(dial(near, HeaderMap::new()));
+    let bytes = all_of(&mut far).await;
+    let pairs = [(2, 0), (4, 1 << 20), (5, 128 << 10), (6, 64 << 10)];
+    assert_eq!(announced(bytes.strip_prefix(PREFACE).unwrap()), (pairs.into(), 64 << 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_above_the_limit_are_refused() {
+    for settings in listeners() {
+        let most = settings.max_concurrent_streams as usize;
+        let flood = streams(most + 1).map(|stream| frame(HEADERS, END_HEADERS, stream, REQUEST));
+        let bytes = answer(settings, hello(&[], flood)).await;
+        let resets: Vec<_> =
+            frames(&bytes).into_iter().filter(|(kind, _, _)| matches!(*kind, RST_STREAM | GOAWAY)).collect();
+        let last = 2 * u32::try_from(most).unwrap() + 1;
+        assert_eq!(resets, [(RST_STREAM, last, &REFUSED_STREAM.to_be_bytes()[..])]);
+    }
+}
+
+/// Between own peers a DATA and its head are one frame.
+#[tokio::test(start_paused = true)]
+async fn sixty_four_kibibytes_are_one_frame() {
+    let (mut near, far) = duplex(1 << 20);
+    let mut served = serve(far, ServerSettings::for_agents());
+    let open = frame(HEADERS, END_HEADERS, 1, REQUEST);
+    near.write_all(&hello(&[(4, 1 << 20), (5, 128 << 10)], [open])).await.unwrap();
+    near.write_all(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes())).await.unwrap();
+    let mut stream = served.accept().await;
+    assert!(super::ready(&mut stream).await.unwrap() >= 64 << 10);
+    stream.send(data(vec![7; 64 << 10])).unwrap();
+    let bytes = all_of(&mut near).await;
+    let lengths: Vec<_> =
+        frames(&bytes).iter().filter(|(kind, _, _)| *kind == DATA).map(|(_, _, data)| data.len()).collect();
+    assert!(matches!(lengths[..], [length] if length > 64 << 10), "{lengths:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_streams_that_are_reset_at_once_ends_the_connection() {
+    for settings in listeners() {
+        let flood = streams(10_000).flat_map(|stream| {
+            let cancel = frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes());
+            [frame(HEADERS, END_HEADERS, stream, REQUEST), cancel]
+        });
+        assert_eq!(goaway(&answer(settings, hello(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
+    }
+}
+
+/// "MadeYouReset": the peer breaks a rule on each of its streams, so that it is we who reset them.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_streams_that_we_must_reset_ends_the_connection() {
+    for settings in listeners() {
+        let limit = settings.max_local_error_resets;
+        // Shared connections live long, and the count never falls: half of it is no reason to end one.
+        for (count, end) in [(limit / 2, None), (limit + 10, Some(ENHANCE_YOUR_CALM))] {
+            let flood = streams(count).flat_map(|stream| {
+                // More than a window may be.
+                let overflow = frame(WINDOW_UPDATE, 0, stream, &i32::MAX.to_be_bytes());
+                [frame(HEADERS, END_HEADERS, stream, REQUEST), overflow]
+            });
+            assert_eq!(goaway(&answer(settings.clone(), hello(&[], flood)).await), end, "{count}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_continuations_ends_the_connection() {
+    for settings in listeners() {
+        // A field's value that never ends.
+        let begin = [REQUEST, b"\x00\x01x\x7f\xff\xff\xff\x07"].concat();
+        let flood = std::iter::repeat_n(frame(CONTINUATION, 0, 1, b"aaaaaaaa"), 20_000);
+        let flood = std::iter::once(frame(HEADERS, 0, 1, &begin)).chain(flood);
+        assert_eq!(goaway(&answer(settings, hello(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_empty_data_ends_the_connection() {
+    for settings in listeners() {
+        let flood = std::iter::repeat_n(frame(DATA, 0, 1, &[]), 200);
+        let flood = std::iter::once(frame(HEADERS, END_HEADERS, 1, REQUEST)).chain(flood);
+        assert_eq!(goaway(&answer(settings, hello(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
+    }
+}
+
+/// Whoever does not read the answers to its pings and settings is not read any more: nothing piles up.
+#[tokio::test(start_paused = true)]
+async fn a_flood_whose_answers_are_not_read_is_not_read_either() {
+    for settings in listeners() {
+        for flood in [frame(PING, 0, 0, &[1; 8]), frame(SETTINGS, 0, 0, &[])] {
+            let (mut near, far) = duplex(64 << 10);
+            let _served = serve(far, settings.clone());
+            near.write_all(&hello(&[], [])).await.unwrap();
+            let block = flood.repeat(1_000);
+            let mut taken = 0;
+            while timeout(Duration::from_secs(5), near.write_all(&block)).await.is_ok_and(|sent| sent.is_ok())
+            {
+                taken += block.len();
+                assert!(taken < 2 << 20, "{taken} bytes were read, and their answers kept");
+            }
+        }
+    }
+}
+
+fn metadata(length: usize) -> HeaderMap {
+    let mut metadata = HeaderMap::new();
+    for number in 0..length / 10_000 {
+        let name = HeaderName::try_from(format!("x-{number}")).unwrap();
+        metadata.append(name, HeaderValue::from_bytes(&[b'a'; 9_900]).unwrap());
+    }
+    metadata
+}
+
+#[tokio::test(start_paused = true)]
+async fn header_lists_are_limited() {
+    let (agents, frontends) = (ServerSettings::for_agents, ServerSettings::for_frontends);
+    let rows = [(agents(), 60_000, true), (agents(), 70_000, false), (frontends(), 250_000, true)];
+    for (settings, length, fits) in rows.into_iter().chain([(frontends(), 270_000, false)]) {
+        let (near, far) = duplex(1 << 20);
+        let mut served = serve(far, settings);
+        let dialling = dial(near, metadata(length));
+        if fits {
+            let (client, server) = tokio::join!(dialling, served.accept());
+            client.unwrap();
+            drop(server);
+        } else {
+            // At once, and before anybody has seen it.
+            assert_ne!(dialling.await.unwrap_err().code, Code::DeadlineExceeded, "{length}");
+            assert!(served.requests.try_recv().is_err(), "{length}");
+        }
+    }
+    // A server's answer to its agent.
+    for (length, fits) in [(60_000, true), (70_000, false)] {
+        let (near, far) = duplex(1 << 20);
+        let mut served = serve(far, agents());
+        let accepting = async { soon(served.requests.recv()).await.unwrap().accept(metadata(length)) };
+        let (client, server) = tokio::join!(dial(near, HeaderMap::new()), accepting);
+        assert_eq!(client.is_ok(), fits, "{length}");
+        drop(server);
+    }
+}

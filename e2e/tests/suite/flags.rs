@@ -1,0 +1,258 @@
+//! What flags do, of those whose effect no other theme shows: that the programs pass them on to where they count.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::works;
+use e2e::frontend::{Io, Mode, Place, tls_over, tls_socket};
+use e2e::pair::{Front, Pair, Setup};
+use e2e::payload::Payload;
+use e2e::pki::Identity;
+use e2e::wait::{DEADLINE, until, within};
+use fake_apiserver::FakeApi;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, SupportedCipherSuite};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A client that speaks one cipher suite.
+fn client(ca: &std::path::Path, who: &Identity, suite: SupportedCipherSuite) -> Result<Arc<ClientConfig>> {
+    let provider = CryptoProvider { cipher_suites: vec![suite], ..default_provider() };
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca)?)?;
+    let mut config = ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            vec![CertificateDer::from_pem_file(&who.cert)?],
+            PrivateKeyDer::from_pem_file(&who.key)?,
+        )?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config.into())
+}
+
+#[tokio::test]
+async fn versions_and_suites_of_tls_hold_on_both_ports() -> Result<()> {
+    let new = cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let [short, long] = [
+        cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    ];
+    let rows = [
+        ("--tls-min-version=VersionTLS13", [(new, true), (short, false), (long, false)]),
+        (
+            "--cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            [(new, true), (short, false), (long, true)],
+        ),
+    ];
+    for (flag, clients) in rows {
+        let pair = Setup::new(Mode::Grpc, Front::Tls).server_arg(flag).start().await?;
+        let Place::Tls(front) = pair.frontend().place else { bail!("a TLS frontend") };
+        let pki = &pair.pki;
+        for (suite, fits) in clients {
+            let sides = [
+                (front, &pki.front_ca, &pki.front_client),
+                (pair.server().agent_address(), &pki.cluster_ca, &pki.agent),
+            ];
+            for (address, ca, who) in sides {
+                let stream = TcpStream::connect(address).await?;
+                let shaken = tls_over(stream, client(ca, who, suite)?).await;
+                assert_eq!(shaken.is_ok(), fits, "{flag}: {suite:?} at {address}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether something listens there.
+async fn listens(ip: Ipv4Addr, port: u16) -> bool {
+    TcpStream::connect(SocketAddr::from((ip, port))).await.is_ok()
+}
+
+#[tokio::test]
+async fn listeners_are_bound_to_their_addresses_alone() -> Result<()> {
+    let (home, other) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 3));
+    let pair = Setup::new(Mode::Grpc, Front::Tls)
+        .server_arg(format!("--admin-bind-address={other}"))
+        .agent_arg(format!("--admin-bind-address={other}"))
+        .start()
+        .await?;
+    let Place::Tls(front) = pair.frontend().place else { bail!("a TLS frontend") };
+    let (server, agent) = (pair.server(), pair.agent());
+    for (name, port, at) in [
+        ("--server-bind-address", front.port(), home),
+        ("--agent-bind-address", server.agent_port(), home),
+        ("--health-bind-address", server.health.port(), home),
+        ("--health-server-host", agent.health.port(), home),
+        ("the server's --admin-bind-address", server.admin.port(), other),
+        ("the agent's --admin-bind-address", agent.admin.port(), other),
+    ] {
+        for ip in [home, other] {
+            assert_eq!(listens(ip, port).await, ip == at, "{name}: {ip}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn logs_go_to_their_file_alone() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name);
+    let args = |name: &str| {
+        let file = format!("--log-file={}", path(name).display());
+        ["--logtostderr=false".to_owned(), "--alsologtostderr=false".to_owned(), file]
+    };
+    let setup = args("server").into_iter().fold(Setup::grpc(), Setup::server_arg);
+    let pair = args("agent").into_iter().fold(setup, Setup::agent_arg).start().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    for (name, process, text) in [
+        ("server", &pair.server().process, "Proxy server is running"),
+        ("agent", &pair.agent().process, "server_id"),
+    ] {
+        until("the log's file", DEADLINE, || async {
+            std::fs::read_to_string(path(name)).ok()?.contains(text).then_some(())
+        })
+        .await
+        .with_context(|| format!("{name}: {:?}", std::fs::read_to_string(path(name))))?;
+        ensure!(!process.said(text), "{name}: on standard error as well");
+    }
+    Ok(())
+}
+
+/// Waits until one of two programs has reset a stalled connection; yields the most that waited meanwhile, in bytes.
+async fn most_queued(pair: &Pair) -> Result<[f64; 2]> {
+    let mut most = [0.0_f64; 2];
+    loop {
+        let scrapes = [pair.server().metrics().await?, pair.agent().metrics().await?];
+        let mut resets = 0.0;
+        for ((scrape, prefix), most) in
+            scrapes.iter().zip([e2e::metrics::SERVER, e2e::metrics::AGENT]).zip(&mut most)
+        {
+            *most = most.max(scrape.value(&format!("{prefix}queued_bytes"), &[]));
+            resets += scrape.value(&format!("{prefix}connection_resets_total"), &[("reason", "stalled")]);
+        }
+        if resets > 0.0 {
+            return Ok(most);
+        }
+    }
+}
+
+/// Of a connection's queue, in the server and in the agent, where no flow control keeps it short.
+#[tokio::test]
+async fn a_connections_memory_has_a_limit_of_its_own() -> Result<()> {
+    let limit = "--connection-memory-limit=1Mi";
+    let pair = Setup::http_connect()
+        .server_arg("--connection-flow-control=false")
+        .server_arg(limit)
+        .agent_arg(limit)
+        .start()
+        .await?;
+    let source = Endpoint::source(Payload::new(7, 64 << 20)).await?;
+    let reader = pair.frontend().dial(&source.target()).await?;
+    let [server, _] = within("the reader's reset", most_queued(&pair)).await??;
+    drop(reader);
+    let endpoint = Endpoint::stalled().await?;
+    let mut writer = pair.frontend().dial(&endpoint.target()).await?;
+    let writing = tokio::spawn(async move {
+        let block = vec![0; 64 << 10];
+        while writer.write_all(&block).await.is_ok() {}
+    });
+    let resets = [("reason", "stalled")];
+    let reset = pair.agent().wait_metric("connection_resets_total", &resets, 1.0);
+    let mut agent = 0.0_f64;
+    let mut reset = std::pin::pin!(reset);
+    while tokio::time::timeout(Duration::from_millis(20), &mut reset).await.is_err() {
+        agent = agent.max(pair.agent().metric("queued_bytes", &[]).await?);
+    }
+    writing.abort();
+    // Above a half, so that something was seen; below the default of 8 MiB by far.
+    for most in [server, agent] {
+        ensure!((524_288.0..2_097_152.0).contains(&most), "{server} and {agent} bytes waited");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn leases_have_their_namespace_and_label() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    let spec = |holder: &str| json!({ "holderIdentity": holder, "leaseDurationSeconds": 3_600, "renewTime": "2200-01-01T00:00:00.000000Z" });
+    // One more that counts, and three that do not.
+    for (namespace, name, labels) in [
+        ("elsewhere", "ours", json!({ "tunnel": "blue" })),
+        ("elsewhere", "green", json!({ "tunnel": "green" })),
+        ("elsewhere", "default", json!({ "k8s-app": "konnectivity-server" })),
+        ("kube-system", "default", json!({ "tunnel": "blue" })),
+    ] {
+        api.put_lease(namespace, name, labels, spec(name));
+    }
+    let kubeconfig = format!("--kubeconfig={}", api.kubeconfig(folder.path(), "{token: canary}")?.display());
+    let pair = ["--enable-lease-controller", "--lease-namespace=elsewhere", "--lease-label=tunnel=blue"]
+        .into_iter()
+        .fold(Setup::grpc(), Setup::server_arg)
+        .agent_arg("--count-server-leases")
+        .agent_arg("--lease-namespace=elsewhere")
+        .agent_arg("--lease-label-selector=tunnel=blue")
+        .server_arg(&kubeconfig)
+        .agent_arg(&kubeconfig)
+        .start()
+        .await?;
+    let name = "konnectivity-proxy-server-server-0";
+    let lease = until("the server's lease", DEADLINE, || async { api.lease("elsewhere", name) }).await?;
+    assert_eq!(lease["metadata"]["labels"], json!({ "tunnel": "blue" }));
+    pair.agent().wait_metric("known_server_count", &[], 2.0).await?;
+    ensure!(api.lease("kube-system", name).is_none(), "a lease in the default namespace");
+    Ok(())
+}
+
+/// Opens one stream by hand and waits for a PING.
+async fn pinged(mut socket: Box<dyn Io>, path: &str) -> Result<()> {
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+    // POST, http, the path, an authority, application/grpc, and who the agent is.
+    let block = [
+        b"\x83\x86\x04".to_vec(),
+        text(path),
+        b"\x41\x01a\x0f\x10".to_vec(),
+        text("application/grpc"),
+        b"\x00".to_vec(),
+        text("agentid"),
+        text("by-hand"),
+    ];
+    let hello =
+        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frame(1, 4, 1, &block.concat())];
+    socket.write_all(&hello.concat()).await?;
+    loop {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).await.context("the server hung up")?;
+        let [a, b, c, kind, flags, ..] = head;
+        socket.read_exact(&mut vec![0; u32::from_be_bytes([0, a, b, c]) as usize]).await?;
+        match (kind, flags & 1) {
+            (6, 0) => return Ok(()),
+            (7, _) => bail!("GOAWAY"),
+            _ => {}
+        }
+    }
+}
+
+/// By default nobody is pinged within an hour.
+#[tokio::test]
+async fn both_keepalives_ping_as_often_as_they_say() -> Result<()> {
+    let pair = Setup::grpc()
+        .agents(0)
+        .server_arg("--keepalive-time=1s")
+        .server_arg("--frontend-keepalive-time=1s")
+        .start()
+        .await?;
+    within("a ping to a frontend", pinged(pair.frontend().socket().await?, "/ProxyService/Proxy")).await??;
+    let agent = tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?;
+    within("a ping to an agent", pinged(Box::new(agent), "/AgentService/Connect")).await?
+}
