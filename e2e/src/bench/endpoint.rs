@@ -7,7 +7,7 @@ use anyhow::Result;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// The size of one read or write.
 pub(super) const PIECE: usize = 256 * 1024;
@@ -103,9 +103,12 @@ impl CommandEndpoint {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let task = tokio::spawn(async move {
+            // They end with the endpoint: what the held ones have not read would press on whoever is measured next.
+            let mut serving = JoinSet::new();
             while let Ok((conn, _)) = listener.accept().await {
                 let _ = conn.set_nodelay(true);
-                tokio::spawn(serve(conn));
+                serving.spawn(serve(conn));
+                while serving.try_join_next().is_some() {}
             }
         });
         Ok(Self { address, task: task.abort_handle() })
