@@ -5,11 +5,11 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
-use e2e::frontend::{Mode, Place};
+use e2e::frontend::{Mode, Place, tls_socket};
 use e2e::pair::{Front, Setup};
 use e2e::pki::Pki;
 use e2e::wait::within;
-use e2e::wild::{AgentMeta, WildAgent};
+use e2e::wild::{AgentMeta, PacketStream, WildAgent, channel, dial_req};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -51,7 +51,7 @@ async fn a_stale_socket_file_is_kept_when_told_so() -> Result<()> {
 
 /// Whether a TLS client without any certificate of that side gets a single byte of an answer.
 async fn let_in(address: std::net::SocketAddr, pki: &Pki) -> Result<bool> {
-    let Ok(mut socket) = e2e::frontend::tls_socket(address, pki.frontend_client(&["h2"])?).await else {
+    let Ok(mut socket) = tls_socket(address, pki.frontend_client(&["h2"])?).await else {
         return Ok(false);
     };
     // With TLS 1.3 the refusal comes behind the client's handshake.
@@ -135,5 +135,20 @@ async fn the_agents_proxy_variables_are_honoured_but_never_for_loopback() -> Res
     let mut line = vec![0; wanted.len()];
     within("the agent's request", asked.read_exact(&mut line)).await??;
     assert_eq!(String::from_utf8_lossy(&line), wanted);
+    Ok(())
+}
+
+/// The agent port is no frontend: what is a client's there is unknown here, and dials nothing.
+#[tokio::test]
+async fn an_agent_cannot_dial() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let socket = tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?;
+    let mut stream = PacketStream::proxy(channel(Box::new(socket)).await?);
+    // Refused before it is read, perhaps.
+    let _ = stream.send(dial_req(1, &endpoint.target())).await;
+    let (packets, status) = stream.end("a refusal").await?;
+    ensure!(packets.is_empty(), "{packets:?}");
+    assert_eq!(status.map(|status| status.code()), Some(tonic::Code::Unimplemented));
     Ok(())
 }

@@ -177,3 +177,16 @@ async fn rules_hold_for_every_address_of_a_name() {
     let text = refused(&with(&["*"], &[]), "tcp", &format!(":{port}")).await;
     assert!(text.contains("(--deny-destinations)"), "{text}");
 }
+
+/// Those behind the first as well: one that fails leads to no address that is denied.
+#[tokio::test]
+async fn no_failure_leads_to_an_address_that_is_denied() {
+    let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut dialer = dialer([("mixed", vec!["127.0.0.1", "127.0.0.2"])]);
+    dialer.dial("tcp", &format!("mixed:{port}")).await.unwrap();
+    let deny = crate::endpoint::DestinationRule::parse("127.0.0.2").unwrap();
+    dialer.policy = DestinationPolicy::default().with_rules(vec![deny], Vec::new());
+    let text = refused(&dialer, "tcp", &format!("mixed:{port}")).await;
+    assert_eq!(text, format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
+}
