@@ -8,11 +8,15 @@
 //!
 //! Never decides what is spoken: the flag did.
 
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::HeaderMap;
+use parking_lot::Mutex;
 use serve::logs::Peer;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -180,9 +184,8 @@ async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
     peer: &Arc<str>,
     stop: CancellationToken,
 ) {
-    let mut dials = JoinSet::new();
+    let dials = Mutex::new(JoinSet::new());
     let on_stream = |request: Request| {
-        while dials.try_join_next().is_some() {}
         if request.path != PROXY_PATH {
             tracing::debug!(%peer, path = %Peer(&request.path), "unknown gRPC method");
             return request.refuse(Code::Unimplemented, "unknown service or method");
@@ -193,15 +196,26 @@ async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
         match request.accept(HeaderMap::new()) {
             Ok(stream) => {
                 let (frontend, peer) = (frontend.clone(), Arc::clone(peer));
-                dials.spawn(async move { frontend.serve(stream, peer).await });
+                dials.lock().spawn(async move { frontend.serve(stream, peer).await });
             }
             Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
         }
     };
-    match serve_connection_until(io, settings, on_stream, stop.cancelled()).await {
+    let served = {
+        let mut serving = pin!(serve_connection_until(io, settings, on_stream, stop.cancelled()));
+        poll_fn(|cx| {
+            let served = serving.as_mut().poll(cx);
+            // Most connections have one stream, for hours. A task that is over keeps its memory until it is joined.
+            while let Poll::Ready(Some(_)) = dials.lock().poll_join_next(cx) {}
+            served
+        })
+        .await
+    };
+    match served {
         Ok(()) => tracing::debug!(%peer, "frontend connection ended"),
         Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
     }
     // Streams of a connection that is gone end by themselves, each within the moment of noticing.
+    let mut dials = dials.into_inner();
     while dials.join_next().await.is_some() {}
 }

@@ -37,8 +37,8 @@ impl Buffering {
     pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10, ahead: 64 << 10 };
 }
 
-/// How much of the buffer an idle connection keeps, in bytes.
-const KEEP: usize = 1 << 10;
+/// A turn that writes no more than this, in bytes, is a quiet one: its buffer is as small, and is not kept.
+const QUIET: usize = 1 << 10;
 
 /// What h2 owns. The lock is never contended: h2 and the driver run in one task.
 #[derive(Debug)]
@@ -80,6 +80,12 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
         self.0.lock().poll_flush(cx)
     }
 
+    /// The memory that is kept for writes to come, in bytes.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.0.lock().gathered.capacity()
+    }
+
     /// Bytes read from the transport so far.
     pub(super) fn bytes_read(&self) -> u64 {
         self.0.lock().read
@@ -95,7 +101,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         self.dirty = false;
         // A connection that just sent much is likely to go on: only a quiet turn gives the memory back.
-        if self.peak <= KEEP && self.gathered.capacity() > KEEP {
+        if self.peak <= QUIET {
             self.gathered = Vec::new();
         }
         self.peak = 0;
@@ -117,7 +123,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     }
 
     fn gather(&mut self, slices: &[IoSlice<'_>], count: usize) -> usize {
-        let room = if self.gathered.len() + count <= KEEP { KEEP } else { self.buffering.gather };
+        let room = if self.gathered.len() + count <= QUIET { QUIET } else { self.buffering.gather };
         if self.gathered.capacity() < room {
             self.gathered.reserve_exact(room - self.gathered.len());
         }

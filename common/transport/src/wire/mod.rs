@@ -10,6 +10,7 @@ mod frame;
 mod keepalive;
 mod packet;
 mod protobuf;
+mod request;
 mod server;
 mod settings;
 mod status;
@@ -28,7 +29,8 @@ pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;
 pub use keepalive::{Keepalive, Pulse};
 pub use packet::decode;
-pub use server::{ConnectionError, Request, serve_connection, serve_connection_until};
+pub use request::Request;
+pub use server::{ConnectionError, serve_connection, serve_connection_until};
 pub use settings::{ClientSettings, Farewell, ServerSettings};
 pub use stream::WireStream;
 

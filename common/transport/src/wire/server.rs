@@ -10,17 +10,14 @@ use std::task::{Context, Poll, ready};
 
 use h2::RecvStream;
 use h2::server::{Connection, SendResponse};
-use http::header::{CONTENT_TYPE, HeaderMap};
-use http::{Method, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
 use super::buffered::{Buffered, Flusher, buffered};
 use super::keepalive::{Dead, Pinger, Pulse};
+use super::request::Request;
 use super::settings::{Farewell, ServerSettings};
-use super::status::{self, GRPC};
-use super::stream::{Side, WireStream};
-use super::{Code, OutFrame, WireError};
+use super::{Code, OutFrame};
 
 /// Why a connection ended otherwise than by its peer's orderly goodbye.
 #[derive(Debug, thiserror::Error)]
@@ -37,48 +34,6 @@ pub enum ConnectionError {
     /// No stream was opened in time.
     #[error("no stream was opened in time")]
     NoStream,
-}
-
-/// A new stream, to be accepted or refused. Dropped unanswered, it is reset.
-pub struct Request {
-    /// The path, like `/AgentService/Connect`: to be matched exactly.
-    pub path: String,
-    /// The request's headers.
-    pub metadata: HeaderMap,
-    /// The keepalive of the connection that the stream is on.
-    pub pulse: Arc<Pulse>,
-    respond: SendResponse<OutFrame>,
-    body: RecvStream,
-    window: u32,
-}
-
-impl Request {
-    /// Accepts: the response headers go out at once, with `metadata` among them.
-    pub fn accept(mut self, metadata: HeaderMap) -> Result<WireStream, WireError> {
-        let encoded = status::is_encoded(&self.metadata);
-        let mut response = Response::new(());
-        *response.headers_mut() = metadata;
-        response.headers_mut().insert(CONTENT_TYPE, GRPC);
-        let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
-        Ok(WireStream::new(Some((send, self.body)), Side::Server, encoded, self.window))
-    }
-
-    /// Refuses with a status, in one HEADERS frame.
-    pub fn refuse(self, code: Code, message: &str) {
-        self.answer(StatusCode::OK, code, message);
-    }
-
-    fn answer(mut self, http: StatusCode, code: Code, message: &str) {
-        // An error means that the client is gone already.
-        let _gone = self.respond.send_response(status::trailers_only(http, code, message), true);
-    }
-}
-
-impl std::fmt::Debug for Request {
-    /// Without the metadata: it may carry a token.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request").field("path", &self.path).finish_non_exhaustive()
-    }
 }
 
 /// Serves a connection until its peer ends it or it fails. `on_stream` gets each new stream; it must not block.
@@ -106,25 +61,11 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
     F: FnMut(Request),
 {
-    let (io, flusher) = buffered(io, settings.buffering);
-    let mut first_stream = settings.first_stream_timeout.map(|limit| Box::pin(sleep(limit)));
     let mut shutdown = pin!(shutdown);
-    let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
-    let connection = poll_fn(|cx| {
-        if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
-            return Poll::Ready(connection.map(Some).map_err(ConnectionError::from));
-        }
-        if shutdown.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Ok(None));
-        }
-        poll_turn_end(cx, &flusher, &mut first_stream)
-    });
-    let Some(mut connection) = connection.await? else { return Ok(()) };
-    let pulse = Pulse::new(settings.keepalive);
-    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
-    let (farewell, window) = (settings.farewell, settings.initial_stream_window);
-    let leaving = Leaving::No;
-    let mut serving = Serving { connection, flusher, pinger, pulse, first_stream, farewell, leaving, window };
+    // In a box: what a handshake needs would otherwise be kept as long as the connection, three times its size.
+    let Some(mut serving) = Box::pin(handshake(io, settings, shutdown.as_mut())).await? else {
+        return Ok(());
+    };
     let mut shutdown = Some(shutdown);
     poll_fn(|cx| {
         if let Some(over) = &mut shutdown
@@ -136,6 +77,39 @@ where
         serving.poll(cx, &mut on_stream)
     })
     .await
+}
+
+/// `None` if `shutdown` completes first.
+async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
+    io: IO,
+    settings: &ServerSettings,
+    mut shutdown: Pin<&mut impl Future<Output = ()>>,
+) -> Result<Option<Serving<IO>>, ConnectionError> {
+    let (io, flusher) = buffered(io, settings.buffering);
+    let mut first_stream = settings.first_stream_timeout.map(|limit| Box::pin(sleep(limit)));
+    let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
+    let connection = poll_fn(|cx| {
+        if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
+            return Poll::Ready(connection.map(Some).map_err(ConnectionError::from));
+        }
+        if shutdown.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(None));
+        }
+        poll_turn_end(cx, &flusher, &mut first_stream)
+    });
+    let Some(mut connection) = connection.await? else { return Ok(None) };
+    let pulse = Pulse::new(settings.keepalive);
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
+    Ok(Some(Serving {
+        connection,
+        flusher,
+        pinger,
+        pulse,
+        first_stream,
+        farewell: settings.farewell,
+        leaving: Leaving::No,
+        window: settings.initial_stream_window,
+    }))
 }
 
 /// Flushes what the turn has written, and looks whether the first stream is overdue.
@@ -230,19 +204,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         respond: SendResponse<OutFrame>,
         on_stream: &mut impl FnMut(Request),
     ) {
-        let (head, body) = request.into_parts();
-        let path = head.uri.path().to_owned();
-        let pulse = Arc::clone(&self.pulse);
-        let request = Request { path, metadata: head.headers, pulse, respond, body, window: self.window };
-        if head.method != Method::POST {
-            request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
-        } else if !status::is_grpc(&request.metadata) {
-            let text = "the content-type is not application/grpc";
-            request.answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text);
-        } else if self.leaving != Leaving::No {
-            request.refuse(Code::Unavailable, "the server is shutting down");
-        } else {
+        let Some(request) = Request::admit(request, respond, &self.pulse, self.window) else { return };
+        if self.leaving == Leaving::No {
             on_stream(request);
+        } else {
+            request.refuse(Code::Unavailable, "the server is shutting down");
         }
     }
 }

@@ -205,6 +205,19 @@ fn a_transport_that_blocks_blocks_h2_within_the_buffer() {
 }
 
 #[test]
+fn memory_is_kept_from_one_busy_turn_to_the_next_and_by_no_idle_connection() {
+    let mut driver = Driver::new(&[]);
+    let mut turn = |size: usize| {
+        assert_eq!(driver.write(&[IoSlice::new(&vec![1; size])]), Poll::Ready(size));
+        assert_eq!(driver.turn_ends(), Poll::Ready(()));
+        driver.flusher.kept()
+    };
+    assert_eq!(turn(100), 0);
+    assert!(turn(10_000) >= 10_000, "who sent much is likely to go on");
+    assert_eq!(turn(100), 0);
+}
+
+#[test]
 fn shutdown_flushes_first() {
     let mut driver = Driver::new(&[Say::Take(3), Say::Block]);
     assert_eq!(driver.write(&[IoSlice::new(b"goodbye")]), Poll::Ready(7));

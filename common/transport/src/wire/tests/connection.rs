@@ -13,7 +13,8 @@ use tunnel::Packet;
 
 use super::{data, dial, next, packet, serve, soon};
 use crate::wire::{
-    ClientSettings, Code, ConnectionError, ServerSettings, Wire, WireError, connect, serve_connection_until,
+    ClientSettings, Code, ConnectionError, ServerSettings, Wire, WireError, connect, serve_connection,
+    serve_connection_until,
 };
 
 fn request(method: Method, content_type: &'static str) -> Request<()> {
@@ -246,4 +247,12 @@ async fn a_shutdown_before_the_preface_ends_at_once() {
     let (near, far) = duplex(1 << 20);
     drop(near);
     soon(serve_connection_until(far, &settings, drop, pending())).await.unwrap_err();
+}
+
+/// Frontends have a connection for each tunnel: what only the handshake needs is not kept with it.
+#[tokio::test]
+async fn a_connection_does_not_keep_the_memory_of_its_handshake() {
+    let (near, _far) = duplex(1 << 10);
+    let size = size_of_val(&serve_connection(near, &ServerSettings::for_frontends(), drop));
+    assert!(size <= 2 << 10, "{size} bytes");
 }

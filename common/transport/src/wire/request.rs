@@ -1,0 +1,78 @@
+//! A gRPC stream that a client opened, until it is accepted or refused.
+
+use std::sync::Arc;
+
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::header::{CONTENT_TYPE, HeaderMap};
+use http::{Method, Response, StatusCode};
+
+use super::keepalive::Pulse;
+use super::status::{self, GRPC};
+use super::stream::{Side, WireStream};
+use super::{Code, OutFrame, WireError};
+
+/// A new stream, to be accepted or refused. Dropped unanswered, it is reset.
+pub struct Request {
+    /// The path, like `/AgentService/Connect`: to be matched exactly.
+    pub path: String,
+    /// The request's headers.
+    pub metadata: HeaderMap,
+    /// The keepalive of the connection that the stream is on.
+    pub pulse: Arc<Pulse>,
+    respond: SendResponse<OutFrame>,
+    body: RecvStream,
+    window: u32,
+}
+
+impl Request {
+    /// A request as it came, unless it is no gRPC: that is refused, as grpc-go does.
+    pub(super) fn admit(
+        request: http::Request<RecvStream>,
+        respond: SendResponse<OutFrame>,
+        pulse: &Arc<Pulse>,
+        window: u32,
+    ) -> Option<Self> {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().to_owned();
+        let request =
+            Request { path, metadata: head.headers, pulse: Arc::clone(pulse), respond, body, window };
+        if head.method != Method::POST {
+            request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
+            return None;
+        }
+        if !status::is_grpc(&request.metadata) {
+            let text = "the content-type is not application/grpc";
+            request.answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text);
+            return None;
+        }
+        Some(request)
+    }
+
+    /// Accepts: the response headers go out at once, with `metadata` among them.
+    pub fn accept(mut self, metadata: HeaderMap) -> Result<WireStream, WireError> {
+        let encoded = status::is_encoded(&self.metadata);
+        let mut response = Response::new(());
+        *response.headers_mut() = metadata;
+        response.headers_mut().insert(CONTENT_TYPE, GRPC);
+        let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
+        Ok(WireStream::new(Some((send, self.body)), Side::Server, encoded, self.window))
+    }
+
+    /// Refuses with a status, in one HEADERS frame.
+    pub fn refuse(self, code: Code, message: &str) {
+        self.answer(StatusCode::OK, code, message);
+    }
+
+    fn answer(mut self, http: StatusCode, code: Code, message: &str) {
+        // An error means that the client is gone already.
+        let _gone = self.respond.send_response(status::trailers_only(http, code, message), true);
+    }
+}
+
+impl std::fmt::Debug for Request {
+    /// Without the metadata: it may carry a token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request").field("path", &self.path).finish_non_exhaustive()
+    }
+}
