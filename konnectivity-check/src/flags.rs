@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Exit, FlagSet, GoDuration, Refusal};
+use flags::{Exit, FlagSet, GoDuration, Refusal, port};
 
 const ABOUT: &str =
     "asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well.";
@@ -89,8 +89,7 @@ impl Lines {
         };
         let namespace = given("namespace", self.namespace, "give the namespace of the pods")?;
         let selector = given("selector", self.selector, "give labels that choose the pods")?;
-        let port = u16::try_from(self.port).ok().filter(|port| *port > 0);
-        let port = port.ok_or_else(|| Refusal::value("port", self.port, "give a port from 1 to 65535"))?;
+        let port = port("port", self.port)?;
         let timeout = self.timeout.or_zero();
         if timeout.is_zero() {
             return Err(Refusal::value("timeout", self.timeout, "give a time above 0, as 60s"));

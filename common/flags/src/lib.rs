@@ -35,7 +35,7 @@ pub use flow::{FlowFlags, FlowOptions};
 pub use go::duration::GoDuration;
 pub use log::{LogFlags, LogFormat, LogOptions, Severity};
 pub use period::period;
-pub use places::{Bind, BindHost, existing_file, header_text, identity, pair};
+pub use places::{Bind, BindHost, existing_file, header_text, identity, pair, port};
 pub use profiling::ProfilingFlags;
 pub use refusal::Refusal;
 pub use set::{Flag, FlagSet};

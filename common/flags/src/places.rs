@@ -1,4 +1,4 @@
-//! Values that both binaries check alike: files, key pairs, bind addresses, identities.
+//! Values that several binaries check alike: ports, files, key pairs, bind addresses, identities.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -57,6 +57,12 @@ impl fmt::Display for BindHost {
             Self::Name(name) => f.write_str(name),
         }
     }
+}
+
+/// Any port. (Go starts with one above 65535 and then can neither bind nor dial it.)
+pub fn port(flag: &'static str, value: i64) -> Result<u16, Refusal> {
+    let usable = u16::try_from(value).ok().filter(|port| *port > 0);
+    usable.ok_or_else(|| Refusal::value(flag, value, "it must be a port from 1 to 65535"))
 }
 
 /// The path of a file that must exist; `None` for an empty flag.

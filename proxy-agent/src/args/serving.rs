@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlagSet, GoDuration, ProfilingFlags, Refusal, period};
+use flags::{Bind, BindHost, FlagSet, GoDuration, ProfilingFlags, Refusal, period, port};
 
 /// The flags as they are written.
 #[derive(Debug)]
@@ -88,10 +88,4 @@ impl Lines {
             profiling,
         })
     }
-}
-
-/// Any port. (Go starts with one above 65535 and then can neither bind nor dial it.)
-pub(super) fn port(flag: &'static str, value: i64) -> Result<u16, Refusal> {
-    let usable = u16::try_from(value).ok().filter(|port| *port > 0);
-    usable.ok_or_else(|| Refusal::value(flag, value, "it must be a port from 1 to 65535"))
 }

@@ -4,10 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{FlagSet, GoDuration, List, Refusal, existing_file, header_text, pair, period};
+use flags::{FlagSet, GoDuration, List, Refusal, existing_file, header_text, pair, period, port};
 
 use super::CertPair;
-use super::serving::port;
 
 /// gRPC's floor for clients (grpc-go `WithKeepaliveParams`); 0 and less count as this, too.
 const LEAST_KEEPALIVE: Duration = Duration::from_secs(10);
