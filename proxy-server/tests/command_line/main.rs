@@ -5,12 +5,12 @@ mod frontend;
 mod kubernetes;
 mod replica;
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 
 use flags::Exit;
-use flags::testing::{Entry, argv, check, check_help, flow_entries, log_entries, profiling_entries};
+use flags::testing::{
+    Entry, argv, check, check_help, flow_entries, is_the_check_by_name, log_entries, profiling_entries,
+};
 use proptest::prelude::*;
 use proxy_server::args::{Config, parse_with};
 
@@ -135,21 +135,9 @@ fn the_sample_manifest_starts() {
     assert!(run(&words, dir.path()).is_ok());
 }
 
-/// What `helm test` starts out of the image: a link to this program.
 #[test]
 fn under_its_name_the_program_is_the_check() {
-    let said = |name: &str, words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_proxy-server"));
-        let output = command.arg0(name).args(words).output().expect("the program runs");
-        let (stdout, stderr) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
-        (output.status.code(), stdout.expect("text") + &stderr.expect("text"))
-    };
-    let version = |name: &str| (Some(0), format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
-    assert_eq!(said("/konnectivity-check", &["--version"]), version("konnectivity-check"));
-    assert_eq!(said("/usr/bin/proxy-server", &["--version"]), version("proxy-server"));
-    let refused = said("konnectivity-check", &["--of=agent", "--namespace=kube-system"]);
-    let text = "--selector must not be empty: give labels that choose the pods\n";
-    assert_eq!(refused, (Some(1), text.to_owned()));
+    is_the_check_by_name(env!("CARGO_BIN_EXE_proxy-server"), "proxy-server", env!("CARGO_PKG_VERSION"));
 }
 
 proptest! {

@@ -6,6 +6,7 @@
 mod flow;
 mod log;
 mod profiling;
+mod said;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use crate::Exit;
 pub use flow::flow_entries;
 pub use log::log_entries;
 pub use profiling::profiling_entries;
+pub use said::is_the_check_by_name;
 
 /// What becomes of a command line.
 #[derive(Clone, Copy, Debug)]
