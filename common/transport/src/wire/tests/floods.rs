@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::timeout;
 
 use super::{data, dial, serve, soon};
@@ -73,7 +73,7 @@ fn goaway(bytes: &[u8]) -> Option<u32> {
 }
 
 /// Reads until the peer ends the connection, or has nothing more to say.
-async fn all_of(io: &mut DuplexStream) -> Vec<u8> {
+async fn all_of(io: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Ok(Ok(1..)) = timeout(Duration::from_secs(1), io.read_buf(&mut bytes)).await {}
     bytes
@@ -90,8 +90,7 @@ async fn answer(settings: ServerSettings, flood: Vec<u8>) -> Vec<u8> {
         let _ = writing.write_all(&flood).await;
         writing
     });
-    let mut bytes = Vec::new();
-    while let Ok(Ok(1..)) = timeout(Duration::from_secs(1), reading.read_buf(&mut bytes)).await {}
+    let bytes = all_of(&mut reading).await;
     drop(soon(flooding).await.unwrap());
     bytes
 }
