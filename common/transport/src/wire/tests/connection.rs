@@ -163,7 +163,7 @@ async fn a_connection_without_a_stream_ends() {
 async fn garbage_instead_of_http2_is_an_error() {
     let (mut near, far) = duplex(1 << 20);
     let served = serve(far, ServerSettings::for_frontends());
-    AsyncWriteExt::write_all(&mut near, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    near.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let end = soon(served.serving).await.unwrap();
     assert!(matches!(end, Err(ConnectionError::Http2(_))), "{end:?}");
     let mut rest = Vec::new();

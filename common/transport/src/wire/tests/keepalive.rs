@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::io::duplex;
+use tokio::io::{AsyncWriteExt, duplex};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{data, failure, packet, pair, pair_with, serve, soon};
@@ -72,7 +72,7 @@ async fn idle_connections_are_pinged_only_if_wanted() {
         let served = serve(far, settings(Keepalive { while_idle, ..TEN_AND_FIVE }));
         // A preface and SETTINGS, and nothing more.
         let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-        tokio::io::AsyncWriteExt::write_all(&mut near, hello).await.unwrap();
+        near.write_all(hello).await.unwrap();
         let end = timeout(Duration::from_secs(3000), served.serving).await;
         assert_eq!(end.is_ok(), while_idle);
         drop(near);
