@@ -3,6 +3,8 @@
 pub mod authority;
 pub mod env_proxy;
 pub mod listen;
+#[cfg(test)]
+mod raw;
 pub mod scratch;
 pub mod tls;
 pub mod wire;

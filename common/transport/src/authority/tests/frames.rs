@@ -9,8 +9,9 @@ use httlib_hpack::Encoder;
 use proptest::prelude::*;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use super::super::{AuthorityPatch, HEADERS, PADDED, PREFACE, PRIORITY, patch_payload};
-use super::{SOCKET, frame, request};
+use super::super::{AuthorityPatch, PADDED, PRIORITY, patch_payload};
+use super::{SOCKET, request};
+use crate::raw::{HEADERS, PREFACE, frame};
 
 const MAX_FRAME: u32 = 16_384;
 

@@ -34,12 +34,3 @@ fn request(encoder: &mut Encoder<'_>, authority: &[u8], kind: u8, named: bool) -
     encoder.encode_literal(b"te".to_vec(), b"trailers".to_vec(), kind, &mut block).unwrap();
     block
 }
-
-/// A frame on stream `stream`.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}

@@ -7,11 +7,10 @@ use httlib_hpack::Encoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::timeout;
 
-use super::super::{AuthorityPatch, HEADERS, PREFACE};
-use super::{KINDS, SOCKET, frame, request};
+use super::super::AuthorityPatch;
+use super::{KINDS, SOCKET, request};
+use crate::raw::{self, HEADERS, RST_STREAM, frame};
 
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
 const END: u8 = 0x1 | 0x4;
 
 /// Answers every request with 200 and its authority's length.
@@ -39,8 +38,7 @@ async fn answer(io: &mut DuplexStream) -> (u8, u32) {
 
 async fn hello() -> (DuplexStream, DuplexStream) {
     let (mut client, server) = duplex(1 << 20);
-    client.write_all(PREFACE).await.unwrap();
-    client.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+    client.write_all(&raw::hello(&[])).await.unwrap();
     (client, server)
 }
 

@@ -8,21 +8,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::timeout;
 
 use super::{data, dial, serve, soon};
+use crate::raw::{
+    CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+    frame, hello,
+};
 use crate::wire::{Code, ServerSettings, Wire};
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-// Types of frames.
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-
-const END_HEADERS: u8 = 4;
 
 // Error codes.
 const REFUSED_STREAM: u32 = 7;
@@ -32,21 +22,9 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 /// POST, http, /, an authority of one letter, content-type application/grpc.
 const REQUEST: &[u8] = b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc";
 
-/// One frame as HTTP/2 has it: length, type, flags, stream, payload.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
 /// A preface with these settings, and then these frames.
-fn hello(settings: &[(u16, u32)], frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
-    let settings: Vec<u8> = settings
-        .iter()
-        .flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
-        .collect();
-    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat();
-    bytes.extend(frames.into_iter().flatten());
-    bytes
+fn with(settings: &[(u16, u32)], frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    std::iter::once(hello(settings)).chain(frames).flatten().collect()
 }
 
 /// Streams of a client, in order.
@@ -124,7 +102,7 @@ async fn limits_and_windows_are_announced() {
         ([(3, 10_000), (4, 256 << 10), (5, 16 << 10), (6, 256 << 10)], largest),
     ];
     for (settings, (pairs, window)) in listeners().into_iter().zip(expected) {
-        let bytes = answer(settings, hello(&[], [])).await;
+        let bytes = answer(settings, with(&[], [])).await;
         assert_eq!(announced(&bytes), (pairs.into(), window));
     }
     let (near, mut far) = duplex(1 << 20);
@@ -139,7 +117,7 @@ async fn streams_above_the_limit_are_refused() {
     for settings in listeners() {
         let most = settings.max_concurrent_streams as usize;
         let flood = streams(most + 1).map(|stream| frame(HEADERS, END_HEADERS, stream, REQUEST));
-        let bytes = answer(settings, hello(&[], flood)).await;
+        let bytes = answer(settings, with(&[], flood)).await;
         let resets: Vec<_> =
             frames(&bytes).into_iter().filter(|(kind, _, _)| matches!(*kind, RST_STREAM | GOAWAY)).collect();
         let last = 2 * u32::try_from(most).unwrap() + 1;
@@ -153,7 +131,7 @@ async fn sixty_four_kibibytes_are_one_frame() {
     let (mut near, far) = duplex(1 << 20);
     let mut served = serve(far, ServerSettings::for_agents());
     let open = frame(HEADERS, END_HEADERS, 1, REQUEST);
-    near.write_all(&hello(&[(4, 1 << 20), (5, 128 << 10)], [open])).await.unwrap();
+    near.write_all(&with(&[(4, 1 << 20), (5, 128 << 10)], [open])).await.unwrap();
     near.write_all(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes())).await.unwrap();
     let mut stream = served.accept().await;
     assert!(super::ready(&mut stream).await.unwrap() >= 64 << 10);
@@ -171,7 +149,7 @@ async fn a_flood_of_streams_that_are_reset_at_once_ends_the_connection() {
             let cancel = frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes());
             [frame(HEADERS, END_HEADERS, stream, REQUEST), cancel]
         });
-        assert_eq!(goaway(&answer(settings, hello(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
+        assert_eq!(goaway(&answer(settings, with(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
     }
 }
 
@@ -187,7 +165,7 @@ async fn a_flood_of_streams_that_we_must_reset_ends_the_connection() {
                 let overflow = frame(WINDOW_UPDATE, 0, stream, &i32::MAX.to_be_bytes());
                 [frame(HEADERS, END_HEADERS, stream, REQUEST), overflow]
             });
-            assert_eq!(goaway(&answer(settings.clone(), hello(&[], flood)).await), end, "{count}");
+            assert_eq!(goaway(&answer(settings.clone(), with(&[], flood)).await), end, "{count}");
         }
     }
 }
@@ -199,7 +177,7 @@ async fn a_flood_of_continuations_ends_the_connection() {
         let begin = [REQUEST, b"\x00\x01x\x7f\xff\xff\xff\x07"].concat();
         let flood = std::iter::repeat_n(frame(CONTINUATION, 0, 1, b"aaaaaaaa"), 20_000);
         let flood = std::iter::once(frame(HEADERS, 0, 1, &begin)).chain(flood);
-        assert_eq!(goaway(&answer(settings, hello(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
+        assert_eq!(goaway(&answer(settings, with(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
     }
 }
 
@@ -208,7 +186,7 @@ async fn a_flood_of_empty_data_ends_the_connection() {
     for settings in listeners() {
         let flood = std::iter::repeat_n(frame(DATA, 0, 1, &[]), 200);
         let flood = std::iter::once(frame(HEADERS, END_HEADERS, 1, REQUEST)).chain(flood);
-        assert_eq!(goaway(&answer(settings, hello(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
+        assert_eq!(goaway(&answer(settings, with(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
     }
 }
 
@@ -219,7 +197,7 @@ async fn a_flood_whose_answers_are_not_read_is_not_read_either() {
         for flood in [frame(PING, 0, 0, &[1; 8]), frame(SETTINGS, 0, 0, &[])] {
             let (mut near, far) = duplex(64 << 10);
             let _served = serve(far, settings.clone());
-            near.write_all(&hello(&[], [])).await.unwrap();
+            near.write_all(&hello(&[])).await.unwrap();
             let block = flood.repeat(1_000);
             let mut taken = 0;
             while timeout(Duration::from_secs(5), near.write_all(&block)).await.is_ok_and(|sent| sent.is_ok())

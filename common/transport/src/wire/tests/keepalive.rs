@@ -7,6 +7,7 @@ use tokio::io::{AsyncWriteExt, duplex};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{data, failure, packet, pair, pair_with, serve, soon};
+use crate::raw::hello;
 use crate::wire::{Code, ConnectionError, Keepalive, ServerSettings, Wire};
 
 const TEN_AND_FIVE: Keepalive =
@@ -71,8 +72,7 @@ async fn idle_connections_are_pinged_only_if_wanted() {
         let (mut near, far) = duplex(1 << 20);
         let served = serve(far, settings(Keepalive { while_idle, ..TEN_AND_FIVE }));
         // A preface and SETTINGS, and nothing more.
-        let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-        near.write_all(hello).await.unwrap();
+        near.write_all(&hello(&[])).await.unwrap();
         let end = timeout(Duration::from_secs(3000), served.serving).await;
         assert_eq!(end.is_ok(), while_idle);
         drop(near);
