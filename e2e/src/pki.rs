@@ -15,6 +15,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, date_time_ymd,
 };
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -301,12 +302,22 @@ impl Authority {
 
 /// The TLS configuration of a client that trusts `ca`, shows `identity` and offers `alpn`.
 pub fn client(ca: &Path, identity: &Identity, alpn: &[&str]) -> Result<Arc<ClientConfig>> {
+    client_with(provider(), ca, identity, alpn)
+}
+
+/// As [`client`], with the cipher suites of `provider`.
+pub fn client_with(
+    provider: Arc<CryptoProvider>,
+    ca: &Path,
+    identity: &Identity,
+    alpn: &[&str],
+) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     for cert in certificates(ca)? {
         roots.add(cert)?;
     }
     let (certs, key) = identity.read()?;
-    let mut config = ClientConfig::builder_with_provider(provider())
+    let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_client_auth_cert(certs, key)?;
@@ -320,6 +331,6 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }

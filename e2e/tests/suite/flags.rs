@@ -10,32 +10,19 @@ use e2e::exchange::works;
 use e2e::frontend::{Io, Mode, Place, tls_over, tls_socket};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
-use e2e::pki::Identity;
+use e2e::pki::client_with;
 use e2e::wait::{DEADLINE, until, within};
 use fake_apiserver::FakeApi;
+use rustls::SupportedCipherSuite;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, SupportedCipherSuite};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A client that speaks one cipher suite.
-fn client(ca: &std::path::Path, who: &Identity, suite: SupportedCipherSuite) -> Result<Arc<ClientConfig>> {
-    let provider = CryptoProvider { cipher_suites: vec![suite], ..default_provider() };
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(ca)?)?;
-    let mut config = ClientConfig::builder_with_provider(provider.into())
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(
-            vec![CertificateDer::from_pem_file(&who.cert)?],
-            PrivateKeyDer::from_pem_file(&who.key)?,
-        )?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(config.into())
+/// What offers one cipher suite.
+fn offering(suite: SupportedCipherSuite) -> Arc<CryptoProvider> {
+    CryptoProvider { cipher_suites: vec![suite], ..default_provider() }.into()
 }
 
 #[tokio::test]
@@ -63,8 +50,8 @@ async fn versions_and_suites_of_tls_hold_on_both_ports() -> Result<()> {
             ];
             for (address, ca, who) in sides {
                 let stream = TcpStream::connect(address).await?;
-                let shaken = tls_over(stream, client(ca, who, suite)?).await;
-                assert_eq!(shaken.is_ok(), fits, "{flag}: {suite:?} at {address}");
+                let client = client_with(offering(suite), ca, who, &["h2"])?;
+                assert_eq!(tls_over(stream, client).await.is_ok(), fits, "{flag}: {suite:?} at {address}");
             }
         }
     }
