@@ -4,22 +4,17 @@
 //! raw path). This client writes its frames by hand, makes one dial, and reads just enough frames to find the answer.
 
 use anyhow::{Context, Result, bail};
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{Buf, BufMut};
 use prost::Message;
 use proto::Packet;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
+use super::frames::{
+    ACK, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, hello,
+    read_frame,
+};
 use super::packets::dial_req;
 use crate::wait::within;
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-const END_HEADERS: u8 = 4;
-const ACK: u8 = 1;
 
 /// How the authority is written on the wire.
 #[derive(Clone, Copy, Debug)]
@@ -36,38 +31,25 @@ pub async fn dial_with_authority(
     authority: Authority<'_>,
     target: &str,
 ) -> Result<Packet> {
-    let mut out = BytesMut::from(PREFACE);
-    frame(&mut out, SETTINGS, 0, 0, &[]);
-    frame(&mut out, HEADERS, END_HEADERS, 1, &headers(authority)?);
     let message = dial_req(7, target).encode_to_vec();
     let mut grpc = vec![0];
     grpc.put_u32(u32::try_from(message.len())?);
     grpc.extend_from_slice(&message);
-    frame(&mut out, DATA, 0, 1, &grpc);
-    socket.write_all(&out).await?;
+    let request = frame(HEADERS, END_HEADERS, 1, &headers(authority)?);
+    socket.write_all(&[hello(), request, frame(DATA, 0, 1, &grpc)].concat()).await?;
     within("the answer to a hand-written dial", answer(&mut socket)).await?
 }
 
 async fn answer(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<Packet> {
-    let mut grpc = BytesMut::new();
+    let mut grpc = Vec::new();
     loop {
-        let mut head = [0; 9];
-        socket.read_exact(&mut head).await.context("the server hung up")?;
-        let mut head = &head[..];
-        let length = head.get_uint(3);
-        let (kind, flags) = (head.get_u8(), head.get_u8());
-        let mut body = vec![0; usize::try_from(length)?];
-        socket.read_exact(&mut body).await?;
+        let Frame { kind, flags, payload } = read_frame(socket).await?;
         match kind {
-            SETTINGS if flags & ACK == 0 => {
-                let mut ack = BytesMut::new();
-                frame(&mut ack, SETTINGS, ACK, 0, &[]);
-                socket.write_all(&ack).await?;
-            }
-            DATA => grpc.extend_from_slice(&body),
-            RST_STREAM => bail!("the stream was reset: {body:?}"),
-            GOAWAY => bail!("the connection was ended: {}", String::from_utf8_lossy(&body)),
-            HEADERS if flags & 1 != 0 => bail!("the stream ended with a status and no packet"),
+            SETTINGS if flags & ACK == 0 => socket.write_all(&frame(SETTINGS, ACK, 0, &[])).await?,
+            DATA => grpc.extend_from_slice(&payload),
+            RST_STREAM => bail!("the stream was reset: {payload:?}"),
+            GOAWAY => bail!("the connection was ended: {}", String::from_utf8_lossy(&payload)),
+            HEADERS if flags & END_STREAM != 0 => bail!("the stream ended with a status and no packet"),
             _ => {}
         }
         let wanted = grpc.get(1..5).map(|mut size| size.get_u32() as usize);
@@ -75,14 +57,6 @@ async fn answer(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<Pa
             return Ok(Packet::decode(message)?);
         }
     }
-}
-
-fn frame(out: &mut BytesMut, kind: u8, flags: u8, stream: u32, body: &[u8]) {
-    out.put_uint(body.len() as u64, 3);
-    out.put_u8(kind);
-    out.put_u8(flags);
-    out.put_u32(stream);
-    out.extend_from_slice(body);
 }
 
 /// The request's header block. `:method: POST` and `:scheme: http` are entries 3 and 6 of HPACK's static table; the

@@ -2,6 +2,7 @@
 
 mod agent;
 mod authority;
+pub mod frames;
 mod packets;
 mod server;
 mod stream;

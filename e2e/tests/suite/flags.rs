@@ -12,12 +12,13 @@ use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::pki::client_with;
 use e2e::wait::{DEADLINE, until, within};
+use e2e::wild::frames::{ACK, END_HEADERS, Frame, GOAWAY, HEADERS, PING, frame, hello, read_frame};
 use fake_apiserver::FakeApi;
 use rustls::SupportedCipherSuite;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 /// What offers one cipher suite.
@@ -200,9 +201,6 @@ async fn leases_have_their_namespace_and_label() -> Result<()> {
 
 /// Opens one stream by hand and waits for a PING.
 async fn pinged(mut socket: Box<dyn Io>, path: &str) -> Result<()> {
-    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
-        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
-    };
     let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
     // POST, http, the path, an authority, application/grpc, and who the agent is.
     let block = [
@@ -214,17 +212,12 @@ async fn pinged(mut socket: Box<dyn Io>, path: &str) -> Result<()> {
         text("agentid"),
         text("by-hand"),
     ];
-    let hello =
-        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frame(1, 4, 1, &block.concat())];
-    socket.write_all(&hello.concat()).await?;
+    let request = frame(HEADERS, END_HEADERS, 1, &block.concat());
+    socket.write_all(&[hello(), request].concat()).await?;
     loop {
-        let mut head = [0; 9];
-        socket.read_exact(&mut head).await.context("the server hung up")?;
-        let [a, b, c, kind, flags, ..] = head;
-        socket.read_exact(&mut vec![0; u32::from_be_bytes([0, a, b, c]) as usize]).await?;
-        match (kind, flags & 1) {
-            (6, 0) => return Ok(()),
-            (7, _) => bail!("GOAWAY"),
+        match read_frame(&mut socket).await? {
+            Frame { kind: PING, flags, .. } if flags & ACK == 0 => return Ok(()),
+            Frame { kind: GOAWAY, .. } => bail!("GOAWAY"),
             _ => {}
         }
     }

@@ -55,7 +55,7 @@ async fn let_in(address: std::net::SocketAddr, pki: &Pki) -> Result<bool> {
         return Ok(false);
     };
     // With TLS 1.3 the refusal comes behind the client's handshake.
-    let _ = socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+    let _ = socket.write_all(&e2e::wild::frames::hello()).await;
     let mut byte = [0; 1];
     let read = within("an answer or a refusal", socket.read(&mut byte)).await?;
     Ok(read.is_ok_and(|count| count > 0))
