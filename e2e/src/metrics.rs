@@ -14,6 +14,21 @@ pub const SERVER: &str = "konnectivity_network_proxy_server_";
 /// The prefix of the agent's metrics.
 pub const AGENT: &str = "konnectivity_network_proxy_agent_";
 
+/// Of whom, by which name, with which labels.
+type Gauge = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// What counts live things.
+const LIVE: [Gauge; 8] = [
+    (SERVER, "established_connections", &[]),
+    (SERVER, "pending_backend_dials", &[]),
+    (SERVER, "http_connections", &[]),
+    (SERVER, "grpc_connections", &[("service_method", "Proxy")]),
+    (SERVER, "full_receive_channels", &[]),
+    (SERVER, "queued_bytes", &[]),
+    (AGENT, "open_endpoint_connections", &[]),
+    (AGENT, "queued_bytes", &[]),
+];
+
 /// One sample of a scrape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
@@ -75,6 +90,12 @@ impl Scrape {
     /// As [`Scrape::sum`], where an absent sample counts as zero: vectors appear at first use.
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.sum(name, labels).unwrap_or(0.0)
+    }
+
+    /// Which gauges say that something lives, and how much of it: none of a server or an agent at rest.
+    pub fn busy(&self) -> Vec<String> {
+        let values = LIVE.iter().map(|(of, name, labels)| (name, self.value(&format!("{of}{name}"), labels)));
+        values.filter(|(_, value)| *value != 0.0).map(|(name, value)| format!("{name} = {value}")).collect()
     }
 }
 
@@ -141,7 +162,7 @@ fn labels(text: &str) -> Option<BTreeMap<String, String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::Scrape;
+    use super::{AGENT, SERVER, Scrape};
 
     #[test]
     fn the_text_format_is_read() {
@@ -153,5 +174,16 @@ mod tests {
         assert_eq!(scrape.sum("b", &[]), Some(1e-6));
         assert_eq!(scrape.sum("c", &[]), None);
         assert_eq!(scrape.types["a"], "counter");
+    }
+
+    #[test]
+    fn what_lives_is_busy() {
+        let scrape = |text: &str| Scrape::parse(text.to_owned()).unwrap();
+        let text = format!(
+            "{SERVER}grpc_connections{{service_method=\"Connect\"}} 2\n{AGENT}queued_bytes 0\n{SERVER}ready_backends 1\n"
+        );
+        assert_eq!(scrape(&text).busy(), [""; 0]);
+        let text = format!("{text}{AGENT}open_endpoint_connections 3\n");
+        assert_eq!(scrape(&text).busy(), ["open_endpoint_connections = 3"]);
     }
 }

@@ -17,7 +17,6 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::endpoints::Endpoint;
 use crate::exchange::{echoed, upload};
 use crate::frontend::Frontend;
-use crate::metrics::{AGENT, SERVER, Scrape};
 use crate::pair::{Pair, Setup};
 use crate::payload::Payload;
 use crate::usage::Usage;
@@ -247,11 +246,10 @@ async fn at_rest(pair: &Pair, world: &World, before: Option<&Vec<Usage>>) -> Res
         world.stalled.release();
         let (mut held, mut now) = (Vec::new(), Vec::new());
         for server in &pair.servers {
-            let scrape = server.metrics().await.ok()?;
-            now.extend(left(&scrape, SERVER, &SERVER_GAUGES));
+            now.extend(server.metrics().await.ok()?.busy());
             held.push(server.process.usage().ok()?);
         }
-        now.extend(left(&pair.agent().metrics().await.ok()?, AGENT, &AGENT_GAUGES));
+        now.extend(pair.agent().metrics().await.ok()?.busy());
         held.push(pair.agent().process.usage().ok()?);
         // A scrape of our own may be in flight.
         let back = |(now, then): (&Usage, &Usage)| now.descriptors <= then.descriptors + 3;
@@ -260,23 +258,4 @@ async fn at_rest(pair: &Pair, world: &World, before: Option<&Vec<Usage>>) -> Res
         rest.then_some(held)
     });
     rested.await.with_context(|| format!("busy still: {:?}", busy.lock()))
-}
-
-/// What counts live things, in servers and in agents.
-const SERVER_GAUGES: [(&str, &[(&str, &str)]); 5] = [
-    ("established_connections", &[]),
-    ("pending_backend_dials", &[]),
-    ("http_connections", &[]),
-    ("queued_bytes", &[]),
-    ("grpc_connections", &[("service_method", "Proxy")]),
-];
-const AGENT_GAUGES: [(&str, &[(&str, &str)]); 2] =
-    [("open_endpoint_connections", &[]), ("queued_bytes", &[])];
-
-/// The gauges that are not zero.
-fn left(scrape: &Scrape, prefix: &str, gauges: &[(&str, &[(&str, &str)])]) -> Vec<String> {
-    let value = |name: &str, labels: &[(&str, &str)]| scrape.value(&format!("{prefix}{name}"), labels);
-    let busy =
-        gauges.iter().map(|(name, labels)| (name, value(name, labels))).filter(|(_, value)| *value != 0.0);
-    busy.map(|(name, value)| format!("{prefix}{name} = {value}")).collect()
 }

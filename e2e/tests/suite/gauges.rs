@@ -2,53 +2,38 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
-use e2e::metrics::{AGENT, SERVER, Scrape};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::process::Process;
 use e2e::wait::until;
 use e2e::wild::PacketStream;
+use parking_lot::Mutex;
 
 const COUNT: usize = 2_000;
 /// How soon everything must be back (the aim: descriptors, tasks and gauges at the base line within 5 s), doubled for
 /// busy machines.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The gauges that count connections.
-const GAUGES: [(&str, &[(&str, &str)]); 5] = [
-    ("established_connections", &[]),
-    ("pending_backend_dials", &[]),
-    ("http_connections", &[]),
-    ("grpc_connections", &[("service_method", "Proxy")]),
-    ("full_receive_channels", &[]),
-];
-
-fn at_rest(server: &Scrape, agent: &Scrape) -> bool {
-    GAUGES.iter().all(|(name, labels)| server.value(&format!("{SERVER}{name}"), labels) == 0.0)
-        && agent.value(&format!("{AGENT}open_endpoint_connections"), &[]) == 0.0
-}
-
 /// Waits until every gauge is zero and both processes hold as many descriptors as before.
 async fn back_to_rest(pair: &Pair, descriptors: (usize, usize)) -> Result<()> {
+    let busy = Mutex::new(Vec::new());
     let wanted = until("gauges and descriptors at rest", LIMIT, || async {
-        let rest = at_rest(&pair.server().metrics().await.ok()?, &pair.agent().metrics().await.ok()?);
+        let live =
+            [pair.server().metrics().await.ok()?.busy(), pair.agent().metrics().await.ok()?.busy()].concat();
         let now = held(pair).ok()?;
         // A scrape of our own may be in flight.
-        (rest && now.0 <= descriptors.0 + 3 && now.1 <= descriptors.1 + 3).then_some(())
+        let rest = live.is_empty() && now.0 <= descriptors.0 + 3 && now.1 <= descriptors.1 + 3;
+        *busy.lock() = live;
+        rest.then_some(())
     });
-    if let Err(error) = wanted.await {
-        let gauges = GAUGES.map(|(name, labels)| (name, pair.server().metric(name, labels)));
-        let mut text = Vec::new();
-        for (name, value) in gauges {
-            text.push(format!("{name} = {}", value.await?));
-        }
-        anyhow::bail!("{error:#}: {}, descriptors {:?} from {descriptors:?}", text.join(", "), held(pair)?);
-    }
-    Ok(())
+    let rested = wanted.await;
+    rested.with_context(|| {
+        format!("busy still: {:?}, descriptors {:?} from {descriptors:?}", busy.lock(), held(pair))
+    })
 }
 
 fn held(pair: &Pair) -> Result<(usize, usize)> {
