@@ -4,6 +4,7 @@
 //! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>). Nothing here is ever compressed.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tunnel::Packet;
@@ -19,6 +20,17 @@ const INLINE: usize = 38;
 /// What DATA costs on the wire beyond its payload, at most.
 pub(super) const OVERHEAD: usize = INLINE;
 
+/// Counts the frames of a stream that h2 has not sent: each has a share in it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Queued(Arc<()>);
+
+impl Queued {
+    /// Whether all have gone.
+    pub(super) fn is_empty(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
 /// One gRPC message on its way out: what h2 writes into DATA frames, in one piece where it fits.
 #[derive(Debug, Clone)]
 pub struct OutFrame {
@@ -27,12 +39,14 @@ pub struct OutFrame {
     start: u8,
     end: u8,
     body: Bytes,
+    #[expect(dead_code, reason = "it counts for as long as the frame lives")]
+    queued: Option<Queued>,
 }
 
 impl OutFrame {
     /// No message at all: carries the end of a client's direction.
     pub(super) fn empty() -> Self {
-        OutFrame { head: [0; INLINE], start: 0, end: 0, body: Bytes::new() }
+        OutFrame { head: [0; INLINE], start: 0, end: 0, body: Bytes::new(), queued: None }
     }
 
     /// Frames one packet.
@@ -60,6 +74,11 @@ impl OutFrame {
             frame.body = message.freeze();
         }
         frame
+    }
+
+    /// Counts among those of `queued` until it has gone.
+    pub(super) fn counted(self, queued: &Queued) -> Self {
+        OutFrame { queued: Some(queued.clone()), ..self }
     }
 
     fn head(&self) -> &[u8] {

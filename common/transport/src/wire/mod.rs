@@ -15,6 +15,7 @@ mod server;
 mod settings;
 mod status;
 mod stream;
+mod tail;
 #[cfg(test)]
 mod tests;
 

@@ -7,9 +7,11 @@ use h2::server::SendResponse;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http::{Method, Response, StatusCode};
 
+use super::frame::Queued;
 use super::keepalive::Pulse;
 use super::status::{self, GRPC};
 use super::stream::{Side, WireStream};
+use super::tail::Tails;
 use super::{Code, OutFrame, WireError};
 
 /// A new stream, to be accepted or refused. Dropped unanswered, it is reset.
@@ -22,6 +24,7 @@ pub struct Request {
     pub pulse: Arc<Pulse>,
     respond: SendResponse<OutFrame>,
     body: RecvStream,
+    tails: Tails,
     window: u32,
 }
 
@@ -30,13 +33,13 @@ impl Request {
     pub(super) fn admit(
         request: http::Request<RecvStream>,
         respond: SendResponse<OutFrame>,
-        pulse: &Arc<Pulse>,
+        pulse: Arc<Pulse>,
+        tails: Tails,
         window: u32,
     ) -> Option<Self> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
-        let request =
-            Request { path, metadata: head.headers, pulse: Arc::clone(pulse), respond, body, window };
+        let request = Request { path, metadata: head.headers, pulse, respond, body, tails, window };
         if head.method != Method::POST {
             request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
             return None;
@@ -56,7 +59,8 @@ impl Request {
         *response.headers_mut() = metadata;
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
-        Ok(WireStream::new(Some((send, self.body)), Side::Server, encoded, self.window))
+        let side = Side::Server(self.tails, Queued::default());
+        Ok(WireStream::new(Some((send, self.body)), side, encoded, self.window))
     }
 
     /// Refuses with a status, in one HEADERS frame.

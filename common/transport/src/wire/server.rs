@@ -17,6 +17,7 @@ use super::buffered::{Buffered, Flusher, buffered};
 use super::keepalive::{Dead, Pinger, Pulse};
 use super::request::Request;
 use super::settings::{Farewell, ServerSettings};
+use super::tail::Tailing;
 use super::{Code, OutFrame};
 
 /// Why a connection ended otherwise than by its peer's orderly goodbye.
@@ -102,6 +103,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
     Ok(Some(Serving {
         connection,
+        tailing: Tailing::default(),
         flusher,
         pinger,
         pulse,
@@ -133,6 +135,8 @@ fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
 /// A connection past its handshake. Dropping it ends its streams.
 struct Serving<IO> {
     connection: Connection<Buffered<IO>, OutFrame>,
+    /// Behind the connection, whose end it outlives.
+    tailing: Tailing,
     flusher: Flusher<IO>,
     pinger: Pinger,
     pulse: Arc<Pulse>,
@@ -190,6 +194,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
                 Poll::Pending => break,
             }
         }
+        self.tailing.poll(cx);
         let idle = !self.connection.has_streams();
         if let Poll::Ready(Dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
             return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
@@ -204,7 +209,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         respond: SendResponse<OutFrame>,
         on_stream: &mut impl FnMut(Request),
     ) {
-        let Some(request) = Request::admit(request, respond, &self.pulse, self.window) else { return };
+        let (pulse, tails) = (Arc::clone(&self.pulse), self.tailing.tails());
+        let Some(request) = Request::admit(request, respond, pulse, tails, self.window) else { return };
         if self.leaving == Leaving::No {
             on_stream(request);
         } else {

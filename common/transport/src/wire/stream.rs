@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The two directions are independent. A stream that is dropped before both are over is reset with CANCEL; a
-//! client's that is Finished but not Ended is left to the connection's driver, so that what was sent arrives.
+//! client's that is Finished but not Ended is left to the connection's driver, so that what was sent arrives, as is what
+//! a Finished server's has still to send.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,9 +21,10 @@ use tunnel::Packet;
 
 use super::client::Linger;
 use super::deframe::{Deframer, Step};
-use super::frame::{OVERHEAD, OutFrame};
+use super::frame::{OVERHEAD, OutFrame, Queued};
 use super::packet::decode;
 use super::settings::SEND_BUFFER;
+use super::tail::Tails;
 use super::{Code, Incoming, Wire, WireError, status};
 
 /// How many bytes of window are asked for at a time: as many as may wait below, with the heads of four frames.
@@ -41,9 +43,19 @@ pub(super) type Halves = (SendStream<OutFrame>, RecvStream);
 
 /// Which end of the stream we are.
 pub(super) enum Side {
-    Server,
+    /// Where a finished stream goes that has still to send, and the count of what it sent and h2 has not.
+    Server(Tails, Queued),
     /// Where a finished stream goes when it is dropped before the server's end.
     Client(Arc<Linger>),
+}
+
+impl Side {
+    fn frame(&self, packet: Packet<Bytes>) -> OutFrame {
+        match self {
+            Side::Server(_, queued) => OutFrame::new(packet).counted(queued),
+            Side::Client(_) => OutFrame::new(packet),
+        }
+    }
 }
 
 /// One gRPC stream of packets.
@@ -94,14 +106,14 @@ impl WireStream {
         let Some((send, _)) = &mut self.halves else { return };
         // An error means that the stream is gone already: `poll_packet` says why.
         let _gone = match self.side {
-            Side::Server => send.send_trailers(status::trailers(code, message)),
+            Side::Server(..) => send.send_trailers(status::trailers(code, message)),
             Side::Client(_) => send.send_data(OutFrame::empty(), true),
         };
     }
 
     fn error(&self, error: &h2::Error) -> WireError {
         match self.side {
-            Side::Server => WireError::at_server(error),
+            Side::Server(..) => WireError::at_server(error),
             Side::Client(_) => WireError::at_client(error),
         }
     }
@@ -116,7 +128,7 @@ impl WireStream {
         };
         match (send.poll_reset(&mut Context::from_waker(Waker::noop())), &self.side) {
             (Poll::Ready(Ok(Reason::NO_ERROR)), Side::Client(_)) => None,
-            (Poll::Ready(Ok(reason)), Side::Server) => {
+            (Poll::Ready(Ok(reason)), Side::Server(..)) => {
                 Some(WireError::new(Code::Canceled, format!("stream error received: {reason}")))
             }
             (Poll::Ready(Ok(reason)), Side::Client(_)) => {
@@ -124,7 +136,7 @@ impl WireStream {
             }
             (Poll::Ready(Err(error)), _) => Some(self.error(&error)),
             (Poll::Pending, Side::Client(_)) => None,
-            (Poll::Pending, Side::Server) => Some(WireError::new(Code::Internal, "the stream is closed")),
+            (Poll::Pending, Side::Server(..)) => Some(WireError::new(Code::Internal, "the stream is closed")),
         }
     }
 
@@ -213,7 +225,7 @@ impl Wire for WireStream {
         }
         if !self.finished
             && let Some((send, _)) = &mut self.halves
-            && send.send_data(OutFrame::new(packet), false).is_ok()
+            && send.send_data(self.side.frame(packet), false).is_ok()
         {
             return Ok(());
         }
@@ -250,7 +262,7 @@ impl Wire for WireStream {
     }
 
     fn fail(&mut self, error: &WireError) {
-        if matches!(self.side, Side::Server) {
+        if matches!(self.side, Side::Server(..)) {
             self.finish_with(error);
         }
     }
@@ -263,10 +275,13 @@ impl Wire for WireStream {
 impl Drop for WireStream {
     fn drop(&mut self) {
         let Some((mut send, recv)) = self.halves.take() else { return };
-        match &self.side {
+        match &mut self.side {
             Side::Client(linger) if self.finished && !self.ended => linger.keep((send, recv)),
             // h2 sends what is queued and, if the client has not ended, RST_STREAM with NO_ERROR.
-            Side::Server if self.finished => {}
+            Side::Server(tails, queued) if self.finished => {
+                drop(recv);
+                tails.keep(send, std::mem::take(queued));
+            }
             _ if self.finished && self.ended => {}
             _ => send.send_reset(Reason::CANCEL),
         }

@@ -8,6 +8,7 @@ mod interop;
 mod keepalive;
 mod packet;
 mod stream;
+mod tail;
 
 use std::future::poll_fn;
 use std::pin::Pin;

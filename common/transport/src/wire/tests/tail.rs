@@ -1,0 +1,64 @@
+//! What a finished server's stream has still to send to a client that does not read.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tunnel::Packet;
+
+use super::{Pair, Served, data, next, pair, soon};
+use crate::wire::tail::WITHIN;
+use crate::wire::{Code, Connected, Incoming, Wire, WireError};
+
+/// Payloads that a server sends: more than its client's window takes.
+const SENT: usize = 20 * (64 << 10);
+
+/// A client that has read nothing yet of what its server sent before it finished and dropped the stream.
+async fn unread() -> (Connected, Served) {
+    let Pair { client, mut server, served, .. } = pair().await;
+    for _ in 0..20 {
+        server.send(data(vec![1; 64 << 10])).unwrap();
+    }
+    server.finish();
+    drop(server);
+    sleep(Duration::from_secs(1)).await;
+    (client, served)
+}
+
+/// What a client reads in the end: bytes of payload, and how they ended.
+async fn read(client: &mut Connected) -> (usize, Result<(), WireError>) {
+    let mut read = 0;
+    loop {
+        match next(&mut client.stream).await {
+            Some(Ok(Incoming::Packet(Packet::Data { payload, .. }))) => read += payload.len(),
+            Some(Ok(other)) => panic!("DATA was expected: {other:?}"),
+            Some(Err(error)) => return (read, Err(error)),
+            None => return (read, Ok(())),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_before_the_end_arrives_if_it_is_read_in_time() {
+    let (mut client, _served) = unread().await;
+    sleep(WITHIN - Duration::from_secs(5)).await;
+    assert_eq!(read(&mut client).await, (SENT, Ok(())));
+}
+
+/// On a connection that is shared, such a stream would be there for ever.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_read_in_time_is_given_up() {
+    let (mut client, _served) = unread().await;
+    sleep(WITHIN).await;
+    let (bytes, end) = read(&mut client).await;
+    assert!(bytes < SENT, "{bytes}");
+    assert_eq!(end.unwrap_err().code, Code::Canceled);
+}
+
+/// h2 asserts, where it is built with assertions, that it has given up each stream.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_ends_before_its_streams_bytes_have_gone_ends_in_order() {
+    let (client, served) = unread().await;
+    drop(client);
+    // The task has not panicked.
+    let _end = soon(served.serving).await.unwrap();
+}
