@@ -52,11 +52,9 @@ async fn run(matches: &ArgMatches) -> Result<()> {
     if name == "soak" {
         let time = Duration::from_secs(60) * number("minutes");
         let (clients, seed) = (number("clients").into(), number("seed").into());
-        let figures =
-            soak(Soak { time, clients, seed, kill_every: Duration::from_secs(20), spare_kib: 16 << 10 })
-                .await?;
+        let figures = soak(Soak { time, clients, seed, kill_every: Duration::from_secs(20) }).await?;
         println!("{time:?} of random load: {figures}");
-        return figures.check();
+        return figures.check(6 << 10);
     }
     let (rate, count) = (number("rate"), usize::try_from(number("count"))?);
     let report = if name == "rotations" {
