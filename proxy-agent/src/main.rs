@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use proxy_agent::{args, boot::Agent};
 use serve::http::OpsRuntime;
 use serve::logs::{self, Logs};
-use serve::metrics::Registry;
+use serve::metrics::{Registry, Tasks};
 use serve::signals::Signals;
 
 /// Less CPU than the system's on large, short-lived buffers (measured: 5 to 38 %).
@@ -48,6 +48,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     let ops = OpsRuntime::start()?;
     let signals = Signals::install(ops.handle())?;
     let runtime = relay::data_runtime()?;
+    Tasks::register(&mut registry, proxy_agent::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
         Agent::build(config, registry, &ops)?.run(&signals).await;
         Ok(())

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use proxy_server::{args, boot::Server};
 use serve::http::OpsRuntime;
 use serve::logs::{self, Logs};
-use serve::metrics::Registry;
+use serve::metrics::{Registry, Tasks};
 use serve::signals::Signals;
 
 /// Less CPU than the system's on large, short-lived buffers (measured: 5 to 38 %).
@@ -55,6 +55,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     });
 
     let runtime = relay::data_runtime()?;
+    Tasks::register(&mut registry, proxy_server::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
         Server::build(config, registry, &ops)?.run(&signals).await;
         Ok(())

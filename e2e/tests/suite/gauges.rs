@@ -18,26 +18,36 @@ const COUNT: usize = 2_000;
 /// busy machines.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Waits until every gauge is zero and both processes hold as many descriptors as before.
-async fn back_to_rest(pair: &Pair, descriptors: (usize, usize)) -> Result<()> {
-    let busy = Mutex::new(Vec::new());
-    let wanted = until("gauges and descriptors at rest", LIMIT, || async {
+/// Waits until every gauge is zero and both processes hold as many descriptors and tasks as before.
+async fn back_to_rest(pair: &Pair, before: &Held) -> Result<()> {
+    let last = Mutex::new((Vec::new(), *before));
+    let wanted = until("gauges, descriptors and tasks at rest", LIMIT, || async {
         let live =
             [pair.server().metrics().await.ok()?.busy(), pair.agent().metrics().await.ok()?.busy()].concat();
-        let now = held(pair).ok()?;
+        let now = held(pair).await.ok()?;
         // A scrape of our own may be in flight.
-        let rest = live.is_empty() && now.0 <= descriptors.0 + 3 && now.1 <= descriptors.1 + 3;
-        *busy.lock() = live;
+        let rest = live.is_empty() && now.iter().zip(before).all(|(now, before)| *now <= before + 3.0);
+        *last.lock() = (live, now);
         rest.then_some(())
     });
     let rested = wanted.await;
     rested.with_context(|| {
-        format!("busy still: {:?}, descriptors {:?} from {descriptors:?}", busy.lock(), held(pair))
+        let (live, now) = &*last.lock();
+        format!("busy still: {live:?}, descriptors and tasks {now:?} from {before:?}")
     })
 }
 
-fn held(pair: &Pair) -> Result<(usize, usize)> {
-    Ok((pair.server().process.usage()?.descriptors, pair.agent().process.usage()?.descriptors))
+/// Descriptors of server and agent, tasks of server and agent (which Go's do not show).
+type Held = [f64; 4];
+
+async fn held(pair: &Pair) -> Result<Held> {
+    let descriptors = |process: &Process| anyhow::Ok(process.usage()?.descriptors as f64);
+    Ok([
+        descriptors(&pair.server().process)?,
+        descriptors(&pair.agent().process)?,
+        pair.server().metric("tasks", &[]).await?,
+        pair.agent().metric("tasks", &[]).await?,
+    ])
 }
 
 fn rss(process: &Process) -> Result<u64> {
@@ -69,14 +79,14 @@ async fn two_thousand(mode: Mode, shared: bool) -> Result<()> {
     let pair = Setup::new(mode, Front::Unix).start().await?;
     let endpoint = Endpoint::echo().await?;
     works(pair.frontend(), &endpoint.target()).await?;
-    let before = held(&pair)?;
+    let before = held(&pair).await?;
     // Memory that every further round needs anew was not given back: it leaked. 4 KiB for each connection would be
     // 8 MiB. An allocator may grow in one round or another without any leak, but not in each.
     let mut grown = Vec::new();
     let mut settled = false;
     while !settled && grown.len() < 5 {
         round(&pair, &endpoint, COUNT, shared).await?;
-        back_to_rest(&pair, before).await?;
+        back_to_rest(&pair, &before).await?;
         let now = (rss(&pair.server().process)?, rss(&pair.agent().process)?);
         settled =
             grown.last().is_some_and(|last: &(u64, u64)| now.0 < last.0 + 8_192 && now.1 < last.1 + 8_192);

@@ -13,6 +13,7 @@ mod losses;
 mod number;
 mod process;
 mod streams;
+mod tasks;
 mod text;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub use lazy::Lazy;
 pub use losses::{DropReason, Drops, Resets};
 pub use process::ProcessCollector;
 pub use streams::{PacketMeter, Segment, StreamErrors, StreamPackets};
+pub use tasks::Tasks;
 
 /// The `Content-Type` of [`Exposition::scrape`], as Go's promhttp answers a client without preferences.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
