@@ -25,6 +25,12 @@
 {{- if and $values.agentAuth.allowedNames (eq $values.agentAuth.mode "token") -}}
 {{- fail "agentAuth.allowedNames are names of certificates, but agentAuth.mode is token: drop them, the account is named by agentAuth.serviceAccount" -}}
 {{- end -}}
+{{- if and (eq $values.kind "Sidecar") (eq $values.frontend.type "tcp") $values.egressSelector.render (not $values.egressSelector.apiserverClientSecret) -}}
+{{- fail "kind Sidecar with frontend.type tcp: name the Secret of kube-apiserver's client certificate (ca.crt, tls.crt, tls.key) in egressSelector.apiserverClientSecret, or set frontend.type=uds, which needs none" -}}
+{{- end -}}
+{{- if and (eq $values.kind "Sidecar") $values.prometheus.podMonitor.enabled (not $values.service.selector) -}}
+{{- fail "prometheus.podMonitor.enabled with kind Sidecar: name the labels of kube-apiserver's pods in service.selector, or no pod would be scraped" -}}
+{{- end -}}
 {{- include "konnectivity-server.checkIdentity" . -}}
 {{- include "konnectivity-server.checkTls" . -}}
 {{- include "konnectivity-server.checkHost" . -}}

@@ -25,9 +25,15 @@ egressSelections:
 {{- default .Values.frontend.uds.hostPath .Values.egressSelector.apiserverSocketDirectory | trimSuffix "/" -}}
 {{- end -}}
 
+{{/* Whether kube-apiserver is a pod of the release's namespace, which mounts Secrets and ConfigMaps; else it has files of its host. */}}
+{{- define "konnectivity-server.apiserverIsPod" -}}
+{{- if or (eq .Values.kind "Sidecar") (and (eq .Values.frontend.type "tcp") .Values.egressSelector.apiserverClientSecret) -}}true{{- end -}}
+{{- end -}}
+
 {{/* What to add to kube-apiserver's manifest. */}}
 {{- define "konnectivity-server.apiserverPatch" -}}
 {{- $uds := eq .Values.frontend.type "uds" -}}
+{{- $pod := include "konnectivity-server.apiserverIsPod" . -}}
 spec:
   containers:
     - name: kube-apiserver
@@ -47,9 +53,17 @@ spec:
         {{- end }}
   volumes:
     - name: konnectivity-config
+      {{- if $pod }}
+      configMap:
+        name: {{ include "konnectivity-server.fullname" . }}-egress-selector
+        items:
+          - key: egress-selector-configuration.yaml
+            path: egress-selector-configuration.yaml
+      {{- else }}
       hostPath:
         path: /etc/kubernetes/konnectivity
         type: Directory
+      {{- end }}
     {{- if and $uds (ne .Values.kind "Sidecar") }}
     - name: konnectivity-socket
       hostPath:
@@ -57,9 +71,21 @@ spec:
         type: DirectoryOrCreate
     {{- else if not $uds }}
     - name: konnectivity-client
+      {{- if $pod }}
+      secret:
+        secretName: {{ .Values.egressSelector.apiserverClientSecret }}
+        items:
+          - key: ca.crt
+            path: ca.crt
+          - key: tls.crt
+            path: client.crt
+          - key: tls.key
+            path: client.key
+      {{- else }}
       hostPath:
         path: {{ .Values.egressSelector.apiserverCertificateDirectory }}
         type: Directory
+      {{- end }}
     {{- end }}
 {{- end -}}
 
@@ -97,6 +123,7 @@ dnsPolicy: ClusterFirstWithHostNet
 {{- with $identifiers }}
 agentIdentifiers: {{ . }}
 {{- end }}
+# Agents verify the servers' certificate by ConfigMap kube-root-ca.crt. If another authority issued it: ca.existingSecret or ca.configMap.
 proxyServer:
   host: {{ include "konnectivity-server.externalHost" . | quote }}
   port: {{ include "konnectivity-server.externalPort" . }}

@@ -125,8 +125,10 @@ k8s-app: konnectivity-server
 {{- end -}}
 {{- end -}}
 
+{{/* Where kube-apiserver dials a frontend on TCP. A Sidecar's is in its own pod, and has no Service. */}}
 {{- define "konnectivity-server.frontendHost" -}}
-{{- default (printf "%s-frontend.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace) .Values.egressSelector.frontendHost -}}
+{{- $service := printf "%s-frontend.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace -}}
+{{- default (ternary "localhost" $service (eq .Values.kind "Sidecar")) .Values.egressSelector.frontendHost -}}
 {{- end -}}
 
 {{/* The number of servers; empty if the values do not tell it. */}}

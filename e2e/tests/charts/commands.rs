@@ -192,6 +192,11 @@ async fn what_agents_are_told_to_claim_is_taken_under_enforcement_by_certificate
 }
 
 #[tokio::test]
+async fn a_sidecar_on_a_port_carries() -> Result<()> {
+    carries("sidecar-tcp", &[]).await
+}
+
+#[tokio::test]
 async fn flags_that_go_has_too_carry() -> Result<()> {
     carries("go-image", &[]).await
 }

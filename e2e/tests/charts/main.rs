@@ -3,6 +3,7 @@
 
 mod commands;
 mod documents;
+mod egress;
 mod helm;
 #[allow(dead_code, reason = "shared with the tests that have a cluster")]
 mod kubelet;

@@ -207,7 +207,7 @@ fn selectors(chart: Chart, object: &Value, pods: &[Pod]) -> Result<()> {
     // A sidecar lives in a pod that is not ours.
     if chosen.is_empty()
         && chart == Chart::Server
-        && kind == "Service"
+        && ["Service", "PodMonitor"].contains(&kind)
         && pods.iter().all(|pod| pod.owner.contains("sidecar"))
     {
         return Ok(());

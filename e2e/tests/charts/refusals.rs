@@ -84,6 +84,12 @@ const SERVER: &[Refusal] = &[
     ("deployment", &["image.registry="], "image.registry is empty"),
     ("deployment", &["frontend.type=uds"], "kube-apiserver cannot reach a socket in another pod"),
     ("deployment", &["mode=grpc"], "kube-apiserver speaks gRPC over a Unix socket only"),
+    (
+        "sidecar-tcp",
+        &["egressSelector.apiserverClientSecret="],
+        "name the Secret of kube-apiserver's client certificate",
+    ),
+    ("sidecar-tcp", &["service.selector=null"], "no pod would be scraped"),
     ("uds-daemonset", &["serverCount=auto"], "serverCount is auto, which a DaemonSet cannot tell"),
     ("deployment", &["serverCount=2"], "serverCount is 2 but replicaCount is 3"),
     ("go-image", &["logging.format=json"], "a flag that Go's server does not have"),

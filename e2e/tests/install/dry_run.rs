@@ -11,7 +11,7 @@ use crate::helm::{Chart, all_cases, objects};
 use crate::pods::{pods, string};
 
 /// What no plain cluster knows, and how many of each all cases make at least.
-const FOREIGN: [(&str, usize); 3] = [("PodMonitor", 2), ("PrometheusRule", 2), ("Certificate", 3)];
+const FOREIGN: [(&str, usize); 3] = [("PodMonitor", 3), ("PrometheusRule", 2), ("Certificate", 3)];
 
 /// Teaches the cluster the definitions of what the charts only offer. It ends when they are served.
 async fn definitions(cluster: &Cluster) -> Result<()> {

@@ -1,0 +1,108 @@
+//! What the server's chart tells kube-apiserver is complete: every file that it is to read is mounted, from something that
+//! exists where kube-apiserver runs, and the frontend is where it is to dial.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::helm::{Chart, objects};
+use crate::pods::{list, of_kind, pods, string};
+use crate::yaml;
+
+#[test]
+fn what_kube_apiserver_is_told_exists() -> Result<()> {
+    for case in Chart::Server.cases()? {
+        let objects = objects(Chart::Server, &Chart::Server.case(&case), &[])?;
+        check(&objects).with_context(|| case.clone())?;
+    }
+    Ok(())
+}
+
+/// What cert-manager issues for a sidecar names it as kube-apiserver does.
+#[test]
+fn a_sidecars_certificate_names_it() -> Result<()> {
+    let sets = ["existingSecret=", "certManager.enabled=true", "certManager.issuerRef.name=issuer"];
+    let sets = sets.map(|set| format!("frontend.tcp.tls.{set}"));
+    let objects = objects(Chart::Server, &Chart::Server.case("sidecar-tcp"), &sets)?;
+    let certificate = of_kind(&objects, "Certificate").next().context("a certificate")?;
+    let names = list(certificate, "/spec/dnsNames");
+    ensure!(names.iter().eq(["localhost"].iter()), "the certificate is for {names:?}");
+    check(&objects)
+}
+
+fn check(objects: &[Value]) -> Result<()> {
+    let map = of_kind(objects, "ConfigMap")
+        .find(|map| map["data"]["kube-apiserver.yaml"].is_string())
+        .context("nothing for kube-apiserver")?;
+    let patch = yaml::document(string(map, "/data/kube-apiserver.yaml"))?["spec"].take();
+    let config = yaml::document(string(map, "/data/egress-selector-configuration.yaml"))?;
+    let connection = config.pointer("/egressSelections/0/connection").context("a connection")?;
+    let servers = pods(objects)?.into_iter().find(|pod| !pod.test).context("a pod of servers")?;
+    let sidecar = servers.owner.contains("sidecar");
+    let mut volumes = list(&patch, "/volumes").to_vec();
+    if sidecar {
+        volumes.extend_from_slice(list(&servers.spec, "/volumes"));
+    }
+    let container = patch.pointer("/containers/0").context("kube-apiserver's container")?;
+    for volume in list(&patch, "/volumes") {
+        let used = list(container, "/volumeMounts").iter().any(|mount| mount["name"] == volume["name"]);
+        ensure!(used, "nothing mounts {volume}");
+        let of_the_host = volume.get("hostPath").is_some();
+        ensure!(!(sidecar && of_the_host), "a pod among others has no files of its host: {volume}");
+    }
+    let told = list(container, "/command").iter().filter_map(Value::as_str);
+    let told = told.filter_map(|argument| Some(argument.split_once('=')?.1));
+    let transport = &connection["transport"];
+    let read =
+        ["/uds/udsName", "/tcp/tlsConfig/caBundle", "/tcp/tlsConfig/clientCert", "/tcp/tlsConfig/clientKey"];
+    let read = read.iter().filter_map(|pointer| transport.pointer(pointer)?.as_str());
+    let files: Vec<&str> = told.chain(read).collect();
+    ensure!(files.len() > 1, "only {files:?} to read");
+    for file in files {
+        there(file, container, &volumes, objects).with_context(|| file.to_owned())?;
+    }
+    string(transport, "/tcp/url").strip_prefix("https://").map_or(Ok(()), |at| listens(at, objects, sidecar))
+}
+
+/// A mount holds the file; what the volume takes from a ConfigMap of the release is in it.
+fn there(file: &str, container: &Value, volumes: &[Value], objects: &[Value]) -> Result<()> {
+    let mounts = list(container, "/volumeMounts").iter();
+    let (mount, name) = mounts
+        .filter_map(|mount| Some((mount, file.strip_prefix(string(mount, "/mountPath"))?.strip_prefix('/')?)))
+        .next()
+        .context("not mounted")?;
+    let mut volumes = volumes.iter().filter(|volume| volume["name"] == mount["name"]);
+    let volume = volumes.next().context("a mount without volume")?;
+    ensure!(volumes.next().is_none(), "two volumes of the same name");
+    for source in ["configMap", "secret"] {
+        let Some(source) = volume.get(source) else { continue };
+        let item = list(source, "/items").iter().find(|item| item["path"] == name).context("no item")?;
+        let Some(map) = source["name"].as_str() else { continue };
+        let there = of_kind(objects, "ConfigMap").any(|object| {
+            object["metadata"]["name"] == map && object["data"][string(item, "/key")].is_string()
+        });
+        ensure!(there, "no such key in a ConfigMap {map}");
+    }
+    Ok(())
+}
+
+/// The frontend's address is a Service's with that port, or the pod itself where servers share kube-apiserver's; other names
+/// are an operator's own.
+fn listens(at: &str, objects: &[Value], sidecar: bool) -> Result<()> {
+    let (host, port) = at.rsplit_once(':').context("a port")?;
+    let port: u64 = port.parse()?;
+    if sidecar {
+        ensure!(host == "localhost", "kube-apiserver looks for a server of its own pod at {host}");
+        return Ok(());
+    }
+    if !host.ends_with(".svc") {
+        return Ok(());
+    }
+    let service = of_kind(objects, "Service").find(|service| {
+        let (name, namespace) = (string(service, "/metadata/name"), string(service, "/metadata/namespace"));
+        host == format!("{name}.{namespace}.svc")
+    });
+    let service = service.with_context(|| format!("no Service is called {host}"))?;
+    let listening = list(service, "/spec/ports").iter().any(|open| open["port"] == port);
+    ensure!(listening, "{host} has no port {port}");
+    Ok(())
+}
