@@ -226,7 +226,13 @@ async fn the_metadata_services_of_clouds_are_out_of_reach() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         // What an operator allows in general does not let them in.
         let pair = Setup::new(mode, Front::Unix).agent_arg("--allow-destinations=*").start().await?;
-        for target in ["169.254.169.254:80", "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80"] {
+        for target in [
+            "169.254.169.254:80",
+            "[::ffff:169.254.169.254]:80",
+            "[fd00:ec2::254]:80",
+            "[fd20:ce::254]:80",
+            "[fd00:c1::a9fe:a9fe]:80",
+        ] {
             let Err(error) = pair.frontend().dial(target).await else {
                 anyhow::bail!("{target} was reached")
             };

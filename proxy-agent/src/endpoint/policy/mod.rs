@@ -14,16 +14,29 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use rule::{DestinationRule, RuleError};
 
-/// Where clouds hand out credentials and host secrets to whoever asks from a host of theirs.
-const CLOUD_METADATA: [IpAddr; 4] = [
+/// Where clouds hand out credentials and host secrets to whoever asks from a host of theirs, as their own documentation and
+/// cloud-init's have it.
+const CLOUD_METADATA: [IpAddr; 11] = [
     // AWS, Azure, Google and most others.
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+    // OpenStack, Akamai: the same as a link-local address.
+    IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
     // AWS.
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    // Google.
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    // Oracle.
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    // Akamai.
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1)),
     // Alibaba.
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200)),
     // Azure's wire server.
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    // Scaleway.
+    IpAddr::V4(Ipv4Addr::new(169, 254, 42, 42)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
 /// The prefix behind which NAT64 gateways put IPv4 addresses (RFC 6052), its last 32 bits aside.
@@ -112,11 +125,20 @@ mod tests {
             ("[64:ff9b::169.254.169.254]:80", true),
             ("[fd00:ec2::254]:80", true),
             ("[fd00:ec2::254%3]:80", true),
+            ("[fd20:ce::254]:80", true),
+            ("[fd00:c1::a9fe:a9fe]:80", true),
+            ("[fe80::a9fe:a9fe%2]:80", true),
+            ("[fd00:a9fe:a9fe::1]:80", true),
+            ("[fd00:100::100:200]:80", true),
+            ("[fd00:42::42]:80", true),
+            ("169.254.42.42:80", true),
             ("100.100.100.200:80", true),
             ("168.63.129.16:32526", true),
             ("169.254.169.253:53", false),
             ("169.254.20.10:53", false),
             ("[fd00:ec2::253]:53", false),
+            ("[fd20:ce::253]:53", false),
+            ("[fe80::1%2]:80", false),
             ("10.0.0.1:10250", false),
         ];
         let (default, open) = (DestinationPolicy::default(), DestinationPolicy::unrestricted());
