@@ -2,12 +2,13 @@
 //! happens while nobody can tell, and that no token is ever shown.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
-use e2e::pair::Setup;
+use e2e::pair::{Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::{DEADLINE, until};
 pub(crate) use e2e::wild::connect_with_token as connect;
@@ -231,19 +232,32 @@ async fn a_storm_of_agents_asks_about_32_at_once() -> Result<()> {
     }
     let pair = world.setup("t0")?.agents(0).start().await?;
     world.api.set_fault("tokenreviews", Fault::Slow(Duration::from_millis(200)));
-    let all = (0..120).map(|n| {
-        let pair = &pair;
-        async move { connect(pair, &format!("a{n}"), "", &format!("t{}", n % 60)).await.map(|c| c.is_ok()) }
-    });
-    let mut let_in = 0;
+    let all = (0..120).map(|n| let_in(&pair, n));
+    let mut tries = 0;
     for outcome in futures_join(all.collect()).await {
-        let_in += usize::from(outcome?);
+        tries += outcome?;
     }
-    assert_eq!((let_in, world.api.count("tokenreviews")), (120, 60));
+    let reviews = world.api.count("tokenreviews");
+    ensure!(reviews >= 60 && reviews <= tries, "{reviews} reviews of 60 tokens");
+    // Two with the same token share a review; a machine that is too slow for one makes another necessary.
+    ensure!(reviews == 60 || tries > 120, "{reviews} reviews of 60 tokens, at the first try");
     let most = world.api.most_at_once();
-    println!("120 agents, 60 tokens: {most} reviews at once at most");
+    println!("120 agents, 60 tokens, {tries} tries: {reviews} reviews, {most} at once at most");
     ensure!(most <= 32, "{most} reviews at once");
     Ok(())
+}
+
+/// An agent that tries again until it is let in, as agents do when a handshake or a review takes too long. Yields how often it
+/// tried.
+async fn let_in(pair: &Pair, number: usize) -> Result<usize> {
+    let tries = AtomicUsize::new(0);
+    let (id, token) = (format!("a{number}"), format!("t{}", number % 60));
+    until(&format!("agent {id} let in"), DEADLINE * 4, || async {
+        tries.fetch_add(1, Ordering::Relaxed);
+        connect(pair, &id, "", &token).await.ok()?.ok().map(drop)
+    })
+    .await?;
+    Ok(tries.into_inner())
 }
 
 /// Awaits all of them at once.
