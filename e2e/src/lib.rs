@@ -27,6 +27,7 @@ pub mod rollout;
 pub mod rotation;
 pub mod soak;
 pub mod sockets;
+pub mod stalls;
 pub mod usage;
 pub mod wait;
 pub mod wild;

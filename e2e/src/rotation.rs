@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::endpoints::Endpoint;
 use crate::frontend::Mode;
-use crate::load::{self, Plan, Replica, Report};
+use crate::load::{self, Pace, Plan, Replica, Report};
 use crate::metrics::{AGENT, SERVER};
 use crate::pair::{Front, Pair, Setup};
 use crate::wait::{DEADLINE, until};
@@ -18,7 +18,8 @@ const EVERY: &str = "--certificate-reload-interval=100ms";
 const BAD_EVERY: usize = 4;
 
 /// Servers of both kinds of frontend and two agents; `rotations` of every certificate and key, each once the one before
-/// is in use everywhere, and at least `apart` from it. After each an agent connects anew.
+/// is in use everywhere, at least `apart` from it, and not before the dials have kept their rate. After each an agent
+/// connects anew.
 pub async fn rotate_under_load(plan: &Plan, rotations: usize, apart: Duration) -> Result<Report> {
     let fronts = [(Mode::Grpc, Front::Tls), (Mode::HttpConnect, Front::Tls)];
     let mut pair = Setup::replicas(&fronts)
@@ -30,8 +31,8 @@ pub async fn rotate_under_load(plan: &Plan, rotations: usize, apart: Duration) -
         .start()
         .await?;
     let endpoint = Endpoint::echo().await?;
-    let replicas = Replica::all_of(&pair);
-    let events = async {
+    let replicas = Replica::all_of(&pair)?;
+    let events = async |pace: Pace| {
         for rotation in 1..=rotations {
             if rotation % BAD_EVERY == 0 {
                 mismatch(&pair).await?;
@@ -40,6 +41,7 @@ pub async fn rotate_under_load(plan: &Plan, rotations: usize, apart: Duration) -
             in_use(&pair, rotation).await.with_context(|| format!("rotation {rotation}"))?;
             visit(&mut pair, rotation).await?;
             tokio::time::sleep(apart).await;
+            pace.kept().await.with_context(|| format!("rotation {rotation}"))?;
         }
         Ok(())
     };

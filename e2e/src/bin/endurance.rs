@@ -1,4 +1,4 @@
-//! `endurance rotations|rollouts|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
+//! `endurance rotations|rollouts|stalls|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
 //! `--release`, and name programs built so by `PROXY_SERVER` and `PROXY_AGENT`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgMatches, Command, value_parser};
+use e2e::frontend::Mode;
 use e2e::load::Plan;
 use e2e::rollout::restart_all_under_load;
 use e2e::rotation::rotate_under_load;
 use e2e::soak::{Soak, soak};
+use e2e::stalls::{Halves, beside_stalls};
 
 fn main() -> Result<()> {
     let matches = command().get_matches();
@@ -38,6 +40,11 @@ fn command() -> Command {
             "Restarts of each of three servers and three agents",
         )))
         .subcommand(
+            Command::new("stalls")
+                .about("Readers and endpoints that stall, by both frontends, whichever half knows flow control: others are served")
+                .arg(number("count", "1000", "How many of each")),
+        )
+        .subcommand(
             Command::new("soak")
                 .about("Random load with stalls, kills and resets: in the end everything is back where it was")
                 .arg(number("minutes", "10", "How long"))
@@ -56,7 +63,11 @@ async fn run(matches: &ArgMatches) -> Result<()> {
         println!("{time:?} of random load: {figures}");
         return figures.check(6 << 10);
     }
-    let (rate, count) = (number("rate"), usize::try_from(number("count"))?);
+    let count = usize::try_from(number("count"))?;
+    if name == "stalls" {
+        return stalls(count).await;
+    }
+    let rate = number("rate");
     let report = if name == "rotations" {
         let transfers = usize::try_from(number("transfers"))?;
         let plan = Plan { rate, hold: Duration::from_millis(200), transfers };
@@ -67,4 +78,15 @@ async fn run(matches: &ArgMatches) -> Result<()> {
     };
     println!("{count} {name}: {report}");
     report.check()
+}
+
+async fn stalls(count: usize) -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        for halves in [Halves::BOTH].into_iter().chain(Halves::NOT_BOTH) {
+            let figures = beside_stalls(halves.setup(mode), halves, count).await?;
+            println!("{count} readers and {count} endpoints stalled, {}, {figures}", mode.flag());
+            figures.check()?;
+        }
+    }
+    Ok(())
 }

@@ -93,6 +93,19 @@ impl Endpoint {
         .await
     }
 
+    /// The same once the peer has sent a byte.
+    pub async fn asked(payload: Payload) -> Result<Self> {
+        Self::serve(move |mut stream, shared| async move {
+            let _ = SockRef::from(&stream).set_send_buffer_size(64 * 1024);
+            if stream.read_u8().await.is_ok() {
+                let _ = payload.send(&mut stream).await;
+                let _ = stream.shutdown().await;
+            }
+            digest_to_end(&mut stream, &shared).await;
+        })
+        .await
+    }
+
     /// Sends `payload` as soon as it accepts, and then holds the connection until the peer ends it.
     pub async fn greeter(payload: Payload) -> Result<Self> {
         Self::serve(move |mut stream, shared| async move {

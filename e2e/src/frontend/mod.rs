@@ -64,6 +64,7 @@ pub struct Frontend {
     /// Where it listens.
     pub place: Place,
     pki: Pki,
+    client: Option<Arc<ClientConfig>>,
 }
 
 /// Why a dial failed.
@@ -117,20 +118,28 @@ pub enum Conn {
 impl Frontend {
     /// The client of a frontend.
     pub fn new(mode: Mode, place: Place, pki: Pki) -> Self {
-        Self { mode, place, pki }
+        Self { mode, place, pki, client: None }
     }
 
-    /// A connected socket (with TLS where the frontend has it), before any protocol.
-    pub async fn socket(&self) -> Result<Box<dyn Io>> {
+    /// The same client, which reads its certificate now and not for each dial: for many dials a second.
+    pub fn reading_once(self) -> Result<Self> {
+        let client = Some(self.client_config()?);
+        Ok(Self { client, ..self })
+    }
+
+    fn client_config(&self) -> Result<Arc<ClientConfig>> {
         let alpn = match self.mode {
             Mode::Grpc => "h2",
             Mode::HttpConnect => "http/1.1",
         };
+        self.client.clone().map_or_else(|| self.pki.frontend_client(&[alpn]), Ok)
+    }
+
+    /// A connected socket (with TLS where the frontend has it), before any protocol.
+    pub async fn socket(&self) -> Result<Box<dyn Io>> {
         match &self.place {
             Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            Place::Tls(address) => {
-                Ok(Box::new(tls_socket(*address, self.pki.frontend_client(&[alpn])?).await?))
-            }
+            Place::Tls(address) => Ok(Box::new(tls_socket(*address, self.client_config()?).await?)),
         }
     }
 

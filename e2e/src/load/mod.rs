@@ -1,38 +1,40 @@
 //! A steady load of new dials, and transfers that never end, over replicas that come and go.
 //!
 //! A dialler behaves as a kube-apiserver beside its own server: it talks to a replica that is up. Everything that goes
-//! wrong is kept with its text; nothing is tried again.
+//! wrong is kept with its text; nothing is tried again. The rate is kept or the load fails: what a slow machine leaves
+//! behind is made up for, and events wait for it ([`Pace::kept`]).
 
-use std::future::Future;
+mod report;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use parking_lot::Mutex;
-use tokio::sync::{RwLock, watch};
+use anyhow::{Context, Result};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{RwLock, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+pub use self::report::Report;
+use self::report::Tally;
 use crate::exchange::{echo, expect_end};
-use crate::figures::percentile;
 use crate::frontend::{Conn, Frontend};
 use crate::pair::Pair;
 use crate::payload::Payload;
-use tokio::io::AsyncWriteExt;
+use crate::wait::until;
 
-/// The most dials at once: a machine that is too slow for the rate makes fewer, and the report says so. More would starve
-/// the very programs that are looked at.
+/// The most dials at once that are not held. More would starve the very programs that are looked at.
 const AT_ONCE: usize = 64;
+
+/// How long dials may lag behind their rate before there is no hope that they catch up.
+const CATCH_UP: Duration = Duration::from_secs(120);
 
 /// How long an echo of a transfer may take before its connection counts as cut.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes of one echo of a transfer.
-const PIECE: u64 = 128 * 1024;
-
-/// How many errors are kept in words.
-const KEPT: usize = 10;
+/// Bytes of one echo of a transfer, and the time from one to the next: it is there to be cut, not to be fast.
+const PIECE: u64 = 16 * 1024;
+const EVERY: Duration = Duration::from_millis(100);
 
 /// A server as its clients see it.
 #[derive(Clone, Debug)]
@@ -44,8 +46,8 @@ pub struct Replica {
 
 impl Replica {
     /// All of a pair's, up.
-    pub fn all_of(pair: &Pair) -> Vec<Self> {
-        pair.servers.iter().map(|server| Self::new(server.frontend.clone())).collect()
+    pub fn all_of(pair: &Pair) -> Result<Vec<Self>> {
+        pair.servers.iter().map(|server| Ok(Self::new(server.frontend.clone().reading_once()?))).collect()
     }
 
     /// One that is up.
@@ -76,84 +78,41 @@ impl Replica {
 /// What to put on.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// New dials a second.
+    /// New dials a second, on the average from the first to the last.
     pub rate: u32,
     /// How long a dialled connection is held between its two echoes.
     pub hold: Duration,
-    /// Connections that carry bytes from the beginning to the end.
+    /// Connections that carry bytes steadily from the beginning to the end.
     pub transfers: usize,
 }
 
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Dials that began.
-    pub dials: usize,
-    /// Times at which none began, because too many were under way.
-    pub skipped: usize,
-    /// Dials that brought no connection.
-    pub failed: usize,
-    /// Connections that were dialled and did not end in order.
-    pub cut: usize,
-    /// Bytes that the transfers carried, one way.
-    pub carried: u64,
-    /// Transfers that did not live to the end.
-    pub transfers_cut: usize,
-    /// Dial latencies: median and 99th percentile.
-    pub p50: Duration,
-    /// See above.
-    pub p99: Duration,
-    /// From the first dial to the last.
-    pub took: Duration,
-    /// The first errors.
-    pub errors: Vec<String>,
-}
-
-impl Report {
-    /// Fails unless everything was dialled and carried to its end.
-    pub fn check(&self) -> Result<()> {
-        ensure!(self.failed == 0 && self.cut == 0 && self.transfers_cut == 0, "{self}");
-        ensure!(self.dials > 0, "no dial was made");
-        Ok(())
+impl Plan {
+    /// The most connections at once: those under way, and those that are held.
+    fn at_once(&self) -> usize {
+        let held = f64::from(self.rate) * self.hold.as_secs_f64();
+        AT_ONCE + held.ceil() as usize
     }
 }
 
-impl std::fmt::Display for Report {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} dials in {:.1?} ({} skipped): {} failed, {} cut, p50 {:.1?}, p99 {:.1?}; transfers carried {} MiB, {} cut",
-            self.dials,
-            self.took,
-            self.skipped,
-            self.failed,
-            self.cut,
-            self.p50,
-            self.p99,
-            self.carried >> 20,
-            self.transfers_cut
-        )?;
-        for error in &self.errors {
-            write!(f, "\n  {error}")?;
-        }
-        Ok(())
-    }
+/// Whether the dials keep up with their rate.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    tally: Arc<Tally>,
+    rate: u32,
+    began: Instant,
 }
 
-#[derive(Default)]
-struct Tally {
-    report: Mutex<Report>,
-    latencies: Mutex<Vec<Duration>>,
-    next: AtomicUsize,
-}
-
-impl Tally {
-    fn error(&self, count: impl FnOnce(&mut Report), error: &anyhow::Error) {
-        let mut report = self.report.lock();
-        count(&mut report);
-        if report.errors.len() < KEPT {
-            report.errors.push(format!("{error:#}"));
-        }
+impl Pace {
+    /// Waits until as many dials have begun as the rate asks for, and yields their number and the time they took.
+    pub async fn kept(&self) -> Result<(usize, Duration)> {
+        let look = || {
+            let (begun, took) = (self.tally.begun(), self.began.elapsed());
+            (begun as f64 >= f64::from(self.rate) * took.as_secs_f64()).then_some((begun, took))
+        };
+        until("as many dials as were promised", CATCH_UP, || async { look() }).await.with_context(|| {
+            let (begun, took) = (self.tally.begun(), self.began.elapsed());
+            format!("only {begun} dials in {took:.1?}, {} a second were promised", self.rate)
+        })
     }
 }
 
@@ -162,7 +121,7 @@ pub async fn during<T>(
     replicas: &[Replica],
     target: &str,
     plan: &Plan,
-    events: impl Future<Output = Result<T>>,
+    events: impl AsyncFnOnce(Pace) -> Result<T>,
 ) -> Result<(Report, T)> {
     let tally = Arc::<Tally>::default();
     let stop = watch::Sender::new(false);
@@ -170,25 +129,25 @@ pub async fn during<T>(
     for seed in 0..plan.transfers {
         let replica = replicas.get(seed % replicas.len().max(1)).context("no replica")?;
         let conn = replica.dial(target).await.context("a replica that is up")??;
-        transfers.spawn(transfer(conn, seed as u64, stop.subscribe(), tally.clone()));
+        transfers.spawn(transfer(conn, (seed as u64) << 32, stop.subscribe(), tally.clone()));
     }
-    let began = Instant::now();
+    let pace = Pace { tally: tally.clone(), rate: plan.rate, began: Instant::now() };
+    let events = async {
+        let done = events(pace.clone()).await?;
+        Ok::<_, anyhow::Error>((done, pace.kept().await?))
+    };
     let mut dials = JoinSet::new();
-    let done = tokio::select! {
+    let (done, (begun, took)) = tokio::select! {
         done = events => done?,
         never = dial_steadily(replicas, target, plan, &tally, &mut dials) => match never {},
     };
-    let took = began.elapsed();
     stop.send_replace(true);
     while dials.join_next().await.is_some() {}
     while transfers.join_next().await.is_some() {}
-    let mut report = tally.report.lock().clone();
-    let mut latencies = std::mem::take(&mut *tally.latencies.lock());
-    let mut at = |percent| percentile(&mut latencies, percent).unwrap_or_default();
-    (report.p50, report.p99, report.took) = (at(50), at(99), took);
-    Ok((report, done))
+    Ok((tally.report(plan, begun, took), done))
 }
 
+/// A little faster than the rate, so that what the machine delays is made up for.
 async fn dial_steadily(
     replicas: &[Replica],
     target: &str,
@@ -196,31 +155,31 @@ async fn dial_steadily(
     tally: &Arc<Tally>,
     dials: &mut JoinSet<()>,
 ) -> std::convert::Infallible {
-    let mut ticks = interval(Duration::from_secs(1) / plan.rate.max(1));
+    let mut ticks = interval(Duration::from_millis(980) / plan.rate.max(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let places = Arc::new(Semaphore::new(plan.at_once()));
     loop {
         ticks.tick().await;
         while dials.try_join_next().is_some() {}
-        if dials.len() >= AT_ONCE {
-            tally.report.lock().skipped += 1;
-            continue;
-        }
-        dials.spawn(dial(replicas.to_vec(), target.to_owned(), plan.hold, tally.clone()));
+        let place = places.clone().acquire_owned().await;
+        let dial = dial(replicas.to_vec(), target.to_owned(), plan.hold, tally.begin(), tally.clone());
+        dials.spawn(async move {
+            dial.await;
+            drop(place);
+        });
     }
 }
 
 /// Dials one replica that is up, and has two echoes with a pause between them.
-async fn dial(replicas: Vec<Replica>, target: String, hold: Duration, tally: Arc<Tally>) {
-    let first = tally.next.fetch_add(1, Ordering::Relaxed);
+async fn dial(replicas: Vec<Replica>, target: String, hold: Duration, number: usize, tally: Arc<Tally>) {
     for turn in 0..replicas.len() {
-        let Some(replica) = replicas.get((first + turn) % replicas.len()) else { return };
+        let Some(replica) = replicas.get((number + turn) % replicas.len()) else { return };
         let began = Instant::now();
         let Some(dialled) = replica.dial(&target).await else { continue };
-        tally.report.lock().dials += 1;
         match dialled.context("dial") {
             Ok(conn) => {
-                tally.latencies.lock().push(began.elapsed());
-                if let Err(error) = exchange(conn, first as u64, hold).await {
+                tally.established(began.elapsed());
+                if let Err(error) = exchange(conn, number as u64, hold).await {
                     tally.error(|report| report.cut += 1, &error.context("connection"));
                 }
             }
@@ -239,27 +198,24 @@ async fn exchange(conn: Conn, seed: u64, hold: Duration) -> Result<()> {
     expect_end(&mut conn).await
 }
 
-async fn transfer(mut conn: Conn, mut seed: u64, stop: watch::Receiver<bool>, tally: Arc<Tally>) {
+/// A connection that moves steadily from now on; every byte of it is compared.
+async fn transfer(conn: Conn, seed: u64, stop: watch::Receiver<bool>, tally: Arc<Tally>) {
+    match carry(conn, seed, &stop, &tally).await {
+        Ok(()) => tally.whole(),
+        Err(error) => tally.error(|report| report.transfers_cut += 1, &error.context("transfer")),
+    }
+}
+
+async fn carry(mut conn: Conn, mut seed: u64, stop: &watch::Receiver<bool>, tally: &Tally) -> Result<()> {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !*stop.borrow() {
+        ticks.tick().await;
+        conn =
+            timeout(PATIENCE, echo(conn, Payload::new(seed, PIECE))).await.context("it stands still")??;
+        tally.carried(PIECE);
         seed += 1;
-        let done = timeout(PATIENCE, echo(conn, Payload::new(seed, PIECE))).await;
-        match done.context("a transfer that stands still").and_then(|done| done) {
-            Ok(back) => {
-                conn = back;
-                tally.report.lock().carried += PIECE;
-            }
-            Err(error) => {
-                return tally.error(|report| report.transfers_cut += 1, &error.context("transfer"));
-            }
-        }
-        // Leaves room for the dials: it is there to be cut, not to be fast.
-        sleep(Duration::from_millis(20)).await;
     }
-    let ended = async {
-        conn.shutdown().await?;
-        expect_end(&mut conn).await
-    };
-    if let Err(error) = ended.await {
-        tally.error(|report| report.transfers_cut += 1, &error.context("a transfer's end"));
-    }
+    conn.shutdown().await?;
+    expect_end(&mut conn).await
 }

@@ -1,54 +1,17 @@
 //! A connection that stalls holds back itself alone, whichever side stalls.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::echoed;
-use e2e::frontend::{Conn, Mode};
+use e2e::figures::say;
+use e2e::frontend::Mode;
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
+use e2e::stalls::{Halves, beside_stalls, others_are_served, stalled_endpoints, stalled_readers};
 use e2e::wait::within;
 use socket2::SockRef;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-
-const OFF: &str = "--connection-flow-control=false";
-
-/// Clients that ask for much and read nothing.
-async fn stalled_readers(pair: &Pair, count: usize) -> Result<(Endpoint, Vec<Conn>)> {
-    let endpoint = Endpoint::source(Payload::new(7, 64 << 20)).await?;
-    let mut conns = Vec::new();
-    for _ in 0..count {
-        conns.push(pair.frontend().dial(&endpoint.target()).await?);
-    }
-    Ok((endpoint, conns))
-}
-
-/// Clients that send much to an endpoint that reads nothing. They go on sending until dropped.
-async fn stalled_endpoints(pair: &Pair, count: usize) -> Result<(Endpoint, JoinSet<()>)> {
-    let endpoint = Endpoint::stalled().await?;
-    let mut clients = JoinSet::new();
-    for _ in 0..count {
-        let mut conn = pair.frontend().dial(&endpoint.target()).await?;
-        clients.spawn(async move {
-            let block = vec![0; 64 << 10];
-            while conn.write_all(&block).await.is_ok() {}
-        });
-    }
-    Ok((endpoint, clients))
-}
-
-/// Others move bytes both ways, 20 connections after each other and 4 MiB at once.
-async fn others_are_served(pair: &Pair) -> Result<()> {
-    let endpoint = Endpoint::echo().await?;
-    for seed in 0..20 {
-        within("a short exchange", echoed(pair.frontend(), &endpoint.target(), Payload::new(seed, 1_000)))
-            .await??;
-    }
-    within("a long exchange", echoed(pair.frontend(), &endpoint.target(), Payload::new(99, 4 << 20))).await?
-}
 
 async fn nobody_was_reset(pair: &Pair) -> Result<()> {
     let resets = pair.server().metric("connection_resets_total", &[]).await?;
@@ -97,18 +60,20 @@ async fn who_reads_again_gets_everything() -> Result<()> {
     Ok(())
 }
 
-/// A thousand of each.
+/// A thousand of each by CONNECT, a hundred by gRPC, whose clients' own windows take a MiB each of this process. By night both
+/// are a thousand: `endurance stalls`.
 #[tokio::test]
 async fn a_thousand_that_stall_hold_back_nobody() -> Result<()> {
-    let pair = Setup::http_connect().start().await?;
-    let readers = stalled_readers(&pair, 1_000).await?;
-    let writers = stalled_endpoints(&pair, 1_000).await?;
-    others_are_served(&pair).await?;
-    nobody_was_reset(&pair).await?;
-    let queued = pair.server().metric("queued_bytes", &[]).await?;
-    anyhow::ensure!(queued < f64::from(1_000 * (256_u32 << 10)), "{queued} bytes wait at the server");
-    drop((readers, writers));
-    Ok(())
+    let figures = beside_stalls(Setup::http_connect(), Halves::BOTH, 1_000).await?;
+    say("a thousand stalled, http-connect", &figures);
+    figures.check()
+}
+
+#[tokio::test]
+async fn a_hundred_that_stall_hold_back_nobody_by_grpc() -> Result<()> {
+    let figures = beside_stalls(Setup::grpc(), Halves::BOTH, 100).await?;
+    say("a hundred stalled, grpc", &figures);
+    figures.check()
 }
 
 /// A link whose segments are larger than a socket's share of scarce TCP memory crawls for all of its connections.
@@ -121,29 +86,42 @@ async fn the_agent_port_bounds_its_segments() -> Result<()> {
     Ok(())
 }
 
-/// With a peer that knows no flow control for connections, who stalls is reset, and the others go on.
-#[tokio::test]
-async fn without_flow_control_who_stalls_is_reset_and_the_others_go_on() -> Result<()> {
-    for (server, agent) in [(true, false), (false, true), (false, false)] {
-        let mut setup = Setup::http_connect();
-        if !server {
-            setup = setup.server_arg(OFF);
-        }
-        if !agent {
-            setup = setup.agent_arg(OFF);
-        }
-        let pair = setup.start().await?;
-        let readers = stalled_readers(&pair, 4).await?;
-        let reason = [("reason", "stalled")];
-        others_are_served(&pair).await?;
-        tokio::time::timeout(
-            Duration::from_secs(60),
-            pair.server().wait_metric("connection_resets_total", &reason, 4.0),
-        )
-        .await??;
-        drop(readers);
+/// Pairs in which not both halves know flow control for connections, at once.
+async fn without_flow_control(mode: Mode, ways: &[Halves], count: usize, args: &[&str]) -> Result<()> {
+    let mut running = JoinSet::new();
+    for &halves in ways {
+        let setup = args.iter().fold(halves.setup(mode), |setup, arg| setup.server_arg(*arg).agent_arg(*arg));
+        running.spawn(beside_stalls(setup, halves, count));
+    }
+    while let Some(figures) = running.join_next().await {
+        let figures = figures??;
+        say(&format!("{count} stalled, {}", mode.flag()), &figures);
+        figures.check()?;
     }
     Ok(())
+}
+
+/// Who stalls is reset, and the others go on.
+#[tokio::test]
+async fn without_flow_control_who_stalls_is_reset_and_the_others_go_on() -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        without_flow_control(mode, &Halves::NOT_BOTH, 1, &[]).await?;
+    }
+    Ok(())
+}
+
+/// Each may hold 1 MiB here, so that the stalls are felt soon. By night it is a thousand with 8 MiB, whichever half it is that
+/// knows no flow control: `endurance stalls`.
+#[tokio::test]
+async fn without_flow_control_a_hundred_that_stall_hold_back_nobody_by_grpc() -> Result<()> {
+    let neither = Halves { server: false, agent: false };
+    without_flow_control(Mode::Grpc, &[neither], 100, &["--connection-memory-limit=1Mi"]).await
+}
+
+#[tokio::test]
+async fn without_flow_control_a_hundred_that_stall_hold_back_nobody_by_http_connect() -> Result<()> {
+    let args = ["--connection-memory-limit=1Mi"];
+    without_flow_control(Mode::HttpConnect, &Halves::NOT_BOTH, 100, &args).await
 }
 
 /// At the ceiling the largest stalled connections go, and new dials are refused with a reason.

@@ -1,0 +1,251 @@
+//! Connections that stall, one or a thousand, on either side, with flow control for connections or without it: others are
+//! served, and what waits stays below its bound.
+
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::endpoints::Endpoint;
+use crate::exchange::echoed;
+use crate::frontend::{Conn, Mode};
+use crate::pair::{Front, Pair, Setup};
+use crate::payload::Payload;
+use crate::wait::{DEADLINE, until, within};
+
+/// What makes a half of the tunnel as a peer written in Go, which knows no flow control for connections.
+const OFF: &str = "--connection-flow-control=false";
+
+/// What may wait for the local ends of one agent stream without flow control, and what one turn may add to it.
+const LINK_BUDGET: u64 = (256 << 20) + (8 << 20);
+
+/// What may wait for one connection with flow control: a window that did not grow, and what a gRPC client's stream holds.
+const WINDOWS: u64 = (128 << 10) + (256 << 10);
+
+/// What a program may take beside what waits: an allocator's spare, and what so many connections are.
+const BESIDE: u64 = 64 << 20;
+
+/// Which halves know flow control for connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Halves {
+    /// The server.
+    pub server: bool,
+    /// The agent.
+    pub agent: bool,
+}
+
+impl Halves {
+    /// It works where both do.
+    pub const BOTH: Self = Self { server: true, agent: true };
+    /// Either may be the one that does not.
+    pub const NOT_BOTH: [Self; 3] = [
+        Self { server: true, agent: false },
+        Self { server: false, agent: true },
+        Self { server: false, agent: false },
+    ];
+
+    /// A pair of such halves.
+    pub fn setup(self, mode: Mode) -> Setup {
+        let mut setup = Setup::new(mode, Front::Unix);
+        if !self.server {
+            setup = setup.server_arg(OFF);
+        }
+        if !self.agent {
+            setup = setup.agent_arg(OFF);
+        }
+        setup
+    }
+}
+
+/// Clients that ask for much and read nothing.
+pub async fn stalled_readers(pair: &Pair, count: usize) -> Result<(Endpoint, Vec<Conn>)> {
+    let endpoint = Endpoint::asked(Payload::new(7, 64 << 20)).await?;
+    let mut conns = dialled(pair, &endpoint, count).await?;
+    ask(&mut conns).await?;
+    Ok((endpoint, conns))
+}
+
+/// Clients that send much to an endpoint that reads nothing. They go on sending until dropped.
+pub async fn stalled_endpoints(pair: &Pair, count: usize) -> Result<(Endpoint, JoinSet<()>)> {
+    let endpoint = Endpoint::stalled().await?;
+    let conns = dialled(pair, &endpoint, count).await?;
+    Ok((endpoint, send(conns)))
+}
+
+async fn dialled(pair: &Pair, endpoint: &Endpoint, count: usize) -> Result<Vec<Conn>> {
+    let mut conns = Vec::new();
+    for _ in 0..count {
+        conns.push(pair.frontend().dial(&endpoint.target()).await?);
+    }
+    Ok(conns)
+}
+
+/// Asks an [`Endpoint::asked`] by each connection.
+async fn ask(conns: &mut [Conn]) -> Result<()> {
+    for conn in conns {
+        conn.write_all(b"!").await?;
+        conn.flush().await?;
+    }
+    Ok(())
+}
+
+fn send(conns: Vec<Conn>) -> JoinSet<()> {
+    let mut clients = JoinSet::new();
+    for mut conn in conns {
+        clients.spawn(async move {
+            let block = vec![0; 64 << 10];
+            while conn.write_all(&block).await.is_ok() {}
+        });
+    }
+    clients
+}
+
+/// Others move bytes both ways, 20 connections after each other and 4 MiB at once. Yields how long the slowest took.
+pub async fn others_are_served(pair: &Pair) -> Result<Duration> {
+    let endpoint = Endpoint::echo().await?;
+    let mut slowest = Duration::ZERO;
+    for seed in 0..=20 {
+        let length = if seed < 20 { 1_000 } else { 4 << 20 };
+        let began = Instant::now();
+        within("an exchange", echoed(pair.frontend(), &endpoint.target(), Payload::new(seed, length)))
+            .await??;
+        slowest = slowest.max(began.elapsed());
+    }
+    Ok(slowest)
+}
+
+/// What waits in a server and its agent, and the memory they take, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    queued: [u64; 2],
+    resident: [u64; 2],
+}
+
+impl Held {
+    async fn of(pair: &Pair) -> Result<Self> {
+        let (server, agent) = (pair.server(), pair.agent());
+        let queued = [server.metric("queued_bytes", &[]).await?, agent.metric("queued_bytes", &[]).await?];
+        let resident = [server.process.usage()?.rss_kib << 10, agent.process.usage()?.rss_kib << 10];
+        Ok(Self { queued: queued.map(|bytes| bytes as u64), resident })
+    }
+
+    fn most(self, other: Self) -> Self {
+        let both = |a: [u64; 2], b: [u64; 2]| [a[0].max(b[0]), a[1].max(b[1])];
+        Self { queued: both(self.queued, other.queued), resident: both(self.resident, other.resident) }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    halves: Halves,
+    before: Held,
+    most: Held,
+    /// The bound of what waits in each program, in bytes.
+    bound: u64,
+    /// The slowest exchange of others.
+    pub slowest: Duration,
+    /// Connections that were reset because they stalled, by server and agent.
+    pub reset: [f64; 2],
+}
+
+impl Figures {
+    /// Neither program has queued more than its bound, nor grown by more than that and what it takes to hold it.
+    pub fn check(&self) -> Result<()> {
+        for half in 0..2 {
+            let grown = self.most.resident[half].saturating_sub(self.before.resident[half]);
+            ensure!(self.most.queued[half] <= self.bound, "more waits than {}: {self}", self.bound);
+            ensure!(grown <= self.bound / 4 * 5 + BESIDE, "{grown} bytes more resident: {self}");
+        }
+        Ok(())
+    }
+}
+
+impl Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [server, agent] = self.most.queued.map(|bytes| bytes >> 20);
+        let [of_server, of_agent] = self.most.resident.map(|bytes| bytes >> 20);
+        let Halves { server: knows, agent: too } = self.halves;
+        write!(
+            f,
+            "flow control of server {knows}, of agent {too}: others took {:.1?} at most; ",
+            self.slowest
+        )?;
+        write!(f, "{server} MiB waited in the server, {agent} MiB in the agent, ")?;
+        write!(
+            f,
+            "which took {of_server} and {of_agent} MiB; they reset {} and {}",
+            self.reset[0], self.reset[1]
+        )
+    }
+}
+
+/// Puts `count` readers and as many endpoints that stall on a pair. Where both halves know flow control nobody is reset; else
+/// all that stall are, in the end.
+pub async fn beside_stalls(setup: Setup, halves: Halves, count: usize) -> Result<Figures> {
+    let pair = setup.start().await?;
+    let before = Held::of(&pair).await?;
+    let mut most = before;
+    let work = async {
+        // All dials first: without flow control each that stalls alone holds up the link, and with it the next dial, for the
+        // two seconds in which it is judged.
+        let (source, sink) = (Endpoint::asked(Payload::new(7, 64 << 20)).await?, Endpoint::stalled().await?);
+        let mut readers = dialled(&pair, &source, count).await.context("clients that will not read")?;
+        let writers =
+            dialled(&pair, &sink, count).await.context("clients of endpoints that will not read")?;
+        let writers = send(writers);
+        ask(&mut readers).await?;
+        let mut slowest = others_are_served(&pair).await?;
+        let reset = if halves == Halves::BOTH {
+            resets(&pair).await?
+        } else {
+            let reset = all_are_reset(&pair, count).await?;
+            slowest = slowest.max(others_are_served(&pair).await?);
+            reset
+        };
+        drop((readers, writers));
+        anyhow::Ok((slowest, reset))
+    };
+    let watch = async {
+        loop {
+            // A scrape that is late on a busy machine is no fault.
+            most = most.most(Held::of(&pair).await.unwrap_or_default());
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (slowest, reset) = tokio::select! {
+        done = work => done?,
+        never = watch => never,
+    };
+    most = most.most(Held::of(&pair).await?);
+    let bound = if halves == Halves::BOTH { 2 * count as u64 * WINDOWS } else { LINK_BUDGET };
+    ensure!(halves != Halves::BOTH || reset == [0.0; 2], "{reset:?} connections were reset");
+    Ok(Figures { halves, before, most, bound, slowest, reset })
+}
+
+/// Connections reset so far, for whatever reason, by the server and by the agent.
+async fn resets(pair: &Pair) -> Result<[f64; 2]> {
+    let (server, agent) = (pair.server(), pair.agent());
+    Ok([
+        server.metric("connection_resets_total", &[]).await?,
+        agent.metric("connection_resets_total", &[]).await?,
+    ])
+}
+
+/// Waits until either program has reset so many connections because they stalled.
+async fn all_are_reset(pair: &Pair, count: usize) -> Result<[f64; 2]> {
+    let stalled = [("reason", "stalled")];
+    let seen = async || {
+        let of_readers = pair.server().metric("connection_resets_total", &stalled).await.ok()?;
+        let of_endpoints = pair.agent().metric("connection_resets_total", &stalled).await.ok()?;
+        Some([of_readers, of_endpoints])
+    };
+    until("the resets of all that stall", DEADLINE * 6, || async {
+        seen().await.filter(|seen| seen.iter().all(|&half| half >= count as f64))
+    })
+    .await
+    .with_context(|| format!("{count} stall on either side"))
+}
