@@ -1,6 +1,9 @@
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 use super::*;
 
@@ -84,6 +87,40 @@ fn a_stuck_balancer_is_asked_less_and_less() {
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "another count resets it");
     machine.connected(now, &server("b"), 2);
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "so does a new server");
+}
+
+/// Until both of two agents that begin half an interval apart have a stream to both servers, behind a balancer that takes turns.
+fn time_to_get_out_of_step(seed: u64) -> Duration {
+    let random = RefCell::new(StdRng::seed_from_u64(seed));
+    let mut agents = [(); 2].map(|()| Machine::new(settings(), || random.borrow_mut().random::<f64>()));
+    let mut due = [Duration::ZERO, settings().interval / 2];
+    let mut turn = 0;
+    loop {
+        let next = usize::from(due[1] < due[0]);
+        let now = due[next];
+        let agent = &mut agents[next];
+        if agent.poll(now) == Step::Connect {
+            agent.connected(now, &server(["a", "b"][turn % 2]), 2);
+            turn += 1;
+        }
+        due[next] = match agent.poll(now) {
+            Step::WaitUntil(due) => due,
+            Step::Connect => now,
+            Step::Wait => Duration::MAX,
+        };
+        if due == [Duration::MAX; 2] {
+            return now;
+        }
+    }
+}
+
+/// By a tenth of jitter alone a quarter of them took longer than four minutes.
+#[test]
+fn agents_in_step_behind_a_balancer_get_out_of_it() {
+    let mut times: Vec<Duration> = (0..500).map(time_to_get_out_of_step).collect();
+    times.sort_unstable();
+    let (most, all) = (times[times.len() * 95 / 100], times[times.len() - 1]);
+    assert!(most < Duration::from_secs(60) && all < Duration::from_secs(180), "{most:?}, {all:?}");
 }
 
 #[test]
