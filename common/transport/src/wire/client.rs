@@ -6,18 +6,19 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use h2::RecvStream;
 use h2::client::{Connection, SendRequest};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
+use super::handover::Handover;
 use super::keepalive::{Dead, Keepalive, Pinger, Pulse};
 use super::server::ConnectionError;
 use super::settings::ClientSettings;
@@ -69,50 +70,14 @@ impl Drop for ConnectionHandle {
 }
 
 /// Where a stream that is finished but not ended waits for the server's end, see [`WireStream`].
-#[derive(Default)]
-pub(super) struct Linger(Mutex<Waiting>);
+pub(super) type Linger = Handover<Halves>;
 
-#[derive(Default)]
-struct Waiting {
-    halves: Option<Halves>,
-    driver: Option<Waker>,
-}
-
-impl Linger {
-    pub(super) fn keep(&self, halves: Halves) {
-        let driver = {
-            let mut waiting = self.0.lock();
-            waiting.halves = Some(halves);
-            waiting.driver.take()
-        };
-        if let Some(driver) = driver {
-            driver.wake();
-        }
+/// Reads a stream to its end, for nobody.
+fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
+    while let Some(Ok(chunk)) = ready!(recv.poll_data(cx)) {
+        let _closed = recv.flow_control().release_capacity(chunk.len());
     }
-
-    /// Reads the waiting stream to its end, for nobody. The lock is not held over h2's, which wakes tasks.
-    fn poll(&self, cx: &mut Context<'_>) {
-        let Some((send, mut recv)) = self.take(cx) else { return };
-        loop {
-            match recv.poll_data(cx) {
-                Poll::Ready(Some(Ok(chunk))) => {
-                    let _closed = recv.flow_control().release_capacity(chunk.len());
-                }
-                Poll::Ready(_) => return,
-                Poll::Pending => break,
-            }
-        }
-        self.0.lock().halves = Some((send, recv));
-    }
-
-    fn take(&self, cx: &Context<'_>) -> Option<Halves> {
-        let mut waiting = self.0.lock();
-        match &mut waiting.driver {
-            Some(driver) => driver.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-        waiting.halves.take()
-    }
+    Poll::Ready(())
 }
 
 /// Opens the stream `path` on a fresh transport, and returns once the server's response headers are there.
@@ -182,7 +147,7 @@ where
 async fn send_request(
     requests: SendRequest<OutFrame>,
     request: Request<()>,
-) -> Result<(h2::SendStream<OutFrame>, Response<h2::RecvStream>), h2::Error> {
+) -> Result<(h2::SendStream<OutFrame>, Response<RecvStream>), h2::Error> {
     let mut requests = requests.ready().await?;
     let (response, send) = requests.send_request(request, false)?;
     Ok((send, response.await?))
@@ -219,9 +184,12 @@ async fn drive<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
+    // Behind the connection, whose end they outlive.
+    let mut lingering = Vec::new();
     let mut connection = pin!(connection);
     poll_fn(|cx| {
-        linger.poll(cx);
+        lingering.extend(linger.take(cx));
+        lingering.retain_mut(|(_send, recv)| poll_to_end(recv, cx).is_pending());
         if let Poll::Ready(end) = connection.as_mut().poll(cx) {
             return Poll::Ready(end.map_err(ConnectionError::from));
         }

@@ -7,6 +7,7 @@ pub mod capabilities;
 mod client;
 mod deframe;
 mod frame;
+mod handover;
 mod keepalive;
 mod packet;
 mod protobuf;

@@ -276,7 +276,7 @@ impl Drop for WireStream {
     fn drop(&mut self) {
         let Some((mut send, recv)) = self.halves.take() else { return };
         match &mut self.side {
-            Side::Client(linger) if self.finished && !self.ended => linger.keep((send, recv)),
+            Side::Client(linger) if self.finished && !self.ended => linger.leave((send, recv)),
             // h2 sends what is queued and, if the client has not ended, RST_STREAM with NO_ERROR.
             Side::Server(tails, queued) if self.finished => {
                 drop(recv);
