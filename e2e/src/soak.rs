@@ -28,6 +28,9 @@ const DOWNLOAD: Payload = Payload::new(7, 1 << 20);
 /// An allocator keeps for a while what it was asked for once. What is lost for good grows from phase to phase.
 pub const PHASES: u32 = 4;
 
+/// What the last phase may leave resident, in KiB, beyond an eighth more than any of the first half.
+const SPARE_KIB: u64 = 6 << 10;
+
 /// How much, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
@@ -82,18 +85,16 @@ impl Display for Figures {
 }
 
 impl Figures {
-    /// `spare_kib`: what the last phase may leave resident, in KiB, beyond an eighth more than any of the first half.
-    ///
     /// # Errors
     /// Something failed, or was not given back.
-    pub fn check(&self, spare_kib: u64) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         let first: Vec<_> = self.failures.iter().take(5).collect();
         ensure!(first.is_empty(), "{self}; the first failures: {first:?}");
         for usages in by_process(&self.rest) {
             let (Some(first), Some(last)) = (usages.first(), usages.last()) else { continue };
             let most =
                 usages.iter().take(usages.len() / 2).map(|usage| usage.rss_kib).max().unwrap_or_default();
-            ensure!(last.rss_kib < most + most / 8 + spare_kib, "memory grew: {self}");
+            ensure!(last.rss_kib < most + most / 8 + SPARE_KIB, "memory grew: {self}");
             // Two at most read files now and then, and stay for some seconds.
             ensure!(last.threads <= first.threads + 2, "threads are left: {self}");
         }

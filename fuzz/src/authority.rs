@@ -9,9 +9,9 @@ use http::uri::Authority;
 use tokio::io::{AsyncRead, ReadBuf, join, sink};
 use transport::authority::AuthorityPatch;
 
+use crate::http2::{END_HEADERS, HEADERS, PREFACE, frame};
 use crate::input::Input;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const MAX_FRAME: usize = 16 << 10;
 
 /// The first byte says what the rest is: a header block, frames, or anything at all.
@@ -51,12 +51,11 @@ fn same_however_it_comes(bytes: &[u8], step: usize) -> Vec<u8> {
 
 fn header_block(block: &[u8], step: usize) {
     let block = &block[..block.len().min(MAX_FRAME)];
-    let length = block.len() as u32;
-    let head = [&length.to_be_bytes()[1..], &[1, 4], &1u32.to_be_bytes()].concat();
+    let headers = frame(HEADERS, END_HEADERS, block);
     let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-    let before = [PREFACE, &head, block, &ping].concat();
+    let before = [PREFACE, &headers, &ping].concat();
     let after = same_however_it_comes(&before, step);
-    let at = PREFACE.len() + head.len();
+    let at = PREFACE.len() + headers.len() - block.len();
     assert_eq!(after[..at], before[..at], "bytes before the header block");
     let (now, behind) = after[at..].split_at(block.len());
     assert_eq!(behind, ping, "bytes behind the header block");

@@ -12,9 +12,9 @@ use http::HeaderMap;
 use tokio::io::{AsyncRead, ReadBuf, join, sink};
 use transport::wire::{Incoming, ServerSettings, Wire, WireError, WireStream, decode, serve_connection};
 
+use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, frame};
 use crate::input::Input;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// SETTINGS without a setting.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 /// `:method POST`, `:scheme http`, `:path /`, `:authority a`, `te trailers`, `content-type application/grpc`.
@@ -25,27 +25,22 @@ const MOST: usize = 64 << 10;
 /// Frames: a length of one byte and so many bytes, again and again.
 pub fn grpc(data: &[u8]) {
     let mut input = Input::new(&data[..data.len().min(MOST)]);
-    let mut wire = [PREFACE, &SETTINGS, &frame(1, 4, REQUEST)].concat();
+    let mut wire = [PREFACE, &SETTINGS, &frame(HEADERS, END_HEADERS, REQUEST)].concat();
     let mut body = Vec::new();
     while !input.is_empty() {
         let length = usize::from(input.byte());
         let part = input.take(length);
         body.extend_from_slice(part);
-        let end = u8::from(input.is_empty());
-        wire.extend(frame(0, end, part));
+        let flags = if input.is_empty() { END_STREAM } else { 0 };
+        wire.extend(frame(DATA, flags, part));
     }
     if body.is_empty() && data.is_empty() {
-        wire.extend(frame(0, 1, &[]));
+        wire.extend(frame(DATA, END_STREAM, &[]));
     }
     let (messages, good) = expected(&body);
     let (got, error) = served(wire);
     assert_eq!(got, messages, "other messages than those sent");
     assert_eq!(error.is_none(), good, "{error:?}");
-}
-
-fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
-    let length = payload.len() as u32;
-    [&length.to_be_bytes()[1..], &[kind, flags], &1u32.to_be_bytes(), payload].concat()
 }
 
 /// What the bytes say, and whether they end where a message does.

@@ -8,6 +8,7 @@ mod authority;
 mod connect;
 mod durations;
 mod grpc;
+mod http2;
 mod input;
 mod no_proxy;
 mod packets;

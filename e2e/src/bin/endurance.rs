@@ -61,7 +61,7 @@ async fn run(matches: &ArgMatches) -> Result<()> {
         let (clients, seed) = (number("clients").into(), number("seed").into());
         let figures = soak(Soak { time, clients, seed, kill_every: Duration::from_secs(20) }).await?;
         println!("{time:?} of random load: {figures}");
-        return figures.check(6 << 10);
+        return figures.check();
     }
     let count = usize::try_from(number("count"))?;
     if name == "stalls" {

@@ -80,14 +80,9 @@ impl Endpoint {
     }
 
     /// Sends `payload` as soon as it accepts, then its FIN, then reads to the end.
-    ///
-    /// Its send buffer is small: a thousand sources that wait for their readers would take all of the kernel's TCP memory, and
-    /// every other connection of this machine with them.
     pub async fn source(payload: Payload) -> Result<Self> {
         Self::serve(move |mut stream, shared| async move {
-            let _ = SockRef::from(&stream).set_send_buffer_size(64 * 1024);
-            let _ = payload.send(&mut stream).await;
-            let _ = stream.shutdown().await;
+            pour(payload, &mut stream).await;
             digest_to_end(&mut stream, &shared).await;
         })
         .await
@@ -96,10 +91,8 @@ impl Endpoint {
     /// The same once the peer has sent a byte.
     pub async fn asked(payload: Payload) -> Result<Self> {
         Self::serve(move |mut stream, shared| async move {
-            let _ = SockRef::from(&stream).set_send_buffer_size(64 * 1024);
             if stream.read_u8().await.is_ok() {
-                let _ = payload.send(&mut stream).await;
-                let _ = stream.shutdown().await;
+                pour(payload, &mut stream).await;
             }
             digest_to_end(&mut stream, &shared).await;
         })
@@ -248,6 +241,16 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         self.accepting.abort();
     }
+}
+
+/// All of `payload`, then FIN.
+///
+/// The send buffer is small: a thousand sources that wait for their readers would take all of the kernel's TCP memory, and
+/// every other connection of this machine with them.
+async fn pour(payload: Payload, stream: &mut TcpStream) {
+    let _ = SockRef::from(&*stream).set_send_buffer_size(64 * 1024);
+    let _ = payload.send(stream).await;
+    let _ = stream.shutdown().await;
 }
 
 async fn digest_to_end(stream: &mut TcpStream, shared: &Shared) {

@@ -5,19 +5,15 @@ use e2e::endpoints::Endpoint;
 use e2e::exchange::echoed;
 use e2e::figures::say;
 use e2e::frontend::Mode;
-use e2e::pair::{FRONTS, Front, Pair, Setup};
+use e2e::pair::{FRONTS, Front, Setup};
 use e2e::payload::Payload;
-use e2e::stalls::{Halves, beside_stalls, others_are_served, stalled_endpoints, stalled_readers};
+use e2e::stalls::{
+    Halves, beside_stalls, nobody_was_reset, others_are_served, stalled_endpoints, stalled_readers,
+};
 use e2e::wait::within;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-
-async fn nobody_was_reset(pair: &Pair) -> Result<()> {
-    let resets = pair.server().metric("connection_resets_total", &[]).await?;
-    anyhow::ensure!(resets == 0.0, "{resets} connections were reset");
-    Ok(())
-}
 
 #[tokio::test]
 async fn readers_that_stop_hold_back_nobody() -> Result<()> {

@@ -238,9 +238,11 @@ async fn a_storm_of_agents_asks_about_32_at_once() -> Result<()> {
         tries += outcome?;
     }
     let reviews = world.api.count("tokenreviews");
-    ensure!(reviews >= 60 && reviews <= tries, "{reviews} reviews of 60 tokens");
-    // Two with the same token share a review; a machine that is too slow for one makes another necessary.
-    ensure!(reviews == 60 || tries > 120, "{reviews} reviews of 60 tokens, at the first try");
+    // Two with the same token share a review; a machine that is too slow for one makes another try necessary.
+    ensure!(
+        reviews >= 60 && reviews - 60 <= tries - 120,
+        "{reviews} reviews of 60 tokens in {tries} tries of 120 agents"
+    );
     let most = world.api.most_at_once();
     println!("120 agents, 60 tokens, {tries} tries: {reviews} reviews, {most} at once at most");
     ensure!(most <= 32, "{most} reviews at once");
