@@ -53,7 +53,29 @@ pub struct Recipe {
 pub struct Process {
     recipe: Recipe,
     child: Child,
-    log: Arc<Mutex<VecDeque<String>>>,
+    log: Arc<Mutex<Log>>,
+}
+
+/// What a process wrote.
+#[derive(Debug, Default)]
+struct Log {
+    lines: VecDeque<String>,
+    /// Where a program in Rust first panicked.
+    panic: Option<String>,
+    /// Streams that are read still.
+    open: usize,
+}
+
+impl Log {
+    fn push(&mut self, line: String) {
+        if self.panic.is_none() && line.contains(" panicked at ") {
+            self.panic = Some(line.clone());
+        }
+        if self.lines.len() == KEPT {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
 }
 
 impl Process {
@@ -67,7 +89,7 @@ impl Process {
         command.envs(recipe.env.iter().map(|(key, value)| (key, value)));
         let mut child =
             spawn(command).with_context(|| format!("cannot start {}", recipe.program.display()))?;
-        let log = Arc::new(Mutex::new(VecDeque::new()));
+        let log = Arc::<Mutex<Log>>::default();
         if let Some(stream) = child.stderr.take() {
             collect(stream, log.clone());
         }
@@ -116,11 +138,11 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to end by itself, and for its last lines.
     pub async fn exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let what = format!("the end of {}", self.recipe.name);
         until(&what, limit, || {
-            let ended = self.ended();
+            let ended = self.ended().filter(|_| self.log.lock().open == 0);
             async move { ended }
         })
         .await
@@ -129,19 +151,19 @@ impl Process {
 
     /// The lines written so far, the latest 20,000 of them.
     pub fn log(&self) -> Vec<String> {
-        self.log.lock().iter().cloned().collect()
+        self.log.lock().lines.iter().cloned().collect()
     }
 
     /// Whether a line written so far contains `text`.
     pub fn said(&self, text: &str) -> bool {
-        self.log.lock().iter().any(|line| line.contains(text))
+        self.log.lock().lines.iter().any(|line| line.contains(text))
     }
 
     /// An error that quotes the end of this process's log.
     pub fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
-        let log = self.log.lock();
+        let lines = &self.log.lock().lines;
         let tail =
-            log.iter().skip(log.len().saturating_sub(QUOTED)).cloned().collect::<Vec<_>>().join("\n  ");
+            lines.iter().skip(lines.len().saturating_sub(QUOTED)).cloned().collect::<Vec<_>>().join("\n  ");
         anyhow::anyhow!("{error:#}; the last lines of {}:\n  {tail}", self.recipe.name)
     }
 
@@ -155,10 +177,17 @@ impl Process {
 }
 
 impl Drop for Process {
+    /// # Panics
+    /// A task of the program panicked: one connection's end, which nothing else shows.
     fn drop(&mut self) {
         // Ended already, or killed here: there is nobody left to tell.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if let Some(place) = self.log.lock().panic.take()
+            && !std::thread::panicking()
+        {
+            panic!("a task of {} panicked: {place}", self.recipe.name);
+        }
     }
 }
 
@@ -203,15 +232,13 @@ pub fn spawn(command: Command) -> std::io::Result<Child> {
 }
 
 /// Reads lines on a thread of its own until the process closes the stream: blocking is cheapest here.
-fn collect(stream: impl std::io::Read + Send + 'static, log: Arc<Mutex<VecDeque<String>>>) {
+fn collect(stream: impl std::io::Read + Send + 'static, log: Arc<Mutex<Log>>) {
+    log.lock().open += 1;
     std::thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            let mut log = log.lock();
-            if log.len() == KEPT {
-                log.pop_front();
-            }
-            log.push_back(String::from_utf8_lossy(&line).into_owned());
+            log.lock().push(String::from_utf8_lossy(&line).into_owned());
         }
+        log.lock().open -= 1;
     });
 }
 
@@ -232,6 +259,28 @@ mod tests {
         let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
         stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
             || !Path::new("/proc").join(pid).exists()
+    }
+
+    /// A shell with a script.
+    fn shell(script: &str) -> Process {
+        let args = vec!["-c".into(), script.into()];
+        Process::spawn(Recipe { name: "server".into(), program: "sh".into(), args, env: Vec::new() }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_program_in_which_a_task_panicked_fails_its_test() {
+        let process = shell("echo \"thread 'worker' (7) panicked at src/lib.rs:1:2:\" >&2; exec sleep 600");
+        until("the panic", DEADLINE, || async { process.said("panicked").then_some(()) }).await.unwrap();
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(process))).unwrap_err();
+        let told = told.downcast_ref::<String>().unwrap();
+        assert!(told.starts_with("a task of server panicked: thread 'worker'"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn who_has_seen_a_program_end_has_its_last_lines() {
+        let mut process = shell("{ sleep 0.2; echo last >&2; } & exit 0");
+        assert!(process.exit(DEADLINE).await.unwrap().success());
+        assert!(process.said("last"));
     }
 
     #[tokio::test]
