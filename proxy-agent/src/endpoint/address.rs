@@ -57,7 +57,7 @@ pub enum Host {
     Ip {
         /// The address.
         ip: IpAddr,
-        /// An IPv6 zone: an interface's name or number.
+        /// An IPv6 zone: an interface's name or number. Never of an IPv4 address.
         zone: Option<String>,
     },
     /// A name to look up.
@@ -101,7 +101,9 @@ fn parse_host(host: &str) -> Host {
         && let Ok(ip) = ip.parse::<Ipv6Addr>()
         && !zone.is_empty()
     {
-        return Host::Ip { ip: IpAddr::V6(ip), zone: Some(zone.to_owned()) };
+        // A zone hides an IPv4-mapped address from the parser above, and means nothing to what it maps.
+        let ip = IpAddr::V6(ip).to_canonical();
+        return Host::Ip { ip, zone: ip.is_ipv6().then(|| zone.to_owned()) };
     }
     Host::Name(host.to_owned())
 }
@@ -185,11 +187,11 @@ fn system_service(name: &str) -> Option<u16> {
     })
 }
 
-/// The address that "this machine" means, for an empty host and for the unspecified addresses.
+/// The address that is connected to: loopback for the unspecified addresses, in whatever form they come.
 ///
 /// The kernel connects those to loopback; naming it before the policy looks leaves nothing to slip past it.
 pub(super) fn this_machine(ip: IpAddr) -> IpAddr {
-    match ip {
+    match ip.to_canonical() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         other => other,
@@ -249,6 +251,20 @@ mod tests {
             parse("[fe80::1%eth0]:9").unwrap().host,
             Host::Ip { ip: "fe80::1".parse().unwrap(), zone }
         );
+        assert_eq!(parse("[::ffff:10.0.0.1%eth0]:9"), ip("10.0.0.1", 9), "IPv4 has no zones");
+    }
+
+    #[test]
+    fn the_unspecified_addresses_are_loopback_in_every_form() {
+        for (asked, connected) in [
+            ("0.0.0.0", "127.0.0.1"),
+            ("::ffff:0.0.0.0", "127.0.0.1"),
+            ("::", "::1"),
+            ("::ffff:10.0.0.1", "10.0.0.1"),
+            ("fe80::1", "fe80::1"),
+        ] {
+            assert_eq!(this_machine(asked.parse().unwrap()), connected.parse::<IpAddr>().unwrap(), "{asked}");
+        }
     }
 
     #[test]

@@ -178,6 +178,37 @@ async fn rules_hold_for_every_address_of_a_name() {
     assert!(text.contains("(--deny-destinations)"), "{text}");
 }
 
+/// The kernel reaches loopback by many spellings, and a rule for it holds for all of them. Nobody listens: a spelling
+/// that slips past the rule is refused in other words.
+#[tokio::test]
+async fn a_denied_loopback_is_denied_in_every_spelling() {
+    let (_guard, port) = closed_port().await;
+    let rules = ["127.0.0.0/8", "::1"].map(|text| crate::endpoint::DestinationRule::parse(text).unwrap());
+    let mut dialer =
+        dialer([("zero", vec!["0.0.0.0"]), ("mapped", vec!["::ffff:0.0.0.0"]), ("six", vec!["::"])]);
+    dialer.policy = DestinationPolicy::default().with_rules(rules.to_vec(), Vec::new());
+    for host in [
+        "",
+        "0.0.0.0",
+        "127.9.9.9",
+        "[::]",
+        "[::%1]",
+        "[::1%lo]",
+        "[::ffff:0.0.0.0]",
+        "[::ffff:0.0.0.0%1]",
+        "[::FFFF:0:0%lo]",
+        "[0:0:0:0:0:ffff:0:0%251]",
+        "[::ffff:127.0.0.1%1]",
+        "[64:ff9b::127.0.0.1%1]",
+        "zero",
+        "mapped",
+        "six",
+    ] {
+        let text = refused(&dialer, "tcp", &format!("{host}:{port}")).await;
+        assert!(text.ends_with("destination is denied (--deny-destinations)"), "{host:?}: {text}");
+    }
+}
+
 /// Those behind the first as well: one that fails leads to no address that is denied.
 #[tokio::test]
 async fn no_failure_leads_to_an_address_that_is_denied() {
