@@ -164,11 +164,12 @@ impl<R: Resolve> GrpcConnector<R> {
         let address = self.server.to_string();
         let tcp = self.dial(&address).await?;
         let shown = self.own_validity();
-        let handshake = self.tls.connect(tls::read_ahead(tcp));
+        let handshake = self.tls.connect(tls::ReadAhead::new(tcp));
         let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
             return Err(ConnectError::TlsTimeout { address });
         };
-        let io = shaken.map_err(|source| ConnectError::Tls { address: address.clone(), source })?;
+        let mut io = shaken.map_err(|source| ConnectError::Tls { address: address.clone(), source })?;
+        io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;
         let io = tls::Gathering::new(io);
         let connected = wire::connect(io, &self.settings(), &address, PATH, metadata, deadline).await?;

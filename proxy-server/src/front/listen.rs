@@ -18,14 +18,14 @@ use std::time::Duration;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use serve::logs::Peer;
-use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::authority::AuthorityPatch;
 use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, UnixSocket, tune};
-use transport::tls::{HandshakeError, PeerIdentity, ServerStream, ServerTls};
+use transport::tls::{HandshakeError, PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
 
 use super::Dial;
@@ -112,7 +112,7 @@ pub async fn serve_frontend<D: Dial>(
                 let (names, refusals) = (Arc::clone(&names), refusals.clone());
                 async move {
                     match handshake(connection, &tls, &gate).await {
-                        Ok(connection) => {
+                        Ok(mut connection) => {
                             let certificate = PeerIdentity::of(connection.get_ref().1.peer_certificates());
                             let peer = peer_of(certificate.as_ref(), address);
                             if !names.allow(&certificate.unwrap_or_default()) {
@@ -120,6 +120,7 @@ pub async fn serve_frontend<D: Dial>(
                                 tracing::warn!(%peer, "Frontend refused: its certificate bears no allowed name");
                                 return;
                             }
+                            connection.get_mut().0.begin(READ_AHEAD);
                             frontend.serve_tls(connection, peer, stop).await;
                         }
                         // Port checks end here; they are no news.
@@ -136,7 +137,7 @@ fn report(error: &JoinError) {
     tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
 }
 
-type TlsConnection = ServerStream<BufReader<TcpStream>>;
+type TlsConnection = ServerStream<ReadAhead<TcpStream>>;
 
 async fn handshake(
     connection: TcpStream,
@@ -144,7 +145,7 @@ async fn handshake(
     gate: &HandshakeGate,
 ) -> Result<TlsConnection, HandshakeError> {
     tune(&connection, KeepAlive::default(), None)?;
-    gate.run(tls.accept(BufReader::with_capacity(READ_AHEAD, connection))).await
+    gate.run(tls.accept(ReadAhead::new(connection))).await
 }
 
 /// The certificate's name and where it came from.

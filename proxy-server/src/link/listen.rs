@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, tune};
-use transport::tls::{Gathering, PeerIdentity, ServerTls, read_ahead};
+use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerTls};
 use transport::wire::{ServerSettings, serve_connection};
 
 use super::accept::AgentService;
@@ -62,9 +62,9 @@ async fn serve(
 ) {
     let handshake = async {
         tune(&stream, KeepAlive::default(), Some(USER_TIMEOUT))?;
-        gate.run(tls.accept(read_ahead(stream))).await
+        gate.run(tls.accept(ReadAhead::new(stream))).await
     };
-    let io = match handshake.await {
+    let mut io = match handshake.await {
         Ok(io) => io,
         // Port checks end here; they are no news.
         Err(error) => {
@@ -72,6 +72,7 @@ async fn serve(
             return;
         }
     };
+    io.get_mut().0.begin(READ_AHEAD);
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let mut streams = JoinSet::new();

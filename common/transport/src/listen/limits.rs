@@ -13,8 +13,9 @@ pub const ACCEPT_BACKOFF_MOST: Duration = Duration::from_secs(1);
 /// 300 ms round trip needs about one second.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Handshakes under way at once. More than two cores can do in 10 ms each within the limit, and at about
-/// 40 KiB each a bounded 10 MiB of memory for peers nobody knows yet.
+/// Handshakes under way at once. More than two cores can do in 10 ms each within the limit, and a bound on the memory
+/// for peers nobody knows yet: about 40 KiB each, 10 MiB. (rustls keeps an unfinished message of 64 KiB at most, so
+/// that not even ill will makes it 30.) Whoever waits for a turn costs a socket.
 pub const HANDSHAKES_IN_FLIGHT: usize = 256;
 
 /// Connections that the kernel keeps until they are accepted (it caps this at `net.core.somaxconn`,

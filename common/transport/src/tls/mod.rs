@@ -7,6 +7,7 @@
 //!
 //! Never here: sockets, HTTP/2, the process-wide default provider (the provider is always passed).
 
+mod ahead;
 mod client;
 mod error;
 mod gather;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
+pub use ahead::ReadAhead;
 pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
 pub use error::{HandshakeError, TlsError, TlsFlagError};
 pub use gather::{Gathering, Session};
@@ -48,14 +50,8 @@ pub const ALPN_H2: &[u8] = b"h2";
 /// ALPN name of HTTP/1.1, which the HTTP CONNECT frontend speaks.
 pub const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// Read-ahead under a TLS stream, in bytes. rustls asks its socket for 4 KiB at a time; with this much
-/// buffered below it the number of system calls stops being what limits bulk transfers.
+/// [`ReadAhead`] of a link between a server and an agent, in bytes: enough for bulk transfers.
 pub const READ_AHEAD: usize = 256 * 1024;
-
-/// Puts the read-ahead under a socket that is about to speak TLS.
-pub fn read_ahead<IO: tokio::io::AsyncRead>(io: IO) -> tokio::io::BufReader<IO> {
-    tokio::io::BufReader::with_capacity(READ_AHEAD, io)
-}
 
 /// What a flag's text became, and what the operator should be told about it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, Interest};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::unix::pipe::Receiver;
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::server::TlsStream;
+use transport::tls::{ReadAhead, ServerStream};
 
 use crate::front::hold::Hold;
 
@@ -88,7 +88,7 @@ fn send_with(socket: &UnixStream, head: &[u8], descriptor: &OwnedFd) -> io::Resu
     Ok(rustix::net::sendmsg(socket, &[IoSlice::new(head)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-impl Socket for TlsStream<BufReader<TcpStream>> {
+impl Socket for ServerStream<ReadAhead<TcpStream>> {
     const LINGER: Duration = ROUND_TRIP;
 
     /// What is flushed here is a record, and Go reads one record at a time. Others read all that there is.
