@@ -26,7 +26,7 @@ use crate::certificates::{self, keep_fresh};
 use crate::dial::Dialer;
 use crate::front;
 use crate::leases::LeaseController;
-use crate::limits::ServerBudget;
+use crate::limits::{ServerBudget, agent_connections_within, descriptor_limit};
 use crate::link::{AgentListener, AgentService, Lifetimes, LinkFlow};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
@@ -100,7 +100,8 @@ impl Server {
         };
         let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, certificates::FRONTEND));
         let watches = watch(&tls, certificates::AGENTS).into_iter().chain(of_frontend).collect();
-        let agents = AgentListener::new(listener, tls, service, config.keepalive_time);
+        let most = agent_connections_within(descriptor_limit());
+        let agents = AgentListener::new(listener, tls, service, config.keepalive_time, most);
         let readiness = Arc::<Readiness>::default();
         let frontend = match frontend::bind(&config, frontend_tls.as_ref()) {
             Ok(listener) => {

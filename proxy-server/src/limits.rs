@@ -20,6 +20,10 @@ pub const MAX_STREAMS_PER_AGENT: usize = 4;
 /// Agent ids known at once: about three times the largest supported cluster (5,000 nodes, an agent on each).
 pub const MAX_AGENTS: usize = 16_000;
 
+/// Connections of the agent port, before the descriptor limit is looked at. An agent has one, for a moment two, so that
+/// this is never in the way of [`MAX_AGENTS`].
+pub const MAX_AGENT_CONNECTIONS: usize = 2 * MAX_AGENTS;
+
 /// Bytes of a dial's protocol. What agents dial has four.
 pub const MAX_PROTOCOL_BYTES: usize = 16;
 
@@ -49,6 +53,14 @@ pub fn connections_within(descriptors: Option<u64>) -> usize {
     let Some(descriptors) = descriptors else { return MAX_CONNECTIONS };
     let usable = descriptors - RESERVED_DESCRIPTORS.min(descriptors / 4);
     usize::try_from(usable).map_or(MAX_CONNECTIONS, |usable| usable.min(MAX_CONNECTIONS))
+}
+
+/// [`MAX_AGENT_CONNECTIONS`], or less where the process may not open so many descriptors: a quarter is never the agent
+/// port's, so that frontends, probes and files have some whoever connects there.
+pub fn agent_connections_within(descriptors: Option<u64>) -> usize {
+    let Some(descriptors) = descriptors else { return MAX_AGENT_CONNECTIONS };
+    let share = descriptors - descriptors / 4;
+    usize::try_from(share).map_or(MAX_AGENT_CONNECTIONS, |share| share.min(MAX_AGENT_CONNECTIONS))
 }
 
 /// The soft limit of open descriptors of this process, `None` if it has none.
@@ -148,6 +160,15 @@ mod tests {
         assert_eq!(connections_within(Some(1_024)), 768);
         assert_eq!(connections_within(Some(64)), 48);
         assert_eq!(connections_within(Some(0)), 0);
+    }
+
+    #[test]
+    fn descriptors_clamp_the_agent_port() {
+        for plenty in [None, Some(u64::MAX), Some(1_048_576), Some(65_536)] {
+            assert_eq!(agent_connections_within(plenty), MAX_AGENT_CONNECTIONS);
+        }
+        assert_eq!(agent_connections_within(Some(1_024)), 768);
+        assert_eq!(agent_connections_within(Some(0)), 0);
     }
 
     #[test]

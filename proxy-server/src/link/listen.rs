@@ -12,6 +12,7 @@ use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerTls};
 use transport::wire::{ServerSettings, serve_connection};
 
 use super::accept::AgentService;
+use super::room::Room;
 use crate::accept;
 use crate::auth::AgentPeer;
 
@@ -24,14 +25,22 @@ pub struct AgentListener {
     tls: ServerTls,
     service: AgentService,
     settings: ServerSettings,
+    room: Room,
 }
 
 impl AgentListener {
-    /// A listener that is bound, and not accepting yet. Agents that say nothing for `keepalive` are pinged.
-    pub fn new(listener: TcpListener, tls: ServerTls, service: AgentService, keepalive: Duration) -> Self {
+    /// A listener that is bound, and not accepting yet. Agents that say nothing for `keepalive` are pinged; there are
+    /// `most` connections at once.
+    pub fn new(
+        listener: TcpListener,
+        tls: ServerTls,
+        service: AgentService,
+        keepalive: Duration,
+        most: usize,
+    ) -> Self {
         let mut settings = ServerSettings::for_agents();
         settings.keepalive.interval = keepalive;
-        AgentListener { listener, tls, service, settings }
+        AgentListener { listener, tls, service, settings, room: Room::new(most) }
     }
 
     /// Accepts agents until `stop` falls, then waits for the connections of those that were accepted. Dropping
@@ -40,8 +49,14 @@ impl AgentListener {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
         let (gate, settings) = (HandshakeGate::default(), Arc::new(self.settings));
         let serve = |(stream, address): (TcpStream, SocketAddr)| {
+            let place = self.room.enter();
             let (tls, gate, settings) = (self.tls.clone(), gate.clone(), Arc::clone(&settings));
-            serve(stream, address, tls, gate, settings, self.service.clone())
+            let served = serve(stream, address, tls, gate, settings, self.service.clone());
+            async move {
+                if let Some(_place) = place {
+                    served.await;
+                }
+            }
         };
         accept::each(AcceptLoop::new(self.listener, name), &stop, serve, report).await;
     }

@@ -11,6 +11,7 @@ mod hello;
 mod listen;
 mod meter;
 mod owner;
+mod room;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::AgentGate;

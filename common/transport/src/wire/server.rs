@@ -7,6 +7,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use h2::RecvStream;
 use h2::server::{Connection, SendResponse};
@@ -32,7 +33,7 @@ pub enum ConnectionError {
     /// Nothing answered a ping: the peer is dead or cut off.
     #[error("keepalive: no answer to a ping in time")]
     KeepaliveTimeout,
-    /// No stream was opened in time.
+    /// No stream was opened in time: the first, or another one behind the last that ended.
     #[error("no stream was opened in time")]
     NoStream,
 }
@@ -87,7 +88,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Serving<IO>>, ConnectionError> {
     let (io, flusher) = buffered(io, settings.buffering);
-    let mut first_stream = settings.first_stream_timeout.map(|limit| Box::pin(sleep(limit)));
+    let mut streamless = settings.first_stream_timeout.map(|limit| Box::pin(sleep(limit)));
     let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
     let connection = poll_fn(|cx| {
         if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
@@ -96,7 +97,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         if shutdown.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ok(None));
         }
-        poll_turn_end(cx, &flusher, &mut first_stream)
+        poll_turn_end(cx, &flusher, &mut streamless)
     });
     let Some(mut connection) = connection.await? else { return Ok(None) };
     let pulse = Pulse::new(settings.keepalive);
@@ -107,23 +108,24 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         flusher,
         pinger,
         pulse,
-        first_stream,
+        streamless,
+        next_stream: settings.next_stream_timeout,
         farewell: settings.farewell,
         leaving: Leaving::No,
         window: settings.initial_stream_window,
     }))
 }
 
-/// Flushes what the turn has written, and looks whether the first stream is overdue.
+/// Flushes what the turn has written, and looks whether a stream is overdue.
 fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
     cx: &mut Context<'_>,
     flusher: &Flusher<IO>,
-    first_stream: &mut Option<Pin<Box<Sleep>>>,
+    streamless: &mut Option<Pin<Box<Sleep>>>,
 ) -> Poll<Result<T, ConnectionError>> {
     if let Poll::Ready(Err(error)) = flusher.poll_flush(cx) {
         return Poll::Ready(Err(error.into()));
     }
-    match first_stream {
+    match streamless {
         Some(timer) => {
             ready!(timer.as_mut().poll(cx));
             Poll::Ready(Err(ConnectionError::NoStream))
@@ -140,8 +142,10 @@ struct Serving<IO> {
     flusher: Flusher<IO>,
     pinger: Pinger,
     pulse: Arc<Pulse>,
-    /// Until the first stream.
-    first_stream: Option<Pin<Box<Sleep>>>,
+    /// While there is no stream, where that is bounded.
+    streamless: Option<Pin<Box<Sleep>>>,
+    /// The bound behind the first one.
+    next_stream: Option<Duration>,
     farewell: Farewell,
     leaving: Leaving,
     /// Of each stream, in bytes.
@@ -179,7 +183,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         loop {
             match self.connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
-                    self.first_stream = None;
+                    self.streamless = None;
                     self.admit(request, respond, on_stream);
                 }
                 // Peers may hang up as soon as they have read GOAWAY.
@@ -199,7 +203,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         if let Poll::Ready(Dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
             return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
         }
-        poll_turn_end(cx, &self.flusher, &mut self.first_stream)
+        if idle && self.streamless.is_none() {
+            self.streamless = self.next_stream.map(|limit| Box::pin(sleep(limit)));
+        }
+        poll_turn_end(cx, &self.flusher, &mut self.streamless)
     }
 
     /// Refuses what is no gRPC, as grpc-go does, and hands the rest to the caller.

@@ -45,8 +45,9 @@ const AGENT_FRAME_BUDGET: usize = 24 << 20;
 /// authenticated by certificate or by the socket's mode.
 const FRONTEND_FRAME_BUDGET: usize = 512 << 20;
 
-/// How long a peer that completed its transport handshake may take to open its first stream.
-const FIRST_STREAM: Duration = Duration::from_secs(10);
+/// How long a peer that completed its transport handshake may take to open its first stream, and an agent to open
+/// another one on a connection that has none left.
+const STREAMLESS: Duration = Duration::from_secs(10);
 
 /// What a server's connection says when it is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +87,8 @@ pub struct ServerSettings {
     pub keepalive: Keepalive,
     /// How long a connection may live before its first stream; `None` is for ever.
     pub first_stream_timeout: Option<Duration>,
+    /// How long it may be without one later on; `None` is for ever.
+    pub next_stream_timeout: Option<Duration>,
     /// How a connection ends at shutdown.
     pub farewell: Farewell,
 }
@@ -105,7 +108,9 @@ impl ServerSettings {
             data_frame_budget: AGENT_FRAME_BUDGET,
             buffering: Buffering::OVER_TLS,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            first_stream_timeout: Some(FIRST_STREAM),
+            first_stream_timeout: Some(STREAMLESS),
+            // Agents open a connection for each stream: one that has lost it is of no use, or a stranger's who was refused.
+            next_stream_timeout: Some(STREAMLESS),
             farewell: Farewell::WhenIdle,
         }
     }
@@ -125,7 +130,9 @@ impl ServerSettings {
             data_frame_budget: FRONTEND_FRAME_BUDGET,
             buffering: Buffering::OVER_SOCKET,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            first_stream_timeout: Some(FIRST_STREAM),
+            first_stream_timeout: Some(STREAMLESS),
+            // Known clients, which may keep a connection for the next dial.
+            next_stream_timeout: None,
             farewell: Farewell::GoAway,
         }
     }

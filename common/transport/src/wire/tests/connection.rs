@@ -159,6 +159,62 @@ async fn a_connection_without_a_stream_ends() {
     }
 }
 
+/// A stranger's stream is refused, and an agent's ends; each reconnects by a new connection.
+#[tokio::test(start_paused = true)]
+async fn an_agents_connection_ends_behind_its_last_stream() {
+    for refused in [true, false] {
+        let (near, far) = duplex(1 << 20);
+        let mut served = serve(far, ServerSettings::for_agents());
+        let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+        tokio::spawn(connection);
+        let mut kept = requests.ready().await.unwrap();
+        // It does not end its side: what is left is the server's to end.
+        let sent = kept.send_request(request(Method::POST, "application/grpc"), false).unwrap();
+        let request = soon(served.requests.recv()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert!(!served.serving.is_finished(), "a stream that nobody has answered is one");
+        if refused {
+            request.refuse(Code::Unauthenticated, "who are you?");
+        } else {
+            let mut stream = request.accept(HeaderMap::new()).unwrap();
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            stream.finish();
+        }
+        let before = Instant::now();
+        let end = soon(served.serving).await.unwrap();
+        assert!(matches!(end, Err(ConnectionError::NoStream)), "{end:?}");
+        assert_eq!(before.elapsed().as_secs(), 10, "refused: {refused}");
+        drop((kept, sent));
+    }
+}
+
+/// Each stream begins the time anew.
+#[tokio::test(start_paused = true)]
+async fn a_stream_in_time_keeps_an_agents_connection() {
+    let (near, far) = duplex(1 << 20);
+    let served = serve(far, ServerSettings::for_agents());
+    let (requests, connection) = h2::client::handshake(near).await.unwrap();
+    tokio::spawn(connection);
+    for _ in 0..5 {
+        answer(&requests, request(Method::GET, "")).await;
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        assert!(!served.serving.is_finished());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frontends_connection_stays_for_the_next_stream() {
+    let (near, far) = duplex(1 << 20);
+    let served = serve(far, ServerSettings::for_frontends());
+    let (requests, connection) = h2::client::handshake(near).await.unwrap();
+    tokio::spawn(connection);
+    for _ in 0..2 {
+        answer(&requests, request(Method::GET, "")).await;
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(!served.serving.is_finished());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn garbage_instead_of_http2_is_an_error() {
     let (mut near, far) = duplex(1 << 20);

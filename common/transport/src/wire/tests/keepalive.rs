@@ -14,7 +14,12 @@ const TEN_AND_FIVE: Keepalive =
     Keepalive { interval: Duration::from_secs(10), timeout: Duration::from_secs(5), while_idle: true };
 
 fn settings(keepalive: Keepalive) -> ServerSettings {
-    ServerSettings { keepalive, first_stream_timeout: None, ..ServerSettings::for_agents() }
+    ServerSettings {
+        keepalive,
+        first_stream_timeout: None,
+        next_stream_timeout: None,
+        ..ServerSettings::for_agents()
+    }
 }
 
 #[tokio::test(start_paused = true)]
