@@ -8,6 +8,7 @@ pub mod health;
 mod profile;
 mod routes;
 mod runtime;
+mod seats;
 mod server;
 #[cfg(test)]
 mod tests;

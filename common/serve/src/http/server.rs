@@ -11,18 +11,19 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use transport::listen::bind_tcp;
 
 use super::Routes;
+use super::seats::{Doing, Noting, Seats, What, not_taken};
 
 /// Connections to one port. A prober and two scrapers need three.
 pub(super) const CONNECTIONS: usize = 64;
 /// For a request's head, from the accept or from the end of the previous answer on.
 pub(super) const HEAD: Duration = Duration::from_secs(5);
-/// For a connection that must make room, to take the rest of its answer.
-const GRACE: Duration = Duration::from_secs(5);
+/// For an answer, from when it is whole until the client has taken it.
+pub(super) const TAKE: Duration = Duration::from_secs(30);
 /// Bytes of a head.
 const HEAD_BYTES: usize = 16 * 1024;
 /// Between attempts to listen, doubled up to the second one.
@@ -98,58 +99,46 @@ async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
 
 /// Accepts until it is told to stop; returns when all connections have ended.
 async fn accept(listener: &TcpListener, routes: Arc<Routes>, stopped: watch::Receiver<bool>) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    let crowded = watch::Sender::new(());
-    let mut connections = JoinSet::new();
+    let mut seats = Seats::new(CONNECTIONS);
     let mut stop = stopped.clone();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
+            true = seats.one_left() => continue,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        match accepted {
+            Ok((stream, _)) => {
+                let (note, doing) = watch::channel(What::Waiting.now());
+                seats.seat(doing, connection(stream, Arc::clone(&routes), note, stopped.clone()));
+            }
             Err(error) => {
                 tracing::warn!(%error, "Cannot accept a connection on an operator's port");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        if slots.available_permits() == 0 {
-            // All the others are asked to leave: idle ones do at once, and the newcomer is served.
-            crowded.send_replace(());
         }
-        let slot = tokio::select! {
-            slot = Arc::clone(&slots).acquire_owned() => slot,
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
-        let Ok(slot) = slot else { break };
-        connections.spawn(connection(
-            stream,
-            Arc::clone(&routes),
-            crowded.subscribe(),
-            stopped.clone(),
-            slot,
-        ));
     }
-    while connections.join_next().await.is_some() {}
+    while seats.one_left().await {}
 }
 
 async fn connection(
     stream: TcpStream,
     routes: Arc<Routes>,
-    mut crowded: watch::Receiver<()>,
+    note: watch::Sender<Doing>,
     mut stopped: watch::Receiver<bool>,
-    _slot: OwnedSemaphorePermit,
 ) {
     // Answers are small and whole; a failure here costs milliseconds only.
     let _ = stream.set_nodelay(true);
+    let doing = note.subscribe();
+    let io = TokioIo::new(Noting::new(stream, note.clone()));
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-        let routes = Arc::clone(&routes);
+        let (routes, note) = (Arc::clone(&routes), note.clone());
         async move {
             let (head, _) = request.into_parts();
-            Ok::<_, Infallible>(routes.answer(&head).await)
+            note.send_replace(What::Answering.now());
+            let answer = routes.answer(&head).await;
+            note.send_replace(What::Sending.now());
+            Ok::<_, Infallible>(answer)
         }
     });
     let connection = http1::Builder::new()
@@ -157,19 +146,15 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(io, service);
     let mut connection = std::pin::pin!(connection);
-    let stopping = tokio::select! {
+    tokio::select! {
         // A connection's failure is its client's affair.
         _ = connection.as_mut() => return,
-        _ = crowded.changed() => false,
-        _ = stopped.wait_for(|stop| *stop) => true,
-    };
-    connection.as_mut().graceful_shutdown();
-    if stopping {
-        // The bound is the stop's own.
-        let _ = connection.await;
-    } else {
-        let _ = tokio::time::timeout(GRACE, connection).await;
+        () = not_taken(doing, TAKE) => return,
+        _ = stopped.wait_for(|stop| *stop) => {}
     }
+    connection.as_mut().graceful_shutdown();
+    // The bound is the stop's own.
+    let _ = connection.await;
 }

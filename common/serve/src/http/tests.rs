@@ -224,20 +224,83 @@ async fn slow_heads_and_idle_connections_are_closed() {
     }
 }
 
+/// Whether the server has closed it. Does not wait.
+fn is_closed(stream: &TcpStream) -> bool {
+    !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+/// Waits for the server's end, whichever form it has.
+async fn closed(stream: &mut TcpStream) {
+    let _ = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut [0])).await.expect("is closed");
+}
+
+/// A probe waits one second.
 #[tokio::test]
-async fn the_65th_connection_is_served() {
+async fn half_heads_on_all_seats_do_not_keep_a_probe_waiting() {
     let server = start(health::server(Vec::new, exposition()));
-    let mut idle = Vec::new();
+    let mut halves = Vec::new();
     for _ in 0..server::CONNECTIONS {
         let mut stream = connect(&server).await;
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
-        let mut byte = [0];
-        stream.read_exact(&mut byte).await.expect("answers");
-        idle.push(stream);
+        stream.write_all(b"G").await.expect("sends");
+        halves.push(stream);
     }
     let began = Instant::now();
     assert_eq!(get(&server, "/healthz").await.1, "ok");
-    assert!(began.elapsed() < server::HEAD, "idle connections made room at once");
+    assert!(began.elapsed() < server::HEAD / 2, "nobody's patience was waited for");
+    closed(&mut halves[0]).await;
+    assert!(halves[1..].iter().all(|other| !is_closed(other)), "one seat was needed");
+}
+
+/// The oldest of all is being answered; of the others, who have been, the oldest goes.
+#[tokio::test]
+async fn who_is_being_answered_keeps_the_seat() {
+    let (begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let signals = (Arc::clone(&begun), Arc::clone(&may_end));
+    let routes = health::server(Vec::new, exposition()).at_length("/slow", move |_| {
+        let (begun, may_end) = signals.clone();
+        async move {
+            begun.notify_one();
+            may_end.notified().await;
+            routes::text(http::StatusCode::OK, "late")
+        }
+    });
+    let server = start(routes);
+    let mut slow = connect(&server).await;
+    slow.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await.expect("sends");
+    begun.notified().await;
+    let mut idle = Vec::new();
+    for _ in 1..server::CONNECTIONS {
+        let mut stream = connect(&server).await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nok") {
+            answer.push(stream.read_u8().await.expect("answers"));
+        }
+        idle.push(stream);
+    }
+    assert_eq!(get(&server, "/healthz").await.1, "ok");
+    closed(&mut idle[0]).await;
+    assert!(idle[1..].iter().all(|other| !is_closed(other)), "one seat was needed");
+    may_end.notify_one();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).await.expect("answers");
+    assert!(answer.ends_with("late"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_taken_is_not_kept() {
+    const SIZE: usize = 32 << 20;
+    let big = bytes::Bytes::from(vec![b'x'; SIZE]);
+    let routes = Routes::default().at("/big", move |_| routes::text(http::StatusCode::OK, big.clone()));
+    let server = start(routes);
+    let mut stream = connect(&server).await;
+    stream.write_all(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
+    stream.read_u8().await.expect("begins");
+    tokio::time::sleep(server::TAKE * 2).await;
+    let mut taken = Vec::new();
+    // A reset or an end: what counts is that the rest does not come.
+    let _ = stream.read_to_end(&mut taken).await;
+    assert!(taken.len() < SIZE, "{}", taken.len());
 }
 
 #[tokio::test]

@@ -1,0 +1,220 @@
+//! Who is connected to a port, what each of them does, and who goes when all seats are taken.
+//!
+//! A newcomer never waits: a probe gives up after a second. Who is not being answered goes first, the longest without
+//! an answer before the others, so that whoever has just come has time to ask; then the answer that takes longest.
+//! Nobody is asked to leave, as one who sends half a head would not.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
+
+/// What a connection does, since when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Doing {
+    pub(super) what: What,
+    since: Instant,
+}
+
+/// ```text
+///   Waiting ── a head is there ──▶ Answering ── the answer is whole ──▶ Sending
+///      ▲                                                                  │
+///      └─────────────────── the kernel has all of it ─────────────────────┘
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// For a request's head, or the rest of it.
+    Waiting,
+    /// The answer is being made.
+    Answering,
+    /// The client has to take it.
+    Sending,
+}
+
+impl What {
+    /// Since now.
+    pub(super) fn now(self) -> Doing {
+        Doing { what: self, since: Instant::now() }
+    }
+}
+
+/// The connections of a port.
+#[derive(Debug)]
+pub(super) struct Seats {
+    most: usize,
+    tasks: JoinSet<()>,
+    taken: HashMap<Id, (watch::Receiver<Doing>, AbortHandle)>,
+}
+
+impl Seats {
+    /// So many at most, above zero.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, tasks: JoinSet::new(), taken: HashMap::new() }
+    }
+
+    /// Gives this connection a seat, another's if there is none left.
+    pub(super) fn seat(
+        &mut self,
+        doing: watch::Receiver<Doing>,
+        connection: impl Future<Output = ()> + Send + 'static,
+    ) {
+        while let Some(left) = self.tasks.try_join_next_with_id() {
+            self.free(left);
+        }
+        while self.taken.len() >= self.most {
+            let order = |doing: Doing| (doing.what != What::Waiting, doing.since);
+            let first = self.taken.iter().min_by_key(|(_, (doing, _))| order(*doing.borrow()));
+            let Some(id) = first.map(|(id, _)| *id) else { break };
+            if let Some((_, connection)) = self.taken.remove(&id) {
+                connection.abort();
+            }
+        }
+        let connection = self.tasks.spawn(connection);
+        self.taken.insert(connection.id(), (doing, connection));
+    }
+
+    /// Returns when one has left; at once if there is none.
+    pub(super) async fn one_left(&mut self) -> bool {
+        match self.tasks.join_next_with_id().await {
+            Some(left) => {
+                self.free(left);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn free(&mut self, left: Result<(Id, ()), JoinError>) {
+        self.taken.remove(&left.map_or_else(|error| error.id(), |(id, ())| id));
+    }
+}
+
+/// Returns when a client has not taken its answer for so long.
+pub(super) async fn not_taken(mut doing: watch::Receiver<Doing>, within: Duration) {
+    loop {
+        // The other half lives as long as the connection, and this with it.
+        let began = doing.wait_for(|doing| doing.what == What::Sending).await.map(|doing| doing.since);
+        let Ok(began) = began else { return };
+        let taken = doing.wait_for(|doing| doing.what != What::Sending || doing.since != began);
+        if timeout(within, taken).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A socket that notes when the kernel has the whole answer.
+#[derive(Debug)]
+pub(super) struct Noting {
+    stream: TcpStream,
+    doing: watch::Sender<Doing>,
+}
+
+impl Noting {
+    pub(super) fn new(stream: TcpStream, doing: watch::Sender<Doing>) -> Self {
+        Self { stream, doing }
+    }
+
+    fn stream(self: Pin<&mut Self>) -> Pin<&mut TcpStream> {
+        Pin::new(&mut self.get_mut().stream)
+    }
+}
+
+impl AsyncRead for Noting {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream().poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Noting {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream().poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream().poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes a socket when it has nothing left to write.
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.doing.borrow().what == What::Sending {
+            self.doing.send_replace(What::Waiting.now());
+        }
+        self.stream().poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// A connection that does this until it is cut off, with the news of that.
+    fn connection(what: What) -> (watch::Sender<Doing>, oneshot::Receiver<()>, impl Future<Output = ()>) {
+        let (alive, news) = oneshot::channel();
+        let future = async move {
+            std::future::pending::<()>().await;
+            drop(alive);
+        };
+        (watch::Sender::new(what.now()), news, future)
+    }
+
+    /// Who waits goes before who is answered, then whoever has done so the longest; a newcomer never waits.
+    #[tokio::test]
+    async fn each_newcomer_takes_one_seat() {
+        let mut seats = Seats::new(3);
+        let mut news = HashMap::new();
+        let mut notes = HashMap::new();
+        let mut seat = |name: &'static str, what| {
+            let (note, gone, future) = connection(what);
+            seats.seat(note.subscribe(), future);
+            news.insert(name, gone);
+            notes.insert(name, note);
+            assert!(seats.taken.len() <= 3);
+        };
+        seat("answered first", What::Answering);
+        seat("waits first", What::Waiting);
+        seat("waits then", What::Waiting);
+        seat("stalls", What::Sending);
+        seat("answered last", What::Answering);
+        seat("comes last", What::Waiting);
+        for name in ["waits first", "waits then", "answered first"] {
+            let gone = news.remove(name).expect("was seated");
+            assert!(gone.await.is_err(), "{name} was cut off");
+        }
+        for (name, mut stays) in news {
+            assert_eq!(stays.try_recv(), Err(oneshot::error::TryRecvError::Empty), "{name} stays");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_left_leaves_a_seat() {
+        let mut seats = Seats::new(1);
+        seats.seat(watch::Sender::new(What::Waiting.now()).subscribe(), std::future::ready(()));
+        assert!(seats.one_left().await);
+        assert!(seats.taken.is_empty() && !seats.one_left().await);
+    }
+}
