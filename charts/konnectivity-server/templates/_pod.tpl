@@ -109,7 +109,7 @@ volumes:
   livenessProbe:
     {{- merge (deepCopy $values.probes.liveness) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
   readinessProbe:
-    {{- merge (deepCopy $values.probes.readiness) (dict "httpGet" (merge (dict "path" "/readyz") $probe)) | toYaml | nindent 4 }}
+    {{- merge (deepCopy $values.probes.readiness) (dict "httpGet" (merge (dict "path" (ternary "/healthz" "/readyz" (eq $values.kind "Sidecar"))) $probe)) | toYaml | nindent 4 }}
   {{- $pause := include "konnectivity-server.preStopSeconds" . | int }}
   {{- if $pause }}
   lifecycle:

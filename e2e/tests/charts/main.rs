@@ -14,5 +14,6 @@ mod references;
 mod refusals;
 mod restricted;
 mod rights;
+mod rollouts;
 mod snapshots;
 mod yaml;
