@@ -16,6 +16,9 @@
 {{- if and (eq $values.kind "Deployment") (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- fail (printf "serverCount is %d but replicaCount is %d: agents would look for the wrong number of servers, leave serverCount=auto" (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- end -}}
+{{- if and (eq $values.kind "Deployment") (include "konnectivity-server.ownSurge" .) (not (include "konnectivity-server.agentsLookForMore" .)) -}}
+{{- fail "updateStrategy lets the Deployment surge, but agents that have as many servers as they count look for no other, so that the new pod would never be ready: set updateStrategy.rollingUpdate.maxSurge=0, or leases.enabled=true, or syncForever=true for agents with sync.forever" -}}
+{{- end -}}
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
 {{- end -}}

@@ -142,6 +142,8 @@ serverCount:
   leases: true
   leaseNamespace: {{ $values.leases.namespace }}
   labelSelector: {{ $values.leases.label }}
+{{- end }}
+{{- if include "konnectivity-server.agentsLookForMore" . }}
 sync:
   forever: true
 {{- end }}

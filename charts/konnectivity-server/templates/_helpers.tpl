@@ -140,6 +140,19 @@ k8s-app: konnectivity-server
 {{- end -}}
 {{- end -}}
 
+{{/* Whether agents look for servers beyond the count that they were told. */}}
+{{- define "konnectivity-server.agentsLookForMore" -}}
+{{- if or .Values.leases.enabled .Values.syncForever -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether a strategy of the user's own lets a Deployment have more pods than replicas; Kubernetes' default is a quarter. */}}
+{{- define "konnectivity-server.ownSurge" -}}
+{{- $strategy := .Values.updateStrategy -}}
+{{- if and $strategy (ne (dig "type" "RollingUpdate" $strategy) "Recreate") -}}
+{{- if not (has (dig "rollingUpdate" "maxSurge" "25%" $strategy | toString) (list "0" "0%")) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* A Go duration in seconds. */}}
 {{- define "konnectivity-server.seconds" -}}
 {{- $unit := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}

@@ -158,6 +158,12 @@ const SERVER: &[Refusal] = &[
     ("deployment", &["service.loadBalancerClass=x"], "need service.type LoadBalancer"),
     ("uds-daemonset", &["service.externalTrafficPolicy=Local"], "externalTrafficPolicy needs"),
     ("deployment", &["agentListener.externalPort=8132"], "is 8132, but the Service's nodePort is 30132"),
+    ("deployment", &["updateStrategy.type=RollingUpdate"], "updateStrategy lets the Deployment surge"),
+    (
+        "deployment",
+        &["updateStrategy.rollingUpdate.maxSurge=50%"],
+        "updateStrategy lets the Deployment surge",
+    ),
     ("deployment", &["gracefulShutdownTimeout=30s"], "kubelet would kill the server before"),
     (
         "deployment",

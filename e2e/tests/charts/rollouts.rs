@@ -1,19 +1,69 @@
 //! Pods come and go without anybody's help: a rollout ends, and a control plane starts from nothing.
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use crate::helm::{Chart, objects};
-use crate::pods::{pods, string};
+use crate::pods::{Pod, of_kind, pods, string};
+use crate::yaml;
+
+/// The server's pod of a case, with settings over it.
+fn server(case: &str, sets: &[&str]) -> Result<(Pod, Vec<Value>)> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let objects = objects(Chart::Server, &Chart::Server.case(case), &sets)?;
+    let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod of servers")?;
+    Ok((pod, objects))
+}
 
 /// Nodes and agents of a new cluster come by kube-apiserver's own Service: its pod must not wait for agents.
 #[test]
 fn kube_apiservers_pod_does_not_wait_for_agents() -> Result<()> {
     for case in Chart::Server.cases()? {
-        let objects = objects(Chart::Server, &Chart::Server.case(&case), &[])?;
-        let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod of servers")?;
+        let (pod, _) = server(&case, &[])?;
         let expected = if pod.owner.contains("sidecar") { "/healthz" } else { "/readyz" };
         let path = string(pod.main()?, "/readinessProbe/httpGet/path");
         ensure!(path == expected, "{case}: ready by {path}, not by {expected}");
+    }
+    Ok(())
+}
+
+/// The rolling update of the case's Deployment.
+fn rolling(case: &str, sets: &[&str]) -> Result<Value> {
+    let (_, objects) = server(case, sets)?;
+    let deployment = of_kind(&objects, "Deployment").next().context("a Deployment")?;
+    Ok(deployment["spec"]["strategy"]["rollingUpdate"].clone())
+}
+
+/// Agents that have as many servers as they count look for no other: a pod beyond the count would never get one, never be
+/// ready, and never let an old one go.
+#[test]
+fn a_deployment_surges_only_if_agents_look_for_more_servers() -> Result<()> {
+    let in_turn = json!({ "maxSurge": 0, "maxUnavailable": 1 });
+    let surge = json!({ "maxSurge": 1, "maxUnavailable": 0 });
+    for case in ["deployment", "enforce", "go-image"] {
+        ensure!(rolling(case, &[])? == in_turn, "{case}: {}", rolling(case, &[])?);
+        for set in ["leases.enabled=true", "syncForever=true"] {
+            ensure!(rolling(case, &[set])? == surge, "{case} with {set}: {}", rolling(case, &[set])?);
+        }
+    }
+    let own = ["updateStrategy.type=RollingUpdate", "updateStrategy.rollingUpdate.maxSurge=0"];
+    ensure!(rolling("deployment", &own)? == json!({ "maxSurge": 0 }), "a strategy of one's own");
+    ensure!(rolling("deployment", &["updateStrategy.type=Recreate"])?.is_null(), "all at once");
+    Ok(())
+}
+
+/// What lets servers surge is told to agents.
+#[test]
+fn agents_are_told_to_look_for_more_servers() -> Result<()> {
+    for (sets, forever) in
+        [(vec![], false), (vec!["syncForever=true"], true), (vec!["leases.enabled=true"], true)]
+    {
+        let (_, objects) = server("deployment", &sets)?;
+        let told = of_kind(&objects, "ConfigMap")
+            .find_map(|map| map["data"]["agent-values.yaml"].as_str())
+            .context("values for agents")?;
+        let told = yaml::document(told)?;
+        ensure!((told["sync"]["forever"] == true) == forever, "{sets:?}: {told}");
     }
     Ok(())
 }
