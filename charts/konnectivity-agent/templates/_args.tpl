@@ -73,7 +73,9 @@ log-format: {{ $values.logging.format }}
 {{/* The arguments as a list: the chart's flags with extraArgs over them, in the order of their names. */}}
 {{- define "konnectivity-agent.args" -}}
 {{- $flags := include "konnectivity-agent.flags" . | fromYaml -}}
-{{- range $name, $value := merge (deepCopy .Values.extraArgs) $flags }}
+{{- /* Not merge, which takes false, 0 and empty texts for something that is not set. */ -}}
+{{- range $name, $value := .Values.extraArgs -}}{{- $_ := set $flags $name $value -}}{{- end -}}
+{{- range $name, $value := $flags }}
 - {{ printf "--%s=%s" $name (include "konnectivity-agent.flagValue" $value) | quote }}
 {{- end }}
 {{- end -}}

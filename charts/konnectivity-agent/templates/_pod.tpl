@@ -45,8 +45,11 @@ spec:
   {{- end }}
   {{- if and (eq $values.kind "Deployment") $values.topologySpreadConstraints }}
   topologySpreadConstraints:
-    {{- range $values.topologySpreadConstraints }}
-    - {{ merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" (include "konnectivity-agent.selectorLabels" $ | fromYaml))) | toYaml | nindent 6 | trim }}
+    {{- range $constraint := $values.topologySpreadConstraints }}
+    {{- if not (hasKey $constraint "labelSelector") }}
+    {{- $constraint = set (deepCopy $constraint) "labelSelector" (dict "matchLabels" (include "konnectivity-agent.selectorLabels" $ | fromYaml)) }}
+    {{- end }}
+    - {{ toYaml $constraint | nindent 6 | trim }}
     {{- end }}
   {{- end }}
   {{- with $values.extraInitContainers }}

@@ -89,7 +89,9 @@ authentication-audience: {{ .Values.agentAuth.audience | quote }}
 {{/* The arguments as a list: the chart's flags with extraArgs over them, in the order of their names. */}}
 {{- define "konnectivity-server.args" -}}
 {{- $flags := include "konnectivity-server.flags" . | fromYaml -}}
-{{- range $name, $value := merge (deepCopy .Values.extraArgs) $flags }}
+{{- /* Not merge, which takes false, 0 and empty texts for something that is not set. */ -}}
+{{- range $name, $value := .Values.extraArgs -}}{{- $_ := set $flags $name $value -}}{{- end -}}
+{{- range $name, $value := $flags }}
 - {{ printf "--%s=%s" $name (include "konnectivity-server.flagValue" $value) | quote }}
 {{- end }}
 {{- end -}}

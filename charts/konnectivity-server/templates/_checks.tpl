@@ -108,7 +108,7 @@
 {{- if and (include "konnectivity-server.usesHostPaths" .) (not (include "konnectivity-server.runsAsRoot" .)) (not $values.hostPathsPrepared) -}}
 {{- fail (printf "paths of the host are mounted and the server runs as user %v, who can neither read root's files nor write into a folder that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (dig "runAsUser" 65532 $values.podSecurityContext | int)) -}}
 {{- end -}}
-{{- if and (include "konnectivity-server.runsAsRoot" .) (dig "runAsNonRoot" false $values.podSecurityContext) -}}
+{{- if and (include "konnectivity-server.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false $values.podSecurityContext) $values.securityContext) -}}
 {{- fail "podSecurityContext.runAsUser is 0 and runAsNonRoot is true, which kubelet refuses: set podSecurityContext.runAsNonRoot=false" -}}
 {{- end -}}
 {{- if eq $values.kind "StaticPodManifest" -}}

@@ -46,8 +46,11 @@ affinity:
 {{- end }}
 {{- if and (eq $values.kind "Deployment") $values.topologySpreadConstraints }}
 topologySpreadConstraints:
-  {{- range $values.topologySpreadConstraints }}
-  - {{ merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" (include "konnectivity-server.selectorLabels" $ | fromYaml))) | toYaml | nindent 4 | trim }}
+  {{- range $constraint := $values.topologySpreadConstraints }}
+  {{- if not (hasKey $constraint "labelSelector") }}
+  {{- $constraint = set (deepCopy $constraint) "labelSelector" (dict "matchLabels" (include "konnectivity-server.selectorLabels" $ | fromYaml)) }}
+  {{- end }}
+  - {{ toYaml $constraint | nindent 4 | trim }}
   {{- end }}
 {{- end }}
 {{- with $values.extraInitContainers }}
@@ -121,7 +124,9 @@ volumes:
     {{- toYaml $values.resources | nindent 4 }}
   securityContext:
     {{- if eq $values.kind "Sidecar" }}
-    {{- merge (deepCopy $values.securityContext) (omit $values.podSecurityContext "fsGroup" "fsGroupChangePolicy" "supplementalGroups" "sysctls") | toYaml | nindent 4 }}
+    {{- $context := omit $values.podSecurityContext "fsGroup" "fsGroupChangePolicy" "supplementalGroups" "sysctls" }}
+    {{- range $field, $value := $values.securityContext }}{{- $_ := set $context $field $value }}{{- end }}
+    {{- toYaml $context | nindent 4 }}
     {{- else }}
     {{- toYaml $values.securityContext | nindent 4 }}
     {{- end }}

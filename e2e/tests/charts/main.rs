@@ -9,6 +9,7 @@ mod helm;
 mod kubelet;
 mod lint;
 mod monitoring;
+mod overrides;
 mod pods;
 mod references;
 mod refusals;

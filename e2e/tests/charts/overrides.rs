@@ -1,0 +1,61 @@
+//! What is set by hand comes through as it was written.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::helm::{Chart, objects};
+use crate::pods::{list, pods};
+
+/// What is set by hand reaches the program, whatever its value: `false`, 0 and nothing too.
+#[test]
+fn arguments_of_ones_own_override() -> Result<()> {
+    let tries = [
+        (Chart::Server, "uds-daemonset", ["require-agent-auth=false", "v=0", "proxy-strategies="]),
+        (Chart::Agent, "leases", ["sync-forever=false", "v=0", "lease-label-selector="]),
+    ];
+    for (chart, case, arguments) in tries {
+        let sets = arguments.map(|argument| format!("extraArgs.{argument}"));
+        let objects = objects(chart, &chart.case(case), &sets)?;
+        let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod")?;
+        let args: Vec<&str> = list(pod.main()?, "/args").iter().filter_map(Value::as_str).collect();
+        for argument in arguments {
+            let name = argument.split('=').next().unwrap_or_default();
+            let of_that_name: Vec<&str> =
+                args.iter().filter(|arg| arg.starts_with(&format!("--{name}="))).copied().collect();
+            ensure!(of_that_name == [format!("--{argument}")], "{argument}: {of_that_name:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A sidecar has no pod of its own: its container's context wins over what is for pods, with root and `false` too.
+#[test]
+fn a_sidecars_own_context_wins() -> Result<()> {
+    let sets = ["runAsUser=0", "runAsNonRoot=false"].map(|set| format!("securityContext.{set}"));
+    let objects = objects(Chart::Server, &Chart::Server.case("sidecar"), &sets)?;
+    let pod = pods(&objects)?.into_iter().next().context("a sidecar")?;
+    let context = &pod.main()?["securityContext"];
+    ensure!(context["runAsUser"] == 0 && context["runAsNonRoot"] == false, "{context}");
+    ensure!(context["runAsGroup"] == 65532 && context["privileged"] == false, "{context}");
+    Ok(())
+}
+
+/// A constraint keeps its own selector as it is; one without gets the release's.
+#[test]
+fn a_spread_keeps_its_selector() -> Result<()> {
+    for (chart, case) in [(Chart::Server, "deployment"), (Chart::Agent, "token-deployment")] {
+        let spread = "topologySpreadConstraints[0]";
+        let mut sets =
+            ["maxSkew=2", "topologyKey=rack", "whenUnsatisfiable=DoNotSchedule"].map(str::to_owned).to_vec();
+        sets.push("labelSelector.matchLabels.tier=edge".into());
+        let sets: Vec<String> = sets.iter().map(|set| format!("{spread}.{set}")).collect();
+        for (sets, labels) in [(sets, 1), (Vec::new(), 2)] {
+            let objects = objects(chart, &chart.case(case), &sets)?;
+            let pod = pods(&objects)?.into_iter().next().context("a pod")?;
+            let constraint = list(&pod.spec, "/topologySpreadConstraints").first().context("a constraint")?;
+            let selector = constraint["labelSelector"]["matchLabels"].as_object().context("a selector")?;
+            ensure!(selector.len() == labels, "{case} with {sets:?}: {constraint}");
+        }
+    }
+    Ok(())
+}
