@@ -1,4 +1,4 @@
-//! The cases. Each starts from a pair at rest and yields figures.
+//! The cases. Each starts from a fresh pair at rest and yields figures.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ impl Case {
             Self::Stalls => stalls::stalled(rig, endpoint, report).await,
             Self::Beside => {
                 beside::measure(rig, endpoint, report).await;
-                Ok(())
+                at("the end of stalls", rig, report)
             }
             Self::Many => {
                 connects::many(rig, endpoint, load, report).await;
@@ -97,16 +97,11 @@ impl Case {
     }
 }
 
-/// Starts the subject and runs the cases once.
-pub async fn measure(subject: &Subject, cases: &[Case], load: Load) -> Result<Report> {
+/// Starts the subject and runs a case once.
+pub async fn measure(subject: &Subject, case: Case, load: Load, report: &mut Report) -> Result<()> {
     let rig = subject.start().await?;
     let endpoint = CommandEndpoint::start().await?;
-    let mut report = Report::default();
-    for case in cases {
-        case.run(&rig, &endpoint, load, &mut report).await?;
-    }
-    at("the end", &rig, &mut report)?;
-    Ok(report)
+    case.run(&rig, &endpoint, load, report).await
 }
 
 fn at(time: &str, rig: &Rig, report: &mut Report) -> Result<()> {
