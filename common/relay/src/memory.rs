@@ -1,8 +1,9 @@
 //! The process's ceiling over payload that waits for slow readers.
 //!
-//! Every link holds its share. At the ceiling new dials are refused, and the link that holds most resets its largest
-//! stalled connection, so that the process is not killed for the memory of those who do not read. What is still
-//! moving is reset only when that brought nothing and the sum goes a quarter beyond the ceiling.
+//! Every link holds its share. Near the ceiling new dials are refused; then, and at the ceiling, the link that holds most
+//! resets its largest stalled connections, so that the process is not killed for the memory of those who do not read,
+//! nor keeps others out for it. A link where nothing has stalled passes that on to the next. What is still moving is
+//! reset only when that brought nothing and the sum goes a quarter beyond the ceiling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -59,6 +60,8 @@ pub struct Ceiling(Arc<Inner>);
 struct Inner {
     limit: usize,
     total: AtomicUsize,
+    /// A dial was refused: there is to be room for the next one.
+    wanted: AtomicBool,
     links: Mutex<Slab<Arc<Share>>>,
 }
 
@@ -68,6 +71,8 @@ struct Share {
     held: AtomicUsize,
     /// It is to let go of something.
     asked: AtomicBool,
+    /// It was, and what was left had not stalled.
+    in_vain: AtomicBool,
     task: Mutex<Option<Waker>>,
 }
 
@@ -91,7 +96,8 @@ pub(crate) struct Excess {
 impl Ceiling {
     /// A ceiling of so many charged bytes.
     pub fn new(limit: usize) -> Self {
-        Ceiling(Arc::new(Inner { limit, total: AtomicUsize::new(0), links: Mutex::default() }))
+        let (total, wanted) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ceiling(Arc::new(Inner { limit, total, wanted, links: Mutex::default() }))
     }
 
     /// Bytes that may wait.
@@ -99,9 +105,23 @@ impl Ceiling {
         self.0.limit
     }
 
-    /// Whether no dial should be taken on: nine tenths are used up.
-    pub fn is_near(&self) -> bool {
+    /// Whether a dial must be refused: nine tenths are used up. What has stalled is reset then, for the next dial.
+    pub fn refuses(&self) -> bool {
+        let near = self.is_near();
+        if near {
+            self.make_room();
+        }
+        near
+    }
+
+    fn is_near(&self) -> bool {
         self.0.total.load(Ordering::Relaxed) > self.0.limit / 10 * 9
+    }
+
+    /// A dial was refused.
+    fn make_room(&self) {
+        self.0.wanted.store(true, Ordering::Relaxed);
+        self.ask();
     }
 
     pub(crate) fn join(&self) -> Member {
@@ -112,16 +132,28 @@ impl Ceiling {
 
     fn excess(&self) -> Option<Excess> {
         let (total, limit) = (self.0.total.load(Ordering::Relaxed), self.0.limit);
-        // Down to nine tenths, so that it is not asked for each packet.
-        (total > limit).then(|| Excess { bytes: total - limit / 10 * 9, urgent: total / 5 > limit / 4 })
+        if total > limit {
+            // Down to nine tenths, so that it is not asked for each packet.
+            return Some(Excess { bytes: total - limit / 10 * 9, urgent: total / 5 > limit / 4 });
+        }
+        let wanted = self.0.wanted.load(Ordering::Relaxed) && self.is_near();
+        wanted.then(|| Excess { bytes: total - limit / 10 * 8, urgent: false })
     }
 
-    /// Asks the link that holds most.
+    /// The sum has become less: there may be room again.
+    fn eased(&self) {
+        if self.0.wanted.load(Ordering::Relaxed) && !self.is_near() {
+            self.0.wanted.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the link that holds most, of those that were not asked in vain just now: all of them if it is urgent.
     fn ask(&self) {
+        let Some(excess) = self.excess() else { return };
         let links = self.0.links.lock();
-        let most =
-            links.iter().map(|(_, share)| share).max_by_key(|share| share.held.load(Ordering::Relaxed));
-        if let Some(share) = most
+        let may_help = |share: &&Arc<Share>| excess.urgent || !share.in_vain.load(Ordering::Relaxed);
+        let shares = links.iter().map(|(_, share)| share).filter(may_help);
+        if let Some(share) = shares.max_by_key(|share| share.held.load(Ordering::Relaxed))
             && !share.asked.swap(true, Ordering::AcqRel)
             && let Some(task) = share.task.lock().take()
         {
@@ -139,11 +171,12 @@ impl Member {
             total.fetch_add(held - before, Ordering::Relaxed);
         } else if held < before {
             total.fetch_sub(before - held, Ordering::Relaxed);
+            self.ceiling.eased();
         } else if !self.share.asked.load(Ordering::Relaxed) {
             return None;
         }
         self.remember(task);
-        if held > before && self.ceiling.excess().is_some() {
+        if held > before {
             self.ceiling.ask();
         }
         if self.share.asked.swap(false, Ordering::AcqRel) { self.ceiling.excess() } else { None }
@@ -154,11 +187,21 @@ impl Member {
         self.ceiling.is_near()
     }
 
-    /// Still too much a while after it was asked: it is asked again, if it still holds most.
+    /// A dial was refused for that: there is to be room for the next one.
+    pub(crate) fn make_room(&self) {
+        self.ceiling.make_room();
+    }
+
+    /// What is left on this link moves: others are asked, until [`Member::ask_again`].
+    pub(crate) fn pass_on(&self) {
+        self.share.in_vain.store(true, Ordering::Relaxed);
+        self.ceiling.ask();
+    }
+
+    /// A while after it was asked: what has stalled since may be asked for, if it is still too much.
     pub(crate) fn ask_again(&self) {
-        if self.ceiling.excess().is_some() {
-            self.ceiling.ask();
-        }
+        self.share.in_vain.store(false, Ordering::Relaxed);
+        self.ceiling.ask();
     }
 
     fn remember(&self, task: &Waker) {
@@ -173,6 +216,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         let held = self.share.held.swap(0, Ordering::Relaxed);
         self.ceiling.0.total.fetch_sub(held, Ordering::Relaxed);
+        self.ceiling.eased();
         self.ceiling.0.links.lock().try_remove(self.place);
     }
 }
@@ -218,7 +262,7 @@ mod tests {
         assert_eq!(large.hold(800, task), None);
         assert!(!ceiling.is_near());
         assert_eq!(small.hold(150, task), None);
-        assert!(ceiling.is_near() && small.is_pressed());
+        assert!(ceiling.refuses() && small.is_pressed());
         assert_eq!(small.hold(210, task), None, "another holds more");
         assert_eq!(large.hold(800, task), Some(Excess { bytes: 110, urgent: false }));
         assert_eq!(large.hold(800, task), None, "asked once");
@@ -228,6 +272,35 @@ mod tests {
         drop(large);
         assert!(!ceiling.is_near(), "what was held is given back");
         assert_eq!(ceiling.0.total.load(Ordering::Relaxed), 210);
+    }
+
+    #[test]
+    fn a_link_where_nothing_has_stalled_passes_the_question_on() {
+        let ceiling = Ceiling::new(1_000);
+        let (mut moving, mut stalled) = (ceiling.join(), ceiling.join());
+        let task = Waker::noop();
+        assert_eq!(stalled.hold(450, task), None);
+        assert!(moving.hold(600, task).is_some());
+        moving.pass_on();
+        assert_eq!(stalled.hold(450, task), Some(Excess { bytes: 150, urgent: false }));
+        assert_eq!(moving.hold(610, task), None, "not for each packet");
+        moving.ask_again();
+        assert!(moving.hold(610, task).is_some(), "after a while");
+    }
+
+    #[test]
+    fn a_refused_dial_asks_for_room() {
+        let ceiling = Ceiling::new(1_000);
+        let mut link = ceiling.join();
+        let task = Waker::noop();
+        assert_eq!(link.hold(950, task), None);
+        link.ask_again();
+        assert_eq!(link.hold(950, task), None, "nobody wants it");
+        assert!(ceiling.refuses());
+        assert_eq!(link.hold(950, task), Some(Excess { bytes: 150, urgent: false }));
+        assert_eq!(link.hold(800, task), None);
+        assert!(!ceiling.refuses());
+        assert_eq!(link.hold(950, task), None, "the next refusal asks anew");
     }
 
     #[test]

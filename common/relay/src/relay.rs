@@ -19,8 +19,8 @@ use crate::memory::{Bounds, Member};
 use crate::owner::{Meter, Owner};
 use crate::ready::{Mark, ReadyList};
 
-/// Bytes that woken local ends take in one turn, and a piece for the last of them: when a thousand stalled readers
-/// begin to read at once, packets and pings still come through.
+/// Bytes that woken local ends take in one turn, beside what arrives in it, and a piece for the last of them: when a
+/// thousand stalled readers begin to read at once, packets and pings still come through.
 const WRITE_PER_TURN: usize = 1 << 20;
 
 /// How a link's stream ended.
@@ -111,6 +111,8 @@ where
 
     /// Serves woken connections. True if the turn's bound cut it short.
     fn serve_ready(&mut self, now: Time) -> bool {
+        // What arrived in the turn before has had its bound.
+        self.conns.take_written();
         let mut written = 0;
         while let Some(mark) = self.ready.pop_front() {
             self.conns.serve(&mark, now);
@@ -124,10 +126,20 @@ where
 
     /// Tells how much waits, and lets go of what is too much for the process.
     fn account(&mut self, cx: &mut Context<'_>, now: Time) {
-        if let Some(excess) = self.memory.hold(self.conns.link.total_held(), cx.waker()) {
+        if self.conns.link.take_refused() {
+            self.memory.make_room();
+        }
+        while let Some(excess) = self.memory.hold(self.conns.link.total_held(), cx.waker()) {
+            let before = self.conns.link.total_held();
             self.conns.link.relieve(now, excess.bytes, excess.urgent);
             self.drain_events(now);
-            self.memory.hold(self.conns.link.total_held(), cx.waker());
+            let freed = before.saturating_sub(self.conns.link.total_held());
+            if freed < excess.bytes && !excess.urgent {
+                self.memory.pass_on();
+            }
+            if freed == 0 {
+                break;
+            }
         }
         self.meter.queued(self.conns.link.total_held());
     }

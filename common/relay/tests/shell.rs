@@ -336,7 +336,7 @@ async fn stalled(pair: &mut Pair, count: usize) -> Vec<pair::Peer> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn near_the_ceiling_dials_are_refused_and_nobody_is_reset() {
+async fn near_the_ceiling_a_dial_is_refused_and_room_is_made_for_the_next() {
     let bounds = Bounds { limits: Limits::default(), memory: Ceiling::new(200_000) };
     let mut pair = Pair::within(&bounds, own(), WINDOW, 4_096);
     let mut frontends = stalled(&mut pair, 10).await;
@@ -345,6 +345,10 @@ async fn near_the_ceiling_dials_are_refused_and_nobody_is_reset() {
     assert!(pair.server.send(ToServer::Dial(reply)).is_ok());
     let Err(DialError::Refused(text)) = answer.await.unwrap() else { panic!("refused") };
     assert!(text.contains("--memory-limit"), "{text}");
+    pair.connect(1_000).await;
+    let reset = frontends.iter_mut().filter_map(|peer| peer.ended.try_recv().ok()).collect::<Vec<_>>();
+    assert!((1..=3).contains(&reset.len()), "{} of 10 are reset", reset.len());
+    assert!(reset.iter().all(|ending| *ending == Ending::Broken(Cause::Stalled)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -80,6 +80,7 @@ impl Link<Agent> {
             return Verdict::Dropped(Dropped::DuplicateDial);
         }
         if self.pressed {
+            self.refused = true;
             self.send(Packet::DialRsp { random, outcome: Err(PRESSED.to_owned()) });
             return Verdict::Handled;
         }
@@ -99,8 +100,7 @@ impl Link<Agent> {
             return Verdict::Dropped(Dropped::BadConnectId);
         }
         let Some(&key) = self.by_id.get(&id) else {
-            self.send(Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() });
-            return Verdict::Dropped(Dropped::UnknownConnection);
+            return self.answer_stray(id, Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() });
         };
         match self.table.get(key) {
             Some(conn) if conn.accepts() => Verdict::Deliver(key),

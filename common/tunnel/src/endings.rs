@@ -125,6 +125,7 @@ impl<S: Side> Link<S> {
     pub fn mute(&mut self) {
         self.muted = true;
         self.outbox.clear();
+        self.strays.clear();
         self.grants.clear();
         self.stale_dials = 0;
     }
@@ -245,7 +246,7 @@ impl<S: Side> Link<S> {
         if self.stale_dials > STALE_PLACES && self.stale_dials > self.outbox.len() / 2 {
             let table = &self.table;
             self.outbox.retain(|outgoing| match outgoing {
-                Outgoing::Control(_) => true,
+                Outgoing::Control(_) | Outgoing::Stray(..) => true,
                 Outgoing::Dial(key) => table.get(*key).is_some(),
             });
             self.stale_dials = 0;

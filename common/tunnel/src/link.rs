@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::conn::{Conn, State};
-use crate::event::{Control, End, Event, ReadOutcome, Verdict};
+use crate::event::{Control, Dropped, End, Event, ReadOutcome, Verdict};
 use crate::limits::Limits;
 use crate::packet::{ConnectId, DialId, Packet};
 use crate::rings::Rings;
@@ -58,6 +58,8 @@ pub struct Link<S> {
     pub(crate) events: VecDeque<Event>,
     pub(crate) side: S,
     pub(crate) outbox: VecDeque<Outgoing>,
+    /// Numbers in the outbox that are answered because nobody knows them, at most once each.
+    pub(crate) strays: BTreeSet<ConnectId>,
     /// Connections that owe a GRANT, at most one each.
     pub(crate) grants: VecDeque<ConnKey>,
     pub(crate) rings: Rings,
@@ -81,6 +83,8 @@ pub struct Link<S> {
     pub(crate) muted: bool,
     /// Memory is short: no dial is taken on.
     pub(crate) pressed: bool,
+    /// A dial was refused for that.
+    pub(crate) refused: bool,
 }
 
 /// A DIAL_REQ is looked up when its turn comes: its dial may have been cancelled meanwhile.
@@ -88,6 +92,8 @@ pub struct Link<S> {
 pub(crate) enum Outgoing {
     Control(Control),
     Dial(ConnKey),
+    /// The answer to DATA of a connection that nobody knows.
+    Stray(ConnectId, Control),
 }
 
 impl<S: Side + Default> Link<S> {
@@ -107,6 +113,7 @@ impl<S: Side + Default> Link<S> {
             events: VecDeque::new(),
             side: S::default(),
             outbox: VecDeque::new(),
+            strays: BTreeSet::new(),
             grants: VecDeque::new(),
             rings: Rings::default(),
             discards: VecDeque::new(),
@@ -120,6 +127,7 @@ impl<S: Side + Default> Link<S> {
             lost: false,
             muted: false,
             pressed: false,
+            refused: false,
         }
     }
 }
@@ -216,6 +224,11 @@ impl<S: Side> Link<S> {
         self.pressed = pressed;
     }
 
+    /// Whether a dial was refused for memory since this was last asked.
+    pub fn take_refused(&mut self) -> bool {
+        std::mem::take(&mut self.refused)
+    }
+
     /// This connection's source may have bytes.
     pub fn readable(&mut self, key: ConnKey) {
         if let Some(conn) = self.table.get_mut(key)
@@ -287,6 +300,15 @@ impl<S: Side> Link<S> {
         if !self.muted {
             self.outbox.push_back(Outgoing::Control(packet));
         }
+    }
+
+    /// Answers DATA of a connection that nobody knows, unless an answer waits already: a peer that does not fetch them,
+    /// because its own DATA is in the way, does not fill the outbox by that DATA.
+    pub(crate) fn answer_stray(&mut self, id: ConnectId, packet: Control) -> Verdict {
+        if !self.muted && self.strays.insert(id) {
+            self.outbox.push_back(Outgoing::Stray(id, packet));
+        }
+        Verdict::Dropped(Dropped::UnknownConnection)
     }
 
     /// Whether more is waiting to be sent than ever should.

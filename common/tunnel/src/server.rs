@@ -144,10 +144,7 @@ impl Link<Server> {
         if id.0 == 0 {
             return Verdict::Dropped(Dropped::BadConnectId);
         }
-        let Some(&key) = self.by_id.get(&id) else {
-            self.send(Packet::CloseReq { id });
-            return Verdict::Dropped(Dropped::UnknownConnection);
-        };
+        let Some(&key) = self.by_id.get(&id) else { return self.answer_stray(id, Packet::CloseReq { id }) };
         match self.table.get(key) {
             Some(conn) if conn.accepts() => Verdict::Deliver(key),
             _ => Verdict::Dropped(Dropped::NobodyListens),

@@ -33,6 +33,10 @@ impl<S: Side> Link<S> {
         while let Some(outgoing) = self.outbox.pop_front() {
             match outgoing {
                 Outgoing::Control(packet) => return Some(packet),
+                Outgoing::Stray(id, packet) => {
+                    self.strays.remove(&id);
+                    return Some(packet);
+                }
                 Outgoing::Dial(key) => {
                     if let Some(packet) = self.dial_request(key) {
                         return Some(packet);

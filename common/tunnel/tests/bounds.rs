@@ -136,6 +136,31 @@ fn control_packets_wait_while_the_stream_takes_nothing() {
     assert!(link.receiving());
 }
 
+/// A Go agent whose one reader waits for an endpoint goes on sending what it was not told to stop.
+#[test]
+fn data_that_nobody_wants_is_answered_once_until_the_answer_is_sent() {
+    let mut server: Link<Server> = Link::new(Limits { outbox: 3, ..Limits::default() });
+    let mut agent: Link<Agent> = Link::new(Limits { outbox: 3, ..Limits::default() });
+    for _ in 0..100 {
+        for id in [ConnectId(7), ConnectId(8)] {
+            let unknown = Verdict::Dropped(Dropped::UnknownConnection);
+            assert_eq!(server.handle_packet(T0, Packet::Data { id, payload: 4_096 }), unknown);
+            assert_eq!(agent.handle_packet(T0, Packet::Data { id, payload: 4_096 }), unknown);
+        }
+        assert!(server.receiving() && agent.receiving());
+    }
+    let said: Vec<_> = std::iter::from_fn(|| server.poll_transmit(1)).collect();
+    let close = |n| Transmit::Control(Packet::CloseReq { id: ConnectId(n) });
+    assert_eq!(said, [close(7), close(8)]);
+    assert_eq!(std::iter::from_fn(|| agent.poll_transmit(1)).count(), 2);
+    server.handle_packet(T0, Packet::Data { id: ConnectId(7), payload: 4_096 });
+    assert_eq!(
+        server.poll_transmit(1),
+        Some(close(7)),
+        "what was sent may have been overtaken: it is said again"
+    );
+}
+
 #[test]
 fn dials_that_come_and_go_while_the_stream_takes_nothing_do_not_pile_up() {
     let mut link: Link<Server> = Link::new(Limits { outbox: 10, ..Limits::default() });
