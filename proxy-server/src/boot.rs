@@ -103,7 +103,7 @@ impl Server {
         let most = agent_connections_within(descriptor_limit());
         let agents = AgentListener::new(listener, tls, service, config.keepalive_time, most);
         let readiness = Arc::<Readiness>::default();
-        let frontend = match frontend::bind(&config, frontend_tls.as_ref()) {
+        let frontend = match frontend::bind(&config, frontend_tls.as_ref(), &readiness) {
             Ok(listener) => {
                 readiness.listens();
                 Some(listener)

@@ -3,6 +3,7 @@
 //! It says what is true of itself: that it takes connections, and that there is an agent for them. Never what its
 //! clients should do about it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serve::http::health::Condition;
@@ -13,7 +14,8 @@ use crate::route::{BackendManager, Strategy};
 /// What the life of the process adds to what the agents say. Shared by those who serve and those who are asked.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
-    listening: AtomicBool,
+    /// Whether clients reach the frontend's listener. A Unix socket keeps it itself.
+    listening: Arc<AtomicBool>,
     leaving: AtomicBool,
 }
 
@@ -21,6 +23,11 @@ impl Readiness {
     /// The frontend's listener is bound.
     pub(crate) fn listens(&self) {
         self.listening.store(true, Ordering::Release);
+    }
+
+    /// For a listener that clients may cease to reach, and reach again.
+    pub(crate) fn listening(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.listening)
     }
 
     /// A signal came.
@@ -39,7 +46,7 @@ impl Readiness {
         let lacking = backends.lacking(policy);
         vec![
             Condition::ours("shutdown", !leaving, "the server is shutting down"),
-            Condition::ours("frontend", listening, "the frontend's port or socket is not bound yet"),
+            Condition::ours("frontend", listening, "the frontend's port or socket is not bound"),
             Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking)),
         ]
     }
@@ -59,8 +66,6 @@ fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::route::{Backend, Identifiers};
 
@@ -107,9 +112,11 @@ mod tests {
         let first = |readiness: &Readiness| {
             failing(readiness, &backends, ReadinessPolicy::default()).first().cloned().unwrap_or_default()
         };
-        assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound yet");
+        assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
         readiness.listens();
         assert_eq!(first(&readiness), "backends: no connection to any proxy agent");
+        readiness.listening().store(false, Ordering::Release);
+        assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
         readiness.leaves();
         assert_eq!(first(&readiness), "shutdown: the server is shutting down");
     }

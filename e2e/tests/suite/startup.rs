@@ -107,3 +107,18 @@ async fn a_taken_http_connect_port_is_retried() -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     until("the frontend", DEADLINE, || async { works(pair.frontend(), &endpoint.target()).await.ok() }).await
 }
+
+/// Nobody can dial while the directory of the socket is gone; a frontend's place is known again within seconds.
+#[tokio::test]
+async fn a_server_whose_socket_cannot_be_reached_is_not_ready() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (directory, path) = (folder.path().join("run"), folder.path().join("run/frontend.sock"));
+    std::fs::create_dir(&directory)?;
+    let mut pair = Setup::http_connect().places(&[Place::Unix(path)]).start().await?;
+    pair.server_mut().wait_ready().await?;
+    std::fs::remove_dir_all(&directory)?;
+    pair.server_mut().wait_unready().await?;
+    std::fs::create_dir(&directory)?;
+    pair.server_mut().wait_ready().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
+}

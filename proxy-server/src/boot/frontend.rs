@@ -38,7 +38,7 @@ impl Frontend {
         let listener = match bound {
             Some(listener) => listener,
             None => tokio::select! {
-                listener = insist(|| bind(&self.config, self.tls.as_ref()), say) => listener,
+                listener = insist(|| bind(&self.config, self.tls.as_ref(), &self.readiness), say) => listener,
                 () = stop.cancelled() => return,
             },
         };
@@ -52,11 +52,15 @@ impl Frontend {
     }
 }
 
-/// Binds; `tls` is that of a port.
-pub(super) fn bind(config: &Config, tls: Option<&ServerTls>) -> Result<FrontendListener> {
+/// Binds; `tls` is that of a port. `readiness` learns whether clients reach a socket.
+pub(super) fn bind(
+    config: &Config,
+    tls: Option<&ServerTls>,
+    readiness: &Readiness,
+) -> Result<FrontendListener> {
     Ok(match (&config.frontend, tls) {
         (args::FrontendListener::Unix { path, delete_existing }, _) => {
-            FrontendListener::Unix(UnixSocket::bind(path, *delete_existing)?)
+            FrontendListener::Unix(UnixSocket::bind(path, *delete_existing)?.telling(readiness.listening()))
         }
         (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
             let names = AllowedNames::new(config.frontend_names.clone());

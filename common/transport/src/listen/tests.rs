@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -267,6 +269,41 @@ async fn a_deleted_file_is_bound_again() {
     stop.cancel();
     running.await.unwrap();
     assert!(!path.exists());
+}
+
+/// Until the flag says so.
+async fn becomes(reachable: &AtomicBool, wanted: bool) {
+    let before = Instant::now();
+    while reachable.load(Ordering::Acquire) != wanted {
+        assert!(before.elapsed() < UNIX_WATCH * 3, "still {}", !wanted);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_nobody_reaches_says_so() {
+    let dir = TempDir::new().unwrap();
+    let (folder, path) = (dir.path().join("folder"), dir.path().join("folder/s.sock"));
+    std::fs::create_dir(&folder).unwrap();
+    let reachable = Arc::new(AtomicBool::new(false));
+    let socket = UnixSocket::bind(&path, true).unwrap().telling(Arc::clone(&reachable));
+    assert!(reachable.load(Ordering::Acquire), "bound");
+    let accepting = AcceptLoop::new(socket, "test");
+    let running = tokio::spawn(accepting.run(CancellationToken::new(), drop));
+
+    std::fs::remove_dir_all(&folder).unwrap();
+    becomes(&reachable, false).await;
+    std::fs::create_dir(&folder).unwrap();
+    becomes(&reachable, true).await;
+    UnixStream::connect(&path).await.unwrap();
+
+    // Another's file takes its place, and goes.
+    let theirs = UnixSocket::bind(&path, true).unwrap();
+    becomes(&reachable, false).await;
+    drop(theirs);
+    becomes(&reachable, true).await;
+    UnixStream::connect(&path).await.unwrap();
+    running.abort();
 }
 
 #[test]

@@ -15,6 +15,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -34,8 +36,8 @@ pub struct UnixSocket {
     watch: Pin<Box<Interval>>,
     /// Accepted by the kernel before the file vanished.
     left_over: VecDeque<UnixStream>,
-    /// The file is not ours and that was said.
-    complained: bool,
+    /// Whether clients reach it, as far as was last seen: the file is there, and ours.
+    reachable: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -73,8 +75,17 @@ impl UnixSocket {
             bound,
             watch: Box::pin(watch),
             left_over: VecDeque::new(),
-            complained: false,
+            reachable: Arc::new(AtomicBool::new(true)),
         })
+    }
+
+    /// Keeps `reachable` true to whether clients reach the socket, from now on: they do not while its directory is
+    /// missing, or another's file is there.
+    #[must_use]
+    pub fn telling(mut self, reachable: Arc<AtomicBool>) -> Self {
+        reachable.store(true, Ordering::Release);
+        self.reachable = reachable;
+        self
     }
 
     /// Where it listens.
@@ -86,8 +97,7 @@ impl UnixSocket {
     fn check(&mut self, cx: &mut Context<'_>) {
         let why = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileId::of(&found) == self.bound.file => {
-                self.complained = false;
-                return;
+                return self.reachable.store(true, Ordering::Release);
             }
             Ok(_) => "somebody else's file is there".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::new(&self.path) {
@@ -96,8 +106,7 @@ impl UnixSocket {
             },
             Err(error) => error.to_string(),
         };
-        if !self.complained {
-            self.complained = true;
+        if self.reachable.swap(false, Ordering::AcqRel) {
             tracing::error!(path = %self.path.display(), %why, "frontends cannot reach the Unix socket");
         }
     }
@@ -107,7 +116,7 @@ impl UnixSocket {
             self.left_over.push_back(stream);
         }
         self.bound = bound;
-        self.complained = false;
+        self.reachable.store(true, Ordering::Release);
         tracing::warn!(path = %self.path.display(), "the Unix socket's file was deleted: bound again");
     }
 }
