@@ -122,11 +122,13 @@ async fn handle(request: Request<Incoming>, state: Shared) -> io::Result<Respons
         (fault, allowed)
     };
     let _under_way = UnderWay::enter(&state);
+    let mut lost = false;
     match fault {
         Some(Fault::Slow(by)) => sleep(by).await,
         Some(Fault::Hang) => std::future::pending().await,
         Some(Fault::Close) => return Err(io::ErrorKind::ConnectionReset.into()),
         Some(Fault::Status(code, reason)) => return Ok(status(code, reason, "a fault on purpose")),
+        Some(Fault::LostAnswer) => lost = true,
         Some(Fault::Nonsense) => return Ok(json_answer(200, &"nonsense".into())),
         None => {}
     }
@@ -134,5 +136,7 @@ async fn handle(request: Request<Incoming>, state: Shared) -> io::Result<Respons
         return Ok(status(401, "Unauthorized", "Unauthorized"));
     }
     let mut state = state.lock();
-    Ok(leases::answer(&mut state, &head.method, head.uri.path(), head.uri.query().unwrap_or_default(), &body))
+    let query = head.uri.query().unwrap_or_default();
+    let answer = leases::answer(&mut state, &head.method, head.uri.path(), query, &body);
+    if lost { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(answer) }
 }

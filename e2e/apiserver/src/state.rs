@@ -16,6 +16,8 @@ pub enum Fault {
     Hang,
     /// The connection is closed instead of an answer.
     Close,
+    /// The same, but what was asked for is done.
+    LostAnswer,
     /// This status, with that reason.
     Status(u16, &'static str),
     /// Bytes that are no JSON.

@@ -20,13 +20,16 @@ pub(super) struct Renewer {
     settings: LeaseSettings,
     /// The lease as the API last told it to us, to be written over. `None`: it must be read first.
     held: Option<Lease>,
-    /// The renewal that was last sent, perhaps without an answer: it tells our lease from a successor's.
+    /// The renewal that was last sent, perhaps without an answer. With [`Self::taken`] it tells our lease from a
+    /// successor's.
     sent: Option<Moment>,
+    /// The last one of which we know that the lease bears it, or bore it: what was sent behind it may never have arrived.
+    taken: Option<Moment>,
 }
 
 impl Renewer {
     pub(super) fn new(leases: Leases, settings: LeaseSettings) -> Self {
-        Self { leases, settings, held: None, sent: None }
+        Self { leases, settings, held: None, sent: None, taken: None }
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) {
@@ -65,7 +68,12 @@ impl Renewer {
         let lease = match self.held.take() {
             Some(lease) => Some(lease),
             None => match self.leases.get(&self.settings.name()).await {
-                Ok(lease) => Some(lease),
+                Ok(lease) => {
+                    if self.is_ours(&lease) {
+                        self.taken = lease.spec.renew_time;
+                    }
+                    Some(lease)
+                }
                 Err(error) if error.is(404) => None,
                 Err(error) => return Err(error),
             },
@@ -81,6 +89,7 @@ impl Renewer {
         let written =
             if is_new { self.leases.create(&lease).await } else { self.leases.update(&lease).await };
         self.held = Some(written?);
+        self.taken = Some(now);
         if is_new {
             tracing::info!(lease = lease.metadata.name, namespace = self.settings.namespace, "Lease created");
         }
@@ -90,13 +99,15 @@ impl Renewer {
     /// Deletes the lease, if it is the one that we wrote: a successor with the same server id may hold it already.
     async fn delete(mut self) {
         let name = self.settings.name();
-        let Some(sent) = self.sent else { return };
+        if self.sent.is_none() {
+            return;
+        }
         let mut deleted = match self.held.take() {
             Some(held) => self.leases.delete(&name, Some(&held.metadata.resource_version)).await,
-            None => self.delete_unless_foreign(&name, sent).await,
+            None => self.delete_unless_foreign(&name).await,
         };
         if deleted.as_ref().is_err_and(|error| error.is(409)) {
-            deleted = self.delete_unless_foreign(&name, sent).await;
+            deleted = self.delete_unless_foreign(&name).await;
         }
         match deleted {
             Ok(()) => tracing::info!(lease = name, "Lease deleted"),
@@ -107,9 +118,14 @@ impl Renewer {
         }
     }
 
-    async fn delete_unless_foreign(&self, name: &str, sent: Moment) -> Result<(), ApiError> {
+    /// Whether the lease bears a renewal of ours.
+    fn is_ours(&self, lease: &Lease) -> bool {
+        lease.spec.renew_time.is_some_and(|renewed| [self.sent, self.taken].contains(&Some(renewed)))
+    }
+
+    async fn delete_unless_foreign(&self, name: &str) -> Result<(), ApiError> {
         let there = self.leases.get(name).await?;
-        if there.spec.renew_time != Some(sent) {
+        if !self.is_ours(&there) {
             tracing::info!(
                 lease = name,
                 "The lease belongs to another process with our server id, and stays"
