@@ -1,8 +1,8 @@
 //! From a configuration to a running server, and back down again.
 //!
 //! Everything that must be bound is bound by [`Server::build`]; [`Server::run`] serves until the first signal, then
-//! drains: readiness fails, listeners close, live connections get `--graceful-shutdown-timeout`, agent streams end
-//! with OK. A second signal is the caller's business: it exits at once.
+//! drains: readiness fails, listeners close, live connections get `--graceful-shutdown-timeout`, the lease goes, agent
+//! streams end with OK. A second signal is the caller's business: it exits at once.
 
 mod frontend;
 mod kubernetes;
@@ -148,12 +148,6 @@ impl Server {
         signals.first().await;
 
         self.readiness.leaves();
-        // At once: an agent that counts it would look for a server that takes nobody any more.
-        let lease = tokio::spawn(async move {
-            if let Some(leases) = self.leases {
-                leases.stop().await;
-            }
-        });
         close_frontends.cancel();
         self.lifetimes.connections.close();
         let grace = self.config.graceful_shutdown_timeout;
@@ -162,6 +156,13 @@ impl Server {
             let left = self.lifetimes.connections.len();
             tracing::warn!(connections = left, "Connections are left after --graceful-shutdown-timeout");
         }
+        // Not before: agents count the replicas by leases, and this one's streams until they end. If only the lease went,
+        // a successor that starts meanwhile would not be missed, and have no agent before these streams have ended.
+        let lease = tokio::spawn(async move {
+            if let Some(leases) = self.leases {
+                leases.stop().await;
+            }
+        });
         close_agents.cancel();
         self.lifetimes.end_streams.cancel();
         let ended = async {

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
-use e2e::exchange::works;
+use e2e::exchange::{echo, expect_any_end, works};
 use e2e::pair::{Pair, Setup};
+use e2e::payload::Payload;
 use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until, within_limit};
 use fake_apiserver::{FakeApi, Fault};
+use tokio::io::AsyncWriteExt;
 
 const LEASES: &str = "kube-system";
 
@@ -68,6 +70,34 @@ async fn agents_follow_a_scale_from_one_to_three_to_two() -> Result<()> {
     until("some seconds of the same", DEADLINE, || async { (api.count("PUT") > 2).then_some(()) }).await?;
     assert_eq!(pair.balancer.as_ref().map(|balancer| balancer.accepted()), accepted);
     Ok(())
+}
+
+/// A replica is evicted, and the next one starts while the first lets its connections finish.
+#[tokio::test]
+async fn a_successor_is_found_while_its_predecessor_drains() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    let setup = setup(&api, folder.path())?.server_arg("--graceful-shutdown-timeout=120s");
+    let mut pair = setup.servers(3).start().await?;
+    pair.servers[2].process.signal(Signal::TERM)?;
+    ensure!(pair.servers[2].process.exit(DEADLINE).await?.success(), "no orderly end");
+    counts(&pair, 2.0).await?;
+
+    let endpoint = Endpoint::echo().await?;
+    let conn = pair.servers[0].frontend.dial(&endpoint.target()).await?;
+    let mut conn = echo(conn, Payload::new(1, 10)).await?;
+    pair.servers[0].process.signal(Signal::TERM)?;
+    pair.servers[0].wait_unready().await?;
+    pair.servers[2].process.restart()?;
+    pair.servers[2].wait_ready().await?;
+    counts(&pair, 3.0).await?;
+    works(&pair.servers[2].frontend, &endpoint.target()).await?;
+
+    conn.shutdown().await?;
+    expect_any_end(&mut conn).await?;
+    drop(conn);
+    ensure!(pair.servers[0].process.exit(DEADLINE).await?.success(), "no orderly end");
+    assert_eq!(holders(&api), ["server-1", "server-2"]);
+    counts(&pair, 2.0).await
 }
 
 #[tokio::test]
