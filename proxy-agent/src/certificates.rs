@@ -35,6 +35,7 @@ pub(crate) fn keep_fresh(
             metrics.certificates.reloaded(SIDE, unix_now(), true);
         }
         Rotated::Refused => metrics.certificates.reloaded(SIDE, unix_now(), false),
+        Rotated::Restored => metrics.certificates.restored(SIDE),
     });
     Some(AbortOnDropHandle::new(runtime.spawn(watching)))
 }

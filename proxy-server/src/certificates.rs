@@ -60,6 +60,7 @@ pub(crate) fn keep_fresh(
             metrics.certificates.reloaded(side.name, unix_now(), true);
         }
         Rotated::Refused => metrics.certificates.reloaded(side.name, unix_now(), false),
+        Rotated::Restored => metrics.certificates.restored(side.name),
     });
     Some(AbortOnDropHandle::new(runtime.spawn(watching)))
 }

@@ -60,7 +60,7 @@ impl Certificates {
         );
         registry.register(
             "certificate_last_reload_success",
-            "1 if the last change of certificate files is in use, 0 if it was refused",
+            "1 if what certificate files hold is in use, 0 if their last change was refused",
             success.clone(),
         );
         Self { expiry, reloads, last, success }
@@ -86,6 +86,11 @@ impl Certificates {
         let outcome = if success { Outcome::Success } else { Outcome::Failure };
         self.reloads.count((outcome, Side(side)));
         self.set(side, now, success);
+    }
+
+    /// The files of a side hold again what is in use: no reload, and no failure any more.
+    pub fn restored(&self, side: &'static str) {
+        self.success.get_or_create(&Side(side)).set(1);
     }
 
     fn set(&self, side: &'static str, now: i64, success: bool) {
@@ -136,6 +141,24 @@ mod tests {
             "certificate_reloads_total{result=\"failure\",side=\"agents\"} 1",
             "certificate_last_reload_timestamp_seconds{side=\"agents\"} 2000",
             "certificate_last_reload_success{side=\"agents\"} 0",
+        ] {
+            assert!(scrape.contains(&format!("{line}\n")), "{line} is not in {scrape}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_put_back_end_a_failure_and_are_no_reload() {
+        let mut registry = Registry::default();
+        let certificates = Certificates::register(&mut registry);
+        certificates.loaded("agents", 1_000);
+        certificates.reloaded("agents", 2_000, false);
+        certificates.restored("agents");
+        let scrape = Exposition::new(registry).scrape();
+        for line in [
+            "certificate_last_reload_success{side=\"agents\"} 1",
+            "certificate_reloads_total{result=\"success\",side=\"agents\"} 0",
+            "certificate_reloads_total{result=\"failure\",side=\"agents\"} 1",
+            "certificate_last_reload_timestamp_seconds{side=\"agents\"} 2000",
         ] {
             assert!(scrape.contains(&format!("{line}\n")), "{line} is not in {scrape}");
         }

@@ -27,6 +27,8 @@ pub enum Rotated {
     Taken(Validities),
     /// They cannot be used, and what was in use stays.
     Refused,
+    /// They hold again what is in use, after what could not be used: nothing is wrong any more, and nothing was loaded.
+    Restored,
 }
 
 /// A look at the files: what they hold, or why they cannot be read.
@@ -55,6 +57,7 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
         if in_use(&*tls, &seen) {
             if refused.take().is_some() {
                 tracing::info!(files = name, "the files hold again what is in use");
+                told(Rotated::Restored);
             }
             continue;
         }

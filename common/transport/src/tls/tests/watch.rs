@@ -90,6 +90,7 @@ impl Rig {
 
 const TAKEN: Option<Rotated> = Some(Rotated::Taken(Validities { own: None, authorities: None }));
 const REFUSED: Option<Rotated> = Some(Rotated::Refused);
+const RESTORED: Option<Rotated> = Some(Rotated::Restored);
 
 #[tokio::test(start_paused = true)]
 async fn a_change_is_taken_within_one_round_and_told_once() {
@@ -115,8 +116,11 @@ async fn what_cannot_be_used_is_told_once_and_tried_again() {
         assert_eq!(rig.used(), "old");
         assert!(*rig.files.takes.lock() >= before + 5 || bad == "gone", "it may become valid");
     }
+    let before = *rig.files.takes.lock();
     rig.write(&["old"]);
+    assert_eq!(rig.told.recv().await, RESTORED);
     rig.silent().await;
+    assert_eq!(*rig.files.takes.lock(), before, "it is in use");
     rig.write(&["bad again"]);
     assert_eq!(rig.told.recv().await, REFUSED, "a new fault after all was well");
     rig.write(&["new"]);
