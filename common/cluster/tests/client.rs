@@ -184,6 +184,35 @@ async fn a_plug_in_is_run_when_needed_and_once() {
     assert_eq!(std::fs::read_to_string(count).unwrap().lines().count(), 1);
 }
 
+/// Calls have less patience than a plug-in may need: its run goes on without them, and is not begun again.
+#[tokio::test]
+async fn a_plug_in_that_takes_longer_than_a_call_serves_a_later_one() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let client = client(&api, folder.path(), EXEC).await;
+    let (count, ready) = (folder.path().join("count"), folder.path().join("ready"));
+    script(
+        folder.path(),
+        &format!(
+            "echo x >> {}; while ! [ -e {} ]; do sleep 0.02; done\n\
+             echo '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{{\"token\":\"late\"}}}}'",
+            count.display(),
+            ready.display(),
+        ),
+    );
+    api.require_token("late");
+    let runs = || std::fs::read_to_string(&count).unwrap_or_default().lines().count();
+    let impatient = || client.review_token("t", "x", Duration::from_millis(100));
+    while runs() == 0 {
+        assert!(matches!(impatient().await, Err(ApiError::Timeout { .. })));
+    }
+    for _ in 0..3 {
+        assert!(matches!(impatient().await, Err(ApiError::Timeout { .. })));
+    }
+    std::fs::write(ready, "").unwrap();
+    client.review_token("t", "x", LIMIT).await.unwrap();
+    assert_eq!(runs(), 1);
+}
+
 #[tokio::test]
 async fn a_plug_ins_failures_are_told_without_its_output() {
     let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());

@@ -139,7 +139,7 @@ impl Client {
             limit.turn(deadline).await.map_err(|limit::TooLate| ApiError::Throttled { limit: call.limit })?;
         }
         match self.send_as(call).await {
-            Err(error) if error.is(401) && self.0.config.credentials.refused().await => {
+            Err(error) if error.is(401) && self.0.config.credentials.refused() => {
                 self.0.pool.clear();
                 self.send_as(call).await
             }

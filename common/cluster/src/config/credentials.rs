@@ -23,7 +23,7 @@ enum Source {
     Token(HeaderValue),
     TokenFile(PathBuf),
     Basic(HeaderValue),
-    Exec(Box<Exec>),
+    Exec(Exec),
 }
 
 /// Why there are no credentials now. No text holds a secret.
@@ -83,7 +83,7 @@ impl Credentials {
 
     /// What a plug-in says.
     pub(crate) fn exec(exec: Exec) -> Self {
-        Self(Source::Exec(Box::new(exec)))
+        Self(Source::Exec(exec))
     }
 
     /// The credentials of now.
@@ -100,12 +100,12 @@ impl Credentials {
     }
 
     /// The API refused what was shown: true if a second try could show something else.
-    pub(crate) async fn refused(&self) -> bool {
+    pub(crate) fn refused(&self) -> bool {
         match &self.0 {
             Source::None | Source::Token(_) | Source::Basic(_) => false,
             // It may have been rotated between the reading and the answer.
             Source::TokenFile(_) => true,
-            Source::Exec(exec) => exec.forget().await,
+            Source::Exec(exec) => exec.forget(),
         }
     }
 }
