@@ -97,6 +97,7 @@ async fn a_token_is_reviewed() {
 async fn faults_are_told_apart_and_none_shows_the_token() {
     let (api, _folder, client) = simple().await;
     let ask = || client.review_token("reviewed-canary", "x", Duration::from_millis(300));
+    let long = format!("{}reviewed-canary", "x".repeat(290));
     let rows = [
         (Fault::Hang, "did not answer within 300ms"),
         (Fault::Slow(Duration::from_secs(5)), "did not answer within"),
@@ -104,11 +105,14 @@ async fn faults_are_told_apart_and_none_shows_the_token() {
         (Fault::Status(500, "InternalError"), "answered 500 InternalError: a fault on purpose"),
         (Fault::Status(429, "TooManyRequests"), "429"),
         (Fault::Nonsense, "nonsense"),
+        // Quoted across the place where a long text is cut.
+        (Fault::Status(500, long.leak()), "answered 500 x"),
     ];
     for (fault, text) in rows {
         api.set_fault("tokenreviews", fault);
         let error = ask().await.unwrap_err().to_string();
         assert!(error.contains(text) && !error.contains("canary"), "{error}");
+        assert!(!error.contains("reviewed"), "{error}");
     }
     api.heal();
     assert!(ask().await.is_ok());

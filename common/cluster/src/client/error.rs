@@ -8,6 +8,9 @@ use crate::config::{CredentialError, TlsProblem};
 /// The longest text of the API's that is passed on, in bytes.
 const SHOWN: usize = 300;
 
+/// What stands for a token that the API has quoted.
+const HIDDEN: &str = "(the token)";
+
 /// A call that brought nothing. No text holds a token.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -59,9 +62,19 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// From an answer that is no success.
-    pub(super) fn status(code: u16, body: &[u8], retry_after: Option<Duration>) -> Self {
+    /// From an answer that is no success, to a request that held `secret`.
+    pub(super) fn status(
+        code: u16,
+        body: &[u8],
+        retry_after: Option<Duration>,
+        secret: Option<&str>,
+    ) -> Self {
         let status: Status = serde_json::from_slice(body).unwrap_or_default();
+        // Before anything is cut: of half a secret nothing would be found.
+        let clean = |text: &str| match secret.filter(|secret| !secret.is_empty()) {
+            Some(secret) => clean(&text.replace(secret, HIDDEN)),
+            None => clean(text),
+        };
         let message = match status.message.as_str() {
             "" => clean(&String::from_utf8_lossy(body)),
             message => clean(message),
@@ -114,4 +127,27 @@ fn clean(text: &str) -> String {
     cut.chars()
         .flat_map(|c| if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever the cut falls, no part of the token is left.
+    #[test]
+    fn a_quoted_token_is_hidden_before_the_text_is_cut() {
+        let token = "canary".repeat(20);
+        for before in (0..SHOWN + 10).step_by(7) {
+            let text = format!("{}{token} is not valid", "x".repeat(before));
+            let status = serde_json::json!({ "message": text, "reason": text }).to_string();
+            for body in [&status, &text] {
+                let error = ApiError::status(500, body.as_bytes(), None, Some(&token)).to_string();
+                assert!(!error.contains("can"), "{before}: {error}");
+            }
+        }
+        for no_secret in [None, Some("")] {
+            let error = ApiError::status(500, b"as it is", None, no_secret).to_string();
+            assert!(error.ends_with(": as it is"), "{error}");
+        }
+    }
 }

@@ -99,7 +99,7 @@ impl Leases {
             escaped(version),
             lasting.as_secs(),
         );
-        let call = Call { method: Method::GET, path, body: None, limit: CALL_LIMIT };
+        let call = Call { method: Method::GET, path, body: None, secret: None, limit: CALL_LIMIT };
         let (response, pooled) = self.client.open(call).await?;
         Ok(Watch::new(response.into_body(), pooled))
     }
@@ -115,7 +115,7 @@ impl Leases {
         body: Option<Bytes>,
         limit: Duration,
     ) -> Result<T, ApiError> {
-        self.client.call(Call { method, path, body, limit }).await
+        self.client.call(Call { method, path, body, secret: None, limit }).await
     }
 }
 

@@ -59,6 +59,8 @@ struct Call {
     /// Path and query, behind the server's own path.
     path: String,
     body: Option<Bytes>,
+    /// What of the body no text may hold.
+    secret: Option<String>,
     /// How long it may take, all in all.
     limit: Duration,
 }
@@ -101,7 +103,8 @@ impl Client {
         });
         let path = "/apis/authentication.k8s.io/v1/tokenreviews".to_owned();
         let body = Some(Bytes::from(body.to_string()));
-        let answer: Answer = self.call(Call { method: Method::POST, path, body, limit }).await?;
+        let secret = Some(token.to_owned());
+        let answer: Answer = self.call(Call { method: Method::POST, path, body, secret, limit }).await?;
         answer.status.ok_or(ApiError::Answer("a TokenReview without status"))
     }
 
@@ -158,7 +161,7 @@ impl Client {
                 }
             };
             match pooled.sender.try_send_request(self.request(call, &shown)?).await {
-                Ok(response) => return self.judge(response, pooled).await,
+                Ok(response) => return self.judge(call, response, pooled).await,
                 // Closed by the API server while it waited: nothing was taken.
                 Err(error) if pooled.used && error.message().is_some() => {}
                 Err(error) => {
@@ -171,6 +174,7 @@ impl Client {
 
     async fn judge(
         &self,
+        call: &Call,
         response: Response<Incoming>,
         pooled: Pooled,
     ) -> Result<(Response<Incoming>, Pooled), ApiError> {
@@ -181,7 +185,7 @@ impl Client {
         let retry_after = retry_after(response.headers());
         let body = self.read(response).await?;
         self.0.pool.put(pooled);
-        Err(ApiError::status(status.as_u16(), &body, retry_after))
+        Err(ApiError::status(status.as_u16(), &body, retry_after, call.secret.as_deref()))
     }
 
     async fn read(&self, response: Response<Incoming>) -> Result<Bytes, ApiError> {

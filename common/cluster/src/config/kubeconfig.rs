@@ -95,7 +95,7 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let user =
         if context.user.is_empty() { User::default() } else { find(file.users, "user", &context.user)? };
     let server =
-        Server::parse(&cluster.server).map_err(|why| format!("server {:?}: {why}", cluster.server))?;
+        Server::parse(&cluster.server).map_err(|why| format!("{}: {why}", shown_server(&cluster.server)))?;
     let mut notices = Vec::new();
     if cluster.insecure_skip_tls_verify == Some(true) {
         notices.push(
@@ -136,6 +136,12 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         impersonate,
         notices,
     })
+}
+
+/// A server that is refused, for the error. A URL may hold a password before an `@` or a token in its query; where
+/// they begin and end nobody can say of one that is malformed.
+fn shown_server(url: &str) -> String {
+    if url.contains(['@', '?', '#']) { "server".to_owned() } else { format!("server {url:?}") }
 }
 
 fn find<T>(list: Option<Vec<Named<T>>>, kind: &str, name: &str) -> Result<T, String> {

@@ -98,6 +98,11 @@ fn impersonation_becomes_headers() {
 fn faults_are_one_line_with_the_fix_and_no_secret() {
     let rows = [
         (kubeconfig("server: ''", ""), "server \"\""),
+        (kubeconfig("server: 'ftp://10.0.0.1'", ""), "server \"ftp://10.0.0.1\": its scheme"),
+        (kubeconfig("server: 'https://me:s3cret@10.0.0.1'", ""), "server: it has credentials"),
+        (kubeconfig("server: 'https://me:a/s3cret@10.0.0.1'", ""), "server: its port"),
+        (kubeconfig("server: 'https://me:a s3cret@10.0.0.1'", ""), "server: it has blanks"),
+        (kubeconfig("server: 'https://10.0.0.1/?token=s3cret'", ""), "server: it has blanks, a query"),
         (kubeconfig(SERVER, "client-certificate: a"), "no client-key: give both"),
         (kubeconfig(SERVER, "client-certificate-data: '%'"), "client-certificate-data is not base64"),
         (kubeconfig(SERVER, "auth-provider: {name: gcp}"), "use exec instead"),
