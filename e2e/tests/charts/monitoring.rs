@@ -10,10 +10,11 @@ use e2e::exchange::works;
 use e2e::metrics::{Scrape, wait_for};
 use e2e::pair::Setup;
 use e2e::wait::DEADLINE;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::helm::{CHARTS, Chart, root, utf8};
-use crate::pods::list;
+use crate::helm::{CHARTS, Chart, objects, root, utf8};
+use crate::pods::{list, of_kind};
 use crate::yaml;
 
 /// Families that appear only with what this scenario does not bring about: leases, changed files, odd certificates.
@@ -157,11 +158,29 @@ fn promtool(args: &[&str], folder: PathBuf) -> Result<String> {
     Ok(said)
 }
 
+/// The case of both charts that has rules and a dashboard, in namespace `kube-system`.
+fn rendered(chart: Chart, sets: &[String]) -> Result<Vec<Value>> {
+    objects(chart, &chart.case("everything"), sets)
+}
+
+/// The rules as a release in namespace `kube-system` has them, beside their tests.
+fn rules_of_a_release(chart: Chart) -> Result<TempDir> {
+    let objects = rendered(chart, &[])?;
+    let rules = of_kind(&objects, "PrometheusRule").next().context("rules")?;
+    let folder = tempfile::tempdir()?;
+    std::fs::create_dir(folder.path().join("files"))?;
+    std::fs::write(folder.path().join("files/rules.yaml"), rules["spec"].to_string())?;
+    std::fs::copy(chart.folder().join("rules_test.yaml"), folder.path().join("rules_test.yaml"))?;
+    Ok(folder)
+}
+
 #[test]
 fn every_alert_is_silent_before_its_time_and_fires_then() -> Result<()> {
     for chart in CHARTS {
         promtool(&["check", "rules", "files/rules.yaml"], chart.folder())?;
-        promtool(&["test", "rules", "rules_test.yaml"], chart.folder())?;
+        let folder = rules_of_a_release(chart)?;
+        promtool(&["check", "rules", "files/rules.yaml"], folder.path().into())?;
+        promtool(&["test", "rules", "rules_test.yaml"], folder.path().into())?;
         let rules = yaml::document(&std::fs::read_to_string(chart.folder().join("files/rules.yaml"))?)?;
         let tests = std::fs::read_to_string(chart.folder().join("rules_test.yaml"))?;
         for rule in list(&rules, "/groups").iter().flat_map(|group| list(group, "/rules")) {
@@ -171,6 +190,64 @@ fn every_alert_is_silent_before_its_time_and_fires_then() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a release's rules ask for is in its namespace: another release's pods neither raise its alerts nor silence them.
+#[test]
+fn rules_are_about_their_own_release() -> Result<()> {
+    for chart in CHARTS {
+        let objects = rendered(chart, &[])?;
+        let rules = of_kind(&objects, "PrometheusRule").next().context("rules")?;
+        let rules = list(rules, "/spec/groups").iter().flat_map(|group| list(group, "/rules"));
+        let mut selectors = 0;
+        for expression in rules.filter_map(|rule| rule["expr"].as_str()) {
+            for selector in expression.split("konnectivity_network_proxy_").skip(1) {
+                let own = selector.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+                ensure!(own.starts_with("{namespace=\"kube-system\""), "{}: {expression}", chart.name());
+                selectors += 1;
+            }
+        }
+        ensure!(selectors > 8, "only {selectors} selectors");
+    }
+    Ok(())
+}
+
+/// Grafana knows dashboards by uid, shows them by title, and what collects them by file.
+#[test]
+fn every_release_has_a_dashboard_of_its_own() -> Result<()> {
+    for chart in CHARTS {
+        let mut seen = BTreeSet::new();
+        for name in ["a", "b"] {
+            let objects = rendered(chart, &[format!("fullnameOverride={name}")])?;
+            let maps = of_kind(&objects, "ConfigMap").filter_map(|map| map["data"].as_object());
+            let (file, text) =
+                maps.flatten().find(|(file, _)| file.ends_with(".json")).context("a dashboard")?;
+            let dashboard: Value = serde_json::from_str(text.as_str().context("text")?)?;
+            let uid = dashboard["uid"].as_str().context("a uid")?;
+            ensure!(uid.len() <= 40, "Grafana takes 40 characters: {uid}");
+            seen.extend([file.clone(), uid.to_owned(), dashboard["title"].to_string()]);
+        }
+        ensure!(seen.len() == 6, "{} shares some of {seen:?}", chart.name());
+    }
+    Ok(())
+}
+
+/// Agents of which none ever connected have no series of open streams: they are not covered, not unknown.
+#[test]
+fn the_coverage_of_agents_without_servers_is_nothing() -> Result<()> {
+    let all = expressions(Chart::Server)?;
+    let coverage = all.iter().find(|expression| {
+        ["open_server_connections", "known_server_count", " / "].iter().all(|part| expression.contains(part))
+    });
+    let coverage = coverage.context("the panel on coverage")?.replace("$namespace", ".*");
+    let series = "konnectivity_network_proxy_agent_known_server_count{namespace=\"n\", pod=\"a\"}";
+    let test = json!({ "tests": [{
+        "input_series": [{ "series": series, "values": "3" }],
+        "promql_expr_test": [{ "expr": coverage, "eval_time": "0m", "exp_samples": [{ "labels": "{}", "value": 0 }] }],
+    }]});
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("test.yaml"), test.to_string())?;
+    promtool(&["test", "rules", "test.yaml"], folder.path().into()).map(drop)
 }
 
 /// Each expression of the dashboards, as a recording rule that promtool reads.
