@@ -19,6 +19,10 @@
 {{- if and (not $values.ca.configMap) (not $values.ca.existingSecret) (not (hasKey $values.extraArgs "ca-cert")) -}}
 {{- fail "ca.configMap and ca.existingSecret are empty: the image has no system roots, so name the servers' authorities in one of them, or mount them and set extraArgs.ca-cert" -}}
 {{- end -}}
+{{- $inCluster := regexMatch "\\.svc(\\.|$)" $values.proxyServer.host -}}
+{{- if and $values.hostNetwork $inCluster (has $values.dnsPolicy (list "" "Default" "ClusterFirst")) (not $values.hostAliases) (not $values.proxyEnv.httpsProxy) -}}
+{{- fail (printf "proxyServer.host is %s, the name of a Service, which the node's resolver does not know with hostNetwork: set dnsPolicy=ClusterFirstWithHostNet, or a host that nodes resolve" $values.proxyServer.host) -}}
+{{- end -}}
 {{- if eq (int $values.ports.health) (int $values.ports.admin) -}}
 {{- fail (printf "ports.health and ports.admin are both %d: give them different ports" (int $values.ports.health)) -}}
 {{- end -}}
@@ -28,9 +32,9 @@
 {{- if and (include "konnectivity-agent.healthOnLoopback" .) $values.prometheus.podMonitor.enabled -}}
 {{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
 {{- end -}}
-{{- range $flag, $value := dict "health-server-port" "ports.health" "admin-server-port" "ports.admin" "health-server-host" "bindAddresses.health" "agent-identifiers" "agentIdentifiers" -}}
+{{- range $flag, $value := dict "health-server-port" "ports.health" "admin-server-port" "ports.admin" "health-server-host" "bindAddresses.health" "agent-identifiers" "agentIdentifiers" "drain-timeout" "drainTimeout" -}}
 {{- if hasKey $values.extraArgs $flag -}}
-{{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes or variables: set %s instead" $flag $value) -}}
+{{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes, variables or times: set %s instead" $flag $value) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}

@@ -92,6 +92,22 @@ k8s-app: konnectivity-agent
 {{- $used | toYaml -}}
 {{- end -}}
 
+{{/* A Deployment's pods are wanted, not wanted on this node: who tolerates everything stays on one that has died until somebody deletes it.
+The first toleration that matches a taint decides. */}}
+{{- define "konnectivity-agent.tolerations" -}}
+{{- $tolerations := .Values.tolerations -}}
+{{- $keys := list -}}
+{{- range $tolerations -}}{{- $keys = append $keys (dig "key" "" .) -}}{{- end -}}
+{{- if and (eq .Values.kind "Deployment") (has "" $keys) -}}
+{{- range $key := list "node.kubernetes.io/unreachable" "node.kubernetes.io/not-ready" -}}
+{{- if not (has $key $keys) -}}
+{{- $tolerations = prepend $tolerations (dict "key" $key "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 300) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
+{{- end -}}
+
 {{/* A Go duration in seconds. */}}
 {{- define "konnectivity-agent.seconds" -}}
 {{- $unit := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}

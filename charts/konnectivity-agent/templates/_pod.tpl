@@ -35,9 +35,9 @@ spec:
   nodeSelector:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $values.tolerations }}
+  {{- with include "konnectivity-agent.tolerations" . }}
   tolerations:
-    {{- toYaml . | nindent 4 }}
+    {{- . | nindent 4 }}
   {{- end }}
   {{- with $values.affinity }}
   affinity:

@@ -31,7 +31,9 @@ lease-label: {{ $values.leases.label | quote }}
 {{ $flag }}: {{ $value | toJson }}
 {{- end }}
 {{- end }}
-graceful-shutdown-timeout: {{ $values.gracefulShutdownTimeout | quote }}
+{{- with $values.gracefulShutdownTimeout }}
+graceful-shutdown-timeout: {{ . | quote }}
+{{- end }}
 health-port: {{ $values.ports.health }}
 admin-bind-address: {{ $values.bindAddresses.admin | quote }}
 admin-port: {{ $values.ports.admin }}
@@ -66,6 +68,9 @@ uds-name: {{ include "konnectivity-server.socket" . | quote }}
 server-port: 0
 {{- else }}
 server-port: {{ $tcp.port }}
+{{- if and (include "konnectivity-server.frontendIsBeside" .) (not .Values.egressSelector.frontendHost) }}
+server-bind-address: 127.0.0.1
+{{- end }}
 server-cert: {{ default "/var/run/secrets/konnectivity/frontend.crt" $tcp.tls.hostPath.cert | quote }}
 server-key: {{ default "/var/run/secrets/konnectivity/frontend.key" $tcp.tls.hostPath.key | quote }}
 server-ca-cert: {{ default "/var/run/secrets/konnectivity/frontend-ca.crt" $tcp.clientCA.hostPath | quote }}

@@ -34,6 +34,9 @@
 {{- if and (eq $values.kind "Sidecar") $values.prometheus.podMonitor.enabled (not $values.service.selector) -}}
 {{- fail "prometheus.podMonitor.enabled with kind Sidecar: name the labels of kube-apiserver's pods in service.selector, or no pod would be scraped" -}}
 {{- end -}}
+{{- if and $values.networkPolicy.enabled (has $values.kind (list "Sidecar" "StaticPodManifest")) -}}
+{{- fail (printf "networkPolicy.enabled with kind %s: the chart makes policies for its own DaemonSet or Deployment alone, so drop it, and write one for that pod in extraObjects" $values.kind) -}}
+{{- end -}}
 {{- include "konnectivity-server.checkIdentity" . -}}
 {{- include "konnectivity-server.checkTls" . -}}
 {{- include "konnectivity-server.checkHost" . -}}
@@ -176,6 +179,9 @@
 {{- end -}}
 
 {{- define "konnectivity-server.checkTimes" -}}
+{{- if and .Values.ownFlags (not .Values.gracefulShutdownTimeout) -}}
+{{- fail "gracefulShutdownTimeout is empty, so that no connection could finish: set it, or ownFlags=false for Go's servers before v0.35.0, which do not have the flag" -}}
+{{- end -}}
 {{- $graceful := include "konnectivity-server.seconds" .Values.gracefulShutdownTimeout | float64 -}}
 {{- $pause := include "konnectivity-server.preStopSeconds" . | float64 -}}
 {{- if ge (addf $graceful $pause) (float64 .Values.terminationGracePeriodSeconds) -}}

@@ -137,6 +137,12 @@ auth:
   mtls:
     existingSecret: konnectivity-agent-client
   {{- end }}
+{{- if include "konnectivity-server.needsServiceAccount" . }}
+# The servers' rights are their own account's, in the same cluster.
+rbac:
+  serverAuthDelegator: false
+  serverLeases: false
+{{- end }}
 {{- if $values.leases.enabled }}
 serverCount:
   leases: true

@@ -125,10 +125,16 @@ k8s-app: konnectivity-server
 {{- end -}}
 {{- end -}}
 
-{{/* Where kube-apiserver dials a frontend on TCP. A Sidecar's is in its own pod, and has no Service. */}}
+{{/* Whether a frontend on TCP is in kube-apiserver's own pod or on its host, which resolves no Service's name: there is none then. On the host's
+network it is, unless the values say that kube-apiserver is a pod. */}}
+{{- define "konnectivity-server.frontendIsBeside" -}}
+{{- if or (eq .Values.kind "Sidecar") (and (include "konnectivity-server.hostNetwork" .) (not .Values.egressSelector.apiserverClientSecret)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Where kube-apiserver dials a frontend on TCP. */}}
 {{- define "konnectivity-server.frontendHost" -}}
 {{- $service := printf "%s-frontend.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace -}}
-{{- default (ternary "localhost" $service (eq .Values.kind "Sidecar")) .Values.egressSelector.frontendHost -}}
+{{- default (ternary "localhost" $service (not (empty (include "konnectivity-server.frontendIsBeside" .)))) .Values.egressSelector.frontendHost -}}
 {{- end -}}
 
 {{/* The number of servers; empty if the values do not tell it. */}}
@@ -151,6 +157,22 @@ k8s-app: konnectivity-server
 {{- if and $strategy (ne (dig "type" "RollingUpdate" $strategy) "Recreate") -}}
 {{- if not (has (dig "rollingUpdate" "maxSurge" "25%" $strategy | toString) (list "0" "0%")) -}}true{{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* A Deployment's pods are wanted, not wanted on this node: who tolerates everything stays on one that has died until somebody deletes it.
+The first toleration that matches a taint decides. */}}
+{{- define "konnectivity-server.tolerations" -}}
+{{- $tolerations := .Values.tolerations -}}
+{{- $keys := list -}}
+{{- range $tolerations -}}{{- $keys = append $keys (dig "key" "" .) -}}{{- end -}}
+{{- if and (eq .Values.kind "Deployment") (has "" $keys) -}}
+{{- range $key := list "node.kubernetes.io/unreachable" "node.kubernetes.io/not-ready" -}}
+{{- if not (has $key $keys) -}}
+{{- $tolerations = prepend $tolerations (dict "key" $key "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 300) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
 {{/* A Go duration in seconds. */}}

@@ -36,9 +36,9 @@ nodeSelector:
   {{- end }}
   {{- end }}
 {{- end }}
-{{- with $values.tolerations }}
+{{- with include "konnectivity-server.tolerations" . }}
 tolerations:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- with $values.affinity }}
 affinity:

@@ -60,9 +60,9 @@ fn node(pki: &Pki) -> Result<Kubelet> {
     for name in ["kube-root-ca.crt", "servers-ca"] {
         node.keep("ConfigMap", name, &[("ca.crt", &pki.cluster_ca), ("bundle.pem", &pki.cluster_ca)])?;
     }
-    node.host_file("/etc/kubernetes/pki/apiserver.crt", &server.cert)?;
-    node.host_file("/etc/kubernetes/pki/apiserver.key", &server.key)?;
-    node.host_file("/etc/kubernetes/pki/ca.crt", &pki.cluster_ca)?;
+    node.host_file("/etc/kubernetes/konnectivity-tls/tls.crt", &server.cert)?;
+    node.host_file("/etc/kubernetes/konnectivity-tls/tls.key", &server.key)?;
+    node.host_file("/etc/kubernetes/konnectivity-tls/ca.crt", &pki.cluster_ca)?;
     let kubeconfig = pki.cluster_ca.with_file_name("kubeconfig");
     std::fs::write(&kubeconfig, KUBECONFIG)?;
     node.host_file("/etc/kubernetes/konnectivity-server.conf", &kubeconfig)?;
@@ -167,7 +167,7 @@ async fn carries(case: &str, more: &[&str]) -> Result<()> {
 
 /// Certificates in place of tokens.
 const BY_CERTIFICATE: [&str; 2] =
-    ["agentAuth.mode=mtls", "agentListener.clientCA.hostPath=/etc/kubernetes/pki/ca.crt"];
+    ["agentAuth.mode=mtls", "agentListener.clientCA.hostPath=/etc/kubernetes/konnectivity-tls/ca.crt"];
 
 #[tokio::test]
 async fn a_deployment_behind_a_service_carries() -> Result<()> {
@@ -194,6 +194,11 @@ async fn what_agents_are_told_to_claim_is_taken_under_enforcement_by_certificate
 #[tokio::test]
 async fn a_sidecar_on_a_port_carries() -> Result<()> {
     carries("sidecar-tcp", &[]).await
+}
+
+#[tokio::test]
+async fn a_daemon_set_on_a_port_carries() -> Result<()> {
+    carries("tcp-daemonset", &[]).await
 }
 
 #[tokio::test]

@@ -17,15 +17,45 @@ fn what_kube_apiserver_is_told_exists() -> Result<()> {
     Ok(())
 }
 
-/// What cert-manager issues for a sidecar names it as kube-apiserver does.
+/// What cert-manager issues for a server beside kube-apiserver names it as kube-apiserver does.
 #[test]
-fn a_sidecars_certificate_names_it() -> Result<()> {
+fn a_neighbours_certificate_names_it() -> Result<()> {
     let sets = ["existingSecret=", "certManager.enabled=true", "certManager.issuerRef.name=issuer"];
     let sets = sets.map(|set| format!("frontend.tcp.tls.{set}"));
-    let objects = objects(Chart::Server, &Chart::Server.case("sidecar-tcp"), &sets)?;
-    let certificate = of_kind(&objects, "Certificate").next().context("a certificate")?;
-    let names = list(certificate, "/spec/dnsNames");
-    ensure!(names.iter().eq(["localhost"].iter()), "the certificate is for {names:?}");
+    for case in ["sidecar-tcp", "tcp-daemonset"] {
+        let objects = objects(Chart::Server, &Chart::Server.case(case), &sets)?;
+        let certificate = of_kind(&objects, "Certificate").next().context("a certificate")?;
+        let names = list(certificate, "/spec/dnsNames");
+        ensure!(names.iter().eq(["localhost"].iter()), "{case}: the certificate is for {names:?}");
+        check(&objects)?;
+    }
+    Ok(())
+}
+
+/// The frontend of a server beside kube-apiserver is open to that host or pod alone, unless another name is told.
+#[test]
+fn a_neighbours_frontend_is_on_loopback() -> Result<()> {
+    for case in ["sidecar-tcp", "tcp-daemonset"] {
+        for (sets, expected) in
+            [(vec![], true), (vec!["egressSelector.frontendHost=front.example.com".into()], false)]
+        {
+            let objects = objects(Chart::Server, &Chart::Server.case(case), &sets)?;
+            let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod of servers")?;
+            let bound = list(pod.main()?, "/args").iter().any(|arg| arg == "--server-bind-address=127.0.0.1");
+            ensure!(bound == expected, "{case} with {sets:?}: on loopback {bound}");
+        }
+    }
+    Ok(())
+}
+
+/// Where kube-apiserver is a pod among others, servers on the host's network are behind their Service.
+#[test]
+fn a_pod_of_kube_apiserver_dials_the_service() -> Result<()> {
+    let sets = ["egressSelector.apiserverClientSecret=client".to_owned()];
+    let objects = objects(Chart::Server, &Chart::Server.case("tcp-daemonset"), &sets)?;
+    let services: Vec<&str> =
+        of_kind(&objects, "Service").map(|service| string(service, "/metadata/name")).collect();
+    ensure!(services.contains(&"konnectivity-server-frontend"), "Services {services:?}");
     check(&objects)
 }
 
@@ -60,7 +90,13 @@ fn check(objects: &[Value]) -> Result<()> {
     for file in files {
         there(file, container, &volumes, objects).with_context(|| file.to_owned())?;
     }
-    string(transport, "/tcp/url").strip_prefix("https://").map_or(Ok(()), |at| listens(at, objects, sidecar))
+    let beside = sidecar || servers.spec["hostNetwork"] == true && on_its_host(&patch);
+    string(transport, "/tcp/url").strip_prefix("https://").map_or(Ok(()), |at| listens(at, objects, beside))
+}
+
+/// kube-apiserver has its host's files, and so its network and its resolver, which knows no Service.
+fn on_its_host(patch: &Value) -> bool {
+    list(patch, "/volumes").iter().all(|volume| volume.get("hostPath").is_some())
 }
 
 /// A mount holds the file; what the volume takes from a ConfigMap of the release is in it.
@@ -85,13 +121,15 @@ fn there(file: &str, container: &Value, volumes: &[Value], objects: &[Value]) ->
     Ok(())
 }
 
-/// The frontend's address is a Service's with that port, or the pod itself where servers share kube-apiserver's; other names
-/// are an operator's own.
-fn listens(at: &str, objects: &[Value], sidecar: bool) -> Result<()> {
+/// The frontend's address is a Service's with that port, or the pod or host itself where servers share kube-apiserver's; other
+/// names are an operator's own.
+fn listens(at: &str, objects: &[Value], beside: bool) -> Result<()> {
     let (host, port) = at.rsplit_once(':').context("a port")?;
     let port: u64 = port.parse()?;
-    if sidecar {
-        ensure!(host == "localhost", "kube-apiserver looks for a server of its own pod at {host}");
+    if beside {
+        ensure!(host == "localhost", "kube-apiserver looks for a server of its own pod or host at {host}");
+        let mut names = of_kind(objects, "Service").map(|service| string(service, "/metadata/name"));
+        ensure!(!names.any(|name| name.ends_with("-frontend")), "a Service that nobody dials");
         return Ok(());
     }
     if !host.ends_with(".svc") {

@@ -59,3 +59,16 @@ fn a_spread_keeps_its_selector() -> Result<()> {
     }
     Ok(())
 }
+
+/// Go's servers before v0.35.0 exit on a flag that they do not know.
+#[test]
+fn an_older_gos_server_gets_no_graceful_timeout() -> Result<()> {
+    for (set, expected) in [("gracefulShutdownTimeout=", 0), ("gracefulShutdownTimeout=10s", 1)] {
+        let objects = objects(Chart::Server, &Chart::Server.case("go-image"), &[set.into()])?;
+        let pod = pods(&objects)?.into_iter().next().context("a pod")?;
+        let args = list(pod.main()?, "/args").iter().filter_map(Value::as_str);
+        let found = args.filter(|argument| argument.starts_with("--graceful-shutdown-timeout")).count();
+        ensure!(found == expected, "{set}: {found} times");
+    }
+    Ok(())
+}

@@ -225,6 +225,23 @@ fn selectors(chart: Chart, object: &Value, pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
+/// Where few may come to the health port, `helm test` still does: through the tunnel, which is from another agent.
+#[test]
+fn a_network_policy_lets_the_check_in() -> Result<()> {
+    for (set, admitted) in [("tests.enabled=true", true), ("tests.enabled=false", false)] {
+        let objects = objects(Chart::Agent, &Chart::Agent.case("everything"), &[set.into()])?;
+        let policy = of_kind(&objects, "NetworkPolicy").next().context("a NetworkPolicy")?;
+        let from = list(policy, "/spec/ingress/0/from");
+        let agents = from.iter().any(|entry| entry["podSelector"] == policy["spec"]["podSelector"]);
+        ensure!(agents == admitted && from.len() == 1 + usize::from(admitted), "{set}: {from:?}");
+    }
+    let open = ["networkPolicy.monitoringFrom=null".to_owned()];
+    let objects = objects(Chart::Agent, &Chart::Agent.case("everything"), &open)?;
+    let policy = of_kind(&objects, "NetworkPolicy").next().context("a NetworkPolicy")?;
+    ensure!(policy["spec"]["ingress"][0]["from"].is_null(), "who is not named is kept out: {policy}");
+    Ok(())
+}
+
 /// What cert-manager issues is mounted.
 fn certificates(objects: &[Value], pods: &[Pod]) -> Result<()> {
     let mounted: BTreeSet<&str> = pods

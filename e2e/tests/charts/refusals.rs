@@ -64,6 +64,12 @@ const AGENT: &[Refusal] = &[
         &["drainTimeout=30s"],
         "terminationGracePeriodSeconds is 30, not above drainTimeout (30s)",
     ),
+    ("token-deployment", &["extraArgs.drain-timeout=60s"], "set drainTimeout instead"),
+    (
+        "hostnetwork",
+        &["proxyServer.host=konnectivity-server.kube-system.svc"],
+        "set dnsPolicy=ClusterFirstWithHostNet",
+    ),
     ("token-deployment", &["rbac.serverUser="], "rbac.serverUser is empty"),
     (
         "mtls-daemonset",
@@ -164,6 +170,9 @@ const SERVER: &[Refusal] = &[
         &["updateStrategy.rollingUpdate.maxSurge=50%"],
         "updateStrategy lets the Deployment surge",
     ),
+    ("sidecar", &["networkPolicy.enabled=true"], "networkPolicy.enabled with kind Sidecar"),
+    ("static-pod", &["networkPolicy.enabled=true"], "networkPolicy.enabled with kind StaticPodManifest"),
+    ("deployment", &["gracefulShutdownTimeout="], "gracefulShutdownTimeout is empty"),
     ("deployment", &["gracefulShutdownTimeout=30s"], "kubelet would kill the server before"),
     (
         "deployment",

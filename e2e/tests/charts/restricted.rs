@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::helm::{Chart, all_cases, objects};
 use crate::pods::{list, of_kind, pods, string};
 use crate::rights::{open_to_all, readable};
+use crate::yaml;
 
 /// The restricted Pod Security Standard, apart from what a case asks for by name: root, the host's network and paths.
 #[test]
@@ -31,9 +32,73 @@ fn pods_are_restricted() -> Result<()> {
             ensure!((user["runAsNonRoot"] == true) != root, "{what}: runAsNonRoot");
             ensure!(container["resources"]["requests"]["memory"].is_string(), "{what}: no requests");
             ensure!(container["resources"]["limits"].is_null(), "{what}: limits by default");
-            let tolerates = list(&pod.spec, "/tolerations") == [json!({ "operator": "Exists" })];
-            ensure!(sidecar || tolerates, "{what}: taints");
+            let tolerates = list(&pod.spec, "/tolerations") == tolerations(&pod.owner);
+            ensure!(sidecar || tolerates, "{what}: taints: {}", pod.spec["tolerations"]);
         }
+    }
+    Ok(())
+}
+
+/// Every taint; but a Deployment's pods leave a node that has died, which comes first because the first match decides.
+fn tolerations(owner: &str) -> Vec<Value> {
+    let leave = |key: &str| json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 });
+    let mut all = vec![json!({ "operator": "Exists" })];
+    if owner.starts_with("Deployment") {
+        all.insert(0, leave("node.kubernetes.io/unreachable"));
+        all.insert(0, leave("node.kubernetes.io/not-ready"));
+    }
+    all
+}
+
+/// A folder with the cluster's own keys is in nobody's pod.
+#[test]
+fn no_pod_has_the_clusters_keys() -> Result<()> {
+    for (chart, case) in all_cases()? {
+        for pod in pods(&objects(chart, &chart.case(&case), &[])?)? {
+            for volume in list(&pod.spec, "/volumes") {
+                let path = string(volume, "/hostPath/path");
+                ensure!(!path.contains("pki"), "{} {case}: {path} is mounted", chart.name());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What `helm test` starts runs as the programs do, but never as root: a cluster may give out users itself.
+#[test]
+fn the_checks_pod_is_as_restricted_as_the_programs() -> Result<()> {
+    let given =
+        ["runAsUser=null", "runAsGroup=null", "fsGroup=null"].map(|set| format!("podSecurityContext.{set}"));
+    for (chart, case) in [(Chart::Server, "deployment"), (Chart::Agent, "token-deployment")] {
+        let pods = pods(&objects(chart, &chart.case(case), &given)?)?;
+        let contexts: Vec<&Value> = pods.iter().map(|pod| &pod.spec["securityContext"]).collect();
+        let [program, test] = contexts.as_slice() else { anyhow::bail!("{} pods", pods.len()) };
+        ensure!(program == test, "{case}: {test}, the program {program}");
+        ensure!(test["runAsUser"].is_null() && test["runAsNonRoot"] == true, "{case}: {test}");
+    }
+    Ok(())
+}
+
+/// Rights on leases for the servers' user go to those who ask for them.
+#[test]
+fn servers_rights_on_leases_are_a_choice() -> Result<()> {
+    let roles = |sets: &[&str]| -> Result<usize> {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let objects = objects(Chart::Agent, &Chart::Agent.case("leases"), &sets)?;
+        let server = |object: &&Value| string(object, "/metadata/name").ends_with("-server-leases");
+        Ok(objects.iter().filter(server).count())
+    };
+    ensure!(roles(&[])? == 2, "no rights for servers that come with a kubeconfig");
+    ensure!(roles(&["rbac.serverLeases=false"])? == 0, "rights that nobody asked for");
+    // Servers with an account of the agents' cluster have rights of their own there.
+    for (case, own) in [("uds-nonroot", true), ("everything", false)] {
+        let objects = objects(Chart::Server, &Chart::Server.case(case), &[])?;
+        let mut told =
+            of_kind(&objects, "ConfigMap").filter_map(|map| map["data"]["agent-values.yaml"].as_str());
+        let told = yaml::document(told.next().context("values for agents")?)?;
+        let expected =
+            if own { json!({ "serverAuthDelegator": false, "serverLeases": false }) } else { Value::Null };
+        ensure!(told["rbac"] == expected, "{case}: {}", told["rbac"]);
     }
     Ok(())
 }
