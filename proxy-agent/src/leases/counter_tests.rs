@@ -113,6 +113,26 @@ async fn a_lease_ends_without_an_event_and_the_api_is_asked_once_before() {
     assert_eq!(world.api.count("GET"), 3);
 }
 
+/// It stood still for less than a call may take: what it says first is older than the renewals that wait for it as well.
+#[tokio::test]
+async fn what_a_slow_api_says_of_a_lease_is_asked_again() {
+    let world = World::new().await;
+    world.put("a", 600);
+    world.put("b", 1);
+    let mut counted = world.count();
+    becomes(&mut counted, 2).await;
+    world.api.set_fault("/leases", Fault::Slow(SLOW + Duration::from_secs(1)));
+    let asked = async {
+        while world.api.count("GET") < 3 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    holds(&mut counted, 2, asked).await;
+    world.api.heal();
+    becomes(&mut counted, 1).await;
+    assert!(world.api.count("GET") > 3, "list, watch, a slow list, another one");
+}
+
 #[tokio::test]
 async fn the_last_count_holds_while_the_api_is_away_and_until_servers_could_renew() {
     for fault in [None, Some(Fault::Status(500, "InternalError")), Some(Fault::Close)] {

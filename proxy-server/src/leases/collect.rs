@@ -16,6 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::{LEASE_SECONDS, LeaseSettings, pause};
 use crate::metrics::Metrics;
 
+/// A list that takes longer comes from an API that stood still, and has kept renewals waiting too.
+const SLOW: Duration = Duration::from_secs(2);
+
 /// Looks for expired leases and deletes them.
 pub(super) struct Collector {
     leases: Leases,
@@ -55,6 +58,10 @@ impl Collector {
                 return;
             }
         };
+        if asked.elapsed() >= SLOW {
+            // What was seen before says nothing here either.
+            self.sightings = Sightings::default();
+        }
         let own = self.settings.name();
         let others: Vec<Lease> = leases.into_iter().filter(|lease| lease.metadata.name != own).collect();
         for (name, version) in self.sightings.look(&others, self.settings.clock.now(), began.elapsed()) {

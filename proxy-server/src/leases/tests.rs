@@ -84,6 +84,27 @@ async fn what_others_wrote_on_our_lease_is_put_right_and_kept() {
     controller.stop().await;
 }
 
+/// An API that stands still for less than a call may take keeps the renewals of those who live waiting.
+#[tokio::test]
+async fn what_a_slow_api_shows_is_not_deleted_for_its_age() {
+    let world = World::new().await;
+    let now = cluster::Clock::system().now().to_string();
+    let spec = json!({"holderIdentity": "two", "leaseDurationSeconds": 2, "renewTime": now});
+    let labels = json!({"k8s-app": "konnectivity-server"});
+    world.api.put_lease("kube-system", "konnectivity-proxy-server-two", labels, spec);
+    let controller = world.start("one");
+    let lists = |world: &World| world.api.count("leases?");
+    world.wait("a look", |world| lists(world) > 1).await;
+    world.api.set_fault("leases?", Fault::Slow(Duration::from_secs(3)));
+    let before = lists(&world);
+    // The next list is asked for when the slow one has been judged.
+    world.wait("a slow list", |world| lists(world) > before + 1).await;
+    assert!(world.renewed("two").is_some(), "deleted after a standstill");
+    world.api.heal();
+    world.wait("its end", |world| world.renewed("two").is_none()).await;
+    controller.stop().await;
+}
+
 #[tokio::test]
 async fn an_outage_is_outlived_without_a_storm() {
     let world = World::new().await;
