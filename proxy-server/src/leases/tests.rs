@@ -88,7 +88,7 @@ async fn what_others_wrote_on_our_lease_is_put_right_and_kept() {
 #[tokio::test]
 async fn what_a_slow_api_shows_is_not_deleted_for_its_age() {
     let world = World::new().await;
-    let now = cluster::Clock::system().now().to_string();
+    let now = Clock::system().now().to_string();
     let spec = json!({"holderIdentity": "two", "leaseDurationSeconds": 2, "renewTime": now});
     let labels = json!({"k8s-app": "konnectivity-server"});
     world.api.put_lease("kube-system", "konnectivity-proxy-server-two", labels, spec);
