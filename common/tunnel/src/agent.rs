@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, State};
 use crate::credit::Credit;
-use crate::event::{Cause, Dropped, End, Event, Verdict};
+use crate::event::{Cause, Control, Dropped, End, Event, Verdict};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, cut_error};
@@ -95,19 +95,6 @@ impl Link<Agent> {
         Verdict::Handled
     }
 
-    fn handle_data(&mut self, id: ConnectId) -> Verdict {
-        if id.0 == 0 {
-            return Verdict::Dropped(Dropped::BadConnectId);
-        }
-        let Some(&key) = self.by_id.get(&id) else {
-            return self.answer_stray(id, Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() });
-        };
-        match self.table.get(key) {
-            Some(conn) if conn.accepts() => Verdict::Deliver(key),
-            _ => Verdict::Dropped(Dropped::NobodyListens),
-        }
-    }
-
     fn handle_close_request(&mut self, now: Time, id: ConnectId) -> Verdict {
         let Some(&key) = self.by_id.get(&id) else {
             self.send(Packet::CloseRsp { id, error: UNKNOWN.to_owned() });
@@ -148,11 +135,11 @@ impl Side for Agent {
             Packet::DialReq { random, protocol, address } => {
                 link.handle_dial_request(random, protocol, address)
             }
-            Packet::Data { id, .. } => link.handle_data(id),
             Packet::CloseReq { id } => link.handle_close_request(now, id),
             Packet::DialCls { random } => link.handle_dial_close(random),
             Packet::DialRsp { .. }
             | Packet::CloseRsp { .. }
+            | Packet::Data { .. }
             | Packet::Drain
             | Packet::Grant { .. }
             | Packet::Fin { .. } => Verdict::Dropped(Dropped::WrongDirection),
@@ -182,6 +169,10 @@ impl Side for Agent {
         };
         link.say_closed(key, text);
         link.finish(key, end);
+    }
+
+    fn unknown(id: ConnectId) -> Control {
+        Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() }
     }
 
     fn half_closed(limits: &Limits) -> Duration {

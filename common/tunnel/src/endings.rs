@@ -246,7 +246,7 @@ impl<S: Side> Link<S> {
         if self.stale_dials > STALE_PLACES && self.stale_dials > self.outbox.len() / 2 {
             let table = &self.table;
             self.outbox.retain(|outgoing| match outgoing {
-                Outgoing::Control(_) | Outgoing::Stray(..) => true,
+                Outgoing::Control(_) | Outgoing::Stray(_) => true,
                 Outgoing::Dial(key) => table.get(*key).is_some(),
             });
             self.stale_dials = 0;

@@ -34,6 +34,10 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End);
 
+    /// What is said to DATA of a connection that nobody knows.
+    #[doc(hidden)]
+    fn unknown(id: ConnectId) -> Control;
+
     /// How long the direction that is left of a half-closed connection may show no life.
     #[doc(hidden)]
     fn half_closed(limits: &Limits) -> Duration;
@@ -93,7 +97,7 @@ pub(crate) enum Outgoing {
     Control(Control),
     Dial(ConnKey),
     /// The answer to DATA of a connection that nobody knows.
-    Stray(ConnectId, Control),
+    Stray(ConnectId),
 }
 
 impl<S: Side + Default> Link<S> {
@@ -181,11 +185,22 @@ impl<S: Side> Link<S> {
         match packet {
             Packet::Grant { id, offset } => self.handle_grant(id, offset),
             Packet::Fin { id } => self.handle_fin(now, id),
-            Packet::Data { payload: len, .. } => match S::handle(self, now, packet) {
-                Verdict::Deliver(key) => self.admit(now, key, len),
-                verdict => verdict,
-            },
+            Packet::Data { id, payload: len } => self.handle_data(now, id, len),
             packet => S::handle(self, now, packet),
+        }
+    }
+
+    fn handle_data(&mut self, now: Time, id: ConnectId, len: usize) -> Verdict {
+        if id.0 == 0 {
+            return Verdict::Dropped(Dropped::BadConnectId);
+        }
+        let Some(&key) = self.by_id.get(&id) else {
+            self.answer_stray(id);
+            return Verdict::Dropped(Dropped::UnknownConnection);
+        };
+        match self.table.get(key) {
+            Some(conn) if conn.accepts() => self.admit(now, key, len),
+            _ => Verdict::Dropped(Dropped::NobodyListens),
         }
     }
 
@@ -304,11 +319,10 @@ impl<S: Side> Link<S> {
 
     /// Answers DATA of a connection that nobody knows, unless an answer waits already: a peer that does not fetch them,
     /// because its own DATA is in the way, does not fill the outbox by that DATA.
-    pub(crate) fn answer_stray(&mut self, id: ConnectId, packet: Control) -> Verdict {
+    fn answer_stray(&mut self, id: ConnectId) {
         if !self.muted && self.strays.insert(id) {
-            self.outbox.push_back(Outgoing::Stray(id, packet));
+            self.outbox.push_back(Outgoing::Stray(id));
         }
-        Verdict::Dropped(Dropped::UnknownConnection)
     }
 
     /// Whether more is waiting to be sent than ever should.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, State};
 use crate::credit::Credit;
-use crate::event::{Cause, DialError, Dropped, End, Event, Verdict};
+use crate::event::{Cause, Control, DialError, Dropped, End, Event, Verdict};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet};
@@ -140,17 +140,6 @@ impl Link<Server> {
         self.events.push_back(Event::Opened { key, id });
     }
 
-    fn handle_data(&mut self, id: ConnectId) -> Verdict {
-        if id.0 == 0 {
-            return Verdict::Dropped(Dropped::BadConnectId);
-        }
-        let Some(&key) = self.by_id.get(&id) else { return self.answer_stray(id, Packet::CloseReq { id }) };
-        match self.table.get(key) {
-            Some(conn) if conn.accepts() => Verdict::Deliver(key),
-            _ => Verdict::Dropped(Dropped::NobodyListens),
-        }
-    }
-
     fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Verdict {
         let Some(&key) = self.by_id.get(&id) else {
             return Verdict::Dropped(Dropped::UnknownConnection);
@@ -170,7 +159,6 @@ impl Side for Server {
     fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Verdict {
         match packet {
             Packet::DialRsp { random, outcome } => link.handle_dial_response(random, outcome),
-            Packet::Data { id, .. } => link.handle_data(id),
             Packet::CloseRsp { id, error } => link.handle_close_response(now, id, error),
             Packet::Drain => {
                 if !std::mem::replace(&mut link.side.drain_told, true) {
@@ -179,9 +167,11 @@ impl Side for Server {
                 Verdict::Handled
             }
             Packet::DialCls { random } => link.handle_dial_close(random),
-            Packet::DialReq { .. } | Packet::CloseReq { .. } | Packet::Grant { .. } | Packet::Fin { .. } => {
-                Verdict::Dropped(Dropped::WrongDirection)
-            }
+            Packet::DialReq { .. }
+            | Packet::CloseReq { .. }
+            | Packet::Data { .. }
+            | Packet::Grant { .. }
+            | Packet::Fin { .. } => Verdict::Dropped(Dropped::WrongDirection),
         }
     }
 
@@ -205,6 +195,10 @@ impl Side for Server {
     fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End) {
         link.request_close(now, key, link.limits.await_close);
         link.tell(key, end);
+    }
+
+    fn unknown(id: ConnectId) -> Control {
+        Packet::CloseReq { id }
     }
 
     fn half_closed(limits: &Limits) -> Duration {

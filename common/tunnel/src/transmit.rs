@@ -33,9 +33,9 @@ impl<S: Side> Link<S> {
         while let Some(outgoing) = self.outbox.pop_front() {
             match outgoing {
                 Outgoing::Control(packet) => return Some(packet),
-                Outgoing::Stray(id, packet) => {
+                Outgoing::Stray(id) => {
                     self.strays.remove(&id);
-                    return Some(packet);
+                    return Some(S::unknown(id));
                 }
                 Outgoing::Dial(key) => {
                     if let Some(packet) = self.dial_request(key) {
