@@ -20,8 +20,6 @@ pub struct Conns<S> {
     list: Arc<ReadyList>,
     /// Slots that took bytes in this turn and are to be written and flushed once.
     dirty: Vec<usize>,
-    /// Bytes that local ends took since they were last asked for.
-    written: usize,
 }
 
 /// One local end, from its opening until it has been told its end.
@@ -50,7 +48,7 @@ impl<S> std::fmt::Debug for Conns<S> {
 
 impl<S: Side> Conns<S> {
     pub(crate) fn new(link: Link<S>, list: Arc<ReadyList>) -> Self {
-        Conns { link, slots: Slab::new(), by_key: Vec::new(), list, dirty: Vec::new(), written: 0 }
+        Conns { link, slots: Slab::new(), by_key: Vec::new(), list, dirty: Vec::new() }
     }
 
     /// The core, to dial, answer and drain with.
@@ -61,11 +59,6 @@ impl<S: Side> Conns<S> {
     /// Connections whose local end has not been told its end.
     pub fn local_ends(&self) -> usize {
         self.slots.len()
-    }
-
-    /// Bytes that local ends have taken since the last call.
-    pub(crate) fn take_written(&mut self) -> usize {
-        std::mem::take(&mut self.written)
     }
 
     /// Makes room for the local end of a connection that has just opened; what arrives waits there.
@@ -148,28 +141,30 @@ impl<S: Side> Conns<S> {
         self.dirty = dirty;
     }
 
-    /// Serves a connection whose sockets woke it.
-    pub(crate) fn serve(&mut self, mark: &Arc<Mark>, now: Time) {
+    /// Serves a connection whose sockets woke it. Yields how many bytes its local end took.
+    pub(crate) fn serve(&mut self, mark: &Arc<Mark>, now: Time) -> usize {
         mark.take_off();
         let slot = mark.slot();
-        let Some(entry) = self.slots.get(slot) else { return };
+        let Some(entry) = self.slots.get(slot) else { return 0 };
         if !Arc::ptr_eq(&entry.mark, mark) || entry.local.is_none() {
-            return;
+            return 0;
         }
         if entry.ending.is_some() {
             self.end(slot);
-            return;
+            return 0;
         }
         let key = entry.key;
-        self.write(slot, now);
+        let taken = self.write(slot, now);
         self.link.readable(key);
+        taken
     }
 
-    /// Moves what is queued into the local end, as far as it takes it, and tells the core what is left.
-    fn write(&mut self, slot: usize, now: Time) {
-        let Some(entry) = self.slots.get_mut(slot) else { return };
+    /// Moves what is queued into the local end, as far as it takes it, and tells the core what is left. Yields how many
+    /// bytes it took.
+    fn write(&mut self, slot: usize, now: Time) -> usize {
+        let Some(entry) = self.slots.get_mut(slot) else { return 0 };
         if entry.ending.is_some() {
-            return;
+            return 0;
         }
         let key = entry.key;
         let (waiting, mut shut) = (entry.queue.len(), Poll::Pending);
@@ -190,11 +185,10 @@ impl<S: Side> Conns<S> {
                 entry.queue.clear();
                 entry.charged = 0;
                 self.link.write_failed(now, key, error.to_string());
-                return;
+                return 0;
             }
         };
         let taken = waiting - entry.queue.len();
-        self.written += taken;
         if more {
             entry.waker.wake_by_ref();
         }
@@ -211,6 +205,7 @@ impl<S: Side> Conns<S> {
         if shut == Poll::Ready(false) {
             self.link.cannot_half_close(now, key);
         }
+        taken
     }
 
     /// The other side sends no more, and everything it sent was written.

@@ -111,12 +111,9 @@ where
 
     /// Serves woken connections. True if the turn's bound cut it short.
     fn serve_ready(&mut self, now: Time) -> bool {
-        // What arrived in the turn before has had its bound.
-        self.conns.take_written();
         let mut written = 0;
         while let Some(mark) = self.ready.pop_front() {
-            self.conns.serve(&mark, now);
-            written += self.conns.take_written();
+            written += self.conns.serve(&mark, now);
             if written >= WRITE_PER_TURN {
                 break;
             }
