@@ -97,6 +97,10 @@ pub struct LeaseList {
     /// The leases.
     #[serde(default, deserialize_with = "or_default")]
     pub items: Vec<Lease>,
+    /// The answer took 2 s or more: it comes from an API that stood still, and has kept renewals waiting too, so that it says
+    /// nothing of a lease's age.
+    #[serde(skip)]
+    pub slow: bool,
 }
 
 /// What the API says of a token (`authentication.k8s.io/v1`, `status` of a TokenReview).

@@ -29,8 +29,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The least time from one watch, or one check of a lease's end, to the next.
 const BREATH: Duration = Duration::from_secs(1);
-/// An answer that takes longer comes from an API that stood still, and has kept renewals waiting too.
-const SLOW: Duration = Duration::from_secs(2);
 /// How long a watch lasts at least; up to twice as long, at random (client-go: 5 to 10 minutes).
 const WATCH: Duration = Duration::from_secs(300);
 
@@ -136,9 +134,8 @@ impl LeaseCounter {
 
     /// Lists, and takes the list in; from where to watch.
     async fn list(&mut self, freshness: Freshness) -> Result<String, ApiError> {
-        let asked = Instant::now();
         let list = self.ask(freshness).await?;
-        let (now, blind) = (self.now(), self.blind || asked.elapsed() >= SLOW);
+        let (now, blind) = (self.now(), self.blind || list.slow);
         self.book.list(&list.items, now, blind.then_some(self.believed));
         (self.believed, self.blind) = (now.steady, false);
         self.tell();

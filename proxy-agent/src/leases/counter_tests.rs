@@ -121,12 +121,8 @@ async fn what_a_slow_api_says_of_a_lease_is_asked_again() {
     world.put("b", 1);
     let mut counted = world.count();
     becomes(&mut counted, 2).await;
-    world.api.set_fault("/leases", Fault::Slow(SLOW + Duration::from_secs(1)));
-    let asked = async {
-        while world.api.count("GET") < 3 {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
+    world.api.set_fault("/leases", Fault::Slow(Duration::from_secs(3)));
+    let asked = async { assert!(world.api.wait(|api| api.count("GET") >= 3).await) };
     holds(&mut counted, 2, asked).await;
     world.api.heal();
     becomes(&mut counted, 1).await;

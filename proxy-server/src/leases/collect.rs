@@ -16,9 +16,6 @@ use tokio_util::sync::CancellationToken;
 use super::{LEASE_SECONDS, LeaseSettings, pause};
 use crate::metrics::Metrics;
 
-/// A list that takes longer comes from an API that stood still, and has kept renewals waiting too.
-const SLOW: Duration = Duration::from_secs(2);
-
 /// Looks for expired leases and deletes them.
 pub(super) struct Collector {
     leases: Leases,
@@ -50,7 +47,12 @@ impl Collector {
         let listed = self.leases.list(&self.settings.selector(), Freshness::Latest).await;
         self.observe(LeaseCall::List, asked, &listed);
         let leases = match listed {
-            Ok(list) => list.items,
+            Ok(list) => {
+                if list.slow {
+                    self.sightings = Sightings::default();
+                }
+                list.items
+            }
             Err(error) => {
                 tracing::error!(%error, "Could not list leases to garbage collect");
                 // Nobody could renew either: what was seen before says nothing any more.
@@ -58,10 +60,6 @@ impl Collector {
                 return;
             }
         };
-        if asked.elapsed() >= SLOW {
-            // What was seen before says nothing here either.
-            self.sightings = Sightings::default();
-        }
         let own = self.settings.name();
         let others: Vec<Lease> = leases.into_iter().filter(|lease| lease.metadata.name != own).collect();
         for (name, version) in self.sightings.look(&others, self.settings.clock.now(), began.elapsed()) {

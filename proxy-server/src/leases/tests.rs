@@ -169,17 +169,22 @@ async fn a_successors_lease_is_left_alone() {
     assert_eq!(world.renewed("one"), None);
 }
 
+/// From now on no renewal is taken; then the server stops, and its lease is gone.
+async fn ends_without_renewals(world: &World, controller: LeaseController) {
+    world.api.set_fault("PUT", Fault::Status(500, "InternalError"));
+    let before = world.api.count("PUT");
+    world.wait("failures", |world| world.api.count("PUT") > before + 2).await;
+    controller.stop().await;
+    assert_eq!(world.renewed("one"), None);
+}
+
 /// The lease bears an earlier renewal than the one that was sent last.
 #[tokio::test]
 async fn a_lease_whose_renewals_failed_is_deleted_at_the_end() {
     let world = World::new().await;
     let controller = world.start("one");
     world.wait("a lease", |world| world.renewed("one").is_some()).await;
-    world.api.set_fault("PUT", Fault::Status(500, "InternalError"));
-    let before = world.api.count("PUT");
-    world.wait("failures", |world| world.api.count("PUT") > before + 2).await;
-    controller.stop().await;
-    assert_eq!(world.renewed("one"), None);
+    ends_without_renewals(&world, controller).await;
 }
 
 /// The API took a renewal whose answer was lost, and none of the later ones.
@@ -191,11 +196,7 @@ async fn a_lease_whose_renewal_had_no_answer_is_deleted_at_the_end() {
     let first = world.renewed("one").unwrap();
     world.api.set_fault("PUT", Fault::LostAnswer);
     world.wait("a renewal", |world| world.renewed("one").is_some_and(|now| now > first)).await;
-    world.api.set_fault("PUT", Fault::Status(500, "InternalError"));
-    let before = world.api.count("PUT");
-    world.wait("failures", |world| world.api.count("PUT") > before + 2).await;
-    controller.stop().await;
-    assert_eq!(world.renewed("one"), None);
+    ends_without_renewals(&world, controller).await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::watch::Watch;
 use super::{ApiError, Call, Client, escaped};
@@ -14,6 +15,8 @@ use crate::api::{Lease, LeaseList};
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// A list may be long.
 const LIST_LIMIT: Duration = Duration::from_secs(30);
+/// See [`LeaseList::slow`].
+const SLOW: Duration = Duration::from_secs(2);
 
 /// Which state a list must show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +50,9 @@ impl Leases {
             query.push_str("&resourceVersion=0");
         }
         let path = format!("{}?{}", self.path, query.trim_start_matches('&'));
-        self.call(Method::GET, path, None, LIST_LIMIT).await
+        let asked = Instant::now();
+        let list: LeaseList = self.call(Method::GET, path, None, LIST_LIMIT).await?;
+        Ok(LeaseList { slow: asked.elapsed() >= SLOW, ..list })
     }
 
     /// One.
