@@ -50,17 +50,19 @@ pub const RESERVED_DESCRIPTORS: u64 = 512;
 /// [`MAX_CONNECTIONS`], or less where the process may not open so many descriptors (one per connection). `None`
 /// means that there is no descriptor limit.
 pub fn connections_within(descriptors: Option<u64>) -> usize {
-    let Some(descriptors) = descriptors else { return MAX_CONNECTIONS };
-    let usable = descriptors - RESERVED_DESCRIPTORS.min(descriptors / 4);
-    usize::try_from(usable).map_or(MAX_CONNECTIONS, |usable| usable.min(MAX_CONNECTIONS))
+    within(MAX_CONNECTIONS, descriptors, |all| RESERVED_DESCRIPTORS.min(all / 4))
 }
 
 /// [`MAX_AGENT_CONNECTIONS`], or less where the process may not open so many descriptors: a quarter is never the agent
 /// port's, so that frontends, probes and files have some whoever connects there.
 pub fn agent_connections_within(descriptors: Option<u64>) -> usize {
-    let Some(descriptors) = descriptors else { return MAX_AGENT_CONNECTIONS };
-    let share = descriptors - descriptors / 4;
-    usize::try_from(share).map_or(MAX_AGENT_CONNECTIONS, |share| share.min(MAX_AGENT_CONNECTIONS))
+    within(MAX_AGENT_CONNECTIONS, descriptors, |all| all / 4)
+}
+
+/// So many, or what `reserved` leaves of all descriptors.
+fn within(most: usize, descriptors: Option<u64>, reserved: impl FnOnce(u64) -> u64) -> usize {
+    let usable = descriptors.map_or(u64::MAX, |all| all - reserved(all));
+    usize::try_from(usable).map_or(most, |usable| usable.min(most))
 }
 
 /// The soft limit of open descriptors of this process, `None` if it has none.

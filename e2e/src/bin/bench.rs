@@ -139,15 +139,15 @@ async fn run(matches: &ArgMatches) -> Result<()> {
     let subjects = subjects(matches);
     let mut rounds = vec![Vec::new(); subjects.len()];
     for round in 1..=number("rounds").max(1) {
-        rounds.iter_mut().for_each(|reports| reports.push(Report::default()));
+        let mut reports = vec![Report::default(); subjects.len()];
         // Subjects inside: what is compared is measured within seconds, and what else the machine does hits all alike.
         for &(case, measured) in &cases {
-            for ((name, subject), reports) in subjects.iter().zip(&mut rounds) {
+            for ((name, subject), report) in subjects.iter().zip(&mut reports) {
                 eprintln!("round {round}: {case}: {name} ...");
-                let Some(report) = reports.last_mut() else { continue };
                 measure(subject, measured, load, report).await.with_context(|| format!("{case}: {name}"))?;
             }
         }
+        rounds.iter_mut().zip(reports).for_each(|(all, report)| all.push(report));
     }
     let columns: Vec<(String, Report)> = subjects
         .iter()
