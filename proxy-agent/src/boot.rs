@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use relay::Bounds;
+use serve::certificates::keep_fresh;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -21,7 +22,7 @@ use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
 use crate::args::{Config, ServerCountSource};
-use crate::certificates::keep_fresh;
+use crate::certificates::SERVERS;
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{Activity, Links};
@@ -66,8 +67,8 @@ impl Agent {
         .context("--agent-id or --agent-identifiers")?
         .with_offer(Capabilities::ours(config.flow.connection_flow_control));
         let tls = tls(&config, &metrics)?;
-        let certificates =
-            keep_fresh(ops.handle(), tls.clone(), config.certificate_reload_interval, &metrics);
+        let every = config.certificate_reload_interval;
+        let certificates = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
         let activity = links.activity();
         let connector = GrpcConnector::new(
             ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },

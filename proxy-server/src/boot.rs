@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use relay::Bounds;
+use serve::certificates::keep_fresh;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -22,7 +23,7 @@ use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
 use crate::args::{Config, FrontendListener, Mode};
-use crate::certificates::{self, keep_fresh};
+use crate::certificates;
 use crate::dial::Dialer;
 use crate::front;
 use crate::leases::LeaseController;
@@ -96,7 +97,8 @@ impl Server {
         bound_segments(&listener).context("--agent-port")?;
         let frontend_tls = frontend_tls(&config, &metrics)?;
         let watch = |tls: &ServerTls, side| {
-            keep_fresh(ops.handle(), tls.clone(), side, config.certificate_reload_interval, &metrics)
+            let every = config.certificate_reload_interval;
+            keep_fresh(ops.handle(), tls.clone(), side, every, &metrics.certificates)
         };
         let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, certificates::FRONTEND));
         let watches = watch(&tls, certificates::AGENTS).into_iter().chain(of_frontend).collect();

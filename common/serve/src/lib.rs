@@ -3,6 +3,7 @@
 //! Nothing here carries a proxied byte, and nothing here may delay one: the ports run on a runtime of their
 //! own, logs go through a bounded queue, counters are relaxed atomics.
 
+pub mod certificates;
 pub mod http;
 pub mod logs;
 pub mod metrics;
