@@ -25,7 +25,7 @@ type endpoints struct {
 	source string
 	// sink reads a name (8 bytes), answers with one byte, counts and sums up to the end, and reports.
 	sink string
-	// flood sends without end.
+	// flood reads one byte, and then sends without end.
 	flood string
 	// mute never reads and never speaks.
 	mute string
@@ -56,6 +56,9 @@ func startEndpoints() (*endpoints, error) {
 		{&e.sink, e.serveSink},
 		{&e.flood, func(c net.Conn) {
 			block := make([]byte, 64<<10)
+			if _, err := io.ReadFull(c, block[:1]); err != nil {
+				return
+			}
 			for {
 				if _, err := c.Write(block); err != nil {
 					return

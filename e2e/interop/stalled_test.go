@@ -30,8 +30,13 @@ func (b *bench) memoryLimit() int64 {
 
 func runStalledClient(ctx context.Context, b *bench) (string, error) {
 	return b.underStall(ctx, func(stalled context.Context) (net.Conn, error) {
-		// The endpoint sends for ever, and nobody reads.
-		return dialWithin(stalled, dialLimit, b.dial, b.ends.flood)
+		// The endpoint sends for ever, and nobody reads. It begins when it is asked: what it sent at once, a Go server now
+		// and then writes behind the head of its answer, which kube-apiserver refuses before anything stalls.
+		conn, err := dialWithin(stalled, dialLimit, b.dial, b.ends.flood)
+		if err == nil {
+			_, err = conn.Write([]byte{1})
+		}
+		return conn, err
 	})
 }
 
