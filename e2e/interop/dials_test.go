@@ -2,7 +2,6 @@ package interop
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -92,8 +91,11 @@ func abandon(ctx context.Context, b *bench, address string) error {
 		}
 		return err
 	})
-	if err != nil || early != nil {
-		return errors.Join(err, early)
+	if err != nil {
+		return fault("dials", "%w", err)
+	}
+	if early != nil {
+		return early
 	}
 	cancel()
 	return within(3*time.Second, "the end of a cancelled dial", func() error {

@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"sync/atomic"
 	"time"
@@ -33,11 +34,25 @@ func runStalledClient(ctx context.Context, b *bench) (string, error) {
 		// The endpoint sends for ever, and nobody reads. It begins when it is asked: what it sent at once, a Go server now
 		// and then writes behind the head of its answer, which kube-apiserver refuses before anything stalls.
 		conn, err := dialWithin(stalled, dialLimit, b.dial, b.ends.flood)
-		if err == nil {
-			_, err = conn.Write([]byte{1})
+		if err != nil {
+			return nil, err
 		}
-		return conn, err
+		if err := within(dialLimit, "the first byte of a flood", func() error { return ask(conn) }); err != nil {
+			go conn.Close()
+			return nil, err
+		}
+		return conn, nil
 	})
+}
+
+// ask sends a byte and reads one.
+func ask(conn net.Conn) error {
+	one := []byte{1}
+	if _, err := conn.Write(one); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(conn, one)
+	return err
 }
 
 func runStalledEndpoint(ctx context.Context, b *bench) (string, error) {

@@ -1,9 +1,9 @@
 //! The certificates of the two listeners, whose files may change while the server runs.
 
-use serve::certificates::Side;
+use serve::certificates::CertificateSide;
 
 /// Where kube-apiserver connects.
-pub(crate) const FRONTEND: Side = Side {
+pub(crate) const FRONTEND: CertificateSide = CertificateSide {
     name: "frontend",
     files: "--server-cert, --server-key, --server-ca-cert",
     cert: "server-cert",
@@ -11,7 +11,7 @@ pub(crate) const FRONTEND: Side = Side {
 };
 
 /// Where agents connect.
-pub(crate) const AGENTS: Side = Side {
+pub(crate) const AGENTS: CertificateSide = CertificateSide {
     name: "agents",
     files: "--cluster-cert, --cluster-key, --cluster-ca-cert",
     cert: "cluster-cert",

@@ -59,7 +59,7 @@ pub fn agent_connections_within(descriptors: Option<u64>) -> usize {
     within(MAX_AGENT_CONNECTIONS, descriptors, |all| all / 4)
 }
 
-/// So many, or what `reserved` leaves of all descriptors.
+/// `most`, or what `reserved` leaves of all descriptors if that is less.
 fn within(most: usize, descriptors: Option<u64>, reserved: impl FnOnce(u64) -> u64) -> usize {
     let usable = descriptors.map_or(u64::MAX, |all| all - reserved(all));
     usize::try_from(usable).map_or(most, |usable| usable.min(most))

@@ -1,4 +1,5 @@
-//! The shapes of the API's objects, as far as they are used. What is not used of a lease is kept and sent back.
+//! The shapes of the API's objects, as far as they are used, and of one answer how it came. What is not used of a lease
+//! is kept and sent back.
 
 use std::collections::BTreeMap;
 

@@ -125,6 +125,17 @@ async fn faults_are_told_apart_and_none_shows_the_token() {
 }
 
 #[tokio::test]
+async fn a_list_of_an_api_that_stood_still_says_so() {
+    let (api, _folder, client) = simple().await;
+    let leases = client.leases("n");
+    assert!(!leases.list("", Freshness::Any).await.unwrap().slow);
+    api.set_fault("leases", Fault::Slow(Duration::from_secs(2)));
+    assert!(leases.list("", Freshness::Any).await.unwrap().slow);
+    api.heal();
+    assert!(!leases.list("", Freshness::Any).await.unwrap().slow);
+}
+
+#[tokio::test]
 async fn connections_are_reused_and_a_closed_one_costs_no_failure() {
     let (api, _folder, client) = simple().await;
     for _ in 0..3 {

@@ -244,6 +244,35 @@ async fn a_thousand_readers_that_take_nothing_hold_up_nobody_and_cost_their_wind
 }
 
 #[tokio::test(start_paused = true)]
+async fn readers_that_begin_to_read_at_once_are_served_in_several_turns() {
+    const SENT: usize = 1 << 20;
+    const PIPE: usize = 512 << 10;
+    const READERS: usize = 12;
+    let mut pair = Pair::start(Limits::default(), WINDOW, SENT);
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let (frontend, mut endpoint) = pair.connect(PIPE).await;
+        endpoint.io.write_all(&pattern(SENT)).await.unwrap();
+        readers.push((frontend, endpoint));
+    }
+    while pair.server_counts.lock().get("queued").is_none_or(|queued| *queued < READERS * (SENT - PIPE)) {
+        tokio::task::yield_now().await;
+    }
+    // All of them have room before the server's task runs again.
+    let mut half = vec![0; PIPE];
+    for (frontend, _) in &mut readers {
+        frontend.io.read_exact(&mut half).await.unwrap();
+    }
+    let mut rest = vec![0; SENT - PIPE];
+    for (frontend, _) in &mut readers {
+        frontend.io.read_exact(&mut rest).await.unwrap();
+        assert_eq!(rest, pattern(SENT)[PIPE..]);
+    }
+    let most = pair.server_counts.lock()["most taken in a turn"];
+    assert!((1 << 20..2 << 20).contains(&most), "{most} bytes were taken in one turn");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stalled_reader_gets_everything_once_it_reads_again() {
     let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
     let (mut frontend, mut endpoint) = pair.connect(1_000).await;

@@ -15,7 +15,7 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whose handshakes the files are for.
 #[derive(Debug, Clone, Copy)]
-pub struct Side {
+pub struct CertificateSide {
     /// Metrics' name.
     pub name: &'static str,
     /// What the log calls its files: their flags.
@@ -31,7 +31,7 @@ pub struct Side {
 pub fn keep_fresh<R: Rotating>(
     runtime: &Handle,
     tls: R,
-    side: Side,
+    side: CertificateSide,
     every: Option<Duration>,
     metrics: &Certificates,
 ) -> Option<AbortOnDropHandle<()>> {
@@ -50,7 +50,7 @@ pub fn keep_fresh<R: Rotating>(
     Some(AbortOnDropHandle::new(runtime.spawn(watching)))
 }
 
-fn show(metrics: &Certificates, side: Side, validities: Validities) {
+fn show(metrics: &Certificates, side: CertificateSide, validities: Validities) {
     for (file, validity) in [(side.cert, validities.own), (side.authorities, validities.authorities)] {
         if let Some(validity) = validity {
             metrics.expires(file, validity.not_after);

@@ -171,7 +171,7 @@ impl Side for Agent {
         link.finish(key, end);
     }
 
-    fn unknown(id: ConnectId) -> Control {
+    fn answer_to_stray(id: ConnectId) -> Control {
         Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() }
     }
 

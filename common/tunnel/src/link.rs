@@ -18,7 +18,7 @@ use crate::time::Time;
 
 /// One end of an agent stream: [`crate::Server`] or [`crate::Agent`].
 pub trait Side: Sized {
-    /// Acts on a packet from the peer.
+    /// Acts on a packet from the peer, but for DATA, GRANT and FIN, which mean the same at both ends.
     #[doc(hidden)]
     fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Verdict;
 
@@ -34,9 +34,9 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End);
 
-    /// What is said to DATA of a connection that nobody knows.
+    /// The answer to DATA of a connection that nobody knows.
     #[doc(hidden)]
-    fn unknown(id: ConnectId) -> Control;
+    fn answer_to_stray(id: ConnectId) -> Control;
 
     /// How long the direction that is left of a half-closed connection may show no life.
     #[doc(hidden)]

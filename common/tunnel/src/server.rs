@@ -197,7 +197,7 @@ impl Side for Server {
         link.tell(key, end);
     }
 
-    fn unknown(id: ConnectId) -> Control {
+    fn answer_to_stray(id: ConnectId) -> Control {
         Packet::CloseReq { id }
     }
 

@@ -35,7 +35,7 @@ impl<S: Side> Link<S> {
                 Outgoing::Control(packet) => return Some(packet),
                 Outgoing::Stray(id) => {
                     self.strays.remove(&id);
-                    return Some(S::unknown(id));
+                    return Some(S::answer_to_stray(id));
                 }
                 Outgoing::Dial(key) => {
                     if let Some(packet) = self.dial_request(key) {

@@ -100,7 +100,11 @@ impl Case {
 /// Starts the subject and runs a case once.
 pub async fn measure(subject: &Subject, case: Case, load: Load, report: &mut Report) -> Result<()> {
     let rig = subject.start().await?;
-    let endpoint = CommandEndpoint::start().await?;
+    // With that many connections the clients need all descriptors of this process.
+    let endpoint = match case {
+        Case::Many => CommandEndpoint::apart().await?,
+        _ => CommandEndpoint::start().await?,
+    };
     case.run(&rig, &endpoint, load, report).await
 }
 

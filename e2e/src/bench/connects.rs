@@ -73,12 +73,16 @@ pub(super) async fn idle(
 
 /// Ten thousand connections that wait, and beside them two thousand that do not.
 pub(super) async fn many(rig: &Rig, endpoint: &CommandEndpoint, load: Load, report: &mut Report) {
+    let busy = format!("{} busy beside {} idle", load.busy, load.many);
     // Who does not get that many connections in this time is not served.
     let measured = match timeout(LIMIT, busy_beside_idle(rig, endpoint, load)).await {
         Ok(Ok(figures)) => figures,
-        _ => [f64::INFINITY; 4],
+        Ok(Err(error)) => {
+            eprintln!("{busy}: {error:#}");
+            [f64::INFINITY; 4]
+        }
+        Err(_) => [f64::INFINITY; 4],
     };
-    let busy = format!("{} busy beside {} idle", load.busy, load.many);
     let [rate, p99, server, agent] = measured;
     report.add(&format!("{busy}: echoes of 64 bytes"), Unit::PerSecond, rate);
     report.add(&format!("{busy}: p99"), Unit::Milliseconds, p99);

@@ -9,6 +9,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::ports::Lease;
+use crate::process::{Process, Recipe};
+use crate::wait::{DEADLINE, until};
+
 /// The size of one read or write.
 pub(super) const PIECE: usize = 256 * 1024;
 
@@ -94,7 +98,30 @@ pub(super) async fn skip(conn: &mut (impl AsyncRead + Unpin), count: u64) -> Res
 #[derive(Debug)]
 pub struct CommandEndpoint {
     address: SocketAddr,
-    task: AbortHandle,
+    served: Served,
+}
+
+/// Who serves it.
+#[derive(Debug)]
+enum Served {
+    Here(AbortHandle),
+    Apart { _process: Box<Process>, _port: Lease },
+}
+
+/// Serves on a port of the loopback interface until the process ends.
+pub async fn endpoint(port: u16) -> Result<()> {
+    serve_all(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?).await
+}
+
+async fn serve_all(listener: TcpListener) -> Result<()> {
+    // They end with the endpoint: what the held ones have not read would press on whoever is measured next.
+    let mut serving = JoinSet::new();
+    loop {
+        let (conn, _) = listener.accept().await?;
+        let _ = conn.set_nodelay(true);
+        serving.spawn(serve(conn));
+        while serving.try_join_next().is_some() {}
+    }
 }
 
 impl CommandEndpoint {
@@ -102,16 +129,24 @@ impl CommandEndpoint {
     pub async fn start() -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let task = tokio::spawn(async move {
-            // They end with the endpoint: what the held ones have not read would press on whoever is measured next.
-            let mut serving = JoinSet::new();
-            while let Ok((conn, _)) = listener.accept().await {
-                let _ = conn.set_nodelay(true);
-                serving.spawn(serve(conn));
-                while serving.try_join_next().is_some() {}
-            }
-        });
-        Ok(Self { address, task: task.abort_handle() })
+        let task = tokio::spawn(serve_all(listener));
+        Ok(Self { address, served: Served::Here(task.abort_handle()) })
+    }
+
+    /// In a process of its own, which has its own descriptors.
+    pub async fn apart() -> Result<Self> {
+        let port = Lease::new()?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.port()));
+        let process = Process::spawn(Recipe {
+            name: "the endpoint".into(),
+            program: std::env::current_exe()?,
+            args: vec!["endpoint".into(), port.port().to_string()],
+            env: Vec::new(),
+        })?;
+        until("the endpoint", DEADLINE, || async { TcpStream::connect(address).await.ok() })
+            .await
+            .map_err(|error| process.explain(&error))?;
+        Ok(Self { address, served: Served::Apart { _process: Box::new(process), _port: port } })
     }
 
     /// The address as `host:port`.
@@ -122,7 +157,9 @@ impl CommandEndpoint {
 
 impl Drop for CommandEndpoint {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Served::Here(task) = &self.served {
+            task.abort();
+        }
     }
 }
 

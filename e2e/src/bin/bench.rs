@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use e2e::bench::{Case, Load, Report, Subject, far, measure, near, svg};
+use e2e::bench::{Case, Load, Report, Subject, endpoint, far, measure, near, svg};
 use e2e::frontend::Mode;
 use serde_json::json;
 
@@ -19,6 +19,7 @@ fn main() -> Result<()> {
             let to = to.parse().context("the far half's address")?;
             runtime(1)?.block_on(near(Path::new(socket), to, Path::new(pki)))
         }
+        ["endpoint", port] => runtime(2)?.block_on(endpoint(port.parse()?)),
         ["relay-far", port, pki] => runtime(1)?.block_on(far(port.parse()?, Path::new(pki))),
         _ => {
             raise_descriptor_limit();

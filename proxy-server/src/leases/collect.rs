@@ -49,6 +49,7 @@ impl Collector {
         let leases = match listed {
             Ok(list) => {
                 if list.slow {
+                    // Nobody could renew meanwhile, as below.
                     self.sightings = Sightings::default();
                 }
                 list.items

@@ -233,7 +233,10 @@ impl Meter for CountingMeter {
         self.count(format!("broken {}", cause.label()));
     }
     fn queued(&mut self, charged: usize) {
-        self.0.lock().insert("queued".into(), charged);
+        let mut counts = self.0.lock();
+        let before = counts.insert("queued".into(), charged).unwrap_or(0);
+        let most = counts.entry("most taken in a turn".into()).or_default();
+        *most = before.saturating_sub(charged).max(*most);
     }
     fn paused(&mut self, paused: bool) {
         self.count(if paused { "paused" } else { "resumed" });

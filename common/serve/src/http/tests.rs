@@ -252,7 +252,7 @@ async fn half_heads_on_all_seats_do_not_keep_a_probe_waiting() {
 }
 
 /// `/slow` beside other routes: when its answer is begun, and what lets it end.
-fn slow(routes: Routes) -> (Routes, Arc<Notify>, Arc<Notify>) {
+fn slow_route(routes: Routes) -> (Routes, Arc<Notify>, Arc<Notify>) {
     let (begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let signals = (Arc::clone(&begun), Arc::clone(&may_end));
     let routes = routes.at_length("/slow", move |_| {
@@ -269,7 +269,7 @@ fn slow(routes: Routes) -> (Routes, Arc<Notify>, Arc<Notify>) {
 /// The oldest of all is being answered; of the others, who have been, the oldest goes.
 #[tokio::test]
 async fn who_is_being_answered_keeps_the_seat() {
-    let (routes, begun, may_end) = slow(health::server(Vec::new, exposition()));
+    let (routes, begun, may_end) = slow_route(health::server(Vec::new, exposition()));
     let server = start(routes);
     let mut slow = connect(&server).await;
     slow.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await.expect("sends");
@@ -311,7 +311,7 @@ async fn an_answer_that_is_not_taken_is_not_kept() {
 
 #[tokio::test]
 async fn stop_lets_answers_finish() {
-    let (routes, begun, may_end) = slow(Routes::default());
+    let (routes, begun, may_end) = slow_route(Routes::default());
     let server = start(routes);
     let address = server.bound().await;
     let mut slow = connect(&server).await;
