@@ -1,19 +1,21 @@
 //! A small TCP load balancer in front of the server replicas' agent ports, with the faults that real ones have.
 //!
-//! It passes bytes and knows no protocol. It can stick to one replica, stop passing bytes (a half-open network), and
-//! cut what it carries.
+//! It passes bytes and knows no protocol. It can stick to one replica, stop passing bytes (a half-open network), be far
+//! away, and cut what it carries.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
 
 /// The size of one pass from side to side.
 const PIECE: usize = 64 * 1024;
@@ -41,6 +43,8 @@ struct Shared {
     policy: Mutex<Policy>,
     next: AtomicUsize,
     accepted: AtomicUsize,
+    /// From side to side.
+    delay: Duration,
     paused: watch::Sender<bool>,
     carried: Mutex<JoinSet<()>>,
 }
@@ -53,13 +57,25 @@ impl Balancer {
         Self::start_on(listener, backends)
     }
 
+    /// Everything is under way for so long, in each direction.
+    pub async fn far(backends: Vec<SocketAddr>, delay: Duration) -> Result<Self> {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot bind the balancer")?;
+        Self::delayed_on(listener, backends, delay)
+    }
+
     /// Serves on a listener that is bound already.
     pub fn start_on(listener: TcpListener, backends: Vec<SocketAddr>) -> Result<Self> {
+        Self::delayed_on(listener, backends, Duration::ZERO)
+    }
+
+    fn delayed_on(listener: TcpListener, backends: Vec<SocketAddr>, delay: Duration) -> Result<Self> {
         let shared = Arc::new(Shared {
             backends,
             policy: Mutex::new(Policy::RoundRobin),
             next: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
+            delay,
             paused: watch::Sender::new(false),
             carried: Mutex::new(JoinSet::new()),
         });
@@ -112,23 +128,54 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let paused = shared.paused.subscribe();
         let mut carried = shared.carried.lock();
         while carried.try_join_next().is_some() {}
-        carried.spawn(carry(agent, backend, paused));
+        carried.spawn(carry(agent, backend, shared.delay, paused));
     }
 }
 
-async fn carry(agent: TcpStream, backend: SocketAddr, paused: watch::Receiver<bool>) {
+async fn carry(agent: TcpStream, backend: SocketAddr, delay: Duration, paused: watch::Receiver<bool>) {
     let Ok(server) = TcpStream::connect(backend).await else { return };
     for stream in [&agent, &server] {
         // With a zero linger an aborted task resets both sides, as a dead balancer's host would; an orderly end
         // sends its FIN by the shutdowns below first.
-        let _ = SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+        let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         let _ = stream.set_nodelay(true);
     }
     let (mut agent_in, mut agent_out) = agent.into_split();
     let (mut server_in, mut server_out) = server.into_split();
-    let up = pass(&mut agent_in, &mut server_out, paused.clone());
-    let down = pass(&mut server_in, &mut agent_out, paused);
-    tokio::join!(up, down);
+    if delay.is_zero() {
+        let up = pass(&mut agent_in, &mut server_out, paused.clone());
+        let down = pass(&mut server_in, &mut agent_out, paused);
+        tokio::join!(up, down);
+    } else {
+        let up = pass_late(&mut agent_in, &mut server_out, delay);
+        let down = pass_late(&mut server_in, &mut agent_out, delay);
+        tokio::join!(up, down);
+    }
+}
+
+/// Whatever comes is under way for so long; as much is as comes.
+async fn pass_late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
+    let (sender, mut under_way) = mpsc::unbounded_channel();
+    let leave = async move {
+        let mut piece = vec![0; PIECE * 4];
+        loop {
+            let count = from.read(&mut piece).await.unwrap_or(0);
+            let bytes = piece.get(..count).unwrap_or_default().to_vec();
+            if sender.send((Instant::now() + delay, bytes)).is_err() || count == 0 {
+                return;
+            }
+        }
+    };
+    let arrive = async {
+        while let Some((due, bytes)) = under_way.recv().await {
+            sleep_until(due).await;
+            if bytes.is_empty() || to.write_all(&bytes).await.is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown().await;
+    };
+    tokio::join!(leave, arrive);
 }
 
 async fn pass(

@@ -28,12 +28,14 @@ impl Bounds {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let (hard_cap, standard) = (bytes(per_connection), Limits::default());
         let memory = Ceiling::new(in_all.map_or_else(default_memory_limit, bytes));
-        let window_max = u32::try_from(hard_cap).unwrap_or(u32::MAX).min(standard.window_max);
+        let widest = u32::try_from(hard_cap).unwrap_or(u32::MAX);
         let limits = Limits {
             soft_cap: standard.soft_cap.min(hard_cap / 2),
             hard_cap,
             link_budget: standard.link_budget.min(memory.limit()),
-            window_max,
+            window_max: standard.window_max.min(widest),
+            window_far: standard.window_far.min(widest),
+            far_budget: standard.far_budget.min(memory.limit() / 4),
             ..standard
         };
         Bounds { limits, memory }

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 use transport::wire::{Wire, WireError};
@@ -49,6 +50,8 @@ pub struct Relay<S, W, O, M> {
     started: Instant,
     timer: Pin<Box<Sleep>>,
     armed: Option<Time>,
+    /// The shortest round trip to the peer so far.
+    way: Option<Duration>,
     /// Whether receiving stands still because a bound was reached.
     pub(crate) paused: bool,
     /// Nothing can be sent any more; the stream's end has not been read yet.
@@ -78,6 +81,7 @@ where
             started,
             timer: Box::pin(tokio::time::sleep_until(started)),
             armed: None,
+            way: None,
             paused: false,
             send_broken: false,
             end: None,
@@ -92,6 +96,7 @@ where
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let now = self.now();
         self.list.take(cx.waker(), &mut self.ready);
+        self.measure_way();
         if self.owner.poll_commands(cx, &mut self.conns, now).is_ready() {
             self.stop(now);
         }
@@ -107,6 +112,15 @@ where
         // nobody: the wire was not asked while it held.
         let resumed = self.paused && self.conns.link.receiving();
         more_ready || more_arrivals || more_transmissions || resumed
+    }
+
+    /// Tells the core how long the way is, once that is known, and when it is known better.
+    fn measure_way(&mut self) {
+        let way = self.wire.as_ref().and_then(Wire::round_trip);
+        if way != self.way {
+            self.way = way;
+            self.conns.link.set_round_trip(way.unwrap_or_default());
+        }
     }
 
     /// Serves woken connections. True if the turn's bound cut it short.

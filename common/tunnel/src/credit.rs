@@ -5,16 +5,22 @@
 //! into its window, so the stream never has to stand still for it. Grants are absolute offsets from the connection's
 //! start: one that comes twice or late does no harm, and a sum that went wrong shows at once.
 
+use std::time::Duration;
+
 use crate::conn::State;
 use crate::event::{Cause, Dropped, Verdict};
+use crate::limits::in_flight;
 use crate::link::{Link, Side};
 use crate::packet::ConnectId;
 use crate::table::ConnKey;
 use crate::terms::Windows;
 use crate::time::Time;
 
-/// Half windows in a row that a local end must take without a rest before its window doubles.
+/// Half windows in a row that a local end must take before its window doubles.
 const SMOOTH: u8 = 16;
+
+/// The same where the way is long: two come with each round trip, and until the window is wide it is what bounds the speed.
+const SMOOTH_FAR: u8 = 4;
 
 /// Both directions of one connection's credit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,6 +40,8 @@ impl Credit {
                 window: windows.ours,
                 first: windows.ours,
                 smooth: 0,
+                beside: 0,
+                unrested: 0,
                 listed: false,
             },
         }
@@ -75,7 +83,11 @@ pub(crate) struct Inflow {
     /// How far ahead of `taken` grants go: doubles for a local end that keeps up.
     window: u32,
     first: u32,
+    /// Half windows that were taken in a row, and what was taken beside them, in bytes.
     smooth: u8,
+    beside: u32,
+    /// What was taken since nothing waited, in bytes; as much as the window says all.
+    unrested: u32,
     /// Stands in the line of those that owe a GRANT.
     listed: bool,
 }
@@ -87,21 +99,42 @@ impl Inflow {
         self.received <= self.granted
     }
 
-    fn take(&mut self, len: usize, widest: u32) {
+    /// `smooth`: so many half windows taken in a row double the window. Over a long way they come in bursts: who has taken
+    /// one before the next keeps up.
+    fn take(&mut self, len: usize, widest: u32, smooth: u8) {
+        let before = self.taken;
         self.taken = self.received.min(self.taken.saturating_add(len as u64));
-        if self.received - self.taken >= u64::from(self.window / 2) {
+        let len = u32::try_from(self.taken - before).unwrap_or(u32::MAX);
+        let (half, waiting) = ((self.window / 2).max(1), self.received - self.taken);
+        self.beside = self.beside.saturating_add(len).min(self.window);
+        self.unrested = self.unrested.saturating_add(len).min(self.window);
+        if waiting == 0 {
+            self.unrested = 0;
+            self.rest(half, widest, smooth);
+        } else if waiting >= u64::from(half) && self.unrested > half {
             // It cannot keep up: what is granted stays granted, more than at first is not.
-            self.smooth = 0;
+            (self.smooth, self.beside, self.unrested) = (0, 0, 0);
             self.window = self.first;
-        } else if self.due() && !self.listed && self.received == self.taken {
-            // Once for each grant: while none can be sent, pieces however small say nothing new.
-            self.smooth += 1;
-            if self.smooth >= SMOOTH && self.window < widest {
-                self.smooth = 0;
-                self.window = widest.min(self.window.saturating_mul(2));
-            }
         }
-        self.smooth = self.smooth.min(SMOOTH);
+    }
+
+    /// Nothing waits: counts the half windows that were taken.
+    fn rest(&mut self, half: u32, widest: u32, smooth: u8) {
+        let halves = u8::try_from(self.beside / half).unwrap_or(u8::MAX);
+        if halves == 0 {
+            return;
+        }
+        self.beside = 0;
+        self.smooth = self.smooth.saturating_add(halves).min(SMOOTH);
+        if self.smooth >= smooth && self.window < widest {
+            self.smooth = 0;
+            self.window = widest.min(self.window.saturating_mul(2));
+        }
+    }
+
+    /// By how much the window is wider than that, and than it was at first.
+    fn beyond(&self, near: u32) -> usize {
+        self.window.saturating_sub(near.max(self.first)) as usize
     }
 
     /// Whether half a window is to be granted.
@@ -120,17 +153,34 @@ impl Inflow {
     }
 }
 
+impl Credit {
+    /// By how much what the peer may send is wider than `near`, in bytes.
+    pub(crate) fn beyond(&self, near: u32) -> usize {
+        self.inflow.beyond(near)
+    }
+}
+
 impl<S: Side> Link<S> {
+    /// Tells how long the way to the peer is. Over a long one windows grow wider, and sooner.
+    pub fn set_round_trip(&mut self, round_trip: Duration) {
+        self.widest = in_flight(round_trip, self.limits.window_max, self.limits.window_far);
+    }
+
     /// The local end took so many bytes of payload. To be called before [`Link::queued`] tells what is left.
     pub fn taken(&mut self, key: ConnKey, bytes: usize) {
         // Memory that is short is not promised away.
         let spacious = self.total_queued <= self.limits.link_budget / 4;
-        let widest = self.limits.window_max;
+        let near = self.limits.window_max;
+        let smooth = if self.widest > near { SMOOTH_FAR } else { SMOOTH };
+        let left = self.limits.far_budget.saturating_sub(self.far_windows);
         let Some(conn) = self.table.get_mut(key) else { return };
         let flows = conn.hears();
         let Some(credit) = conn.credit.as_mut().filter(|_| flows) else { return };
         let inflow = &mut credit.inflow;
-        inflow.take(bytes, if spacious { widest } else { inflow.first });
+        let before = inflow.beyond(near);
+        let far = near.saturating_add(u32::try_from(before + left).unwrap_or(u32::MAX));
+        inflow.take(bytes, if spacious { self.widest.min(far) } else { inflow.first }, smooth);
+        self.far_windows = self.far_windows - before + inflow.beyond(near);
         if inflow.due() && !std::mem::replace(&mut inflow.listed, true) {
             self.grants.push_back(key);
         }
@@ -206,9 +256,9 @@ mod tests {
     fn a_grant_is_due_at_half_a_window() {
         let mut inflow = credit(100, 1).inflow;
         assert!(inflow.receive(60));
-        inflow.take(49, 100);
+        inflow.take(49, 100, SMOOTH);
         assert!(!inflow.due());
-        inflow.take(1, 100);
+        inflow.take(1, 100, SMOOTH);
         assert!(inflow.due());
         assert_eq!(inflow.grant(), 150);
         assert!(!inflow.due(), "told once");
@@ -222,7 +272,7 @@ mod tests {
         for _ in 0..SMOOTH {
             assert_eq!(inflow.window, 100);
             assert!(inflow.receive(50));
-            inflow.take(50, 400);
+            inflow.take(50, 400, SMOOTH);
             assert!(inflow.due());
             inflow.grant();
         }
@@ -230,24 +280,37 @@ mod tests {
         for _ in 0..200 {
             let half = (inflow.window / 2) as usize;
             assert!(inflow.receive(half));
-            inflow.take(half, 400);
+            inflow.take(half, 400, SMOOTH);
             inflow.grant();
         }
         assert_eq!(inflow.window, 400, "never wider than the widest");
-        assert!(inflow.receive(200));
-        inflow.take(200, 400);
-        assert!(inflow.due());
-        inflow.listed = true; // and not told: the stream takes nothing
         for _ in 0..100 {
             assert!(inflow.receive(1));
-            inflow.take(1, 800);
+            inflow.take(1, 800, SMOOTH);
         }
-        assert_eq!(inflow.window, 400, "pieces that wait for one grant count once");
-        inflow.listed = false;
+        assert_eq!(inflow.window, 400, "pieces count by their bytes");
+    }
+
+    #[test]
+    fn a_burst_that_is_taken_before_the_next_is_no_lag_and_more_is() {
+        let mut inflow = credit(400, 1).inflow;
+        for _ in 0..2 {
+            assert!(inflow.receive(400));
+            for _ in 0..4 {
+                assert_eq!(inflow.window, 400);
+                inflow.take(100, 800, SMOOTH_FAR);
+            }
+            inflow.grant();
+        }
+        assert_eq!(inflow.window, 800, "two halves each");
+        assert!(inflow.receive(800));
+        inflow.take(399, 800, SMOOTH_FAR);
+        inflow.take(2, 800, SMOOTH_FAR);
         let granted = inflow.grant();
-        assert!(inflow.receive(400));
-        inflow.take(100, 400);
-        assert_eq!(inflow.window, 100, "300 of 400 wait");
+        assert!(inflow.receive(300));
+        assert_eq!(inflow.window, 800, "399 wait, and 300 more");
+        inflow.take(1, 800, SMOOTH_FAR);
+        assert_eq!(inflow.window, 400, "half a window taken without a rest, and half a window waits");
         assert_eq!(inflow.grant(), granted, "what was granted stays granted");
     }
 }

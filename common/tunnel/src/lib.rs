@@ -36,7 +36,7 @@ mod transmit;
 
 pub use agent::Agent;
 pub use event::{Cause, Control, DialError, Dropped, End, Event, ReadOutcome, Transmit, Verdict};
-pub use limits::{Limits, charge};
+pub use limits::{Limits, charge, in_flight};
 pub use link::{Link, Side};
 pub use packet::{ConnectId, DialId, Packet, PacketKind, cut_error};
 pub use server::{Full, Server};

@@ -33,6 +33,11 @@ pub struct Limits {
     pub await_close: Duration,
     /// How wide a connection's window may grow between own peers, in bytes of payload.
     pub window_max: u32,
+    /// How wide it may grow where the way is long: see [`in_flight`].
+    pub window_far: u32,
+    /// By how much all of a link's windows together may be wider than [`Limits::window_max`], in bytes: what stalls
+    /// all at once after it had been quick.
+    pub far_budget: usize,
     /// How long the server waits for a sign of life from an endpoint whose frontend sends no more. A frontend that
     /// has closed for good may look the same.
     pub half_closed_server: Duration,
@@ -60,12 +65,22 @@ impl Default for Limits {
             flush_max: Duration::from_secs(60),
             await_close: Duration::from_secs(10),
             window_max: 1 << 20,
+            window_far: 8 << 20,
+            far_budget: 64 << 20,
             half_closed_server: Duration::from_secs(10),
             half_closed_agent: Duration::from_secs(600),
             chunk_alone: 128 << 10,
             chunk_shared: 32 << 10,
         }
     }
+}
+
+/// What a way of that round trip holds at a GiB a second, in bytes, between `near` and `far`: a window below it is what
+/// bounds the speed. (A MiB for each millisecond; TCP's own windows end at 4 to 6 MiB on most machines.)
+pub fn in_flight(round_trip: Duration, near: u32, far: u32) -> u32 {
+    const PER_MICROSECOND: u128 = 1_074;
+    let bytes = round_trip.as_micros().saturating_mul(PER_MICROSECOND);
+    u32::try_from(bytes).unwrap_or(u32::MAX).clamp(near.min(far), far)
 }
 
 /// What a queued slice of `len` bytes is charged: small slices pin much larger receive buffers, and each costs

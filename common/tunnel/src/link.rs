@@ -80,6 +80,10 @@ pub struct Link<S> {
     pub(crate) total_ahead: usize,
     /// Connections whose queue is above the hard cap.
     pub(crate) over_hard: usize,
+    /// How wide windows may grow, for the way's length.
+    pub(crate) widest: u32,
+    /// By how much all windows together are wider than over a short way, in bytes.
+    pub(crate) far_windows: usize,
     /// When queues that hold up the link are measured next.
     pub(crate) next_measure: Option<Time>,
     pub(crate) lost: bool,
@@ -109,6 +113,8 @@ impl<S: Side + Default> Link<S> {
     /// A link without connections, to a peer with which more was agreed.
     pub fn with_terms(limits: Limits, terms: Terms) -> Self {
         Link {
+            widest: limits.window_max,
+            far_windows: 0,
             limits,
             terms,
             table: Table::new(),

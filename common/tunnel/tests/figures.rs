@@ -87,7 +87,7 @@ fn the_bounds_are_those_of_the_documents() {
     assert_eq!((limits.pending_dials, limits.connections, limits.outbox), (4_096, 16_000, 16_384));
     assert_eq!((limits.soft_cap, limits.hard_cap, limits.link_budget), (1_048_576, 8_388_608, 268_435_456));
     assert_eq!((limits.min_drain, limits.drain_window), (131_072, Duration::from_secs(2)));
-    assert_eq!(limits.window_max, 1_048_576);
+    assert_eq!((limits.window_max, limits.window_far, limits.far_budget), (1_048_576, 8_388_608, 67_108_864));
     let half_closed = (limits.half_closed_server, limits.half_closed_agent);
     assert_eq!(half_closed, (Duration::from_secs(10), Duration::from_secs(600)));
     assert_eq!((limits.chunk_alone, limits.chunk_shared), (131_072, 32_768));

@@ -357,3 +357,64 @@ fn an_agent_whose_memory_is_short_refuses_dials_by_name() {
     };
     assert!(text.contains("--memory-limit"), "{text}");
 }
+
+/// A connection whose local end takes everything at once.
+struct Quick {
+    key: ConnKey,
+    id: ConnectId,
+    taken: u64,
+    granted: u64,
+}
+
+impl Quick {
+    fn all(keys: &[ConnKey]) -> Vec<Quick> {
+        let ids = (1..).map(ConnectId);
+        keys.iter().zip(ids).map(|(&key, id)| Quick { key, id, taken: 0, granted: 1_000 }).collect()
+    }
+
+    /// Takes so many half windows; how far the last grant reaches ahead.
+    fn take(&mut self, link: &mut Link<Server>, halves: usize) -> u64 {
+        for _ in 0..halves {
+            let half = (self.granted - self.taken) / 2;
+            let len = usize::try_from(half).expect("a window fits");
+            let packet = Packet::Data { id: self.id, payload: len };
+            assert_eq!(link.handle_packet(T0, packet), Verdict::Deliver(self.key));
+            link.taken(self.key, len);
+            self.taken += half;
+            while let Some(Transmit::Control(packet)) = link.poll_transmit(1) {
+                let Packet::Grant { offset, .. } = packet else { panic!("a grant: {packet:?}") };
+                self.granted = offset;
+            }
+        }
+        self.granted - self.taken
+    }
+}
+
+fn bounds(far_budget: usize) -> Limits {
+    Limits { window_max: 4_000, window_far: 32_000, far_budget, ..Limits::default() }
+}
+
+const FAR: Duration = Duration::from_millis(50);
+
+#[test]
+fn windows_grow_wider_and_sooner_over_a_long_way() {
+    let (mut link, keys) = servers(bounds(100_000), own(), 2);
+    let mut quick = Quick::all(&keys);
+    assert_eq!(quick[0].take(&mut link, 200), 4_000);
+    link.set_round_trip(FAR);
+    assert_eq!(quick[1].take(&mut link, 20), 32_000, "four halves for each of five times");
+    link.set_round_trip(Duration::ZERO);
+    assert_eq!(quick[0].take(&mut link, 200), 4_000, "it is not so long");
+}
+
+#[test]
+fn what_windows_are_wider_over_a_long_way_has_a_bound_for_all_together() {
+    let (mut link, keys) = servers(bounds(40_000), own(), 3);
+    link.set_round_trip(FAR);
+    let mut quick = Quick::all(&keys);
+    assert_eq!(quick[0].take(&mut link, 100), 32_000);
+    assert_eq!(quick[1].take(&mut link, 100), 4_000 + 12_000);
+    assert_eq!(quick[2].take(&mut link, 100), 4_000);
+    link.handle_packet(T0, Packet::CloseRsp { id: ONE, error: String::new() });
+    assert_eq!(quick[2].take(&mut link, 100), 4_000 + 28_000, "the first has gone");
+}

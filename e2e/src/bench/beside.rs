@@ -1,16 +1,19 @@
-//! A small exchange beside what disturbs it: bulk transfers, readers that stop, endpoints that stop.
+//! A small exchange beside what disturbs it: bulk transfers, readers that stop, endpoints that stop. Its client has a
+//! thread of its own and its endpoint a process, so that it waits for the tunnel and for the processors, not for the
+//! clients and endpoints beside it.
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::cases::cpu;
 use super::endpoint::{Command, CommandEndpoint, skip};
 use super::report::{Report, Unit};
-use super::rig::Rig;
+use super::rig::{Dialler, Rig};
 use super::small::{echo_conn, round_trip};
 use crate::figures::percentile;
 use crate::frontend::Conn;
@@ -43,14 +46,22 @@ pub(super) async fn measure(rig: &Rig, endpoint: &CommandEndpoint, report: &mut 
     for (beside, name) in CASES {
         // Who is given no connection beside earlier stalls is not served either.
         let served = timeout(PATIENCE * 8, p99_beside(rig, endpoint, beside)).await;
-        let p99 = served.map_or(f64::INFINITY, |measured| measured.unwrap_or(f64::INFINITY));
+        let p99 = match served {
+            Ok(Ok(p99)) => p99,
+            Ok(Err(error)) => {
+                eprintln!("{name}: {error:#}");
+                f64::INFINITY
+            }
+            Err(_) => f64::INFINITY,
+        };
         report.add(name, Unit::Microseconds, p99);
     }
 }
 
 async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside) -> Result<f64> {
+    let echo = CommandEndpoint::apart().await?;
     // All dials first: where one stalled connection stops everything, a later dial would never be answered.
-    let mut ping = echo_conn(&rig.dialler(), &endpoint.target()).await?;
+    let (start, measured) = dial_apart(rig.dialler(), echo.target()).await?;
     let count = match beside {
         Beside::Nothing => 0,
         Beside::Downloads(count) | Beside::StalledReaders(count) | Beside::StalledEndpoints(count) => count,
@@ -66,7 +77,33 @@ async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside) -> Re
     if matches!(beside, Beside::StalledReaders(_) | Beside::StalledEndpoints(_)) {
         at_rest(rig).await?;
     }
-    timeout(PATIENCE * 4, pings(&mut ping)).await.unwrap_or(Ok(f64::INFINITY))
+    let _ = start.send(());
+    measured.await.context("the pings ended early")?
+}
+
+/// Dials an echo from a thread of its own; once told to, it measures there.
+async fn dial_apart(
+    dialler: Dialler,
+    target: String,
+) -> Result<(oneshot::Sender<()>, oneshot::Receiver<Result<f64>>)> {
+    let (dialled, is_dialled) = oneshot::channel();
+    let (start, started) = oneshot::channel();
+    let (tell, measured) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let mut conn = match echo_conn(&dialler, &target).await {
+                Ok(conn) => conn,
+                Err(error) => return drop(dialled.send(Err(error))),
+            };
+            let _ = dialled.send(Ok(()));
+            if started.await.is_ok() {
+                let _ = tell.send(timeout(PATIENCE * 4, pings(&mut conn)).await.unwrap_or(Ok(f64::INFINITY)));
+            }
+        });
+    });
+    is_dialled.await.context("the dial ended early")??;
+    Ok((start, measured))
 }
 
 /// Every stall has been felt once all buffers on its way are full: until then it is a bulk transfer. Who is still busy

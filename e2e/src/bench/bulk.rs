@@ -5,39 +5,42 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::cases::{LIMIT, Load, MIB, cpu};
+use super::cases::{LIMIT, MIB, cpu};
 use super::endpoint::{Command, CommandEndpoint, send_zeros, skip};
 use super::report::{Report, Unit};
 use super::rig::Rig;
 use crate::frontend::Conn;
 use crate::wait::within_limit;
 
-/// One connection and sixteen, down and up.
+/// One connection and sixteen, down and up, so many MiB each; `place` is added to their names.
 pub(super) async fn measure(
     rig: &Rig,
     endpoint: &CommandEndpoint,
-    load: Load,
+    mib: u64,
+    place: &str,
     report: &mut Report,
 ) -> Result<()> {
     for connections in [1, 16] {
-        for (name, down) in [("down", true), ("up", false)] {
-            bulk(rig, endpoint, load, connections, down, report)
-                .await
-                .with_context(|| format!("bulk {name}, {connections} connections"))?;
+        for down in [true, false] {
+            let name = format!("bulk {}, {connections} connections{place}", if down { "down" } else { "up" });
+            let (seconds, used) =
+                bulk(rig, endpoint, mib, connections, down).await.with_context(|| name.clone())?;
+            report.add(&name, Unit::MibPerSecond, mib as f64 / seconds);
+            report.add(&format!("CPU, {name}"), Unit::CpuSecondsPerGib, used * 1024.0 / mib as f64);
         }
     }
     Ok(())
 }
 
+/// Seconds, and processor seconds of both processes.
 async fn bulk(
     rig: &Rig,
     endpoint: &CommandEndpoint,
-    load: Load,
+    mib: u64,
     connections: u64,
     down: bool,
-    report: &mut Report,
-) -> Result<()> {
-    let share = load.bulk * MIB / connections;
+) -> Result<(f64, f64)> {
+    let share = mib * MIB / connections;
     let mut conns = Vec::new();
     for _ in 0..connections {
         conns.push(rig.dialler().dial(&endpoint.target()).await?);
@@ -54,19 +57,7 @@ async fn bulk(
         anyhow::Ok(())
     };
     within_limit("a bulk transfer", LIMIT, all).await??;
-    let (seconds, used) = (start.elapsed().as_secs_f64(), cpu(rig)? - before);
-    let name = if down { "down" } else { "up" };
-    report.add(
-        &format!("bulk {name}, {connections} connections"),
-        Unit::MibPerSecond,
-        load.bulk as f64 / seconds,
-    );
-    report.add(
-        &format!("CPU, bulk {name}, {connections} connections"),
-        Unit::CpuSecondsPerGib,
-        used.as_secs_f64() * 1024.0 / load.bulk as f64,
-    );
-    Ok(())
+    Ok((start.elapsed().as_secs_f64(), (cpu(rig)? - before).as_secs_f64()))
 }
 
 /// Moves so many bytes over one connection.

@@ -42,6 +42,8 @@ pub enum Case {
     Bulk,
     /// A ping-pong.
     Ping,
+    /// Bulk transfers to an agent that is far away.
+    Far,
     /// Many small messages.
     FanOut,
     /// The connect rate.
@@ -58,9 +60,10 @@ pub enum Case {
 
 impl Case {
     /// All of them, in the order of their run, by the names of the command line.
-    pub const ALL: [(&str, Self); 9] = [
+    pub const ALL: [(&str, Self); 10] = [
         ("memory", Self::Memory),
         ("bulk", Self::Bulk),
+        ("far", Self::Far),
         ("ping", Self::Ping),
         ("fan-out", Self::FanOut),
         ("connects", Self::Connects),
@@ -76,7 +79,8 @@ impl Case {
                 at("start", rig, report)?;
                 connects::idle(rig, endpoint, load, report).await
             }
-            Self::Bulk => bulk::measure(rig, endpoint, load, report).await,
+            Self::Bulk => bulk::measure(rig, endpoint, load.bulk, "", report).await,
+            Self::Far => bulk::measure(rig, endpoint, load.bulk / 4, ", 50 ms away", report).await,
             Self::Ping => small::ping_pongs(rig, endpoint, load, report).await,
             Self::FanOut => small::fan_out(rig, endpoint, load, report).await,
             Self::Connects => {
@@ -99,7 +103,9 @@ impl Case {
 
 /// Starts the subject and runs a case once.
 pub async fn measure(subject: &Subject, case: Case, load: Load, report: &mut Report) -> Result<()> {
-    let rig = subject.start().await?;
+    // 50 ms there and back, as between two regions of a continent.
+    let delay = (case == Case::Far).then_some(Duration::from_millis(25));
+    let rig = subject.start(delay).await?;
     // With that many connections the clients need all descriptors of this process.
     let endpoint = match case {
         Case::Many => CommandEndpoint::apart().await?,

@@ -1,13 +1,16 @@
 //! What is measured, started and ready: a pair of programs, or the bare relay.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
+use crate::balancer::Balancer;
 use crate::frontend::{Conn, Frontend, Mode};
 use crate::pair::{Front, Pair, Setup};
 use crate::pki::Pki;
@@ -46,7 +49,7 @@ pub enum Rig {
         /// Where clients connect.
         socket: PathBuf,
         /// The folder with socket and certificates, and the port.
-        kept: (TempDir, Lease),
+        kept: (TempDir, Lease, Option<Balancer>),
     },
 }
 
@@ -73,20 +76,21 @@ impl Subject {
         }
     }
 
-    /// Starts it and waits until it is ready.
-    pub async fn start(&self) -> Result<Rig> {
+    /// Starts it and waits until it is ready. `delay` is from one half to the other, where they are apart.
+    pub async fn start(&self, delay: Option<Duration>) -> Result<Rig> {
         match self {
             Self::Pair { server, agent, mode, flags } => {
                 let setup = Setup::new(*mode, Front::Unix).programs(server.clone(), agent.clone());
                 let setup = flags.iter().fold(setup, |setup, flag| setup.server_arg(flag).agent_arg(flag));
+                let setup = delay.into_iter().fold(setup, Setup::far);
                 Ok(Rig::Pair(Box::new(setup.start().await?)))
             }
-            Self::Relay => relay().await,
+            Self::Relay => relay(delay).await,
         }
     }
 }
 
-async fn relay() -> Result<Rig> {
+async fn relay(delay: Option<Duration>) -> Result<Rig> {
     let folder = tempfile::tempdir()?;
     Pki::create(folder.path())?;
     let (port, socket) = (Lease::new()?, folder.path().join("relay.sock"));
@@ -97,12 +101,19 @@ async fn relay() -> Result<Rig> {
     };
     let far = half("the far half", vec!["relay-far".into(), port.port().to_string(), pki.clone()])?;
     let path = socket.display().to_string();
-    let near =
-        half("the near half", vec!["relay-near".into(), path, format!("127.0.0.1:{}", port.port()), pki])?;
+    let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.port()));
+    let way = match delay {
+        Some(delay) => Some(Balancer::far(vec![address], delay).await?),
+        None => None,
+    };
+    if let Some(way) = &way {
+        address = way.address();
+    }
+    let near = half("the near half", vec!["relay-near".into(), path, address.to_string(), pki])?;
     until("the relay", DEADLINE, || async { UnixStream::connect(&socket).await.ok() })
         .await
         .map_err(|error| near.explain(&far.explain(&error)))?;
-    Ok(Rig::Relay { near: Box::new(near), far: Box::new(far), socket, kept: (folder, port) })
+    Ok(Rig::Relay { near: Box::new(near), far: Box::new(far), socket, kept: (folder, port, way) })
 }
 
 impl Rig {

@@ -45,6 +45,8 @@ pub struct Setup {
     servers: usize,
     agents: usize,
     balanced: bool,
+    /// From an agent to a server, where they are apart.
+    distance: Option<Duration>,
     server_args: Vec<String>,
     agent_args: Vec<String>,
     agent_ids: Vec<(String, String)>,
@@ -62,6 +64,7 @@ impl Setup {
             servers: 1,
             agents: 1,
             balanced: false,
+            distance: None,
             server_args: Vec::new(),
             agent_args: Vec::new(),
             agent_ids: Vec::new(),
@@ -107,6 +110,12 @@ impl Setup {
     /// Puts a balancer between agents and servers even for one server.
     pub fn balanced(mut self) -> Self {
         self.balanced = true;
+        self
+    }
+
+    /// Puts the agents so far away from the servers, in each direction, behind a balancer.
+    pub fn far(mut self, delay: Duration) -> Self {
+        self.distance = Some(delay);
         self
     }
 
@@ -161,7 +170,11 @@ impl Setup {
             server.wait_healthy().await?;
         }
         let ports: Vec<SocketAddr> = servers.iter().map(Server::agent_address).collect();
-        let balancer = if self.balanced { Some(Balancer::start(ports.clone()).await?) } else { None };
+        let balancer = match self.distance {
+            Some(delay) => Some(Balancer::far(ports.clone(), delay).await?),
+            None if self.balanced => Some(Balancer::start(ports.clone()).await?),
+            None => None,
+        };
         let mut pair = Pair { servers, agents: Vec::new(), balancer, pki, setup: self, folder };
         let ids = if pair.setup.agent_ids.is_empty() {
             (0..pair.setup.agents).map(|index| (format!("agent-{index}"), String::new())).collect()

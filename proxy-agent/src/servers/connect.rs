@@ -178,6 +178,7 @@ impl<R: Resolve> GrpcConnector<R> {
         if answer.pings {
             connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
         }
+        connected.connection.pulse.measure(if answer.pings { capabilities::WAY_PINGS } else { 1 });
         let terms = self.agent.offer().terms(answer);
         let stream =
             GrpcStream { wire: connected.stream, own: answer.pings, terms, connection: connected.connection };

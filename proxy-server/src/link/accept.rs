@@ -142,6 +142,7 @@ impl AgentService {
         if answer.pings {
             request.pulse.set_keepalive(capabilities::keepalive(self.flow.keepalive));
         }
+        pulse.measure(capabilities::WAY_PINGS);
         let stream = match request.accept(greeting) {
             Ok(stream) => stream,
             Err(error) => {

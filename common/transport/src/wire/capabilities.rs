@@ -92,6 +92,10 @@ impl Capabilities {
     }
 }
 
+/// Pings at the begin of a stream that measure the way: the shortest of several, because a busy machine makes single ones
+/// late. (A Go server, which counts pings, never minds the first one; a Go agent minds none.)
+pub const WAY_PINGS: u8 = 4;
+
 /// The keepalive towards a peer that bears [`Capabilities::pings`]; `flag` is what the operator set.
 pub fn keepalive(flag: Duration) -> Keepalive {
     Keepalive { interval: flag.min(PING_INTERVAL), timeout: PING_TIMEOUT, while_idle: true }

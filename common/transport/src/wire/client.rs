@@ -4,7 +4,7 @@
 //! its stream is over.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -131,7 +131,7 @@ where
     let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
     let linger = Arc::<Linger>::default();
     let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger)));
-    let connection = ConnectionHandle { task, pulse };
+    let connection = ConnectionHandle { task, pulse: Arc::clone(&pulse) };
     let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
     let halves = match judge(&head)? {
@@ -139,7 +139,8 @@ where
         Answer::OverAlready => None,
     };
     let encoded = status::is_encoded(&head.headers);
-    let stream = WireStream::new(halves, Side::Client(linger), encoded, settings.initial_stream_window);
+    let side = Side::Client(linger);
+    let stream = WireStream::new(halves, side, pulse, encoded, settings.initial_stream_window);
     Ok(Connected { stream, metadata: head.headers, connection })
 }
 
@@ -176,7 +177,7 @@ fn judge(head: &http::response::Parts) -> Result<Answer, WireError> {
 
 /// The task of a connection.
 async fn drive<IO>(
-    connection: Connection<Buffered<IO>, OutFrame>,
+    mut connection: Connection<Buffered<IO>, OutFrame>,
     flusher: Flusher<IO>,
     mut pinger: Pinger,
     linger: Arc<Linger>,
@@ -186,16 +187,16 @@ where
 {
     // Behind the connection, whose end they outlive.
     let mut lingering = Vec::new();
-    let mut connection = pin!(connection);
     poll_fn(|cx| {
         lingering.extend(linger.take(cx));
         lingering.retain_mut(|(_send, recv)| poll_to_end(recv, cx).is_pending());
-        if let Poll::Ready(end) = connection.as_mut().poll(cx) {
+        if let Poll::Ready(end) = Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(end.map_err(ConnectionError::from));
         }
         if let Poll::Ready(Dead) = pinger.poll(cx, flusher.bytes_read(), false) {
             return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
         }
+        pinger.fit_window(cx, |window| connection.set_initial_window_size(window));
         match flusher.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
             _ => Poll::Pending,

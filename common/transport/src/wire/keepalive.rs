@@ -1,16 +1,20 @@
-//! Finds dead peers: a PING when nothing was read for a while, and an end when nothing answers.
+//! Finds dead peers: a PING when nothing was read for a while, and an end when nothing answers. Pings tell how long the
+//! way is, too: streams over a long one get a wider window.
 //!
 //! Anything that is read counts as a sign of life, as in grpc-go: a peer that is busy sending is never
 //! pinged. Unread stream data does not delay an answer, since h2 reads on whatever streams do.
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use h2::{Ping, PingPong};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::settings::{STREAM_WINDOW, stream_window};
 
 /// How silent peers are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +35,18 @@ impl Keepalive {
 
 /// The keepalive of one connection as others see it: adjusted and asked at run time.
 #[derive(Debug)]
-pub struct Pulse(Mutex<State>);
+pub struct Pulse {
+    state: Mutex<State>,
+    /// In nanoseconds; zero before the first.
+    round_trip: AtomicU64,
+}
 
 #[derive(Debug)]
 struct State {
     keepalive: Keepalive,
     probe: bool,
+    /// Pings still to be sent for the round trip.
+    samples: u8,
     /// Since when a ping is out and nothing was read.
     silent_since: Option<Instant>,
     driver: Option<Waker>,
@@ -44,26 +54,47 @@ struct State {
 
 impl Pulse {
     pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
-        Arc::new(Pulse(Mutex::new(State { keepalive, probe: false, silent_since: None, driver: None })))
+        let state = State { keepalive, probe: false, samples: 0, silent_since: None, driver: None };
+        Arc::new(Pulse { state: Mutex::new(state), round_trip: AtomicU64::new(0) })
     }
 
     /// Takes effect at once, also for the silence so far.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.keepalive = keepalive;
         Self::wake(&mut state);
     }
 
     /// Sends a ping now, unless one is out.
     pub fn probe(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.probe = true;
         Self::wake(&mut state);
     }
 
+    /// Measures the way to the peer by so many pings, one after the other, from now on.
+    pub fn measure(&self, pings: u8) {
+        let mut state = self.state.lock();
+        state.samples = pings;
+        Self::wake(&mut state);
+    }
+
+    /// The shortest time in which a ping was answered so far.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let nanos = self.round_trip.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// A ping was answered in that time.
+    fn sampled(&self, took: Duration) {
+        let took = took.min(self.round_trip().unwrap_or(Duration::MAX));
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
+        self.round_trip.store(nanos, Ordering::Relaxed);
+    }
+
     /// How long a ping has been out without anything being read; `None` while none is out.
     pub fn unanswered_for(&self) -> Option<Duration> {
-        self.0.lock().silent_since.map(|since| since.elapsed())
+        self.state.lock().silent_since.map(|since| since.elapsed())
     }
 
     fn wake(state: &mut State) {
@@ -83,6 +114,8 @@ pub(super) struct Pinger {
     heard: Instant,
     /// When the ping that is out was sent.
     asked: Option<Instant>,
+    /// The streams' window, once it was fitted to the way.
+    window: Option<u32>,
 }
 
 /// No answer within [`Keepalive::timeout`].
@@ -92,8 +125,8 @@ pub(super) struct Dead;
 impl Pinger {
     pub(super) fn new(pings: Option<PingPong>, pulse: Arc<Pulse>) -> Self {
         let now = Instant::now();
-        let timer = Box::pin(sleep_until(later(now, pulse.0.lock().keepalive.interval)));
-        Pinger { pings, pulse, timer, read: 0, heard: now, asked: None }
+        let timer = Box::pin(sleep_until(later(now, pulse.state.lock().keepalive.interval)));
+        Pinger { pings, pulse, timer, read: 0, heard: now, asked: None, window: None }
     }
 
     /// Once per turn of the driver. `read`: bytes read in the connection's life; `idle`: it has no stream.
@@ -104,7 +137,10 @@ impl Pinger {
             self.read = read;
             self.heard = now;
         }
-        if self.asked.is_some() && pings.poll_pong(cx).is_ready() {
+        if let Some(asked) = self.asked
+            && pings.poll_pong(cx).is_ready()
+        {
+            self.pulse.sampled(now - asked);
             self.asked = None;
         }
         let (keepalive, probe) = self.look(cx);
@@ -112,7 +148,7 @@ impl Pinger {
             self.ask(now, idle && !keepalive.while_idle && !probe);
         }
         let silent_since = self.asked.map(|asked| asked.max(self.heard));
-        self.pulse.0.lock().silent_since = silent_since;
+        self.pulse.state.lock().silent_since = silent_since;
         let due = match silent_since {
             Some(since) => later(since, keepalive.timeout),
             None => later(self.heard, keepalive.interval),
@@ -122,6 +158,16 @@ impl Pinger {
         }
         self.arm(cx, now, due);
         Poll::Pending
+    }
+
+    /// Sets the window of the connection's streams to what the way is known to need, by `set`.
+    pub(super) fn fit_window<E>(&mut self, cx: &mut Context<'_>, set: impl FnOnce(u32) -> Result<(), E>) {
+        let Some(window) = self.pulse.round_trip().map(stream_window) else { return };
+        // Refused while an earlier change is not acknowledged: tried again with the next turn.
+        if self.window.unwrap_or(STREAM_WINDOW) != window && set(window).is_ok() {
+            self.window = Some(window);
+            cx.waker().wake_by_ref();
+        }
     }
 
     fn ask(&mut self, now: Instant, spare: bool) {
@@ -150,12 +196,17 @@ impl Pinger {
     }
 
     fn look(&mut self, cx: &Context<'_>) -> (Keepalive, bool) {
-        let mut state = self.pulse.0.lock();
+        let mut state = self.pulse.state.lock();
         match &mut state.driver {
             Some(driver) => driver.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
-        (state.keepalive, std::mem::take(&mut state.probe))
+        let mut probe = std::mem::take(&mut state.probe);
+        if self.asked.is_none() && state.samples > 0 {
+            state.samples -= 1;
+            probe = true;
+        }
+        (state.keepalive, probe)
     }
 }
 

@@ -21,6 +21,7 @@ mod tail;
 mod tests;
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tunnel::Packet;
@@ -73,6 +74,11 @@ pub trait Wire {
     /// Bytes that have arrived and have not been handed out, or whose window is held back.
     fn held(&mut self) -> usize {
         0
+    }
+
+    /// The shortest round trip to the peer that was measured so far.
+    fn round_trip(&self) -> Option<Duration> {
+        None
     }
 
     /// Ends the stream for the peer's fault, and says which: a server's status. A client's stream is reset.

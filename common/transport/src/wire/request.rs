@@ -60,7 +60,7 @@ impl Request {
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
         let side = Side::Server(self.tails, Queued::default());
-        Ok(WireStream::new(Some((send, self.body)), side, encoded, self.window))
+        Ok(WireStream::new(Some((send, self.body)), side, self.pulse, encoded, self.window))
     }
 
     /// Refuses with a status, in one HEADERS frame.

@@ -203,6 +203,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         if let Poll::Ready(Dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
             return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
         }
+        self.pinger.fit_window(cx, |window| self.connection.set_initial_window_size(window));
         if idle && self.streamless.is_none() {
             self.streamless = self.next_stream.map(|limit| Box::pin(sleep(limit)));
         }

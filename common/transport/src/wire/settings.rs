@@ -4,9 +4,17 @@ use std::time::Duration;
 
 use super::{Buffering, Keepalive};
 
-/// An agent stream's receive window in bytes: what may arrive from a peer before anything was handed out. 1 MiB
-/// keeps a fast link busy at 8 ms of round trip, and is what one stalled stream costs in memory.
+/// An agent stream's receive window in bytes: what may arrive from a peer before anything was handed out, and what one
+/// stalled stream costs in memory. 1 MiB keeps a link of a GiB a second busy at 1 ms of round trip.
 pub(super) const STREAM_WINDOW: u32 = 1 << 20;
+
+/// The same where the way is longer, at most.
+const FAR_STREAM_WINDOW: u32 = 8 << 20;
+
+/// The window of agents' streams over a way of that round trip, in bytes.
+pub(super) fn stream_window(round_trip: Duration) -> u32 {
+    tunnel::in_flight(round_trip, STREAM_WINDOW, FAR_STREAM_WINDOW)
+}
 
 /// The agent hop's connection window in bytes: 64 stalled streams of which an agent has one, at most 8.
 const AGENT_CONNECTION_WINDOW: u32 = 64 << 20;
@@ -38,8 +46,8 @@ pub(super) const SEND_BUFFER: usize = 256 << 10;
 
 /// h2's budget against unread small DATA frames (one of n < 256 bytes costs 256 - n until it is read). grpc-go
 /// sends a one-byte DATA packet as a frame of at least 14 bytes, so a full stream window of them costs
-/// 18 MiB: below that budget a mere pause of reading would end the connection.
-const AGENT_FRAME_BUDGET: usize = 24 << 20;
+/// 18 times its bytes: below that budget a mere pause of reading would end the connection.
+const AGENT_FRAME_BUDGET: usize = 24 * FAR_STREAM_WINDOW as usize;
 
 /// The same for frontends, which may have many such streams on one connection: room for 113 stalled ones. They are
 /// authenticated by certificate or by the socket's mode.

@@ -14,6 +14,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
@@ -22,6 +23,7 @@ use tunnel::Packet;
 use super::client::Linger;
 use super::deframe::{Deframer, Step};
 use super::frame::{OVERHEAD, OutFrame, Queued};
+use super::keepalive::Pulse;
 use super::packet::decode;
 use super::settings::SEND_BUFFER;
 use super::tail::Tails;
@@ -64,6 +66,8 @@ pub struct WireStream {
     halves: Option<Halves>,
     deframer: Deframer,
     side: Side,
+    /// Of the connection below.
+    pulse: Arc<Pulse>,
     /// The window that the peer began with, in bytes.
     window: usize,
     /// Window of what was read, which is to be given back.
@@ -79,13 +83,20 @@ pub struct WireStream {
 impl WireStream {
     /// `encoded`: the peer named a `grpc-encoding`.
     /// `window`: what the peer may send before anything is given back, in bytes.
-    pub(super) fn new(halves: Option<Halves>, side: Side, encoded: bool, window: u32) -> Self {
+    pub(super) fn new(
+        halves: Option<Halves>,
+        side: Side,
+        pulse: Arc<Pulse>,
+        encoded: bool,
+        window: u32,
+    ) -> Self {
         let ended = halves.is_none();
         let deframer = Deframer::new(encoded);
         WireStream {
             halves,
             deframer,
             side,
+            pulse,
             window: window as usize,
             owed: 0,
             held: None,
@@ -259,6 +270,10 @@ impl Wire for WireStream {
     fn held(&mut self) -> usize {
         let Some((_, recv)) = &mut self.halves else { return 0 };
         recv.flow_control().used_capacity().saturating_sub(self.owed) + self.deframer.waiting()
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        self.pulse.round_trip()
     }
 
     fn fail(&mut self, error: &WireError) {

@@ -1,12 +1,15 @@
 //! Dead peers, in paused time.
 
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::io::{AsyncWriteExt, duplex};
+use http::HeaderMap;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{data, failure, packet, pair, pair_with, serve, soon};
+use super::{data, dial, failure, packet, pair, pair_with, serve, soon};
 use crate::raw::hello;
 use crate::wire::{Code, ConnectionError, Keepalive, ServerSettings, Wire};
 
@@ -110,4 +113,54 @@ async fn a_period_of_nothing_does_not_spin() {
     pair.client.connection.set_keepalive(Keepalive { interval: Duration::MAX, ..TEN_AND_FIVE });
     sleep(Duration::from_secs(3600)).await;
     assert!(!pair.served.serving.is_finished());
+}
+
+/// A transport on which everything is under way for so long.
+fn far(delay: Duration) -> (DuplexStream, DuplexStream) {
+    let ((near, a), (b, far)) = (duplex(64 << 20), duplex(64 << 20));
+    let ((mut a_in, mut a_out), (mut b_in, mut b_out)) = (tokio::io::split(a), tokio::io::split(b));
+    tokio::spawn(async move {
+        tokio::join!(late(&mut a_in, &mut b_out, delay), late(&mut b_in, &mut a_out, delay))
+    });
+    (near, far)
+}
+
+async fn late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
+    let mut piece = vec![0; 16 << 20];
+    while let Ok(count @ 1..) = from.read(&mut piece).await {
+        sleep(delay).await;
+        to.write_all(&piece[..count]).await.unwrap();
+    }
+}
+
+/// What the client may send while the server reads nothing, in bytes.
+async fn sent_unread(delay: Duration) -> usize {
+    let (near, far) = far(delay);
+    let mut served = serve(far, settings(Keepalive::DEFAULT));
+    let accept = async {
+        let request = served.requests.recv().await.unwrap();
+        request.pulse.measure(4);
+        (Arc::clone(&request.pulse), request.accept(HeaderMap::new()).unwrap())
+    };
+    let (client, (pulse, _server)) = tokio::join!(dial(near, HeaderMap::new()), accept);
+    let mut client = client.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(pulse.round_trip().map(|way| way.as_millis()), Some(2 * delay.as_millis()));
+    let mut sent = 0;
+    // The last piece waits in part: no more than HTTP/2 holds for a stream.
+    while let Ok(Ok(room)) =
+        timeout(Duration::from_secs(10), poll_fn(|cx| client.stream.poll_ready(cx))).await
+    {
+        client.stream.send(data(vec![1; room.min(60_000)])).unwrap();
+        sent += room.min(60_000);
+    }
+    sent
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_way_gets_a_wide_window_and_a_short_one_does_not() {
+    const MIB: usize = 1 << 20;
+    assert!((MIB..2 * MIB).contains(&sent_unread(Duration::ZERO).await));
+    assert!((4 * MIB..5 * MIB).contains(&sent_unread(Duration::from_millis(2)).await));
+    assert!((8 * MIB..9 * MIB).contains(&sent_unread(Duration::from_millis(25)).await));
 }
