@@ -8,8 +8,8 @@ use super::{Buffering, Keepalive};
 /// stalled stream costs in memory. 1 MiB keeps a link of a GiB a second busy at 1 ms of round trip.
 pub(super) const STREAM_WINDOW: u32 = 1 << 20;
 
-/// The same where the way is longer, at most.
-const FAR_STREAM_WINDOW: u32 = 8 << 20;
+/// The same where the way is longer, at most: as wide as grpc-go's grows.
+const FAR_STREAM_WINDOW: u32 = 16 << 20;
 
 /// The window of agents' streams over a way of that round trip, in bytes.
 pub(super) fn stream_window(round_trip: Duration) -> u32 {
