@@ -62,14 +62,14 @@ fn worlds() -> impl Strategy<Value = Scenario> {
         prop::collection::vec(plans(), 1..12),
         (1usize..6, 1usize..8, 0u8..6),
         (prop::bool::weighted(0.2), any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2)),
-        (limits, terms()),
+        (limits, terms(), any::<bool>()),
     )
         .prop_map(
             |(
                 plans,
                 (lane, chunk, hurried_ticks),
                 (loss, drain, deaf_to_dial_cls, closes_twice),
-                (limits, terms),
+                (limits, terms, far),
             )| {
                 // Flow control lets who takes nothing wait for ever, unless somebody loses interest.
                 let patient = terms != Terms::default();
@@ -89,6 +89,7 @@ fn worlds() -> impl Strategy<Value = Scenario> {
                     deaf_to_dial_cls,
                     closes_twice,
                     calm: false,
+                    far,
                     terms,
                     limits,
                 }
@@ -139,7 +140,7 @@ proptest! {
         lane in 1usize..4,
         chunk in 1usize..8,
         limits in prop_oneof![Just(Limits::default()), Just(tight())],
-        terms in terms(),
+        (terms, far) in (terms(), any::<bool>()),
         choices in prop::collection::vec(any::<u16>(), 0..400),
     ) {
         let send = |bytes: u8| if bytes == 0 { Vec::new() } else { vec![Step::Send(bytes)] };
@@ -147,7 +148,7 @@ proptest! {
             .iter()
             .map(|(down, up)| Plan { frontend: send(*down), endpoint: send(*up), ..Plan::default() })
             .collect();
-        let scenario = Scenario { plans, lane, chunk, terms, limits, ..Scenario::default() };
+        let scenario = Scenario { plans, lane, chunk, terms, far, limits, ..Scenario::default() };
         let mut world = World::new(&scenario);
         let mut choices = choices.into_iter();
         for step in 0.. {

@@ -97,7 +97,9 @@ impl Around {
         for end in open() {
             ensure!(!end.closed_itself || end.queue.is_empty(), "bytes are kept for one who left");
             if let Some(windows) = scenario.terms.credits {
-                let widest = windows.ours.max(windows.theirs).max(scenario.limits.window_max) as usize;
+                let limits = &scenario.limits;
+                let grown = if scenario.far { limits.window_far } else { limits.window_max };
+                let widest = windows.ours.max(windows.theirs).max(grown) as usize;
                 ensure!(end.queued() <= widest, "{half:?} keeps {} bytes for one connection", end.queued());
             }
         }

@@ -66,6 +66,8 @@ pub(crate) struct Scenario {
     pub(crate) closes_twice: bool,
     /// Every connection must end in order.
     pub(crate) calm: bool,
+    /// The way is long, and both ends know it.
+    pub(crate) far: bool,
     /// What the server agreed on with the agent.
     pub(crate) terms: Terms,
     /// The bounds of both links.
@@ -86,6 +88,7 @@ impl Default for Scenario {
             deaf_to_dial_cls: false,
             closes_twice: false,
             calm: false,
+            far: false,
             terms: Terms::default(),
             limits: Limits::default(),
         }
@@ -94,7 +97,16 @@ impl Default for Scenario {
 
 /// Bounds so tight that a byte or two reach them.
 pub(crate) fn tight() -> Limits {
-    Limits { soft_cap: 1, hard_cap: 2, link_budget: 3, min_drain: 2, window_max: 4, ..Limits::default() }
+    Limits {
+        soft_cap: 1,
+        hard_cap: 2,
+        link_budget: 3,
+        min_drain: 2,
+        window_max: 4,
+        window_far: 12,
+        far_budget: 10,
+        ..Limits::default()
+    }
 }
 
 /// Own peers, with windows of a byte or two.

@@ -1,6 +1,7 @@
 //! Both links, the stream between them, the local ends and the clock; and what can happen to them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tunnel::{Agent, ConnectId, Link, Packet, Server, Time};
 
@@ -84,9 +85,15 @@ impl World {
             pair.ends[0].allowed = windows.theirs.into();
             pair.ends[1].allowed = windows.ours.into();
         }
+        let mut server = Link::with_terms(scenario.limits.clone(), scenario.terms);
+        let mut agent = Link::with_terms(scenario.limits.clone(), mirrored(scenario.terms));
+        if scenario.far {
+            server.set_round_trip(Duration::from_secs(1));
+            agent.set_round_trip(Duration::from_secs(1));
+        }
         let mut world = World {
-            server: Link::with_terms(scenario.limits.clone(), scenario.terms),
-            agent: Link::with_terms(scenario.limits.clone(), mirrored(scenario.terms)),
+            server,
+            agent,
             around: Around {
                 now: Time::START,
                 lanes: [VecDeque::new(), VecDeque::new()],
