@@ -76,11 +76,12 @@ impl Default for Limits {
 }
 
 /// What a way of that round trip holds at a GiB a second, in bytes, between `near` and `far`: a window below it is what
-/// bounds the speed. (A MiB for each millisecond; TCP's own windows end at 4 to 6 MiB on most machines.)
+/// bounds the speed. (A MiB for each millisecond, to the next power of two, so that samples that differ by little change nothing;
+/// TCP's own windows end at 4 to 6 MiB on most machines.)
 pub fn in_flight(round_trip: Duration, near: u32, far: u32) -> u32 {
     const PER_MICROSECOND: u128 = 1_074;
     let bytes = round_trip.as_micros().saturating_mul(PER_MICROSECOND);
-    u32::try_from(bytes).unwrap_or(u32::MAX).clamp(near.min(far), far)
+    u32::try_from(bytes).unwrap_or(far).min(far).next_power_of_two().clamp(near.min(far), far)
 }
 
 /// What a queued slice of `len` bytes is charged: small slices pin much larger receive buffers, and each costs

@@ -402,7 +402,7 @@ fn windows_grow_wider_and_sooner_over_a_long_way() {
     let mut quick = Quick::all(&keys);
     assert_eq!(quick[0].take(&mut link, 200), 4_000);
     link.set_round_trip(FAR);
-    assert_eq!(quick[1].take(&mut link, 20), 32_000, "four halves for each of five times");
+    assert_eq!(quick[1].take(&mut link, 10), 32_000, "two halves for each of five times");
     link.set_round_trip(Duration::ZERO);
     assert_eq!(quick[0].take(&mut link, 200), 4_000, "it is not so long");
 }
@@ -413,8 +413,11 @@ fn what_windows_are_wider_over_a_long_way_has_a_bound_for_all_together() {
     link.set_round_trip(FAR);
     let mut quick = Quick::all(&keys);
     assert_eq!(quick[0].take(&mut link, 100), 32_000);
-    assert_eq!(quick[1].take(&mut link, 100), 4_000 + 12_000);
-    assert_eq!(quick[2].take(&mut link, 100), 4_000);
+    let (second, third) = (quick[1].take(&mut link, 2), quick[2].take(&mut link, 2));
+    assert!(second > 1_000 && third > 1_000, "{second} {third}");
+    let (second, third) = (quick[1].take(&mut link, 100), quick[2].take(&mut link, 100));
+    assert!((14_000..=16_000).contains(&second) && (4_000..=6_000).contains(&third), "{second} {third}");
     link.handle_packet(T0, Packet::CloseRsp { id: ONE, error: String::new() });
-    assert_eq!(quick[2].take(&mut link, 100), 4_000 + 28_000, "the first has gone");
+    let third = quick[2].take(&mut link, 100);
+    assert!((28_000..=32_000).contains(&third), "{third}: the first has gone");
 }

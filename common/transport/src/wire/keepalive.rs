@@ -45,7 +45,8 @@ pub struct Pulse {
 struct State {
     keepalive: Keepalive,
     probe: bool,
-    /// Pings still to be sent for the round trip.
+    /// The round trip is wanted, and so many pings are still to be sent for it.
+    measured: bool,
     samples: u8,
     /// Since when a ping is out and nothing was read.
     silent_since: Option<Instant>,
@@ -54,7 +55,8 @@ struct State {
 
 impl Pulse {
     pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
-        let state = State { keepalive, probe: false, samples: 0, silent_since: None, driver: None };
+        let state =
+            State { keepalive, probe: false, measured: false, samples: 0, silent_since: None, driver: None };
         Arc::new(Pulse { state: Mutex::new(state), round_trip: AtomicU64::new(0) })
     }
 
@@ -75,7 +77,7 @@ impl Pulse {
     /// Measures the way to the peer by so many pings, one after the other, from now on.
     pub fn measure(&self, pings: u8) {
         let mut state = self.state.lock();
-        state.samples = pings;
+        (state.measured, state.samples) = (true, pings);
         Self::wake(&mut state);
     }
 
@@ -85,8 +87,11 @@ impl Pulse {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// A ping was answered in that time.
+    /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown.
     fn sampled(&self, took: Duration) {
+        if !self.state.lock().measured {
+            return;
+        }
         let took = took.min(self.round_trip().unwrap_or(Duration::MAX));
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         self.round_trip.store(nanos, Ordering::Relaxed);
@@ -138,10 +143,12 @@ impl Pinger {
             self.heard = now;
         }
         if let Some(asked) = self.asked
-            && pings.poll_pong(cx).is_ready()
+            && let Poll::Ready(pong) = pings.poll_pong(cx)
         {
-            self.pulse.sampled(now - asked);
             self.asked = None;
+            if pong.is_ok() {
+                self.pulse.sampled(now - asked);
+            }
         }
         let (keepalive, probe) = self.look(cx);
         if self.asked.is_none() && (probe || now >= later(self.heard, keepalive.interval)) {

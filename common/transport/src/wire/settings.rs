@@ -8,15 +8,15 @@ use super::{Buffering, Keepalive};
 /// stalled stream costs in memory. 1 MiB keeps a link of a GiB a second busy at 1 ms of round trip.
 pub(super) const STREAM_WINDOW: u32 = 1 << 20;
 
-/// The same where the way is longer, at most: as wide as grpc-go's grows.
-const FAR_STREAM_WINDOW: u32 = 16 << 20;
+/// The same where the way is longer, at most.
+const FAR_STREAM_WINDOW: u32 = 8 << 20;
 
 /// The window of agents' streams over a way of that round trip, in bytes.
 pub(super) fn stream_window(round_trip: Duration) -> u32 {
     tunnel::in_flight(round_trip, STREAM_WINDOW, FAR_STREAM_WINDOW)
 }
 
-/// The agent hop's connection window in bytes: 64 stalled streams of which an agent has one, at most 8.
+/// The agent hop's connection window in bytes: 64 stalled streams, 8 over a long way. An agent has one, at most 8.
 const AGENT_CONNECTION_WINDOW: u32 = 64 << 20;
 
 /// The receive window of a frontend's stream in bytes, which is what one that nobody drains costs in memory; there may be

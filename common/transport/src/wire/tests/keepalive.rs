@@ -135,19 +135,21 @@ async fn late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + U
     }
 }
 
-/// What the client may send while the server reads nothing, in bytes.
-async fn sent_unread(delay: Duration) -> usize {
+/// What the client may send while the server reads nothing, in bytes, and what the server knows of the way, which it has
+/// measured if it was `asked` to, and pings in any case.
+async fn sent_unread(delay: Duration, asked: bool) -> (usize, Option<Duration>) {
     let (near, far) = far(delay);
-    let mut served = serve(far, settings(Keepalive::DEFAULT));
+    let mut served = serve(far, settings(TEN_AND_FIVE));
     let accept = async {
         let request = served.requests.recv().await.unwrap();
-        request.pulse.measure(4);
+        if asked {
+            request.pulse.measure(4);
+        }
         (Arc::clone(&request.pulse), request.accept(HeaderMap::new()).unwrap())
     };
     let (client, (pulse, _server)) = tokio::join!(dial(near, HeaderMap::new()), accept);
     let mut client = client.unwrap();
-    sleep(Duration::from_secs(10)).await;
-    assert_eq!(pulse.round_trip().map(|way| way.as_millis()), Some(2 * delay.as_millis()));
+    sleep(Duration::from_secs(30)).await;
     let mut sent = 0;
     // The last piece waits in part: no more than HTTP/2 holds for a stream.
     while let Ok(Ok(room)) =
@@ -156,15 +158,23 @@ async fn sent_unread(delay: Duration) -> usize {
         client.stream.send(data(vec![1; room.min(60_000)])).unwrap();
         sent += room.min(60_000);
     }
-    sent
+    (sent, pulse.round_trip())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_long_way_gets_a_wide_window_and_a_short_one_does_not() {
     const MIB: usize = 1 << 20;
-    for (delay, window) in [(0, 1), (2, 4), (25, 16)] {
-        let sent = sent_unread(Duration::from_millis(delay)).await;
+    for (delay, window) in [(0, 1), (1, 4), (25, 8)] {
+        let (sent, way) = sent_unread(Duration::from_millis(delay), true).await;
+        assert_eq!(way.map(|way| way.as_millis()), Some(2 * u128::from(delay)));
         // Heads take their part of it.
         assert!((window * MIB - MIB / 16..(window + 1) * MIB).contains(&sent), "{delay} ms: {sent}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_nobody_asked_to_fit_stays() {
+    let (sent, way) = sent_unread(Duration::from_millis(25), false).await;
+    assert_eq!(way, None, "pings of the keepalive say nothing");
+    assert!(sent < 2 << 20, "{sent}");
 }
