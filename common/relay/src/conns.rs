@@ -7,6 +7,7 @@ use bytes::Bytes;
 use slab::Slab;
 use tunnel::{ConnKey, End, Link, Side, Time};
 
+use crate::linger;
 use crate::local::{Ending, Local, Read};
 use crate::queue::Queue;
 use crate::ready::{Mark, ReadyList};
@@ -141,7 +142,7 @@ impl<S: Side> Conns<S> {
         self.dirty = dirty;
     }
 
-    /// Serves a connection whose sockets woke it. Yields how many bytes its local end took.
+    /// Serves a connection whose sockets woke it. Yields how many bytes were moved for it.
     pub(crate) fn serve(&mut self, mark: &Arc<Mark>, now: Time) -> usize {
         mark.take_off();
         let slot = mark.slot();
@@ -151,7 +152,8 @@ impl<S: Side> Conns<S> {
         }
         if entry.ending.is_some() {
             self.end(slot);
-            return 0;
+            // As much as it may have read and thrown away.
+            return linger::PIECE;
         }
         let key = entry.key;
         let taken = self.write(slot, now);

@@ -7,6 +7,7 @@
 //! one of them.
 
 mod conns;
+mod linger;
 mod local;
 mod memory;
 mod owner;
@@ -18,9 +19,10 @@ mod runtime;
 mod transmit;
 
 pub use conns::Conns;
+pub use linger::Linger;
 pub use local::{Ending, Local, Read};
 pub use memory::{Bounds, Ceiling};
 pub use owner::{Meter, Owner};
 pub use queue::Queue;
 pub use relay::{LinkEnd, Relay};
-pub use runtime::data_runtime;
+pub use runtime::{Look, data_runtime};

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Ending, Local, Queue, Read};
+use relay::{Ending, Linger, Local, Queue, Read};
 use serve::logs::Peer;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
@@ -29,17 +29,13 @@ const USUAL_READ: usize = 64 * 1024;
 /// The largest read, in bytes, however much is asked for.
 const LARGEST_READ: usize = 128 * 1024;
 
-/// How long an orderly end waits for the endpoint's own end of file. A socket closed while the endpoint still
-/// sends answers with a reset, which destroys what the endpoint has not read yet.
+/// How long an orderly end waits for the endpoint's own end of file.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long what an endpoint says first waits at the agent where the server does not hold it back itself. A Go server
 /// passes it to a client that has not registered its connection yet, which loses it, or writes it before or
 /// together with the head of its answer to CONNECT, on which kube-apiserver fails.
 pub const FIRST_WORD: Duration = Duration::from_millis(250);
-
-/// Reads of one turn of lingering, so that an endpoint that sends without end does not hold the task.
-const LINGER_READS: usize = 16;
 
 /// Which connection it is, for the log.
 #[derive(Debug, Clone)]
@@ -67,7 +63,7 @@ pub struct ConnContext<G> {
     hold: Option<Pin<Box<Sleep>>>,
     /// The endpoint sends no more: seen by `poll_read` or while lingering.
     eof: bool,
-    lingering: Option<Pin<Box<Sleep>>>,
+    lingering: Option<Linger>,
     /// How it ended, once that is known; written to the log when dropped.
     reason: Option<String>,
     _open: G,
@@ -115,29 +111,13 @@ impl<G> ConnContext<G> {
     pub fn sent(&self) -> u64 {
         self.sent
     }
+}
 
-    /// Empty at end of file.
-    fn poll_socket(&mut self, cx: &mut Context<'_>, want: usize) -> Poll<io::Result<Bytes>> {
-        // Before there is something to read, no buffer is needed.
-        ready!(self.stream.poll_read_ready(cx))?;
-        poll_read_once(&mut self.stream, cx, want)
-    }
-
-    /// Discards what the endpoint still sends until its end of file, an error, or the time is up.
-    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let deadline = self.lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
-        if deadline.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        for _ in 0..LINGER_READS {
-            match ready!(self.poll_socket(cx, LEAST_READ)) {
-                Ok(waste) if !waste.is_empty() => {}
-                _ => return Poll::Ready(()),
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
+/// Empty at end of file.
+fn poll_socket(stream: &mut TcpStream, cx: &mut Context<'_>, want: usize) -> Poll<io::Result<Bytes>> {
+    // Before there is something to read, no buffer is needed.
+    ready!(stream.poll_read_ready(cx))?;
+    poll_read_once(stream, cx, want)
 }
 
 impl<G: Send + Unpin> Local for ConnContext<G> {
@@ -150,7 +130,7 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
             self.hold = None;
         }
         let want = self.chunk.next(max);
-        let data = ready!(self.poll_socket(cx, want))?;
+        let data = ready!(poll_socket(&mut self.stream, cx, want))?;
         if data.is_empty() {
             self.eof = true;
             return Poll::Ready(Ok(Read::Eof));
@@ -196,7 +176,11 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
                     // An error means that there is no connection left to shut down.
                     let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
                 }
-                if self.eof { Poll::Ready(()) } else { self.poll_linger(cx) }
+                if self.eof {
+                    return Poll::Ready(());
+                }
+                let lingering = self.lingering.get_or_insert_with(|| Linger::new(LINGER));
+                lingering.poll(cx, |cx, max| poll_socket(&mut self.stream, cx, max))
             }
         }
     }

@@ -1,6 +1,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -161,6 +162,31 @@ async fn an_orderly_end_does_not_wait_for_ever() {
     let began = Instant::now();
     end(&mut local, Ending::Flushed).await;
     assert!(began.elapsed() >= LINGER && began.elapsed() < LINGER * 2);
+}
+
+/// It has its time to read what was sent to it, and then a reset; what it sends meanwhile is not read for ever.
+#[tokio::test]
+async fn an_endpoint_that_sends_without_end_is_left_waiting() {
+    let (mut local, endpoint, _gauge) = pair().await;
+    SockRef::from(&local.stream).set_recv_buffer_size(256 << 10).unwrap();
+    SockRef::from(&endpoint).set_send_buffer_size(256 << 10).unwrap();
+    let (mut from, mut to) = endpoint.into_split();
+    let pouring = tokio::spawn(async move {
+        let mut poured = 0;
+        while let Ok(count) = to.write(&[7; 64 << 10]).await {
+            poured += count;
+        }
+        poured
+    });
+    write_all(&mut local, Bytes::from_static(b"last")).await;
+    let ending = tokio::spawn(async move { end(&mut local, Ending::Flushed).await });
+    let mut last = [0; 4];
+    from.read_exact(&mut last).await.unwrap();
+    assert_eq!(&last, b"last");
+    ending.await.unwrap();
+    // Beside what is read, what both sockets hold: twice what was asked for.
+    let poured = pouring.await.unwrap();
+    assert!(poured < 3 << 20, "{poured} bytes were read");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Ending, Local, Queue, Read};
+use relay::{Ending, Linger, Local, Queue, Read};
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_full;
 
@@ -51,7 +51,7 @@ enum State {
     /// Pushing the last bytes out, until the deadline; lingering comes next if the client's end was not seen.
     Closing { deadline: Pin<Box<Sleep>>, linger: bool },
     /// All is sent; waiting for the client's end of file.
-    Lingering(Pin<Box<Sleep>>),
+    Lingering(Linger),
 }
 
 impl<S: Socket> SocketLocal<S> {
@@ -98,26 +98,12 @@ impl<S: Socket> SocketLocal<S> {
             if !*linger {
                 return Poll::Ready(());
             }
-            self.state = State::Lingering(Box::pin(sleep(S::LINGER)));
+            self.state = State::Lingering(Linger::new(S::LINGER));
         }
-        self.poll_linger(cx)
-    }
-
-    /// Discards what the client still sends until its end of file, an error, or the time is up.
-    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let State::Lingering(deadline) = &mut self.state
-            && deadline.as_mut().poll(cx).is_ready()
-        {
+        let Self { state: State::Lingering(linger), socket, failed, .. } = self else {
             return Poll::Ready(());
-        }
-        match ready!(self.poll_socket(cx, LARGEST_READ)) {
-            Ok(waste) if !waste.is_empty() => {
-                // One read a turn: a client that sends without end does not hold the link's task.
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            _ => Poll::Ready(()),
-        }
+        };
+        linger.poll(cx, |cx, max| poll_read_full(socket, cx, max, failed))
     }
 }
 
