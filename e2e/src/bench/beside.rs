@@ -5,13 +5,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::cases::cpu;
-use super::endpoint::{Command, CommandEndpoint, skip};
+use super::cases::{cpu, served};
+use super::endpoint::{Command, CommandEndpoint, send_zeros, skip};
 use super::report::{Report, Unit};
 use super::rig::{Dialler, Rig};
 use super::small::{echo_conn, round_trip};
@@ -28,13 +27,15 @@ const PINGS: usize = 500;
 enum Beside {
     Nothing,
     Downloads(usize),
+    Uploads(usize),
     StalledReaders(usize),
     StalledEndpoints(usize),
 }
 
-const CASES: [(Beside, &str); 6] = [
+const CASES: [(Beside, &str); 7] = [
     (Beside::Nothing, "p99 of a ping, alone"),
     (Beside::Downloads(16), "p99 of a ping beside 16 bulk downloads"),
+    (Beside::Uploads(16), "p99 of a ping beside 16 bulk uploads"),
     (Beside::StalledReaders(1), "p99 of a ping beside a stalled reader"),
     (Beside::StalledReaders(1_000), "p99 of a ping beside 1,000 stalled readers"),
     (Beside::StalledEndpoints(1), "p99 of a ping beside a stalled endpoint"),
@@ -45,16 +46,8 @@ const CASES: [(Beside, &str); 6] = [
 pub(super) async fn measure(rig: &Rig, endpoint: &CommandEndpoint, report: &mut Report) {
     for (beside, name) in CASES {
         // Who is given no connection beside earlier stalls is not served either.
-        let served = timeout(PATIENCE * 8, p99_beside(rig, endpoint, beside)).await;
-        let p99 = match served {
-            Ok(Ok(p99)) => p99,
-            Ok(Err(error)) => {
-                eprintln!("{name}: {error:#}");
-                f64::INFINITY
-            }
-            Err(_) => f64::INFINITY,
-        };
-        report.add(name, Unit::Microseconds, p99);
+        let p99 = served(name, PATIENCE * 8, p99_beside(rig, endpoint, beside)).await;
+        report.add(name, Unit::Microseconds, p99.unwrap_or(f64::INFINITY));
     }
 }
 
@@ -64,7 +57,8 @@ async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside) -> Re
     let (start, measured) = dial_apart(rig.dialler(), echo.target()).await?;
     let count = match beside {
         Beside::Nothing => 0,
-        Beside::Downloads(count) | Beside::StalledReaders(count) | Beside::StalledEndpoints(count) => count,
+        Beside::Downloads(count) | Beside::Uploads(count) => count,
+        Beside::StalledReaders(count) | Beside::StalledEndpoints(count) => count,
     };
     let mut conns = Vec::with_capacity(count);
     for _ in 0..count {
@@ -132,16 +126,17 @@ async fn disturb(mut conn: Conn, beside: Beside) -> Result<()> {
             Command::Download(MUCH).send(&mut conn).await?;
             skip(&mut conn, MUCH).await
         }
+        Beside::Uploads(_) => {
+            Command::Upload(MUCH).send(&mut conn).await?;
+            send_zeros(&mut conn, MUCH).await
+        }
         Beside::StalledReaders(_) => {
             Command::Pour.send(&mut conn).await?;
             std::future::pending().await
         }
         Beside::StalledEndpoints(_) => {
             Command::Hold.send(&mut conn).await?;
-            let block = vec![0; 64 << 10];
-            loop {
-                conn.write_all(&block).await?;
-            }
+            send_zeros(&mut conn, MUCH).await
         }
     }
 }

@@ -131,3 +131,22 @@ pub(super) fn cpu(rig: &Rig) -> Result<Duration> {
     let (server, agent) = usage(rig)?;
     Ok(server.cpu + agent.cpu)
 }
+
+/// What a case yields in time; what is not served has no figure, and why is said.
+pub(super) async fn served<T>(
+    name: &str,
+    limit: Duration,
+    case: impl Future<Output = Result<T>>,
+) -> Option<T> {
+    match tokio::time::timeout(limit, case).await {
+        Ok(Ok(figures)) => Some(figures),
+        Ok(Err(error)) => {
+            eprintln!("{name}: {error:#}");
+            None
+        }
+        Err(_) => {
+            eprintln!("{name}: not through after {limit:?}");
+            None
+        }
+    }
+}

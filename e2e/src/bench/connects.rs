@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::cases::{LIMIT, Load, cpu, usage};
+use super::cases::{LIMIT, Load, cpu, served, usage};
 use super::endpoint::{Command, CommandEndpoint};
 use super::report::{Report, Unit};
 use super::rig::Rig;
@@ -75,15 +75,8 @@ pub(super) async fn idle(
 pub(super) async fn many(rig: &Rig, endpoint: &CommandEndpoint, load: Load, report: &mut Report) {
     let busy = format!("{} busy beside {} idle", load.busy, load.many);
     // Who does not get that many connections in this time is not served.
-    let measured = match timeout(LIMIT, busy_beside_idle(rig, endpoint, load)).await {
-        Ok(Ok(figures)) => figures,
-        Ok(Err(error)) => {
-            eprintln!("{busy}: {error:#}");
-            [f64::INFINITY; 4]
-        }
-        Err(_) => [f64::INFINITY; 4],
-    };
-    let [rate, p99, server, agent] = measured;
+    let measured = served(&busy, LIMIT, busy_beside_idle(rig, endpoint, load)).await;
+    let [rate, p99, server, agent] = measured.unwrap_or([f64::INFINITY; 4]);
     report.add(&format!("{busy}: echoes of 64 bytes"), Unit::PerSecond, rate);
     report.add(&format!("{busy}: p99"), Unit::Milliseconds, p99);
     report.add(&format!("{busy}: RSS, server"), Unit::Mib, server);
