@@ -116,19 +116,29 @@ func runClientCloses(ctx context.Context, b *bench) (string, error) {
 	return fmt.Sprintf("%d ms", time.Since(began).Milliseconds()), nil
 }
 
+// openSource dials the source, which then sends that many bytes of the pattern.
+func openSource(ctx context.Context, b *bench, length, seed uint64) (net.Conn, error) {
+	conn, err := dialWithin(ctx, dialLimit, b.dial, b.ends.source)
+	if err != nil {
+		return nil, err
+	}
+	head := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, length), seed)
+	if _, err := conn.Write(head); err != nil {
+		go conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
 func runEndpointCloses(ctx context.Context, b *bench) (string, error) {
 	return "", inParallel(20, 5, func(int) error {
 		const length = 1<<20 + 1
-		conn, err := dialWithin(ctx, dialLimit, b.dial, b.ends.source)
+		seed := rand.Uint64()
+		conn, err := openSource(ctx, b, length, seed)
 		if err != nil {
 			return err
 		}
 		defer func() { go conn.Close() }()
-		seed := rand.Uint64()
-		head := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, length), seed)
-		if _, err := conn.Write(head); err != nil {
-			return err
-		}
 		sum := sha256.New()
 		var received int64
 		err = within(20*time.Second, "an end after all bytes", func() (err error) {

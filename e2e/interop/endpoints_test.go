@@ -25,8 +25,6 @@ type endpoints struct {
 	source string
 	// sink reads a name (8 bytes), answers with one byte, counts and sums up to the end, and reports.
 	sink string
-	// flood reads one byte, and then sends without end.
-	flood string
 	// mute never reads and never speaks.
 	mute string
 
@@ -54,17 +52,6 @@ func startEndpoints() (*endpoints, error) {
 		}},
 		{&e.source, serveSource},
 		{&e.sink, e.serveSink},
-		{&e.flood, func(c net.Conn) {
-			block := make([]byte, 64<<10)
-			if _, err := io.ReadFull(c, block[:1]); err != nil {
-				return
-			}
-			for {
-				if _, err := c.Write(block); err != nil {
-					return
-				}
-			}
-		}},
 		{&e.mute, func(net.Conn) { time.Sleep(time.Hour) }},
 	} {
 		listener, err := net.Listen("tcp4", "127.0.0.1:0")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"sync/atomic"
 	"time"
@@ -31,28 +32,22 @@ func (b *bench) memoryLimit() int64 {
 
 func runStalledClient(ctx context.Context, b *bench) (string, error) {
 	return b.underStall(ctx, func(stalled context.Context) (net.Conn, error) {
-		// The endpoint sends for ever, and nobody reads. It begins when it is asked: what it sent at once, a Go server now
-		// and then writes behind the head of its answer, which kube-apiserver refuses before anything stalls.
-		conn, err := dialWithin(stalled, dialLimit, b.dial, b.ends.flood)
+		// The endpoint sends for ever, and after one byte nobody reads. It begins when it is asked: what it sent at once, a
+		// Go server now and then writes behind the head of its answer, which kube-apiserver refuses before anything stalls.
+		conn, err := openSource(stalled, b, math.MaxInt64, 0)
 		if err != nil {
 			return nil, err
 		}
-		if err := within(dialLimit, "the first byte of a flood", func() error { return ask(conn) }); err != nil {
+		err = within(dialLimit, "the first byte of a flood", func() error {
+			_, err := io.ReadFull(conn, make([]byte, 1))
+			return err
+		})
+		if err != nil {
 			go conn.Close()
 			return nil, err
 		}
 		return conn, nil
 	})
-}
-
-// ask sends a byte and reads one.
-func ask(conn net.Conn) error {
-	one := []byte{1}
-	if _, err := conn.Write(one); err != nil {
-		return err
-	}
-	_, err := io.ReadFull(conn, one)
-	return err
 }
 
 func runStalledEndpoint(ctx context.Context, b *bench) (string, error) {

@@ -52,9 +52,7 @@ struct Shared {
 impl Balancer {
     /// Listens on a free port of the loopback interface.
     pub async fn start(backends: Vec<SocketAddr>) -> Result<Self> {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot bind the balancer")?;
-        Self::start_on(listener, backends)
+        Self::far(backends, Duration::ZERO).await
     }
 
     /// Everything is under way for so long, in each direction.
@@ -147,14 +145,19 @@ async fn carry(agent: TcpStream, backend: SocketAddr, delay: Duration, paused: w
         let down = pass(&mut server_in, &mut agent_out, paused);
         tokio::join!(up, down);
     } else {
-        let up = pass_late(&mut agent_in, &mut server_out, delay);
-        let down = pass_late(&mut server_in, &mut agent_out, delay);
+        let up = pass_late(&mut agent_in, &mut server_out, delay, paused.clone());
+        let down = pass_late(&mut server_in, &mut agent_out, delay, paused);
         tokio::join!(up, down);
     }
 }
 
 /// Whatever comes is under way for so long; as much is as comes.
-async fn pass_late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
+async fn pass_late(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    delay: Duration,
+    mut paused: watch::Receiver<bool>,
+) {
     let (sender, mut under_way) = mpsc::unbounded_channel();
     let leave = async move {
         let mut piece = vec![0; PIECE * 4];
@@ -169,6 +172,9 @@ async fn pass_late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrit
     let arrive = async {
         while let Some((due, bytes)) = under_way.recv().await {
             sleep_until(due).await;
+            if paused.wait_for(|paused| !paused).await.is_err() {
+                return;
+            }
             if bytes.is_empty() || to.write_all(&bytes).await.is_err() {
                 break;
             }

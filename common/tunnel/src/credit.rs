@@ -135,7 +135,7 @@ impl Inflow {
     }
 
     /// By how much what the peer was granted, or will be, is wider than that, and than the window was at first.
-    fn beyond(&self, near: u32) -> usize {
+    pub(crate) fn beyond(&self, near: u32) -> usize {
         let reach = u64::from(self.window).max(self.granted.saturating_sub(self.taken));
         usize::try_from(reach.saturating_sub(near.max(self.first).into())).unwrap_or(usize::MAX)
     }
@@ -153,13 +153,6 @@ impl Inflow {
     fn grant(&mut self) -> u64 {
         self.granted = self.granted.max(self.goal());
         self.granted
-    }
-}
-
-impl Credit {
-    /// By how much what the peer may send is wider than `near`, in bytes.
-    pub(crate) fn beyond(&self, near: u32) -> usize {
-        self.inflow.beyond(near)
     }
 }
 

@@ -226,7 +226,7 @@ impl<S: Side> Link<S> {
         self.arm(key, None);
         self.unregister(key);
         if let Some(conn) = self.table.remove(key) {
-            self.far_windows -= conn.credit.map_or(0, |credit| credit.beyond(self.limits.window_max));
+            self.far_windows -= conn.credit.map_or(0, |credit| credit.inflow.beyond(self.limits.window_max));
             if self.dials.get(&conn.random) == Some(&key) {
                 self.dials.remove(&conn.random);
             }

@@ -46,7 +46,7 @@ pub struct Setup {
     agents: usize,
     balanced: bool,
     /// From an agent to a server, where they are apart.
-    distance: Option<Duration>,
+    distance: Duration,
     server_args: Vec<String>,
     agent_args: Vec<String>,
     agent_ids: Vec<(String, String)>,
@@ -64,7 +64,7 @@ impl Setup {
             servers: 1,
             agents: 1,
             balanced: false,
-            distance: None,
+            distance: Duration::ZERO,
             server_args: Vec::new(),
             agent_args: Vec::new(),
             agent_ids: Vec::new(),
@@ -115,8 +115,8 @@ impl Setup {
 
     /// Puts the agents so far away from the servers, in each direction, behind a balancer.
     pub fn far(mut self, delay: Duration) -> Self {
-        self.distance = Some(delay);
-        self
+        self.distance = delay;
+        self.balanced()
     }
 
     /// A further flag of every server.
@@ -170,10 +170,9 @@ impl Setup {
             server.wait_healthy().await?;
         }
         let ports: Vec<SocketAddr> = servers.iter().map(Server::agent_address).collect();
-        let balancer = match self.distance {
-            Some(delay) => Some(Balancer::far(ports.clone(), delay).await?),
-            None if self.balanced => Some(Balancer::start(ports.clone()).await?),
-            None => None,
+        let balancer = match self.balanced {
+            true => Some(Balancer::far(ports, self.distance).await?),
+            false => None,
         };
         let mut pair = Pair { servers, agents: Vec::new(), balancer, pki, setup: self, folder };
         let ids = if pair.setup.agent_ids.is_empty() {

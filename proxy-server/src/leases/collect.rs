@@ -46,20 +46,13 @@ impl Collector {
         let asked = Instant::now();
         let listed = self.leases.list(&self.settings.selector(), Freshness::Latest).await;
         self.observe(LeaseCall::List, asked, &listed);
+        if listed.as_ref().map_or(true, |list| list.slow) {
+            // Nobody could renew meanwhile: what was seen before says nothing any more.
+            self.sightings = Sightings::default();
+        }
         let leases = match listed {
-            Ok(list) => {
-                if list.slow {
-                    // Nobody could renew meanwhile, as below.
-                    self.sightings = Sightings::default();
-                }
-                list.items
-            }
-            Err(error) => {
-                tracing::error!(%error, "Could not list leases to garbage collect");
-                // Nobody could renew either: what was seen before says nothing any more.
-                self.sightings = Sightings::default();
-                return;
-            }
+            Ok(list) => list.items,
+            Err(error) => return tracing::error!(%error, "Could not list leases to garbage collect"),
         };
         let own = self.settings.name();
         let others: Vec<Lease> = leases.into_iter().filter(|lease| lease.metadata.name != own).collect();

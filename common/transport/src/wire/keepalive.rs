@@ -45,9 +45,8 @@ pub struct Pulse {
 struct State {
     keepalive: Keepalive,
     probe: bool,
-    /// The round trip is wanted, and so many pings are still to be sent for it.
-    measured: bool,
-    samples: u8,
+    /// Pings that are still to be sent to measure the round trip; `None` where nobody wants it.
+    samples: Option<u8>,
     /// Since when a ping is out and nothing was read.
     silent_since: Option<Instant>,
     driver: Option<Waker>,
@@ -55,8 +54,7 @@ struct State {
 
 impl Pulse {
     pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
-        let state =
-            State { keepalive, probe: false, measured: false, samples: 0, silent_since: None, driver: None };
+        let state = State { keepalive, probe: false, samples: None, silent_since: None, driver: None };
         Arc::new(Pulse { state: Mutex::new(state), round_trip: AtomicU64::new(0) })
     }
 
@@ -77,7 +75,7 @@ impl Pulse {
     /// Measures the way to the peer by so many pings, one after the other, from now on.
     pub fn measure(&self, pings: u8) {
         let mut state = self.state.lock();
-        (state.measured, state.samples) = (true, pings);
+        state.samples = Some(pings);
         Self::wake(&mut state);
     }
 
@@ -89,7 +87,7 @@ impl Pulse {
 
     /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown.
     fn sampled(&self, took: Duration) {
-        if !self.state.lock().measured {
+        if self.state.lock().samples.is_none() {
             return;
         }
         let took = took.min(self.round_trip().unwrap_or(Duration::MAX));
@@ -209,8 +207,10 @@ impl Pinger {
             none => *none = Some(cx.waker().clone()),
         }
         let mut probe = std::mem::take(&mut state.probe);
-        if self.asked.is_none() && state.samples > 0 {
-            state.samples -= 1;
+        if self.asked.is_none()
+            && let Some(left) = state.samples.as_mut().filter(|left| **left > 0)
+        {
+            *left -= 1;
             probe = true;
         }
         (state.keepalive, probe)
