@@ -123,7 +123,11 @@ func openSource(ctx context.Context, b *bench, length, seed uint64) (net.Conn, e
 		return nil, err
 	}
 	head := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, length), seed)
-	if _, err := conn.Write(head); err != nil {
+	err = within(dialLimit, "what the source is to send", func() error {
+		_, err := conn.Write(head)
+		return err
+	})
+	if err != nil {
 		go conn.Close()
 		return nil, err
 	}

@@ -20,6 +20,9 @@ use tokio::time::{Instant, sleep_until};
 /// The size of one pass from side to side.
 const PIECE: usize = 64 * 1024;
 
+/// Pieces that are under way at most: more than any window has.
+const UNDER_WAY: usize = 4096;
+
 /// Where the next connection goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
@@ -97,7 +100,7 @@ impl Balancer {
         *self.shared.policy.lock() = policy;
     }
 
-    /// Stops passing bytes without closing anything, or goes on.
+    /// Stops passing bytes without closing anything, or goes on. One that is far away does not stop.
     pub fn pause(&self, paused: bool) {
         self.shared.paused.send_replace(paused);
     }
@@ -145,36 +148,29 @@ async fn carry(agent: TcpStream, backend: SocketAddr, delay: Duration, paused: w
         let down = pass(&mut server_in, &mut agent_out, paused);
         tokio::join!(up, down);
     } else {
-        let up = pass_late(&mut agent_in, &mut server_out, delay, paused.clone());
-        let down = pass_late(&mut server_in, &mut agent_out, delay, paused);
+        let up = pass_late(&mut agent_in, &mut server_out, delay);
+        let down = pass_late(&mut server_in, &mut agent_out, delay);
         tokio::join!(up, down);
     }
 }
 
 /// Whatever comes is under way for so long; as much is as comes.
-async fn pass_late(
-    from: &mut (impl AsyncRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
-    delay: Duration,
-    mut paused: watch::Receiver<bool>,
-) {
-    let (sender, mut under_way) = mpsc::unbounded_channel();
+async fn pass_late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
+    let (sender, mut under_way) = mpsc::channel(UNDER_WAY);
     let leave = async move {
         let mut piece = vec![0; PIECE * 4];
         loop {
             let count = from.read(&mut piece).await.unwrap_or(0);
             let bytes = piece.get(..count).unwrap_or_default().to_vec();
-            if sender.send((Instant::now() + delay, bytes)).is_err() || count == 0 {
+            if sender.send((Instant::now() + delay, bytes)).await.is_err() || count == 0 {
                 return;
             }
         }
     };
-    let arrive = async {
+    // Whoever sends into it learns that its end has gone.
+    let arrive = async move {
         while let Some((due, bytes)) = under_way.recv().await {
             sleep_until(due).await;
-            if paused.wait_for(|paused| !paused).await.is_err() {
-                return;
-            }
             if bytes.is_empty() || to.write_all(&bytes).await.is_err() {
                 break;
             }

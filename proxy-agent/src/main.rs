@@ -47,7 +47,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     logs.register(&mut registry, proxy_agent::metrics::PREFIX);
     let ops = OpsRuntime::start()?;
     let signals = Signals::install(ops.handle())?;
-    let runtime = relay::data_runtime(relay::Look::Often)?;
+    let runtime = relay::data_runtime(relay::Turns::Long)?;
     Tasks::register(&mut registry, proxy_agent::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
         Agent::build(config, registry, &ops)?.run(&signals).await;

@@ -54,7 +54,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
         std::process::exit(1);
     });
 
-    let runtime = relay::data_runtime(relay::Look::Seldom)?;
+    let runtime = relay::data_runtime(relay::Turns::Short)?;
     Tasks::register(&mut registry, proxy_server::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
         Server::build(config, registry, &ops)?.run(&signals).await;

@@ -7,7 +7,6 @@
 //! one of them.
 
 mod conns;
-mod linger;
 mod local;
 mod memory;
 mod owner;
@@ -17,12 +16,13 @@ mod receive;
 mod relay;
 mod runtime;
 mod transmit;
+mod waste;
 
 pub use conns::Conns;
-pub use linger::Linger;
 pub use local::{Ending, Local, Read};
 pub use memory::{Bounds, Ceiling};
 pub use owner::{Meter, Owner};
 pub use queue::Queue;
 pub use relay::{LinkEnd, Relay};
-pub use runtime::{Look, data_runtime};
+pub use runtime::{Turns, data_runtime};
+pub use waste::{Linger, throw_away};

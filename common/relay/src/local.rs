@@ -78,6 +78,7 @@ pub trait Local: Send {
     fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>>;
 
     /// Ends the local side: pushes out what own buffers hold, then closes. Called again until ready, which must
-    /// be within seconds; after that it is dropped.
-    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()>;
+    /// be within seconds; after that it is dropped. Of what is still sent to it, it may throw away `allowance` bytes, which it
+    /// counts off; once they are used up it is called again when there are more.
+    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()>;
 }

@@ -126,7 +126,7 @@ impl Local for Sink {
     fn poll_shut_down(&mut self, _: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Poll::Ready(Ok(true))
     }
-    fn poll_end(&mut self, _: &mut Context<'_>, _: &crate::Ending) -> Poll<()> {
+    fn poll_end(&mut self, _: &mut Context<'_>, _: &crate::Ending, _: &mut usize) -> Poll<()> {
         Poll::Ready(())
     }
 }

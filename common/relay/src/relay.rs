@@ -20,9 +20,9 @@ use crate::memory::{Bounds, Member};
 use crate::owner::{Meter, Owner};
 use crate::ready::{Mark, ReadyList};
 
-/// Bytes that woken local ends take in one turn, beside what arrives in it, and a piece for the last of them: when a
-/// thousand stalled readers begin to read at once, packets and pings still come through.
-const WRITE_PER_TURN: usize = 1 << 20;
+/// Bytes that woken local ends take in one turn, or give to be thrown away, beside what arrives in it, and a piece for the
+/// last of them: when a thousand stalled readers begin to read at once, packets and pings still come through.
+const MOVED_PER_TURN: usize = 1 << 20;
 
 /// How a link's stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,10 +125,10 @@ where
 
     /// Serves woken connections. True if the turn's bound cut it short.
     fn serve_ready(&mut self, now: Time) -> bool {
-        let mut written = 0;
+        let mut moved = 0;
         while let Some(mark) = self.ready.pop_front() {
-            written += self.conns.serve(&mark, now);
-            if written >= WRITE_PER_TURN {
+            moved += self.conns.serve(&mark, now);
+            if moved >= MOVED_PER_TURN {
                 break;
             }
         }
@@ -173,7 +173,7 @@ where
                         self.meter.broken(cause);
                     }
                     self.owner.ended(key);
-                    self.conns.ended(key, &end);
+                    self.conns.ended(now, key, &end);
                 }
                 Event::Draining => self.owner.draining(),
             }
@@ -203,7 +203,7 @@ where
 
     /// Sets the timer to what the core waits for. True if that is due already.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
-        let due = self.conns.link.poll_timeout();
+        let due = [self.conns.link.poll_timeout(), self.conns.waste_due()].into_iter().flatten().min();
         if due != self.armed {
             self.armed = due;
             if let Some(due) = due {
@@ -215,6 +215,7 @@ where
         }
         self.armed = None;
         let now = self.now();
+        self.conns.unpark(now);
         self.conns.link.handle_timeout(now);
         self.drain_events(now);
         self.memory.ask_again();

@@ -56,7 +56,7 @@ where
                 }
                 Some(Transmit::NoCredit { key }) => self.conns.poll_gone(key, now),
                 Some(Transmit::Discard { key }) => {
-                    let outcome = outcome_of(self.conns.poll_read(key, FRAME, now));
+                    let outcome = outcome_of(self.conns.poll_discard(key, now));
                     if let ReadOutcome::Data(len) = outcome {
                         left = left.saturating_sub(len);
                     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use relay::{Bounds, Ceiling, Ending, LinkEnd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 use tunnel::{Cause, ConnectId, DialError, Limits, Packet, Terms, Windows};
 
 use pair::{ByHand, Pair, ToServer};
@@ -60,6 +61,57 @@ async fn an_upload_closed_right_after_sending_arrives_whole_at_a_slow_endpoint()
     assert_eq!(received, sent);
     assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
     assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+}
+
+/// What it sends is thrown away, or it might never take what is left for it, but not as fast as it can be read.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_sends_without_end_into_a_closed_connection_has_no_processor_to_itself() {
+    const POURED: usize = 32 << 20;
+    let mut pair = Pair::start(Limits::default(), WINDOW, 64 << 10);
+    let (mut frontend, endpoint) = pair.connect(1 << 20).await;
+    let sent = pattern(500_000);
+    frontend.io.write_all(&sent).await.unwrap();
+    frontend.io.shutdown().await.unwrap();
+    let (mut read, mut write) = tokio::io::split(endpoint.io);
+    let mut first = [0; 1];
+    read.read_exact(&mut first).await.unwrap();
+    let began = Instant::now();
+    let piece = vec![7; 64 << 10];
+    for _ in 0..POURED / piece.len() {
+        write.write_all(&piece).await.unwrap();
+    }
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(300), "a MiB in 10 ms: {took:?}");
+    assert!(took < Duration::from_secs(2), "it does go on: {took:?}");
+    let mut rest = vec![0; sent.len() - 1];
+    read.read_exact(&mut rest).await.unwrap();
+    assert_eq!(rest, sent[1..]);
+    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
+}
+
+/// Whose share is used up is called again; all come to their end.
+#[tokio::test(start_paused = true)]
+async fn ends_that_throw_away_much_share_what_a_link_may() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 1_000);
+    let (mut alone, _endpoint) = pair.connect_wasting(1_000, 1 << 20).await;
+    let began = Instant::now();
+    alone.io.shutdown().await.unwrap();
+    assert_eq!(alone.ended.await.unwrap(), Ending::Flushed);
+    assert!(began.elapsed() < Duration::from_millis(10), "one alone has all of it");
+    let mut frontends = Vec::new();
+    for _ in 0..20 {
+        frontends.push(pair.connect_wasting(1_000, 1 << 20).await);
+    }
+    let began = Instant::now();
+    for (frontend, _) in &mut frontends {
+        frontend.io.shutdown().await.unwrap();
+    }
+    for (frontend, _endpoint) in frontends {
+        assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    }
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(180), "20 MiB, one in 10 ms: {took:?}");
+    assert!(took < Duration::from_millis(500), "nobody is forgotten: {took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,7 +282,7 @@ async fn a_thousand_readers_that_take_nothing_hold_up_nobody_and_cost_their_wind
         let (mut read, mut write) = tokio::io::split(endpoint.io);
         let _ = tokio::io::copy(&mut read, &mut write).await;
     });
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let mut answer = [0; 1];
     for n in 0..200 {
         frontend.io.write_all(&[n]).await.unwrap();
@@ -332,7 +384,7 @@ async fn an_endpoint_that_sends_no_more_still_listens_and_one_that_says_nothing_
         frontend.io.write_all(b"more").await.unwrap();
         endpoint.io.read_exact(&mut [0; 4]).await.unwrap();
     }
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
     assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
     assert_eq!(began.elapsed().as_secs(), 600);
@@ -340,7 +392,7 @@ async fn an_endpoint_that_sends_no_more_still_listens_and_one_that_says_nothing_
     let (mut frontend, mut endpoint) = pair.connect(4_096).await;
     frontend.io.shutdown().await.unwrap();
     assert_eq!(endpoint.io.read(&mut [0; 1]).await.unwrap(), 0);
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
     assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
     assert_eq!(began.elapsed().as_secs(), 10);

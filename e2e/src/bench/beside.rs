@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::cases::{cpu, served};
 use super::endpoint::{Command, CommandEndpoint, send_zeros, skip};
 use super::report::{Report, Unit};
-use super::rig::{Dialler, Rig};
+use super::rig::{Dialler, Rig, Subject};
 use super::small::{echo_conn, round_trip};
 use crate::figures::percentile;
 use crate::frontend::Conn;
@@ -32,29 +32,46 @@ enum Beside {
     StalledEndpoints(usize),
 }
 
-const CASES: [(Beside, &str); 7] = [
-    (Beside::Nothing, "p99 of a ping, alone"),
-    (Beside::Downloads(16), "p99 of a ping beside 16 bulk downloads"),
-    (Beside::Uploads(16), "p99 of a ping beside 16 bulk uploads"),
-    (Beside::StalledReaders(1), "p99 of a ping beside a stalled reader"),
-    (Beside::StalledReaders(1_000), "p99 of a ping beside 1,000 stalled readers"),
-    (Beside::StalledEndpoints(1), "p99 of a ping beside a stalled endpoint"),
-    (Beside::StalledEndpoints(1_000), "p99 of a ping beside 1,000 stalled endpoints"),
+/// What the exchange itself goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// What everything beside it goes by.
+    Subject,
+    /// A bare relay that carries nothing else: as many processes, and what the processors alone cost.
+    IdleRelay,
+}
+
+const CASES: [(Beside, By, &str); 9] = [
+    (Beside::Nothing, By::Subject, "p99 of a ping, alone"),
+    (Beside::Downloads(16), By::Subject, "p99 of a ping beside 16 bulk downloads"),
+    (Beside::Downloads(16), By::IdleRelay, "the same by a relay that carries nothing else, 16 downloads"),
+    (Beside::Uploads(16), By::Subject, "p99 of a ping beside 16 bulk uploads"),
+    (Beside::Uploads(16), By::IdleRelay, "the same by a relay that carries nothing else, 16 uploads"),
+    (Beside::StalledReaders(1), By::Subject, "p99 of a ping beside a stalled reader"),
+    (Beside::StalledReaders(1_000), By::Subject, "p99 of a ping beside 1,000 stalled readers"),
+    (Beside::StalledEndpoints(1), By::Subject, "p99 of a ping beside a stalled endpoint"),
+    (Beside::StalledEndpoints(1_000), By::Subject, "p99 of a ping beside 1,000 stalled endpoints"),
 ];
 
 /// Measures all of them, each on connections of its own.
 pub(super) async fn measure(rig: &Rig, endpoint: &CommandEndpoint, report: &mut Report) {
-    for (beside, name) in CASES {
+    for (beside, by, name) in CASES {
         // Who is given no connection beside earlier stalls is not served either.
-        let p99 = served(name, PATIENCE * 8, p99_beside(rig, endpoint, beside)).await;
+        let p99 = served(name, PATIENCE * 8, p99_beside(rig, endpoint, beside, by)).await;
         report.add(name, Unit::Microseconds, p99.unwrap_or(f64::INFINITY));
     }
 }
 
-async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside) -> Result<f64> {
+/// The ping goes by one rig, what is beside it by another, or the same.
+async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside, by: By) -> Result<f64> {
     let echo = CommandEndpoint::apart().await?;
+    let relay = match by {
+        By::Subject => None,
+        By::IdleRelay => Some(Subject::Relay.start(None).await?),
+    };
     // All dials first: where one stalled connection stops everything, a later dial would never be answered.
-    let (start, measured) = dial_apart(rig.dialler(), echo.target()).await?;
+    let by = relay.as_ref().unwrap_or(rig);
+    let (start, measured) = dial_apart(by.dialler(), echo.target()).await?;
     let count = match beside {
         Beside::Nothing => 0,
         Beside::Downloads(count) | Beside::Uploads(count) => count,

@@ -170,10 +170,7 @@ impl Setup {
             server.wait_healthy().await?;
         }
         let ports: Vec<SocketAddr> = servers.iter().map(Server::agent_address).collect();
-        let balancer = match self.balanced {
-            true => Some(Balancer::far(ports, self.distance).await?),
-            false => None,
-        };
+        let balancer = if self.balanced { Some(Balancer::far(ports, self.distance).await?) } else { None };
         let mut pair = Pair { servers, agents: Vec::new(), balancer, pki, setup: self, folder };
         let ids = if pair.setup.agent_ids.is_empty() {
             (0..pair.setup.agents).map(|index| (format!("agent-{index}"), String::new())).collect()

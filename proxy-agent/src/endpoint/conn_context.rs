@@ -61,7 +61,7 @@ pub struct ConnContext<G> {
     chunk: Chunk,
     /// Until the client has very likely heard of its connection; something from it shows that it has.
     hold: Option<Pin<Box<Sleep>>>,
-    /// The endpoint sends no more: seen by `poll_read` or while lingering.
+    /// The endpoint sends no more: seen by `poll_read`.
     eof: bool,
     lingering: Option<Linger>,
     /// How it ended, once that is known; written to the log when dropped.
@@ -162,7 +162,7 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| true)
     }
 
-    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
+    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
         match ending {
             Ending::Broken(_) => {
                 self.reason.get_or_insert_with(|| ending.to_string());
@@ -180,7 +180,7 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
                     return Poll::Ready(());
                 }
                 let lingering = self.lingering.get_or_insert_with(|| Linger::new(LINGER));
-                lingering.poll(cx, |cx, max| poll_socket(&mut self.stream, cx, max))
+                lingering.poll(cx, allowance, |cx, max| poll_socket(&mut self.stream, cx, max))
             }
         }
     }

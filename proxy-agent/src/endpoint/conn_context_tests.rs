@@ -30,8 +30,15 @@ async fn write_all(local: &mut ConnContext<Arc<()>>, data: Bytes) {
     }
 }
 
+/// Ends it; what of the allowance was not used.
+async fn end_within(local: &mut ConnContext<Arc<()>>, ending: Ending, mut allowance: usize) -> usize {
+    let ended = poll_fn(|cx| local.poll_end(cx, &ending, &mut allowance));
+    timeout(Duration::from_secs(5), ended).await.expect("ends in time");
+    allowance
+}
+
 async fn end(local: &mut ConnContext<Arc<()>>, ending: Ending) {
-    timeout(Duration::from_secs(5), poll_fn(|cx| local.poll_end(cx, &ending))).await.expect("ends in time");
+    end_within(local, ending, usize::MAX).await;
 }
 
 #[tokio::test]
@@ -144,9 +151,10 @@ async fn an_endpoint_that_sends_no_more_still_listens() {
 #[tokio::test]
 async fn an_orderly_end_delivers_everything_although_the_endpoint_still_sends() {
     let (mut local, mut endpoint, _gauge) = pair().await;
-    endpoint.write_all(&[7; 10_000]).await.unwrap();
     let payload = Bytes::from(vec![5; 300_000]);
     let reader = tokio::spawn(async move {
+        // Until then it reads nothing.
+        endpoint.write_all(&vec![7; 16 << 20]).await.unwrap();
         let mut all = Vec::new();
         endpoint.read_to_end(&mut all).await.map(|_| all)
     });
@@ -164,9 +172,10 @@ async fn an_orderly_end_does_not_wait_for_ever() {
     assert!(began.elapsed() >= LINGER && began.elapsed() < LINGER * 2);
 }
 
-/// It has its time to read what was sent to it, and then a reset; what it sends meanwhile is not read for ever.
+/// It has its time to read what was sent to it, and then a reset; what it sends meanwhile is not read beyond the allowance.
 #[tokio::test]
 async fn an_endpoint_that_sends_without_end_is_left_waiting() {
+    const ALLOWANCE: usize = 1 << 20;
     let (mut local, endpoint, _gauge) = pair().await;
     SockRef::from(&local.stream).set_recv_buffer_size(256 << 10).unwrap();
     SockRef::from(&endpoint).set_send_buffer_size(256 << 10).unwrap();
@@ -179,14 +188,16 @@ async fn an_endpoint_that_sends_without_end_is_left_waiting() {
         poured
     });
     write_all(&mut local, Bytes::from_static(b"last")).await;
-    let ending = tokio::spawn(async move { end(&mut local, Ending::Flushed).await });
+    let began = Instant::now();
+    let ending = tokio::spawn(async move { end_within(&mut local, Ending::Flushed, ALLOWANCE).await });
     let mut last = [0; 4];
     from.read_exact(&mut last).await.unwrap();
     assert_eq!(&last, b"last");
-    ending.await.unwrap();
+    assert_eq!(ending.await.unwrap(), 0, "the allowance is used");
+    assert!(began.elapsed() >= LINGER, "it has its time");
     // Beside what is read, what both sockets hold: twice what was asked for.
     let poured = pouring.await.unwrap();
-    assert!(poured < 3 << 20, "{poured} bytes were read");
+    assert!((ALLOWANCE..3 * ALLOWANCE).contains(&poured), "{poured} bytes were taken");
 }
 
 #[tokio::test]

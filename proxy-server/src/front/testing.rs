@@ -186,7 +186,7 @@ impl Pump {
             }
         }
         match &self.ending {
-            Some(ending) => self.local.poll_end(cx, ending),
+            Some(ending) => self.local.poll_end(cx, ending, &mut usize::MAX.clone()),
             None => Poll::Pending,
         }
     }

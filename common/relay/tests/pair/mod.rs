@@ -152,6 +152,8 @@ impl Drop for MemoryWire {
 pub(crate) struct PipeLocal {
     io: DuplexStream,
     ended: Option<oneshot::Sender<Ending>>,
+    /// Bytes that its end throws away.
+    waste: usize,
 }
 
 /// The other side of a [`PipeLocal`].
@@ -163,7 +165,7 @@ pub(crate) struct Peer {
 pub(crate) fn pipe(capacity: usize) -> (PipeLocal, Peer) {
     let (ours, theirs) = tokio::io::duplex(capacity);
     let (tell, ended) = oneshot::channel();
-    (PipeLocal { io: ours, ended: Some(tell) }, Peer { io: theirs, ended })
+    (PipeLocal { io: ours, ended: Some(tell), waste: 0 }, Peer { io: theirs, ended })
 }
 
 impl Local for PipeLocal {
@@ -193,7 +195,13 @@ impl Local for PipeLocal {
         Pin::new(&mut self.io).poll_shutdown(cx).map_ok(|()| true)
     }
 
-    fn poll_end(&mut self, _cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
+    fn poll_end(&mut self, _cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
+        let wasted = self.waste.min(*allowance);
+        self.waste -= wasted;
+        *allowance -= wasted;
+        if self.waste > 0 {
+            return Poll::Pending;
+        }
         if let Some(tell) = self.ended.take() {
             let _ = tell.send(ending.clone());
         }
@@ -355,8 +363,14 @@ impl Pair {
 
     /// A frontend and the endpoint that it is connected to.
     pub(crate) async fn connect(&mut self, frontend_capacity: usize) -> (Peer, Peer) {
+        self.connect_wasting(frontend_capacity, 0).await
+    }
+
+    /// The same with a frontend whose end throws away so many bytes.
+    pub(crate) async fn connect_wasting(&mut self, frontend_capacity: usize, waste: usize) -> (Peer, Peer) {
         let key = self.dial().await;
         let (local, frontend) = pipe(frontend_capacity);
+        let local = PipeLocal { waste, ..local };
         assert!(self.server.send(ToServer::Attach(key, local)).is_ok(), "the server runs");
         (frontend, self.endpoints.recv().await.expect("the agent dialled"))
     }

@@ -180,7 +180,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(Ok(false))
     }
 
-    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
+    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, _allowance: &mut usize) -> Poll<()> {
         if self.lingering.is_none() {
             // Nobody else reads any more: the client's answer, and whatever else it says, which has nowhere to go.
             while self.hold.is_some() && self.poll_order(cx).is_ready() {}

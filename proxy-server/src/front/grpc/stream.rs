@@ -83,8 +83,10 @@ impl<W: Wire> Stream<W> {
         Poll::Ready(())
     }
 
-    /// Throws away what still comes; ready when the client's direction has ended.
+    /// Throws away what still comes; ready when the client's direction has ended. No window is given back: one of them at
+    /// most can come.
     pub fn poll_drained(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.wire.hold_back(true);
         for _ in 0..PACKETS_PER_TURN {
             if self.ended {
                 return Poll::Ready(());

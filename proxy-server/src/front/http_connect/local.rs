@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Ending, Linger, Local, Queue, Read};
+use relay::{Ending, Linger, Local, Queue, Read, throw_away};
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_full;
 
@@ -84,26 +84,31 @@ impl<S: Socket> SocketLocal<S> {
     }
 
     /// Flushes and shuts down, then lingers. What fails here failed because nobody listens any more.
-    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_close(&mut self, cx: &mut Context<'_>, allowance: &mut usize) -> Poll<()> {
         if let State::Open | State::Eof = self.state {
             let linger = matches!(self.state, State::Open);
             self.state = State::Closing { deadline: Box::pin(sleep(CLOSE_WITHIN)), linger };
         }
-        if let State::Closing { deadline, linger } = &mut self.state {
-            if Pin::new(&mut self.socket).poll_shutdown(cx).is_pending() {
+        let Self { state, socket, failed, .. } = self;
+        if let State::Closing { deadline, linger } = state {
+            if Pin::new(&mut *socket).poll_shutdown(cx).is_pending() {
+                // A client that reads once it has written must get rid of what it writes.
+                if *linger
+                    && throw_away(cx, allowance, |cx, max| poll_read_full(socket, cx, max, failed)).is_ready()
+                {
+                    *linger = false;
+                }
                 ready!(deadline.as_mut().poll(cx));
-                self.socket.abort();
+                socket.abort();
                 return Poll::Ready(());
             }
             if !*linger {
                 return Poll::Ready(());
             }
-            self.state = State::Lingering(Linger::new(S::LINGER));
+            *state = State::Lingering(Linger::new(S::LINGER));
         }
-        let Self { state: State::Lingering(linger), socket, failed, .. } = self else {
-            return Poll::Ready(());
-        };
-        linger.poll(cx, |cx, max| poll_read_full(socket, cx, max, failed))
+        let State::Lingering(linger) = state else { return Poll::Ready(()) };
+        linger.poll(cx, allowance, |cx, max| poll_read_full(socket, cx, max, failed))
     }
 }
 
@@ -182,10 +187,10 @@ impl<S: Socket> Local for SocketLocal<S> {
         Pin::new(&mut self.socket).poll_shutdown(cx).map_ok(|()| true)
     }
 
-    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending) -> Poll<()> {
+    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
         self.account.ended(ending);
         match ending {
-            Ending::Flushed => self.poll_close(cx),
+            Ending::Flushed => self.poll_close(cx, allowance),
             Ending::Broken(_) => {
                 self.socket.abort();
                 Poll::Ready(())

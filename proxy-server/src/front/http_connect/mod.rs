@@ -18,16 +18,19 @@ pub mod socket;
 #[cfg(test)]
 mod tests;
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use relay::Linger;
 use serve::logs::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use transport::scratch::poll_read_once;
 
 use self::head::{Head, HeadError, HeadParser};
 use self::local::SocketLocal;
@@ -46,6 +49,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_EARLY: usize = 64 * 1024;
 /// First buffer of a head; kube-apiserver's take about 70 bytes.
 const FIRST_READ: usize = 1024;
+/// What a client that was refused may still send, in bytes, so that it can read why.
+const WASTE: usize = 256 * 1024;
 
 /// What all connections of this frontend share.
 #[derive(Debug, Clone)]
@@ -186,11 +191,6 @@ async fn answer<S: Socket>(socket: &mut S, bytes: &[u8]) {
         Ok(Err(error)) => return tracing::debug!(%error, "answer not delivered"),
         Err(_) => return tracing::debug!("answer not delivered in time"),
     }
-    let mut waste = BytesMut::with_capacity(FIRST_READ);
-    let drained = async {
-        while socket.read_buf(&mut waste).await.is_ok_and(|read| read > 0) {
-            waste.clear();
-        }
-    };
-    let _in_time = timeout(S::LINGER, drained).await;
+    let (mut linger, mut allowance) = (Linger::new(S::LINGER), WASTE);
+    poll_fn(|cx| linger.poll(cx, &mut allowance, |cx, max| poll_read_once(socket, cx, max))).await;
 }

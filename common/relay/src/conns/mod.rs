@@ -1,16 +1,18 @@
 //! The core together with the local ends of its connections.
 
+mod ends;
+
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use slab::Slab;
-use tunnel::{ConnKey, End, Link, Side, Time};
+use tunnel::{ConnKey, Link, Side, Time};
 
-use crate::linger;
 use crate::local::{Ending, Local, Read};
 use crate::queue::Queue;
 use crate::ready::{Mark, ReadyList};
+use crate::waste::Waste;
 
 /// A link's core and its local ends.
 pub struct Conns<S> {
@@ -21,6 +23,7 @@ pub struct Conns<S> {
     list: Arc<ReadyList>,
     /// Slots that took bytes in this turn and are to be written and flushed once.
     dirty: Vec<usize>,
+    waste: Waste,
 }
 
 /// One local end, from its opening until it has been told its end.
@@ -39,6 +42,8 @@ struct Slot {
     shut_down: bool,
     /// Set once the core has let go of the connection.
     ending: Option<Ending>,
+    /// It waits until it may throw away more.
+    parked: bool,
 }
 
 impl<S> std::fmt::Debug for Conns<S> {
@@ -49,7 +54,14 @@ impl<S> std::fmt::Debug for Conns<S> {
 
 impl<S: Side> Conns<S> {
     pub(crate) fn new(link: Link<S>, list: Arc<ReadyList>) -> Self {
-        Conns { link, slots: Slab::new(), by_key: Vec::new(), list, dirty: Vec::new() }
+        Conns {
+            link,
+            slots: Slab::new(),
+            by_key: Vec::new(),
+            list,
+            dirty: Vec::new(),
+            waste: Waste::default(),
+        }
     }
 
     /// The core, to dial, answer and drain with.
@@ -79,6 +91,7 @@ impl<S: Side> Conns<S> {
             dirty: false,
             shut_down: false,
             ending: None,
+            parked: false,
         });
         if self.by_key.len() <= key.index() {
             self.by_key.resize(key.index() + 1, usize::MAX);
@@ -142,7 +155,7 @@ impl<S: Side> Conns<S> {
         self.dirty = dirty;
     }
 
-    /// Serves a connection whose sockets woke it. Yields how many bytes were moved for it.
+    /// Serves a connection whose sockets woke it. Yields how many bytes its local end took, or gave to be thrown away.
     pub(crate) fn serve(&mut self, mark: &Arc<Mark>, now: Time) -> usize {
         mark.take_off();
         let slot = mark.slot();
@@ -151,9 +164,7 @@ impl<S: Side> Conns<S> {
             return 0;
         }
         if entry.ending.is_some() {
-            self.end(slot);
-            // As much as it may have read and thrown away.
-            return linger::PIECE;
+            return self.end(slot, now);
         }
         let key = entry.key;
         let taken = self.write(slot, now);
@@ -254,28 +265,6 @@ impl<S: Side> Conns<S> {
         self.account_ahead(slot, now);
         if gone {
             self.link.leaving(now, key);
-        }
-    }
-
-    /// The core has let go of a connection: tells the local end.
-    pub(crate) fn ended(&mut self, key: ConnKey, end: &End) {
-        let Some(slot) = self.find(key) else { return };
-        let entry = &mut self.slots[slot];
-        entry.queue.clear();
-        entry.ending = Some(match end {
-            End::Flushed => Ending::Flushed,
-            End::Broken(cause) => Ending::Broken(cause.clone()),
-        });
-        if entry.local.is_some() {
-            self.end(slot);
-        }
-    }
-
-    fn end(&mut self, slot: usize) {
-        let Some(entry) = self.slots.get_mut(slot) else { return };
-        let (Some(local), Some(ending)) = (entry.local.as_mut(), entry.ending.as_ref()) else { return };
-        if local.poll_end(&mut Context::from_waker(&entry.waker), ending).is_ready() {
-            self.slots.remove(slot);
         }
     }
 }
