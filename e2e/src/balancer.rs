@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 /// The size of one pass from side to side.
 const PIECE: usize = 64 * 1024;
 
-/// Pieces that are under way at most: more than any window has.
+/// Reads whose bytes are under way at most; beyond that the way presses back.
 const UNDER_WAY: usize = 4096;
 
 /// Where the next connection goes.
@@ -102,6 +102,7 @@ impl Balancer {
 
     /// Stops passing bytes without closing anything, or goes on. One that is far away does not stop.
     pub fn pause(&self, paused: bool) {
+        assert!(self.shared.delay.is_zero(), "a long way does not stop");
         self.shared.paused.send_replace(paused);
     }
 
@@ -154,7 +155,7 @@ async fn carry(agent: TcpStream, backend: SocketAddr, delay: Duration, paused: w
     }
 }
 
-/// Whatever comes is under way for so long; as much is as comes.
+/// Whatever comes is under way for so long.
 async fn pass_late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
     let (sender, mut under_way) = mpsc::channel(UNDER_WAY);
     let leave = async move {

@@ -107,6 +107,7 @@ where
         self.drain_events(now);
         let more_transmissions = self.transmit(cx, now);
         self.drain_events(now);
+        self.conns.call_parked(now);
         self.account(cx, now);
         // A bound that was left after `receive` (a queue whose reader went away, answers that were fetched) wakes
         // nobody: the wire was not asked while it held.
@@ -215,10 +216,12 @@ where
         }
         self.armed = None;
         let now = self.now();
-        self.conns.unpark(now);
-        self.conns.link.handle_timeout(now);
-        self.drain_events(now);
-        self.memory.ask_again();
+        self.conns.call_parked(now);
+        if self.conns.link.poll_timeout().is_some_and(|due| due <= now) {
+            self.conns.link.handle_timeout(now);
+            self.drain_events(now);
+            self.memory.ask_again();
+        }
         true
     }
 

@@ -5,9 +5,10 @@ use tokio::runtime::{Builder, Runtime};
 /// What the turns of a half's tasks are like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
-    /// Few tasks, whose turns move up to some hundreds of KiB. One thread looks after each turn which sockets are ready: what has little
-    /// to say beside bulk transfers waits for one turn, and not for tokio's 61 (the p99 of a ping beside 16 downloads falls by a
-    /// third, at no cost in bulk).
+    /// Few tasks, whose turns move up to some hundreds of KiB. The runtime looks after each turn which sockets are ready: what has
+    /// little to say beside bulk transfers waits for one turn, and not for tokio's 61 (measured on two processors: the p99 of
+    /// a ping beside 16 downloads falls by a third, at no cost in bulk). With several threads whichever is idle looks
+    /// for all, and this is for when none is.
     Long,
     /// Many tasks of short turns, as of gRPC clients: to look after each costs a seventh of the small messages of 64
     /// of them, and brings nothing that could be measured.
@@ -28,9 +29,9 @@ pub fn data_runtime(turns: Turns) -> std::io::Result<Runtime> {
 fn on_cores(cores: usize, turns: Turns) -> std::io::Result<Runtime> {
     let mut builder = if cores <= 2 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     if cores > 2 {
-        // Whichever of them is idle looks for all.
         builder.worker_threads((cores / 2).clamp(2, 8));
-    } else if turns == Turns::Long {
+    }
+    if turns == Turns::Long {
         builder.event_interval(1);
     }
     builder.enable_all().thread_name("data").build()

@@ -19,54 +19,70 @@ use tunnel::Time;
 
 use crate::ready::Mark;
 
-/// So many bytes in so long: a tenth of what a processor could read.
+/// So many bytes in so long.
 const SHARE: usize = 1 << 20;
 const WHILE: Duration = Duration::from_millis(10);
 
-/// The most of it that one connection reads in one turn, in bytes.
-const PIECE: usize = 64 << 10;
+/// The most of it that one connection has in one step, in bytes.
+pub(crate) const PIECE: usize = 64 << 10;
 
 /// One link's account of it.
 #[derive(Debug, Default)]
 pub(crate) struct Waste {
     /// When this while began; `None` before the first.
     began: Option<Time>,
+    /// What was thrown away in it, and the pieces of those who were called and have not had their turn.
     used: usize,
-    /// Who waits for the next one.
+    /// Who waits to be called, in line.
     parked: VecDeque<Arc<Mark>>,
 }
 
 impl Waste {
-    /// How many bytes a connection may throw away now.
+    /// How many bytes a connection may throw away that was not called: none while others stand in line.
     pub(crate) fn allowance(&mut self, now: Time) -> usize {
-        if self.began.is_none_or(|began| now >= began.after(WHILE)) {
-            (self.began, self.used) = (Some(now), 0);
+        if !self.parked.is_empty() {
+            return 0;
         }
-        SHARE.saturating_sub(self.used).min(PIECE)
+        self.go_on(now);
+        self.left()
     }
 
     pub(crate) fn spend(&mut self, bytes: usize) {
         self.used = self.used.saturating_add(bytes);
     }
 
-    /// Whose allowance is used up waits for the next while.
+    /// Gives back what was left of a piece.
+    pub(crate) fn refund(&mut self, bytes: usize) {
+        self.used = self.used.saturating_sub(bytes);
+    }
+
     pub(crate) fn park(&mut self, mark: &Arc<Mark>) {
         self.parked.push_back(Arc::clone(mark));
     }
 
-    /// When [`Waste::unpark`] is to be called, if anybody waits.
+    /// When somebody in line can be called.
     pub(crate) fn due(&self) -> Option<Time> {
-        let began = self.began.filter(|_| !self.parked.is_empty())?;
-        Some(began.after(WHILE))
+        self.began.filter(|_| !self.parked.is_empty()).map(|began| began.after(WHILE))
     }
 
-    /// Those who find something in the while that begins now, if it is time for one.
-    pub(crate) fn unpark(&mut self, now: Time) -> Vec<Arc<Mark>> {
-        if self.due().is_none_or(|due| now < due) {
-            return Vec::new();
+    /// The first in line, if there is a whole piece for it, which is set aside by [`Waste::spend`].
+    pub(crate) fn call(&mut self, now: Time) -> Option<Arc<Mark>> {
+        if self.parked.is_empty() {
+            return None;
         }
-        (self.began, self.used) = (Some(now), 0);
-        self.parked.drain(..self.parked.len().min(SHARE / PIECE)).collect()
+        self.go_on(now);
+        if self.left() < PIECE { None } else { self.parked.pop_front() }
+    }
+
+    /// Begins a new while when it is time.
+    fn go_on(&mut self, now: Time) {
+        if self.began.is_none_or(|began| now >= began.after(WHILE)) {
+            (self.began, self.used) = (Some(now), 0);
+        }
+    }
+
+    fn left(&self) -> usize {
+        SHARE.saturating_sub(self.used).min(PIECE)
     }
 }
 
@@ -145,20 +161,30 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_find_something_in_their_turn() {
+    fn those_who_wait_are_called_in_line_and_before_newcomers() {
         let (mut waste, list) = (Waste::default(), Arc::new(ReadyList::default()));
-        waste.allowance(at(0));
+        assert_eq!(waste.allowance(at(0)), PIECE);
+        waste.spend(SHARE);
         assert_eq!(waste.due(), None, "nobody waits");
         for slot in 0..20 {
             waste.park(&Mark::new(&list, slot));
         }
-        assert_eq!(waste.due(), Some(at(10)));
-        assert!(waste.unpark(at(9)).is_empty());
-        let slots = |marks: Vec<Arc<Mark>>| marks.iter().map(|mark| mark.slot()).collect::<Vec<_>>();
-        assert_eq!(slots(waste.unpark(at(12))), (0..16).collect::<Vec<_>>());
-        assert_eq!(waste.due(), Some(at(22)));
-        assert_eq!(slots(waste.unpark(at(22))), (16..20).collect::<Vec<_>>());
-        assert_eq!(waste.due(), None);
+        assert!(waste.call(at(9)).is_none());
+        assert_eq!(waste.allowance(at(12)), 0, "others are before it");
+        assert_eq!(waste.due(), Some(at(10)), "nobody who comes later puts that off");
+        let mut called = |millis| {
+            let mut slots = Vec::new();
+            while let Some(mark) = waste.call(at(millis)) {
+                waste.spend(PIECE);
+                slots.push(mark.slot());
+            }
+            slots
+        };
+        assert_eq!(called(12), (0..16).collect::<Vec<_>>());
+        assert_eq!(called(21), []);
+        assert_eq!(called(22), (16..20).collect::<Vec<_>>());
+        waste.refund(4 * PIECE);
+        assert_eq!((waste.due(), waste.allowance(at(23))), (None, PIECE));
     }
 
     /// Lingers with that allowance over what `read` yields; how long it took, and what of the allowance is left.

@@ -76,9 +76,24 @@ async fn an_endpoint_that_sends_without_end_into_a_closed_connection_has_no_proc
     let mut first = [0; 1];
     read.read_exact(&mut first).await.unwrap();
     let began = Instant::now();
-    let piece = vec![7; 64 << 10];
-    for _ in 0..POURED / piece.len() {
-        write.write_all(&piece).await.unwrap();
+    let pour = async {
+        let piece = vec![7; 64 << 10];
+        for _ in 0..POURED / piece.len() {
+            write.write_all(&piece).await.unwrap();
+        }
+    };
+    // Others that come and go all the time put nobody off.
+    let come_and_go = async {
+        loop {
+            let (mut frontend, _endpoint) = pair.connect(1_000).await;
+            frontend.io.shutdown().await.unwrap();
+            frontend.ended.await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = pour => {}
+        () = come_and_go => {}
     }
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(300), "a MiB in 10 ms: {took:?}");

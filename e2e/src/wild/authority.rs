@@ -121,12 +121,14 @@ fn code(character: char) -> Option<(u64, u32)> {
     const FIVE: &str = "012aceiost";
     const SIX: &str = " %-./3456789=A_bdfghlmnpru";
     const SEVEN: &str = ":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz";
+    const EIGHT: &str = "&*,;XZ";
     let at = |set: &str| set.chars().position(|known| known == character).map(|at| at as u64);
     // The codes of one length are consecutive in the order of the characters above.
     at(FIVE)
         .map(|at| (at, 5))
         .or_else(|| at(SIX).map(|at| (0x14 + at, 6)))
         .or_else(|| at(SEVEN).map(|at| (0x5c + at, 7)))
+        .or_else(|| at(EIGHT).map(|at| (0xf8 + at, 8)))
 }
 
 #[cfg(test)]
@@ -141,5 +143,7 @@ mod tests {
         assert_eq!(hex("www.example.com"), "f1e3c2e5f23a6ba0ab90f4ff");
         assert_eq!(hex("no-cache"), "a8eb10649cbf");
         assert_eq!(hex("302"), "6402");
+        // Of eight bits, by the table.
+        assert_eq!(hex("XZ"), "fcfd");
     }
 }

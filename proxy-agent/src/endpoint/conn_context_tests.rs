@@ -151,17 +151,18 @@ async fn an_endpoint_that_sends_no_more_still_listens() {
 #[tokio::test]
 async fn an_orderly_end_delivers_everything_although_the_endpoint_still_sends() {
     let (mut local, mut endpoint, _gauge) = pair().await;
-    let payload = Bytes::from(vec![5; 300_000]);
-    let reader = tokio::spawn(async move {
+    SockRef::from(&local.stream).set_send_buffer_size(1 << 20).unwrap();
+    let payload = Bytes::from(vec![5; 100_000]);
+    let reader = tokio::spawn(timeout(Duration::from_secs(20), async move {
         // Until then it reads nothing.
-        endpoint.write_all(&vec![7; 16 << 20]).await.unwrap();
+        endpoint.write_all(&vec![7; 4 << 20]).await.unwrap();
         let mut all = Vec::new();
         endpoint.read_to_end(&mut all).await.map(|_| all)
-    });
-    write_all(&mut local, payload.clone()).await;
+    }));
+    timeout(Duration::from_secs(20), write_all(&mut local, payload.clone())).await.expect("room");
     end(&mut local, Ending::Flushed).await;
     drop(local);
-    assert_eq!(reader.await.unwrap().expect("no reset"), payload);
+    assert_eq!(reader.await.unwrap().expect("an end").expect("no reset"), payload);
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,6 +27,9 @@ pub use self::meters::Meters;
 use crate::dial::{DialFailure, DialLink, Dialed, Dialer, Target};
 use crate::link::OpenConnection;
 
+/// What a client may still send after a refusal, in bytes, so that it can read why.
+const WASTE: usize = 256 * 1024;
+
 /// Finds an agent and has it dial. [`Dialer`] in production.
 pub trait Dial: Clone + Send + Sync + 'static {
     /// What a successful dial brings. Dropping it closes it.

@@ -186,7 +186,10 @@ impl Pump {
             }
         }
         match &self.ending {
-            Some(ending) => self.local.poll_end(cx, ending, &mut usize::MAX.clone()),
+            Some(ending) => {
+                let mut allowance = usize::MAX;
+                self.local.poll_end(cx, ending, &mut allowance)
+            }
             None => Poll::Pending,
         }
     }

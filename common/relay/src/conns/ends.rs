@@ -7,22 +7,36 @@ use tunnel::{ConnKey, End, Side, Time};
 
 use super::Conns;
 use crate::local::{Ending, Read};
+use crate::waste::PIECE;
+
+/// Where a connection stands with what its link may throw away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Place {
+    /// It has not asked.
+    #[default]
+    Outside,
+    /// In line.
+    Waiting,
+    /// Called: a piece is set aside for it.
+    Called,
+}
 
 impl<S: Side> Conns<S> {
     /// Reads from a local end what nobody is to have, as far as the link may throw away now.
     pub(crate) fn poll_discard(&mut self, key: ConnKey, now: Time) -> Poll<std::io::Result<Read>> {
-        let allowance = self.waste.allowance(now);
+        let Some(slot) = self.find(key) else { return Poll::Pending };
+        let allowance = self.take_allowance(slot, now);
         if allowance == 0 {
             // To the core it is a source that has nothing: it is told when that changes.
-            if let Some(slot) = self.find(key) {
-                self.park(slot);
-            }
+            self.park(slot);
             return Poll::Pending;
         }
         let read = self.poll_read(key, allowance, now);
-        if let Poll::Ready(Ok(Read::Data(waste))) = &read {
-            self.waste.spend(waste.len());
-        }
+        let wasted = match &read {
+            Poll::Ready(Ok(Read::Data(waste))) => waste.len(),
+            _ => 0,
+        };
+        self.waste.refund(allowance.saturating_sub(wasted));
         read
     }
 
@@ -42,51 +56,58 @@ impl<S: Side> Conns<S> {
 
     /// Goes on with an end. Yields how many bytes were thrown away.
     pub(super) fn end(&mut self, slot: usize, now: Time) -> usize {
-        let allowance = self.waste.allowance(now);
-        let Some(entry) = self.slots.get_mut(slot) else { return 0 };
-        let (Some(local), Some(ending)) = (entry.local.as_mut(), entry.ending.as_ref()) else { return 0 };
+        let allowance = self.take_allowance(slot, now);
         let mut left = allowance;
-        let ended = local.poll_end(&mut Context::from_waker(&entry.waker), ending, &mut left);
-        let wasted = allowance - left;
-        self.waste.spend(wasted);
-        if ended.is_ready() {
-            self.slots.remove(slot);
-        } else if left == 0 {
-            self.ask_again(slot, now);
+        let Some(entry) = self.slots.get_mut(slot) else { return 0 };
+        if let (Some(local), Some(ending)) = (entry.local.as_mut(), entry.ending.as_ref()) {
+            let ended = local.poll_end(&mut Context::from_waker(&entry.waker), ending, &mut left);
+            if ended.is_ready() {
+                self.slots.remove(slot);
+            } else if left == 0 {
+                self.park(slot);
+            }
         }
-        wasted
+        self.waste.refund(left);
+        allowance - left
     }
 
-    /// An end that used its allowance up goes on in the next turn, or when the link may throw away more.
-    fn ask_again(&mut self, slot: usize, now: Time) {
-        if self.waste.allowance(now) == 0 {
-            self.park(slot);
-        } else if let Some(entry) = self.slots.get(slot) {
-            entry.waker.wake_by_ref();
+    /// What this connection may throw away now. It is spent: the rest is given back.
+    fn take_allowance(&mut self, slot: usize, now: Time) -> usize {
+        let Some(entry) = self.slots.get_mut(slot) else { return 0 };
+        if entry.place == Place::Called {
+            entry.place = Place::Outside;
+            return PIECE;
         }
+        let allowance = self.waste.allowance(now);
+        self.waste.spend(allowance);
+        allowance
     }
 
+    /// Puts a connection in line: it asks for more than it may have now.
     fn park(&mut self, slot: usize) {
         if let Some(entry) = self.slots.get_mut(slot)
-            && !std::mem::replace(&mut entry.parked, true)
+            && entry.place == Place::Outside
         {
+            entry.place = Place::Waiting;
             self.waste.park(&entry.mark);
         }
     }
 
-    /// When [`Conns::unpark`] is to be called.
+    /// When [`Conns::call_parked`] finds somebody to call.
     pub(crate) fn waste_due(&self) -> Option<Time> {
         self.waste.due()
     }
 
-    /// Wakes those that waited until more may be thrown away, once it is time.
-    pub(crate) fn unpark(&mut self, now: Time) {
-        for mark in self.waste.unpark(now) {
+    /// Wakes those in line for whom there is a piece.
+    pub(crate) fn call_parked(&mut self, now: Time) {
+        while let Some(mark) = self.waste.call(now) {
+            // Who has ended meanwhile is passed over.
             if let Some(entry) = self.slots.get_mut(mark.slot())
                 && Arc::ptr_eq(&entry.mark, &mark)
             {
-                entry.parked = false;
+                entry.place = Place::Called;
                 entry.waker.wake_by_ref();
+                self.waste.spend(PIECE);
             }
         }
     }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use slab::Slab;
 use tunnel::{ConnKey, Link, Side, Time};
 
+use self::ends::Place;
 use crate::local::{Ending, Local, Read};
 use crate::queue::Queue;
 use crate::ready::{Mark, ReadyList};
@@ -42,8 +43,7 @@ struct Slot {
     shut_down: bool,
     /// Set once the core has let go of the connection.
     ending: Option<Ending>,
-    /// It waits until it may throw away more.
-    parked: bool,
+    place: Place,
 }
 
 impl<S> std::fmt::Debug for Conns<S> {
@@ -91,7 +91,7 @@ impl<S: Side> Conns<S> {
             dirty: false,
             shut_down: false,
             ending: None,
-            parked: false,
+            place: Place::default(),
         });
         if self.by_key.len() <= key.index() {
             self.by_key.resize(key.index() + 1, usize::MAX);

@@ -139,7 +139,9 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         {
             self.send_end("");
         }
-        if self.stream.poll_drained(cx).is_ready() {
+        // What bounds it is the window, which is not given back.
+        let mut allowance = usize::MAX;
+        if self.stream.poll_drained(cx, &mut allowance).is_ready() {
             self.account.left();
         }
         Poll::Ready(())
@@ -180,7 +182,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(Ok(false))
     }
 
-    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, _allowance: &mut usize) -> Poll<()> {
+    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
         if self.lingering.is_none() {
             // Nobody else reads any more: the client's answer, and whatever else it says, which has nowhere to go.
             while self.hold.is_some() && self.poll_order(cx).is_ready() {}
@@ -195,7 +197,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         }
         let deadline = self.lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
         if deadline.as_mut().poll(cx).is_pending() {
-            ready!(self.stream.poll_drained(cx));
+            ready!(self.stream.poll_drained(cx, allowance));
         }
         self.stream.finish();
         Poll::Ready(())

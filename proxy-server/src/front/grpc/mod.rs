@@ -26,7 +26,7 @@ use self::machine::Order;
 use self::stream::Stream;
 use super::account::{Account, Identity};
 use super::meters::Meters;
-use super::{Attach, Dial, next_id};
+use super::{Attach, Dial, WASTE, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 
 /// Between a CLOSE_RSP and the end of its stream: a reader of the Go client that missed the CLOSE_RSP wakes up
@@ -117,7 +117,8 @@ async fn dial<D: Dial, W: Wire>(
 /// Ends a stream some time after its last packet, or as soon as its client does.
 async fn end<W: Wire>(mut stream: Stream<W>) {
     if !stream.is_lost() {
-        let _in_time = timeout(LINGER, poll_fn(|cx| stream.poll_drained(cx))).await;
+        let mut allowance = WASTE;
+        let _in_time = timeout(LINGER, poll_fn(|cx| stream.poll_drained(cx, &mut allowance))).await;
         stream.finish();
     }
 }

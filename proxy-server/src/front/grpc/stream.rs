@@ -83,15 +83,19 @@ impl<W: Wire> Stream<W> {
         Poll::Ready(())
     }
 
-    /// Throws away what still comes; ready when the client's direction has ended. No window is given back: one of them at
-    /// most can come.
-    pub fn poll_drained(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.wire.hold_back(true);
+    /// Throws away what still comes, and counts its payload off; ready when the client's direction has ended. Without an
+    /// allowance nothing is read.
+    pub fn poll_drained(&mut self, cx: &mut Context<'_>, allowance: &mut usize) -> Poll<()> {
         for _ in 0..PACKETS_PER_TURN {
             if self.ended {
                 return Poll::Ready(());
             }
-            let _ignored = ready!(self.poll_incoming(cx));
+            if *allowance == 0 {
+                return Poll::Pending;
+            }
+            if let Ok(Some(Incoming::Packet(Packet::Data { payload, .. }))) = ready!(self.poll_incoming(cx)) {
+                *allowance = allowance.saturating_sub(payload.len());
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending

@@ -38,7 +38,7 @@ use self::socket::Socket;
 use super::account::{Account, Identity};
 use super::hold::Hold;
 use super::meters::Meters;
-use super::{Attach, Dial, next_id};
+use super::{Attach, Dial, WASTE, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 
 /// From the first byte of a connection to its head's last. Go allows 60 s; no client needs one.
@@ -49,8 +49,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_EARLY: usize = 64 * 1024;
 /// First buffer of a head; kube-apiserver's take about 70 bytes.
 const FIRST_READ: usize = 1024;
-/// What a client that was refused may still send, in bytes, so that it can read why.
-const WASTE: usize = 256 * 1024;
 
 /// What all connections of this frontend share.
 #[derive(Debug, Clone)]
