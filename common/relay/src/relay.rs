@@ -202,7 +202,7 @@ where
         }
     }
 
-    /// Sets the timer to what the core waits for. True if that is due already.
+    /// Sets the timer to what the core waits for, and those who wait to throw away more. True if that is due already.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
         let due = [self.conns.link.poll_timeout(), self.conns.waste_due()].into_iter().flatten().min();
         if due != self.armed {

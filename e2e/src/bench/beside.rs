@@ -74,8 +74,10 @@ async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside, by: B
     let (start, measured) = dial_apart(by.dialler(), echo.target()).await?;
     let count = match beside {
         Beside::Nothing => 0,
-        Beside::Downloads(count) | Beside::Uploads(count) => count,
-        Beside::StalledReaders(count) | Beside::StalledEndpoints(count) => count,
+        Beside::Downloads(count)
+        | Beside::Uploads(count)
+        | Beside::StalledReaders(count)
+        | Beside::StalledEndpoints(count) => count,
     };
     let mut conns = Vec::with_capacity(count);
     for _ in 0..count {

@@ -9,8 +9,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::rig::again;
 use crate::ports::Lease;
-use crate::process::{Process, Recipe};
+use crate::process::Process;
 use crate::wait::{DEADLINE, until};
 
 /// The size of one read or write.
@@ -137,12 +138,7 @@ impl CommandEndpoint {
     pub async fn apart() -> Result<Self> {
         let port = Lease::new()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.port()));
-        let process = Process::spawn(Recipe {
-            name: "the endpoint".into(),
-            program: std::env::current_exe()?,
-            args: vec!["endpoint".into(), port.port().to_string()],
-            env: Vec::new(),
-        })?;
+        let process = again("the endpoint", &["endpoint", &port.port().to_string()])?;
         until("the endpoint", DEADLINE, || async { TcpStream::connect(address).await.ok() })
             .await
             .map_err(|error| process.explain(&error))?;

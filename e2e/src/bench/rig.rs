@@ -90,16 +90,22 @@ impl Subject {
     }
 }
 
+/// Starts the benchmark's own program once more, as something else.
+pub(super) fn again(name: &str, args: &[&str]) -> Result<Process> {
+    Process::spawn(Recipe {
+        name: name.into(),
+        program: std::env::current_exe()?,
+        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        env: Vec::new(),
+    })
+}
+
 async fn relay(delay: Option<Duration>) -> Result<Rig> {
     let folder = tempfile::tempdir()?;
     Pki::create(folder.path())?;
     let (port, socket) = (Lease::new()?, folder.path().join("relay.sock"));
-    let program = std::env::current_exe()?;
     let pki = folder.path().display().to_string();
-    let half = |name: &str, args: Vec<String>| {
-        Process::spawn(Recipe { name: name.into(), program: program.clone(), args, env: Vec::new() })
-    };
-    let far = half("the far half", vec!["relay-far".into(), port.port().to_string(), pki.clone()])?;
+    let far = again("the far half", &["relay-far", &port.port().to_string(), &pki])?;
     let path = socket.display().to_string();
     let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.port()));
     let way = match delay {
@@ -109,7 +115,7 @@ async fn relay(delay: Option<Duration>) -> Result<Rig> {
     if let Some(way) = &way {
         address = way.address();
     }
-    let near = half("the near half", vec!["relay-near".into(), path, address.to_string(), pki])?;
+    let near = again("the near half", &["relay-near", &path, &address.to_string(), &pki])?;
     until("the relay", DEADLINE, || async { UnixStream::connect(&socket).await.ok() })
         .await
         .map_err(|error| near.explain(&far.explain(&error)))?;

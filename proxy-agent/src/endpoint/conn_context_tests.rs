@@ -152,7 +152,7 @@ async fn an_endpoint_that_sends_no_more_still_listens() {
 async fn an_orderly_end_delivers_everything_although_the_endpoint_still_sends() {
     let (mut local, mut endpoint, _gauge) = pair().await;
     SockRef::from(&local.stream).set_send_buffer_size(1 << 20).unwrap();
-    let payload = Bytes::from(vec![5; 100_000]);
+    let payload = Bytes::from(vec![5; 300_000]);
     let reader = tokio::spawn(timeout(Duration::from_secs(20), async move {
         // Until then it reads nothing.
         endpoint.write_all(&vec![7; 4 << 20]).await.unwrap();

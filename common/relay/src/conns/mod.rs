@@ -24,6 +24,7 @@ pub struct Conns<S> {
     list: Arc<ReadyList>,
     /// Slots that took bytes in this turn and are to be written and flushed once.
     dirty: Vec<usize>,
+    /// What may be thrown away of those that are closed and still send.
     waste: Waste,
 }
 
@@ -43,6 +44,7 @@ struct Slot {
     shut_down: bool,
     /// Set once the core has let go of the connection.
     ending: Option<Ending>,
+    /// In the line for that.
     place: Place,
 }
 

@@ -28,7 +28,7 @@ struct Hostile {
 impl AsyncRead for Hostile {
     fn poll_read(self: Pin<&mut Self>, _cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let reads = self.seen.reads.fetch_add(1, Ordering::Relaxed);
-        assert!(reads < 10_000, "read without end");
+        assert!(reads < 1000, "read without end in one turn");
         buf.put_slice(b"more");
         Poll::Ready(Ok(()))
     }
@@ -70,7 +70,7 @@ fn local(takes_nothing: bool) -> (SocketLocal<Hostile>, Arc<Seen>) {
 async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
     let (mut local, seen) = local(false);
     let mut cx = Context::from_waker(Waker::noop());
-    let mut allowance = 10_000;
+    let mut allowance = 2_000;
     while allowance > 0 {
         let (before, reads) = (allowance, seen.reads.load(Ordering::Relaxed));
         assert!(local.poll_end(&mut cx, &Ending::Flushed, &mut allowance).is_pending(), "lingers");
@@ -78,7 +78,7 @@ async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
         assert!(seen.reads.load(Ordering::Relaxed) <= reads + 16, "not all in one turn");
     }
     let thrown_away = seen.reads.load(Ordering::Relaxed);
-    assert_eq!(thrown_away * 4, 10_000, "no more than it may");
+    assert_eq!(thrown_away * 4, 2_000, "no more than it may");
     assert!(local.poll_end(&mut cx, &Ending::Flushed, &mut allowance).is_pending(), "lingers");
     assert_eq!(seen.reads.load(Ordering::Relaxed), thrown_away, "nothing is read without an allowance");
     tokio::time::advance(Hostile::LINGER).await;
@@ -90,7 +90,7 @@ async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
 async fn a_client_that_takes_nothing_is_cut_off() {
     let (mut local, seen) = local(true);
     let began = Instant::now();
-    let mut allowance = 4_096;
+    let mut allowance = 2_000;
     let end = poll_fn(|cx| local.poll_end(cx, &Ending::Flushed, &mut allowance));
     timeout(Duration::from_secs(60), end).await.expect("an end");
     assert_eq!(began.elapsed(), Duration::from_secs(10));
