@@ -49,7 +49,6 @@ impl<S: Side> Link<S> {
     }
 
     fn next_read(&mut self, budget: usize) -> Option<Transmit> {
-        let shared = self.rings.len() > 2;
         while let Some(key) = self.rings.pop() {
             let Some(conn) = self.table.get_mut(key) else { continue };
             if conn.state != State::Open {
@@ -67,8 +66,7 @@ impl<S: Side> Link<S> {
             if room == 0 {
                 return Some(Transmit::NoCredit { key });
             }
-            let chunk = if shared { self.limits.chunk_shared } else { self.limits.chunk_alone };
-            return Some(Transmit::Read { key, id, max: budget.min(chunk).min(room) });
+            return Some(Transmit::Read { key, id, max: budget.min(self.limits.chunk).min(room) });
         }
         None
     }

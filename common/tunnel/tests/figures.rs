@@ -90,6 +90,6 @@ fn the_bounds_are_those_of_the_documents() {
     assert_eq!((limits.window_max, limits.window_far, limits.far_budget), (1_048_576, 8_388_608, 67_108_864));
     let half_closed = (limits.half_closed_server, limits.half_closed_agent);
     assert_eq!(half_closed, (Duration::from_secs(10), Duration::from_secs(600)));
-    assert_eq!((limits.chunk_alone, limits.chunk_shared), (131_072, 32_768));
+    assert_eq!(limits.chunk, 131_072);
     assert!(limits.answer_close < limits.await_close, "or a server gives up a close that is being answered");
 }
