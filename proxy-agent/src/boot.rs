@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use transport::env_proxy::EnvProxy;
+use transport::listen::Pacing;
 use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
@@ -77,7 +78,8 @@ impl Agent {
             tls,
             metadata,
             config.keepalive_time,
-        );
+        )
+        .with_pacing(Pacing::of_links(config.flow.pace_short_links));
         let counted = count_leases(&config, &metrics, ops)?;
         let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
         let draining = Arc::<AtomicBool>::default();

@@ -18,7 +18,7 @@ use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::listen::{bind_tcp, bound_segments};
+use transport::listen::{Pacing, bind_tcp, bound_segments};
 use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
@@ -95,6 +95,10 @@ impl Server {
         let bind = &config.agent_listener.bind;
         let listener = bind_tcp(&bind.host.text(), bind.port).context("--agent-port")?;
         bound_segments(&listener).context("--agent-port")?;
+        let pacing = Pacing::of_links(config.flow.pace_short_links);
+        if let Some(pacing) = &pacing {
+            pacing.keep_off(&listener).context("--agent-port")?;
+        }
         let frontend_tls = frontend_tls(&config, &metrics)?;
         let watch = |tls: &ServerTls, side| {
             let every = config.certificate_reload_interval;
@@ -103,7 +107,8 @@ impl Server {
         let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, certificates::FRONTEND));
         let watches = watch(&tls, certificates::AGENTS).into_iter().chain(of_frontend).collect();
         let most = agent_connections_within(descriptor_limit());
-        let agents = AgentListener::new(listener, tls, service, config.keepalive_time, most);
+        let agents =
+            AgentListener::new(listener, tls, service, config.keepalive_time, most).with_pacing(pacing);
         let readiness = Arc::<Readiness>::default();
         let frontend = match frontend::bind(&config, frontend_tls.as_ref(), &readiness) {
             Ok(listener) => {

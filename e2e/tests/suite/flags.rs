@@ -236,3 +236,30 @@ async fn both_keepalives_ping_as_often_as_they_say() -> Result<()> {
     let agent = tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?;
     within("a ping to an agent", pinged(Box::new(agent), "/AgentService/Connect")).await?
 }
+
+/// What a machine without BBR cannot show is shown by tests of the sockets themselves.
+#[tokio::test]
+async fn short_links_are_paced_only_if_wanted_and_long_ones_in_any_case() -> Result<()> {
+    let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
+    let paces = system.starts_with("bbr");
+    let (unpaced, resumed) = ("round trip below 1 ms are not paced", "a long way: paced");
+    let useless = "--pace-short-links changes nothing here";
+    let far = Duration::from_millis(25);
+    let echo = Endpoint::echo().await?;
+    for (flag, lines) in [
+        ("--pace-short-links=false", [(unpaced, paces), (resumed, paces), (useless, false)]),
+        ("--pace-short-links", [(unpaced, false), (resumed, false), (useless, !paces)]),
+    ] {
+        let pair = Setup::grpc().far(far).server_arg(flag).agent_arg(flag).start().await?;
+        works(pair.frontend(), &echo.target()).await?;
+        for process in [&pair.server().process, &pair.agent().process] {
+            for (line, _) in lines.iter().filter(|(_, said)| *said) {
+                until(line, DEADLINE, || async { process.said(line).then_some(()) }).await?;
+            }
+            for (line, said) in lines {
+                assert_eq!(process.said(line), said, "{flag}: {line}");
+            }
+        }
+    }
+    Ok(())
+}

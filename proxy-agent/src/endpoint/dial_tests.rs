@@ -221,3 +221,18 @@ async fn no_failure_leads_to_an_address_that_is_denied() {
     let text = refused(&dialer, "tcp", &format!("mixed:{port}")).await;
     assert_eq!(text, format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
 }
+
+#[tokio::test]
+async fn what_paces_is_kept_off_where_it_is_to_be() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let algorithm = async |dialer: Dialer<Arc<Table>>| {
+        let endpoint = dialer.dial("tcp", &address).await.unwrap();
+        let name = SockRef::from(&endpoint.stream).tcp_congestion().unwrap();
+        name.split(|byte| *byte == 0).next().unwrap().to_vec()
+    };
+    let pacing = Pacing::find(|name| name != b"reno", b"reno").unwrap();
+    let system = algorithm(dialer([])).await;
+    assert_eq!(pacing.is_some(), system != b"reno");
+    assert_eq!(algorithm(dialer([]).without(pacing)).await, b"reno");
+}

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
-use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
+use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, Pacing, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
@@ -118,6 +118,7 @@ pub struct GrpcConnector<R> {
     agent: AgentMetadata,
     /// `--keepalive-time`.
     keepalive: Duration,
+    pacing: Option<Pacing>,
 }
 
 impl<R: Resolve> GrpcConnector<R> {
@@ -132,7 +133,14 @@ impl<R: Resolve> GrpcConnector<R> {
     ) -> Self {
         // The destination policy is for what servers ask for, not for where they are.
         let dialer = Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT);
-        Self { server, dialer, proxy, tls, agent, keepalive }
+        Self { server, dialer, proxy, tls, agent, keepalive, pacing: None }
+    }
+
+    /// Keeps this off the connections to servers that are near.
+    pub fn with_pacing(mut self, pacing: Option<Pacing>) -> Self {
+        self.dialer = self.dialer.without(pacing.clone());
+        self.pacing = pacing;
+        self
     }
 
     async fn dial(&self, address: &str) -> Result<TcpStream, ConnectError> {
@@ -163,6 +171,8 @@ impl<R: Resolve> GrpcConnector<R> {
         let metadata = self.agent.headers()?;
         let address = self.server.to_string();
         let tcp = self.dial(&address).await?;
+        // Without a descriptor for it the connection stays unpaced.
+        let resume = self.pacing.as_ref().and_then(|pacing| pacing.resume(&tcp).ok());
         let shown = self.own_validity();
         let handshake = self.tls.connect(tls::ReadAhead::new(tcp));
         let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
@@ -177,6 +187,9 @@ impl<R: Resolve> GrpcConnector<R> {
         let answer = Capabilities::read(&connected.metadata);
         if answer.pings {
             connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
+        }
+        if let Some(resume) = resume {
+            connected.connection.pulse.once_measured(resume);
         }
         connected.connection.pulse.measure(if answer.pings { capabilities::WAY_PINGS } else { 1 });
         let terms = self.agent.offer().terms(answer);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, tune};
+use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, Pacing, tune};
 use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerTls};
 use transport::wire::{ServerSettings, serve_connection};
 
@@ -26,6 +26,8 @@ pub struct AgentListener {
     service: AgentService,
     settings: ServerSettings,
     room: Room,
+    /// What was kept off the listener.
+    pacing: Option<Pacing>,
 }
 
 impl AgentListener {
@@ -40,7 +42,13 @@ impl AgentListener {
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
         settings.keepalive.interval = keepalive;
-        AgentListener { listener, tls, service, settings, room: Room::new(most) }
+        AgentListener { listener, tls, service, settings, room: Room::new(most), pacing: None }
+    }
+
+    /// What was kept off the listener, which agents that are far away get back.
+    pub fn with_pacing(mut self, pacing: Option<Pacing>) -> Self {
+        self.pacing = pacing;
+        self
     }
 
     /// Accepts agents until `stop` falls, then waits for the connections of those that were accepted. Dropping
@@ -50,8 +58,9 @@ impl AgentListener {
         let (gate, settings) = (HandshakeGate::default(), Arc::new(self.settings));
         let serve = |(stream, address): (TcpStream, SocketAddr)| {
             let place = self.room.enter();
-            let (tls, gate, settings) = (self.tls.clone(), gate.clone(), Arc::clone(&settings));
-            let served = serve(stream, address, tls, gate, settings, self.service.clone());
+            let (tls, gate, pacing) = (self.tls.clone(), gate.clone(), self.pacing.clone());
+            let served =
+                serve(stream, address, tls, gate, pacing, Arc::clone(&settings), self.service.clone());
             async move {
                 if let Some(_place) = place {
                     served.await;
@@ -72,6 +81,7 @@ async fn serve(
     address: SocketAddr,
     tls: ServerTls,
     gate: HandshakeGate,
+    pacing: Option<Pacing>,
     settings: Arc<ServerSettings>,
     service: AgentService,
 ) {
@@ -88,11 +98,16 @@ async fn serve(
         }
     };
     io.get_mut().0.begin(READ_AHEAD);
+    // Without a descriptor for it the connection stays unpaced.
+    let mut resume = pacing.and_then(|pacing| pacing.resume(io.get_ref().0.get_ref()).ok());
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let mut streams = JoinSet::new();
     let served = serve_connection(Gathering::new(io), &settings, |request| {
         while streams.try_join_next().is_some() {}
+        if let Some(resume) = resume.take() {
+            request.pulse.once_measured(resume);
+        }
         streams.spawn(service.clone().serve(request, Arc::clone(&peer)));
     })
     .await;

@@ -11,6 +11,7 @@ mod descriptors;
 mod error;
 mod gate;
 mod limits;
+mod pacing;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -24,5 +25,6 @@ pub use limits::{
     ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, HANDSHAKES_IN_FLIGHT, UNIX_MODE,
     UNIX_WATCH,
 };
+pub use pacing::Pacing;
 pub use tcp::{KeepAlive, bind_tcp, bound_segments, tune};
 pub use unix::UnixSocket;

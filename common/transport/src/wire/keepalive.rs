@@ -4,6 +4,7 @@
 //! Anything that is read counts as a sign of life, as in grpc-go: a peer that is busy sending is never
 //! pinged. Unread stream data does not delay an answer, since h2 reads on whatever streams do.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,12 +50,24 @@ struct State {
     samples: Option<u8>,
     /// Since when a ping is out and nothing was read.
     silent_since: Option<Instant>,
+    /// Told the round trip once it is measured.
+    told: Option<Told>,
     driver: Option<Waker>,
+}
+
+/// Told the shortest of the round trips that were measured.
+struct Told(Box<dyn FnOnce(Duration) + Send + Sync>);
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Told")
+    }
 }
 
 impl Pulse {
     pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
-        let state = State { keepalive, probe: false, samples: None, silent_since: None, driver: None };
+        let state =
+            State { keepalive, probe: false, samples: None, silent_since: None, told: None, driver: None };
         Arc::new(Pulse { state: Mutex::new(state), round_trip: AtomicU64::new(0) })
     }
 
@@ -79,6 +92,12 @@ impl Pulse {
         Self::wake(&mut state);
     }
 
+    /// Has `told` learn the round trip when the last of the pings of [`Pulse::measure`] is answered. It is dropped with the
+    /// connection if that never comes.
+    pub fn once_measured(&self, told: impl FnOnce(Duration) + Send + Sync + 'static) {
+        self.state.lock().told = Some(Told(Box::new(told)));
+    }
+
     /// The shortest time in which a ping was answered so far.
     pub fn round_trip(&self) -> Option<Duration> {
         let nanos = self.round_trip.load(Ordering::Relaxed);
@@ -87,12 +106,20 @@ impl Pulse {
 
     /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown.
     fn sampled(&self, took: Duration) {
-        if self.state.lock().samples.is_none() {
+        let (samples, told) = {
+            let mut state = self.state.lock();
+            let samples = state.samples;
+            (samples, state.told.take_if(|_| samples == Some(0)))
+        };
+        if samples.is_none() {
             return;
         }
         let took = took.min(self.round_trip().unwrap_or(Duration::MAX));
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         self.round_trip.store(nanos, Ordering::Relaxed);
+        if let Some(Told(told)) = told {
+            told(took);
+        }
     }
 
     /// How long a ping has been out without anything being read; `None` while none is out.
@@ -119,6 +146,14 @@ pub(super) struct Pinger {
     asked: Option<Instant>,
     /// The streams' window, once it was fitted to the way.
     window: Option<u32>,
+}
+
+/// The pulse outlives the connection where streams or others still hold it.
+impl Drop for Pinger {
+    fn drop(&mut self) {
+        let told = self.pulse.state.lock().told.take();
+        drop(told);
+    }
 }
 
 /// No answer within [`Keepalive::timeout`].

@@ -178,3 +178,37 @@ async fn a_window_that_nobody_asked_to_fit_stays() {
     assert_eq!(way, None, "pings of the keepalive say nothing");
     assert!(sent < 2 << 20, "{sent}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_round_trip_is_told_once_behind_the_last_of_its_pings() {
+    let (near, far) = far(Duration::from_millis(25));
+    let mut served = serve(far, settings(TEN_AND_FIVE));
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let accept = async {
+        let request = served.requests.recv().await.unwrap();
+        request.pulse.once_measured(move |way| tell.send((Instant::now(), way)).unwrap());
+        request.pulse.measure(4);
+        (Instant::now(), request.accept(HeaderMap::new()).unwrap())
+    };
+    let (_client, (asked, _server)) = tokio::join!(dial(near, HeaderMap::new()), accept);
+    let (when, way) = told.recv().await.unwrap();
+    assert_eq!(way.as_millis(), 50);
+    assert!((when - asked).as_millis() >= 200, "after four of them");
+    assert!(told.recv().await.is_none(), "and dropped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_to_be_told_is_dropped_with_the_connection() {
+    let pair = pair().await;
+    let pulse = Arc::clone(&pair.client.connection.pulse);
+    let held = Arc::new(());
+    let holds = Arc::clone(&held);
+    pulse.once_measured(move |_| panic!("told without being asked: {holds:?}"));
+    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(Arc::strong_count(&held), 2, "nobody asked for the way");
+    drop(pair);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(Arc::strong_count(&held), 1);
+    drop(pulse);
+}
