@@ -1,10 +1,12 @@
-//! Who holds a connection, read from `/proc`: the proof of which process dialled an endpoint.
+//! Who holds a connection, read from `/proc`: the proof of which process dialled an endpoint. And how the kernel runs it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{read_dir, read_link, read_to_string};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use socket2::SockRef;
 
 /// The kernel's number for an established connection.
 const ESTABLISHED: &str = "01";
@@ -27,6 +29,27 @@ pub fn connections(pid: u32, remote: SocketAddr) -> Result<usize> {
         .count())
 }
 
+/// The congestion control of the TCP connections of the process `pid` that have `port` at either end: each name once. It must be
+/// a child of this process, or one that may be traced.
+pub fn congestion_controls(pid: u32, port: u16) -> Result<BTreeSet<String>> {
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process id")?;
+    let process = pidfd_open(process, PidfdFlags::empty()).context("the process is gone")?;
+    let mut names = BTreeSet::new();
+    for entry in read_dir(format!("/proc/{pid}/fd")).context("the process is gone")? {
+        let Some(number) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // It may have closed meanwhile; what is no socket, or listens, has no peer.
+        let Ok(descriptor) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
+        let socket = SockRef::from(&descriptor);
+        let (Ok(near), Ok(far)) = (socket.local_addr(), socket.peer_addr()) else { continue };
+        let mut ports = [near, far].into_iter().filter_map(|end| end.as_socket()).map(|end| end.port());
+        if ports.any(|end| end == port) {
+            let name = socket.tcp_congestion()?;
+            names.insert(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned());
+        }
+    }
+    Ok(names)
+}
+
 /// The remote address and the inode of an established connection.
 fn row(line: &str) -> Option<(SocketAddr, &str)> {
     let mut words = line.split_whitespace().skip(2);
@@ -44,7 +67,7 @@ fn row(line: &str) -> Option<(SocketAddr, &str)> {
 mod tests {
     use std::net::{TcpListener, TcpStream};
 
-    use super::connections;
+    use super::{congestion_controls, connections};
 
     #[test]
     fn connections_are_counted_by_their_remote_end() {
@@ -53,5 +76,6 @@ mod tests {
         assert_eq!(connections(std::process::id(), remote).unwrap(), 0);
         let held = [TcpStream::connect(remote).unwrap(), TcpStream::connect(remote).unwrap()];
         assert_eq!(connections(std::process::id(), remote).unwrap(), held.len());
+        assert_eq!(congestion_controls(std::process::id(), remote.port()).unwrap().len(), 1);
     }
 }

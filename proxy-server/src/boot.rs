@@ -96,9 +96,6 @@ impl Server {
         let listener = bind_tcp(&bind.host.text(), bind.port).context("--agent-port")?;
         bound_segments(&listener).context("--agent-port")?;
         let pacing = Pacing::of_links(config.flow.pace_short_links);
-        if let Some(pacing) = &pacing {
-            pacing.keep_off(&listener).context("--agent-port")?;
-        }
         let frontend_tls = frontend_tls(&config, &metrics)?;
         let watch = |tls: &ServerTls, side| {
             let every = config.certificate_reload_interval;

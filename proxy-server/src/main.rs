@@ -47,11 +47,10 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     logs.register(&mut registry, proxy_server::metrics::PREFIX);
     let ops = OpsRuntime::start()?;
     let signals = Signals::install(ops.handle())?;
-    let insist = signals.clone();
+    let (insist, farewell) = (signals.clone(), logs.farewell());
     ops.handle().spawn(async move {
         insist.second().await;
-        logs::fatal("second signal, exiting at once");
-        std::process::exit(1);
+        farewell.exit("second signal, exiting at once");
     });
 
     let runtime = relay::data_runtime(relay::Turns::Short)?;

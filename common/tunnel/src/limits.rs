@@ -44,7 +44,7 @@ pub struct Limits {
     /// How long the agent waits for a sign of life from a frontend whose endpoint sends no more.
     pub half_closed_agent: Duration,
     /// How much one connection is read at once, in bytes. With a quarter of it sixteen transfers were a tenth slower, and
-    /// a ping beside them no quicker: it is not behind them in line.
+    /// a ping beside them no quicker: it is not in line behind sources that always have more.
     pub chunk: usize,
 }
 

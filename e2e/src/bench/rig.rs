@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::balancer::Balancer;
 use crate::frontend::{Conn, Frontend, Mode};
@@ -116,9 +116,11 @@ async fn relay(delay: Option<Duration>) -> Result<Rig> {
         address = way.address();
     }
     let near = again("the near half", &["relay-near", &path, &address.to_string(), &pki])?;
-    until("the relay", DEADLINE, || async { UnixStream::connect(&socket).await.ok() })
-        .await
-        .map_err(|error| near.explain(&far.explain(&error)))?;
+    let both = || async {
+        UnixStream::connect(&socket).await.ok()?;
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port.port())).await.ok()
+    };
+    until("the relay", DEADLINE, both).await.map_err(|error| near.explain(&far.explain(&error)))?;
     Ok(Rig::Relay { near: Box::new(near), far: Box::new(far), socket, kept: (folder, port, way) })
 }
 

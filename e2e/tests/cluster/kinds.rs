@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use e2e::pair::{Pair, Setup};
 use e2e::wait::{DEADLINE, until};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::world::{Installation, World};
@@ -78,7 +79,7 @@ pub(crate) async fn an_expired_token_is_replaced_in_its_file(world: Arc<World>) 
         .server_arg("--enable-lease-controller")
         .server_arg("--lease-namespace=rotated")
         .server_arg(format!("--kubeconfig={by_file}"));
-    let pair = setup.start().await?;
+    let mut pair = setup.start().await?;
     pair.server()
         .wait_metric("lease_list_total", &[("http_status_code", "401"), ("reason", "Unauthorized")], 1.0)
         .await?;
@@ -87,6 +88,10 @@ pub(crate) async fn an_expired_token_is_replaced_in_its_file(world: Arc<World>) 
         installation.holders().await.ok().filter(|all| all == &["server-0"])
     })
     .await?;
-    ensure!(!pair.server().process.said("not-a-token"), "the token is in the log");
+    // At its end everything that it said is written.
+    let server = &mut pair.server_mut().process;
+    server.signal(Signal::TERM)?;
+    ensure!(server.exit(DEADLINE).await?.success(), "the server did not stop in order");
+    ensure!(!server.said("not-a-token"), "the token is in the log");
     Ok(())
 }

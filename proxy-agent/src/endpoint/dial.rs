@@ -284,7 +284,7 @@ async fn connect(
 fn configure(socket: &TcpSocket, unpaced: Option<&Pacing>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     if let Some(pacing) = unpaced {
-        pacing.keep_off(socket)?;
+        pacing.keep_off(socket);
     }
     let socket = SockRef::from(socket);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);

@@ -38,6 +38,8 @@ const GO_PING_INTERVAL: Duration = Duration::from_secs(35);
 
 const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
+type TlsConnection = tls::Gathering<tls::ClientStream<tls::ReadAhead<TcpStream>>>;
+
 /// A try that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -171,8 +173,6 @@ impl<R: Resolve> GrpcConnector<R> {
         let metadata = self.agent.headers()?;
         let address = self.server.to_string();
         let tcp = self.dial(&address).await?;
-        // Without a descriptor for it the connection stays unpaced.
-        let resume = self.pacing.as_ref().and_then(|pacing| pacing.resume(&tcp).ok());
         let shown = self.own_validity();
         let handshake = self.tls.connect(tls::ReadAhead::new(tcp));
         let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
@@ -182,14 +182,18 @@ impl<R: Resolve> GrpcConnector<R> {
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;
         let io = tls::Gathering::new(io);
-        let connected = wire::connect(io, &self.settings(), &address, PATH, metadata, deadline).await?;
+        let pacing = self.pacing.clone();
+        let measured = move |io: &TlsConnection, way| {
+            if let Some(pacing) = pacing {
+                pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
+            }
+        };
+        let settings = self.settings();
+        let connected = wire::connect(io, &settings, &address, PATH, metadata, deadline, measured).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if answer.pings {
             connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
-        }
-        if let Some(resume) = resume {
-            connected.connection.pulse.once_measured(resume);
         }
         connected.connection.pulse.measure(if answer.pings { capabilities::WAY_PINGS } else { 1 });
         let terms = self.agent.offer().terms(answer);

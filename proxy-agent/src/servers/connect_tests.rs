@@ -6,9 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::header::{HeaderMap, HeaderValue};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use socket2::SockRef;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use transport::tls::{
     ALPN_H2, CaSource, CipherSuites, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
     ignore_odd_pki,
@@ -108,7 +109,7 @@ async fn serve(
                         stream.finish();
                     });
                 };
-                let _ = serve_connection(io, &ServerSettings::for_agents(), on_stream).await;
+                let _ = serve_connection(io, &ServerSettings::for_agents(), on_stream, |_, _| ()).await;
             });
         }
     });
@@ -171,13 +172,29 @@ async fn a_stranger_is_not_believed() {
 #[tokio::test]
 async fn nobody_there_reads_as_in_go() {
     let pki = Pki::new();
-    let taken = tokio::net::TcpSocket::new_v4().unwrap();
+    let taken = TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = connector(&pki, NAME, port, &[]).connect().await.unwrap_err();
     assert_eq!(error.to_string(), format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
     let error = connector(&pki, "elsewhere", port, &[]).connect().await.unwrap_err();
     assert_eq!(error.to_string(), "dial tcp: lookup elsewhere: no such host");
+}
+
+#[tokio::test]
+async fn what_paces_is_kept_off_connections_to_servers() {
+    let pki = Pki::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let pacing = Pacing::of_any(b"reno").or_else(|_| Pacing::of_any(b"cubic")).unwrap();
+    let expected = TcpSocket::new_v4().unwrap();
+    pacing.keep_off(&expected);
+    let connector = connector(&pki, NAME, address.port(), &[]).with_pacing(Some(pacing));
+    let stream = connector.dial(&connector.server.to_string()).await.unwrap();
+    let algorithm = |socket: SockRef<'_>| socket.tcp_congestion().unwrap();
+    assert_eq!(algorithm(SockRef::from(&stream)), algorithm(SockRef::from(&expected)));
+    let unasked = TcpSocket::new_v4().unwrap();
+    assert_ne!(algorithm(SockRef::from(&stream)), algorithm(SockRef::from(&unasked)));
 }
 
 #[tokio::test]

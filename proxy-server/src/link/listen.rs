@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, Pacing, tune};
-use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerTls};
+use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerStream, ServerTls};
 use transport::wire::{ServerSettings, serve_connection};
 
 use super::accept::AgentService;
@@ -19,6 +19,8 @@ use crate::auth::AgentPeer;
 /// How long bytes that we sent may stay unacknowledged: grpc-go sets its keepalive time-out, 20 s.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
+type TlsConnection = Gathering<ServerStream<ReadAhead<TcpStream>>>;
+
 /// What serves the agent port.
 pub struct AgentListener {
     listener: TcpListener,
@@ -26,7 +28,7 @@ pub struct AgentListener {
     service: AgentService,
     settings: ServerSettings,
     room: Room,
-    /// What was kept off the listener.
+    /// What is kept off the listener.
     pacing: Option<Pacing>,
 }
 
@@ -45,8 +47,11 @@ impl AgentListener {
         AgentListener { listener, tls, service, settings, room: Room::new(most), pacing: None }
     }
 
-    /// What was kept off the listener, which agents that are far away get back.
+    /// Keeps this off the connections of agents that are near.
     pub fn with_pacing(mut self, pacing: Option<Pacing>) -> Self {
+        if let Some(pacing) = &pacing {
+            pacing.keep_off(&self.listener);
+        }
         self.pacing = pacing;
         self
     }
@@ -98,20 +103,19 @@ async fn serve(
         }
     };
     io.get_mut().0.begin(READ_AHEAD);
-    // Without a descriptor for it the connection stays unpaced.
-    let mut resume = pacing.and_then(|pacing| pacing.resume(io.get_ref().0.get_ref()).ok());
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let mut streams = JoinSet::new();
-    let served = serve_connection(Gathering::new(io), &settings, |request| {
+    let on_stream = |request| {
         while streams.try_join_next().is_some() {}
-        if let Some(resume) = resume.take() {
-            request.pulse.once_measured(resume);
-        }
         streams.spawn(service.clone().serve(request, Arc::clone(&peer)));
-    })
-    .await;
-    match served {
+    };
+    let measured = |io: &TlsConnection, way| {
+        if let Some(pacing) = pacing {
+            pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
+        }
+    };
+    match serve_connection(Gathering::new(io), &settings, on_stream, measured).await {
         Ok(()) => tracing::debug!(%peer, "agent connection ended"),
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }

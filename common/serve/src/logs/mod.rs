@@ -1,6 +1,7 @@
 //! The log: klog's lines (or JSON) for what `tracing` reports, never in the way of the data.
 //!
-//! An event is rendered by the task that reports it, put into a bounded queue and written by a thread of its own.
+//! An event is rendered by the task that reports it, put into a bounded queue and written by a thread of its own, which
+//! rests for 10 ms when it has written: what comes meanwhile is written together. A process that is killed loses that much.
 //! When the queue is full (a reader of standard error that stopped, a full disk) lines are lost, counted, and the
 //! count is said as soon as something can be written again. Whatever a peer sends, it cannot forge a line: control
 //! characters are escaped in messages and values alike.
@@ -71,6 +72,8 @@ pub struct Logs {
 
 /// How long a process that ends waits for its last lines.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// The same for one that is told to end at once.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 impl Logs {
     /// Opens the outputs and makes this the process's log.
@@ -106,6 +109,24 @@ impl Logs {
     /// thread: for a process's end.
     pub fn flush(&self, within: Duration) {
         self.queue.flush(within);
+    }
+
+    /// The same for somebody else who may end the process: see [`Farewell`].
+    pub fn farewell(&self) -> Farewell {
+        Farewell(Arc::clone(&self.queue))
+    }
+}
+
+/// What ends a process at once, but not its log.
+#[derive(Debug, Clone)]
+pub struct Farewell(Arc<Queue>);
+
+impl Farewell {
+    /// Writes what is queued, for a tenth of a second at most, then says the one line and ends the process with 1.
+    pub fn exit(self, message: &str) -> ! {
+        self.0.flush(AT_ONCE);
+        fatal(message);
+        std::process::exit(1)
     }
 }
 

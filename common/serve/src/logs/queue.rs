@@ -190,11 +190,13 @@ mod tests {
         assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty));
         queue.flush(SOON);
         assert_eq!(told.try_recv(), Ok(3), "who waits for them does not wait for the rest");
+        queue.push(line(1));
+        assert_eq!(told.recv_timeout(SOON), Ok(1), "a flush ends with a writer that sleeps");
         queue.push(line(MUCH));
-        assert_eq!(told.recv_timeout(SOON), Ok(1), "neither does much");
+        assert_eq!(told.recv_timeout(SOON), Ok(1), "much does not wait for the rest");
         queue.push(line(1));
         queue.close();
-        assert_eq!(told.recv_timeout(SOON), Ok(1), "nor the end");
+        assert_eq!(told.recv_timeout(SOON), Ok(1), "nor does the end");
         assert_eq!(told.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected));
         assert_eq!(queue.lost.get(), 0);
     }

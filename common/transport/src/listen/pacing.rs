@@ -15,13 +15,13 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
-/// From this round trip on a way is long. (The windows grow from there on, too.)
+/// From this round trip on a way is long. (The windows grow from about there on, too.)
 const LONG_WAY: Duration = Duration::from_millis(1);
 
 /// What algorithms that pace have in common: there are bbr, bbr2 and bbr3.
 const PACING: &[u8] = b"bbr";
-/// What stands in for them: every kernel has it, most begin with it, and it never paces by itself.
-const INSTEAD: &[u8] = b"cubic";
+/// What stands in for them, in this order: most kernels begin with the first, all have the second. Neither paces by itself.
+const INSTEAD: [&[u8]; 2] = [b"cubic", b"reno"];
 
 /// The system's congestion control, which paces, and what connections have instead of it while their way is not known
 /// to be long.
@@ -31,68 +31,104 @@ pub struct Pacing {
     instead: &'static [u8],
 }
 
+/// What was found of the system's.
+#[derive(Debug)]
+enum Found {
+    DoesNotPace,
+    Paces(Pacing),
+    /// It does, and may not be replaced, or not be put back.
+    Stays(String, io::Error),
+}
+
 impl Pacing {
-    /// What is to be kept off connections between agents and servers, and a line in the log about it. `None` if there is
-    /// nothing to do: the system's does not pace, there is nothing that this process may use instead
-    /// (`net.ipv4.tcp_allowed_congestion_control`), or the operator wants it everywhere (`--pace-short-links`).
+    /// What is to be kept off connections between agents and servers, as the operator wants it (`--pace-short-links`), and a
+    /// line in the log about it. Looked for once: what is changed later takes effect with the next start.
     pub fn of_links(pace_short: bool) -> Option<Self> {
-        let found = Self::find(|name| name.starts_with(PACING), INSTEAD).unwrap_or_else(|error| {
-            tracing::warn!(%error, "no congestion control found, that of the system is used");
-            None
-        });
-        match &found {
-            None if pace_short => tracing::info!("--pace-short-links changes nothing here: nothing paces"),
-            None => {}
-            Some(Pacing { system, .. }) if pace_short => {
-                tracing::debug!(algorithm = shown(system), "links are paced, the short ones too");
+        match found(|name| name.starts_with(PACING), &INSTEAD) {
+            Ok(Found::DoesNotPace) if pace_short => {
+                tracing::info!("--pace-short-links changes nothing here: nothing paces");
+                None
             }
-            Some(Pacing { system, instead }) => tracing::info!(
-                paced_by = shown(system),
-                instead = shown(instead),
-                "links with a round trip below 1 ms are not paced"
-            ),
+            Ok(Found::DoesNotPace) => None,
+            Ok(Found::Paces(_)) if pace_short => None,
+            Ok(Found::Paces(pacing)) => {
+                let (paced_by, instead) = (shown(&pacing.system), shown(pacing.instead));
+                tracing::info!(paced_by, instead, "links with a round trip below 1 ms are not paced");
+                Some(pacing)
+            }
+            Ok(Found::Stays(paced_by, error)) => {
+                tracing::info!(paced_by, %error, "short links are paced, see net.ipv4.tcp_allowed_congestion_control");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no congestion control found, that of the system is used");
+                None
+            }
         }
-        found.filter(|_| !pace_short)
     }
 
-    /// As a new connection would get it, if it `paces` and this process may use `instead`.
+    /// The system's, whether it paces or not, and this one instead: for tests of what takes a `Pacing`.
     ///
     /// # Errors
-    /// Those of socket(2) and getsockopt(2).
-    pub fn find(paces: impl FnOnce(&[u8]) -> bool, instead: &'static [u8]) -> io::Result<Option<Self>> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-        let system = socket.tcp_congestion()?;
-        let system = system.split(|byte| *byte == 0).next().unwrap_or_default();
-        let usable = paces(system) && socket.set_tcp_congestion(instead).is_ok();
-        Ok(usable.then(|| Pacing { system: system.into(), instead }))
+    /// Those of the sockets by which it is tried.
+    pub fn of_any(instead: &'static [u8]) -> io::Result<Self> {
+        match found(|_| true, &[instead])? {
+            Found::Paces(pacing) => Ok(pacing),
+            Found::Stays(_, error) => Err(error),
+            Found::DoesNotPace => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
-    /// Has a socket that is not connected yet begin without pacing; what a listener accepts follows it in this.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
-    pub fn keep_off(&self, socket: &impl AsFd) -> io::Result<()> {
-        SockRef::from(socket).set_tcp_congestion(self.instead)
+    /// Has a socket that is not connected yet begin without pacing; what a listener accepts follows it in this. Where that
+    /// fails, it begins as the system would have it.
+    pub fn keep_off(&self, socket: &impl AsFd) {
+        if let Err(error) = SockRef::from(socket).set_tcp_congestion(self.instead) {
+            tracing::debug!(%error, "a link begins paced");
+        }
     }
 
-    /// What gives a connection the system's algorithm, once a round trip is found that makes its way a long one. It
-    /// holds a descriptor of the connection: to be dropped with it.
-    ///
-    /// # Errors
-    /// A lack of descriptors.
-    pub fn resume(
-        &self,
-        stream: &TcpStream,
-    ) -> io::Result<impl FnOnce(Duration) + Send + Sync + 'static + use<>> {
-        let (socket, system) = (stream.as_fd().try_clone_to_owned()?, Arc::clone(&self.system));
-        Ok(move |round_trip| {
-            if round_trip < LONG_WAY {
-                return;
-            }
-            let set = SockRef::from(&socket).set_tcp_congestion(&system);
-            tracing::debug!(?round_trip, algorithm = shown(&system), error = ?set.err(), "a long way: paced");
-        })
+    /// Gives a connection the system's algorithm if its round trip makes its way a long one, and nobody has given it
+    /// yet another.
+    pub fn resume(&self, stream: &TcpStream, round_trip: Duration) {
+        let socket = SockRef::from(stream);
+        if round_trip < LONG_WAY || !socket.tcp_congestion().is_ok_and(|name| trimmed(&name) == self.instead)
+        {
+            return;
+        }
+        match socket.set_tcp_congestion(&self.system) {
+            Ok(()) => tracing::info!(?round_trip, algorithm = shown(&self.system), "a long way: paced"),
+            Err(error) => tracing::warn!(?round_trip, %error, "a long way stays without pacing"),
+        }
     }
+}
+
+/// Tries it on a socket that is never connected.
+fn found(paces: impl FnOnce(&[u8]) -> bool, instead: &[&'static [u8]]) -> io::Result<Found> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    let system = socket.tcp_congestion()?;
+    let system = trimmed(&system);
+    Ok(if paces(system) {
+        choose(system, instead, |name| socket.set_tcp_congestion(name))
+    } else {
+        Found::DoesNotPace
+    })
+}
+
+/// The first that can be `set`, if the system's can be set again behind it: each may be forbidden for itself.
+fn choose(system: &[u8], instead: &[&'static [u8]], mut set: impl FnMut(&[u8]) -> io::Result<()>) -> Found {
+    let mut refused = io::Error::from(io::ErrorKind::NotFound);
+    for name in instead.iter().filter(|name| **name != system) {
+        match set(name).and_then(|()| set(system)) {
+            Ok(()) => return Found::Paces(Pacing { system: system.into(), instead: name }),
+            Err(error) => refused = error,
+        }
+    }
+    Found::Stays(shown(system), refused)
+}
+
+/// Without the zeros that the kernel fills the name up with.
+fn trimmed(name: &[u8]) -> &[u8] {
+    name.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn shown(name: &[u8]) -> String {
@@ -104,46 +140,69 @@ mod tests {
     use super::*;
     use crate::listen::bind_tcp;
 
-    /// As if whatever algorithm this machine has paced, with Reno, which every kernel has, instead.
-    fn pacing() -> Pacing {
-        Pacing::find(|_| true, b"reno").unwrap().unwrap()
-    }
-
-    fn algorithm(stream: &TcpStream) -> Vec<u8> {
-        let name = SockRef::from(stream).tcp_congestion().unwrap();
-        name.split(|byte| *byte == 0).next().unwrap().to_vec()
-    }
-
     #[test]
-    fn only_what_paces_and_can_be_replaced_is_replaced() {
-        let mut seen = Vec::new();
-        let look = |name: &[u8]| {
-            seen = name.to_vec();
-            false
-        };
-        assert_eq!(Pacing::find(look, b"reno").unwrap(), None);
-        assert!(!seen.is_empty() && !seen.contains(&0));
-        assert_eq!(Pacing::find(|_| true, b"no-such-algorithm").unwrap(), None);
-        let pacing = pacing();
-        assert_eq!((&*pacing.system, pacing.instead), (seen.as_slice(), b"reno".as_slice()));
-        let paces = seen.starts_with(b"bbr");
-        let instead = |pacing: Option<Pacing>| pacing.map(|pacing| pacing.instead);
-        assert_eq!(instead(Pacing::of_links(false)), paces.then_some(INSTEAD));
-        assert_eq!(instead(Pacing::of_links(true)), None);
+    fn only_what_can_be_replaced_and_put_back_is_replaced() {
+        let rows: [(&[&str], Option<&[u8]>); 5] = [
+            (&["bbr", "cubic", "reno"], Some(b"cubic")),
+            (&["bbr", "reno"], Some(b"reno")),
+            (&["bbr"], None),
+            // New sockets have it, and nobody without rights may ask for it.
+            (&["cubic", "reno"], None),
+            (&[], None),
+        ];
+        for (allowed, wanted) in rows {
+            let allowed = |name: &[u8]| allowed.iter().any(|known| known.as_bytes() == name);
+            let set = |name: &[u8]| match allowed(name) {
+                true => Ok(()),
+                false => Err(io::ErrorKind::PermissionDenied.into()),
+            };
+            match choose(b"bbr", &INSTEAD, set) {
+                Found::Paces(pacing) => {
+                    assert_eq!((Some(pacing.instead), &*pacing.system), (wanted, &b"bbr"[..]))
+                }
+                Found::Stays(name, error) => {
+                    assert_eq!((name.as_str(), error.kind()), ("bbr", io::ErrorKind::PermissionDenied));
+                    assert_eq!(wanted, None);
+                }
+                Found::DoesNotPace => panic!("it does"),
+            }
+        }
+        assert!(matches!(found(|_| false, &INSTEAD), Ok(Found::DoesNotPace)));
+        assert_eq!(Pacing::of_links(true), None, "as the operator wants it");
     }
 
     #[tokio::test]
     async fn a_connection_is_paced_when_its_way_is_long() {
-        let pacing = pacing();
+        // Every kernel has it. One that begins with it has the other, too.
+        let pacing = Pacing::of_any(b"reno").or_else(|_| Pacing::of_any(b"cubic")).unwrap();
+        let algorithm =
+            |stream: &TcpStream| trimmed(&SockRef::from(stream).tcp_congestion().unwrap()).to_vec();
         let listener = bind_tcp("127.0.0.1", 0).unwrap();
-        pacing.keep_off(&listener).unwrap();
+        pacing.keep_off(&listener);
         for (round_trip, long) in [(0, false), (999, false), (1_000, true), (50_000, true)] {
             let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let (accepted, _) = listener.accept().await.unwrap();
-            assert_eq!(algorithm(&accepted), b"reno", "begins without");
-            pacing.resume(&accepted).unwrap()(Duration::from_micros(round_trip));
-            let system = &*pacing.system;
-            assert_eq!(algorithm(&accepted), if long { system } else { b"reno" }, "{round_trip} us");
+            assert_eq!(algorithm(&accepted), pacing.instead, "begins without");
+            pacing.resume(&accepted, Duration::from_micros(round_trip));
+            let wanted = if long { &*pacing.system } else { pacing.instead };
+            assert_eq!(algorithm(&accepted), wanted, "{round_trip} us");
         }
+    }
+
+    #[tokio::test]
+    async fn what_others_have_chosen_stays() {
+        let pacing = Pacing::of_any(b"reno").or_else(|_| Pacing::of_any(b"cubic")).unwrap();
+        let other = Pacing { system: Arc::from(&b"no-such-algorithm"[..]), instead: b"vegas" };
+        let listener = bind_tcp("127.0.0.1", 0).unwrap();
+        pacing.keep_off(&listener);
+        // Nothing that this machine has: the listener stays as it is.
+        other.keep_off(&listener);
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        assert_eq!(trimmed(&SockRef::from(&accepted).tcp_congestion().unwrap()), pacing.instead);
+        pacing.resume(&client, Duration::from_secs(1));
+        assert_eq!(trimmed(&SockRef::from(&client).tcp_congestion().unwrap()), &*pacing.system);
+        other.resume(&accepted, Duration::from_secs(1));
+        assert_eq!(trimmed(&SockRef::from(&accepted).tcp_congestion().unwrap()), pacing.instead);
     }
 }

@@ -55,6 +55,11 @@ impl<S: Session> Gathering<S> {
         stream.limit(LIMIT);
         Gathering(stream)
     }
+
+    /// The TLS stream.
+    pub fn get_ref(&self) -> &S {
+        &self.0
+    }
 }
 
 impl<S: Session> AsyncRead for Gathering<S> {

@@ -82,7 +82,8 @@ fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
 
 /// Opens the stream `path` on a fresh transport, and returns once the server's response headers are there.
 ///
-/// A refusal by the server is its status; what is over before `deadline` ends in DeadlineExceeded.
+/// A refusal by the server is its status; what is over before `deadline` ends in DeadlineExceeded. `measured` is told the
+/// round trip when the last ping of [`Pulse::measure`] is answered, and may see the transport.
 pub async fn connect<IO>(
     io: IO,
     settings: &ClientSettings,
@@ -90,12 +91,13 @@ pub async fn connect<IO>(
     path: &str,
     metadata: HeaderMap,
     deadline: Instant,
+    measured: impl FnOnce(&IO, Duration) + Send + 'static,
 ) -> Result<Connected, WireError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let request = request(settings, authority, path, metadata)?;
-    timeout_at(deadline, open(io, settings, request)).await.unwrap_or_else(|_| {
+    timeout_at(deadline, open(io, settings, request, measured)).await.unwrap_or_else(|_| {
         Err(WireError::new(Code::DeadlineExceeded, "the server did not answer the stream in time"))
     })
 }
@@ -120,7 +122,12 @@ fn request(
     Ok(request)
 }
 
-async fn open<IO>(io: IO, settings: &ClientSettings, request: Request<()>) -> Result<Connected, WireError>
+async fn open<IO>(
+    io: IO,
+    settings: &ClientSettings,
+    request: Request<()>,
+    measured: impl FnOnce(&IO, Duration) + Send + 'static,
+) -> Result<Connected, WireError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -130,7 +137,7 @@ where
     let pulse = Pulse::new(settings.keepalive);
     let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
     let linger = Arc::<Linger>::default();
-    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger)));
+    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), measured));
     let connection = ConnectionHandle { task, pulse: Arc::clone(&pulse) };
     let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
@@ -181,12 +188,14 @@ async fn drive<IO>(
     flusher: Flusher<IO>,
     mut pinger: Pinger,
     linger: Arc<Linger>,
+    measured: impl FnOnce(&IO, Duration),
 ) -> Result<(), ConnectionError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     // Behind the connection, whose end they outlive.
     let mut lingering = Vec::new();
+    let mut measured = Some(measured);
     poll_fn(|cx| {
         lingering.extend(linger.take(cx));
         lingering.retain_mut(|(_send, recv)| poll_to_end(recv, cx).is_pending());
@@ -196,6 +205,7 @@ where
         if let Poll::Ready(Dead) = pinger.poll(cx, flusher.bytes_read(), false) {
             return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
         }
+        pinger.tell_measured(&flusher, &mut measured);
         pinger.fit_window(cx, |window| connection.set_initial_window_size(window));
         match flusher.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),

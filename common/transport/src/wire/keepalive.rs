@@ -4,7 +4,6 @@
 //! Anything that is read counts as a sign of life, as in grpc-go: a peer that is busy sending is never
 //! pinged. Unread stream data does not delay an answer, since h2 reads on whatever streams do.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +12,10 @@ use std::time::Duration;
 
 use h2::{Ping, PingPong};
 use parking_lot::Mutex;
+use tokio::io::AsyncWrite;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::buffered::Flusher;
 use super::settings::{STREAM_WINDOW, stream_window};
 
 /// How silent peers are asked.
@@ -50,24 +51,12 @@ struct State {
     samples: Option<u8>,
     /// Since when a ping is out and nothing was read.
     silent_since: Option<Instant>,
-    /// Told the round trip once it is measured.
-    told: Option<Told>,
     driver: Option<Waker>,
-}
-
-/// Told the shortest of the round trips that were measured.
-struct Told(Box<dyn FnOnce(Duration) + Send + Sync>);
-
-impl fmt::Debug for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Told")
-    }
 }
 
 impl Pulse {
     pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
-        let state =
-            State { keepalive, probe: false, samples: None, silent_since: None, told: None, driver: None };
+        let state = State { keepalive, probe: false, samples: None, silent_since: None, driver: None };
         Arc::new(Pulse { state: Mutex::new(state), round_trip: AtomicU64::new(0) })
     }
 
@@ -92,34 +81,20 @@ impl Pulse {
         Self::wake(&mut state);
     }
 
-    /// Has `told` learn the round trip when the last of the pings of [`Pulse::measure`] is answered. It is dropped with the
-    /// connection if that never comes.
-    pub fn once_measured(&self, told: impl FnOnce(Duration) + Send + Sync + 'static) {
-        self.state.lock().told = Some(Told(Box::new(told)));
-    }
-
     /// The shortest time in which a ping was answered so far.
     pub fn round_trip(&self) -> Option<Duration> {
         let nanos = self.round_trip.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown.
-    fn sampled(&self, took: Duration) {
-        let (samples, told) = {
-            let mut state = self.state.lock();
-            let samples = state.samples;
-            (samples, state.told.take_if(|_| samples == Some(0)))
-        };
-        if samples.is_none() {
-            return;
-        }
+    /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown. Returns it
+    /// when no ping is left to be sent for it.
+    fn sampled(&self, took: Duration) -> Option<Duration> {
+        let left = self.state.lock().samples?;
         let took = took.min(self.round_trip().unwrap_or(Duration::MAX));
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         self.round_trip.store(nanos, Ordering::Relaxed);
-        if let Some(Told(told)) = told {
-            told(took);
-        }
+        (left == 0).then_some(took)
     }
 
     /// How long a ping has been out without anything being read; `None` while none is out.
@@ -146,14 +121,8 @@ pub(super) struct Pinger {
     asked: Option<Instant>,
     /// The streams' window, once it was fitted to the way.
     window: Option<u32>,
-}
-
-/// The pulse outlives the connection where streams or others still hold it.
-impl Drop for Pinger {
-    fn drop(&mut self) {
-        let told = self.pulse.state.lock().told.take();
-        drop(told);
-    }
+    /// The round trip, until it is taken.
+    measured: Option<Duration>,
 }
 
 /// No answer within [`Keepalive::timeout`].
@@ -164,7 +133,7 @@ impl Pinger {
     pub(super) fn new(pings: Option<PingPong>, pulse: Arc<Pulse>) -> Self {
         let now = Instant::now();
         let timer = Box::pin(sleep_until(later(now, pulse.state.lock().keepalive.interval)));
-        Pinger { pings, pulse, timer, read: 0, heard: now, asked: None, window: None }
+        Pinger { pings, pulse, timer, read: 0, heard: now, asked: None, window: None, measured: None }
     }
 
     /// Once per turn of the driver. `read`: bytes read in the connection's life; `idle`: it has no stream.
@@ -180,7 +149,7 @@ impl Pinger {
         {
             self.asked = None;
             if pong.is_ok() {
-                self.pulse.sampled(now - asked);
+                self.measured = self.pulse.sampled(now - asked).or(self.measured);
             }
         }
         let (keepalive, probe) = self.look(cx);
@@ -198,6 +167,19 @@ impl Pinger {
         }
         self.arm(cx, now, due);
         Poll::Pending
+    }
+
+    /// Tells the round trip once, when all pings of [`Pulse::measure`] are answered.
+    pub(super) fn tell_measured<IO: AsyncWrite + Unpin>(
+        &mut self,
+        flusher: &Flusher<IO>,
+        told: &mut Option<impl FnOnce(&IO, Duration)>,
+    ) {
+        if let Some(way) = self.measured.take()
+            && let Some(told) = told.take()
+        {
+            flusher.show(|io| told(io, way));
+        }
     }
 
     /// Sets the window of the connection's streams to what the way is known to need, by `set`.

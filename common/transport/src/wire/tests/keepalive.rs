@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{data, dial, failure, packet, pair, pair_with, serve, soon};
 use crate::raw::hello;
-use crate::wire::{Code, ConnectionError, Keepalive, ServerSettings, Wire};
+use crate::wire::{
+    ClientSettings, Code, ConnectionError, Keepalive, Request, ServerSettings, Wire, connect,
+    serve_connection,
+};
 
 const TEN_AND_FIVE: Keepalive =
     Keepalive { interval: Duration::from_secs(10), timeout: Duration::from_secs(5), while_idle: true };
@@ -180,35 +184,39 @@ async fn a_window_that_nobody_asked_to_fit_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_round_trip_is_told_once_behind_the_last_of_its_pings() {
+async fn both_ends_are_told_the_round_trip_once_behind_the_last_of_its_pings() {
     let (near, far) = far(Duration::from_millis(25));
-    let mut served = serve(far, settings(TEN_AND_FIVE));
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let accept = async {
-        let request = served.requests.recv().await.unwrap();
-        request.pulse.once_measured(move |way| tell.send((Instant::now(), way)).unwrap());
-        request.pulse.measure(4);
-        (Instant::now(), request.accept(HeaderMap::new()).unwrap())
+    let began = Instant::now();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let teller = |who| {
+        let tell = tell.clone();
+        move |_: &DuplexStream, way: Duration| tell.send((who, way.as_millis(), began.elapsed())).unwrap()
     };
-    let (_client, (asked, _server)) = tokio::join!(dial(near, HeaderMap::new()), accept);
-    let (when, way) = told.recv().await.unwrap();
-    assert_eq!(way.as_millis(), 50);
-    assert!((when - asked).as_millis() >= 200, "after four of them");
-    assert!(told.recv().await.is_none(), "and dropped");
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_is_to_be_told_is_dropped_with_the_connection() {
-    let pair = pair().await;
-    let pulse = Arc::clone(&pair.client.connection.pulse);
-    let held = Arc::new(());
-    let holds = Arc::clone(&held);
-    pulse.once_measured(move |_| panic!("told without being asked: {holds:?}"));
-    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    let (at_server, at_client) = (teller("server"), teller("client"));
+    drop(tell);
+    let (sender, mut requests) = mpsc::unbounded_channel();
+    let settings = settings(TEN_AND_FIVE);
+    let serving = tokio::spawn(async move {
+        serve_connection(far, &settings, |request| drop(sender.send(request)), at_server).await
+    });
+    let accept = async {
+        let request: Request = requests.recv().await.unwrap();
+        request.pulse.measure(4);
+        request.accept(HeaderMap::new()).unwrap()
+    };
+    let (settings, deadline) = (ClientSettings::for_agents(), began + Duration::from_secs(60));
+    let connect = connect(near, &settings, "server", "/", HeaderMap::new(), deadline, at_client);
+    let (client, _server) = tokio::join!(connect, accept);
+    let client = client.unwrap();
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(Arc::strong_count(&held), 2, "nobody asked for the way");
-    drop(pair);
+    let (who, way, after) = told.try_recv().unwrap();
+    assert_eq!((who, way), ("server", 50));
+    assert!(after.as_millis() >= 200, "four of them: {after:?}");
+    assert!(told.try_recv().is_err(), "the client was not asked for it, and its keepalive says nothing");
+    client.connection.pulse.measure(1);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(Arc::strong_count(&held), 1);
-    drop(pulse);
+    assert_eq!(told.try_recv().map(|(who, way, _)| (who, way)), Ok(("client", 50)));
+    drop(client);
+    serving.abort();
+    assert_eq!(told.recv().await.map(|(who, ..)| who), None, "once");
 }
