@@ -5,6 +5,7 @@ use std::fs::{read_dir, read_link, read_to_string};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use socket2::SockRef;
 
@@ -37,8 +38,13 @@ pub fn congestion_controls(pid: u32, port: u16) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in read_dir(format!("/proc/{pid}/fd")).context("the process is gone")? {
         let Some(number) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // It may have closed meanwhile; what is no socket, or listens, has no peer.
-        let Ok(descriptor) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
+        let descriptor = match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
+            Ok(descriptor) => descriptor,
+            // It has closed meanwhile.
+            Err(Errno::BADF) => continue,
+            Err(error) => return Err(error).context("a descriptor of another process (pidfd_getfd)"),
+        };
+        // What is no socket, or listens, has no peer.
         let socket = SockRef::from(&descriptor);
         let (Ok(near), Ok(far)) = (socket.local_addr(), socket.peer_addr()) else { continue };
         let mut ports = [near, far].into_iter().filter_map(|end| end.as_socket()).map(|end| end.port());
@@ -67,6 +73,8 @@ fn row(line: &str) -> Option<(SocketAddr, &str)> {
 mod tests {
     use std::net::{TcpListener, TcpStream};
 
+    use socket2::SockRef;
+
     use super::{congestion_controls, connections};
 
     #[test]
@@ -76,6 +84,18 @@ mod tests {
         assert_eq!(connections(std::process::id(), remote).unwrap(), 0);
         let held = [TcpStream::connect(remote).unwrap(), TcpStream::connect(remote).unwrap()];
         assert_eq!(connections(std::process::id(), remote).unwrap(), held.len());
-        assert_eq!(congestion_controls(std::process::id(), remote.port()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn congestion_controls_are_those_of_connections_with_that_port() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        let names = || congestion_controls(std::process::id(), remote.port()).unwrap();
+        assert!(names().is_empty(), "a listener has no peer");
+        let held = TcpStream::connect(remote).unwrap();
+        let name = SockRef::from(&held).tcp_congestion().unwrap();
+        assert!(name.starts_with(names().first().unwrap().as_bytes()));
+        SockRef::from(&held).set_tcp_congestion(b"reno").unwrap();
+        assert!(names().contains("reno"));
     }
 }

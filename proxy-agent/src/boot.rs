@@ -79,7 +79,7 @@ impl Agent {
             metadata,
             config.keepalive_time,
         )
-        .with_pacing(Pacing::of_links(config.flow.pace_short_links));
+        .pacing_far_only(Pacing::of_links(config.flow.pace_short_links));
         let counted = count_leases(&config, &metrics, ops)?;
         let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
         let draining = Arc::<AtomicBool>::default();

@@ -47,10 +47,10 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     logs.register(&mut registry, proxy_server::metrics::PREFIX);
     let ops = OpsRuntime::start()?;
     let signals = Signals::install(ops.handle())?;
-    let (insist, farewell) = (signals.clone(), logs.farewell());
+    let (insist, last_words) = (signals.clone(), logs.last_words());
     ops.handle().spawn(async move {
         insist.second().await;
-        farewell.exit("second signal, exiting at once");
+        last_words.exit("second signal, exiting at once");
     });
 
     let runtime = relay::data_runtime(relay::Turns::Short)?;

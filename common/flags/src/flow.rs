@@ -70,10 +70,10 @@ impl FlowFlags {
         set.add(
             "pace-short-links",
             &mut self.pace_short_links,
-            "Where the system's TCP congestion control paces (bbr), use it between agents and servers from the begin, \
-             and even if a round trip takes less than a millisecond. Without this flag such connections have cubic, \
-             which needs no timers; where the system's does not pace the flag changes nothing. (Not a flag of the Go \
-             programs.)",
+            "Where the system's TCP congestion control paces (bbr), use it between agents and servers from the start, \
+             however short the way. Without this flag they start with cubic (or reno), which sets no timers, and get \
+             the system's once a round trip of a millisecond or more is found; where the system's does not pace the \
+             flag changes nothing. (Not a flag of the Go programs.)",
         );
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use e2e::pair::{Pair, Setup};
+use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::world::{Installation, World};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, works};
 use e2e::frontend::Place;
@@ -223,6 +223,11 @@ async fn a_servers_second_signal_exits_at_once() -> Result<()> {
     })
     .await?;
     assert_eq!(status.code(), Some(1));
+    // Its output is read to its end.
+    server.process.exit(DEADLINE).await?;
+    for line in ["nth=2", "second signal, exiting at once"] {
+        ensure!(server.process.said(line), "{line}: {:?}", server.process.log());
+    }
     Ok(())
 }
 

@@ -138,8 +138,8 @@ impl<R: Resolve> GrpcConnector<R> {
         Self { server, dialer, proxy, tls, agent, keepalive, pacing: None }
     }
 
-    /// Keeps this off the connections to servers that are near.
-    pub fn with_pacing(mut self, pacing: Option<Pacing>) -> Self {
+    /// Keeps this off the connections to servers, and gives it to those of servers that are far.
+    pub fn pacing_far_only(mut self, pacing: Option<Pacing>) -> Self {
         self.dialer = self.dialer.without(pacing.clone());
         self.pacing = pacing;
         self
@@ -183,13 +183,13 @@ impl<R: Resolve> GrpcConnector<R> {
         let deadline = Instant::now() + ANSWER_LIMIT;
         let io = tls::Gathering::new(io);
         let pacing = self.pacing.clone();
-        let measured = move |io: &TlsConnection, way| {
+        let on_measured = move |io: &TlsConnection, way| {
             if let Some(pacing) = pacing {
                 pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
             }
         };
         let settings = self.settings();
-        let connected = wire::connect(io, &settings, &address, PATH, metadata, deadline, measured).await?;
+        let connected = wire::connect(io, &settings, &address, PATH, metadata, deadline, on_measured).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if answer.pings {

@@ -189,7 +189,7 @@ async fn what_paces_is_kept_off_connections_to_servers() {
     let pacing = Pacing::of_any(b"reno").or_else(|_| Pacing::of_any(b"cubic")).unwrap();
     let expected = TcpSocket::new_v4().unwrap();
     pacing.keep_off(&expected);
-    let connector = connector(&pki, NAME, address.port(), &[]).with_pacing(Some(pacing));
+    let connector = connector(&pki, NAME, address.port(), &[]).pacing_far_only(Some(pacing));
     let stream = connector.dial(&connector.server.to_string()).await.unwrap();
     let algorithm = |socket: SockRef<'_>| socket.tcp_congestion().unwrap();
     assert_eq!(algorithm(SockRef::from(&stream)), algorithm(SockRef::from(&expected)));

@@ -47,11 +47,8 @@ impl AgentListener {
         AgentListener { listener, tls, service, settings, room: Room::new(most), pacing: None }
     }
 
-    /// Keeps this off the connections of agents that are near.
-    pub fn with_pacing(mut self, pacing: Option<Pacing>) -> Self {
-        if let Some(pacing) = &pacing {
-            pacing.keep_off(&self.listener);
-        }
+    /// Gives this, which was kept off the listener, to the connections of agents that are far.
+    pub fn pacing_far_only(mut self, pacing: Option<Pacing>) -> Self {
         self.pacing = pacing;
         self
     }
@@ -110,12 +107,12 @@ async fn serve(
         while streams.try_join_next().is_some() {}
         streams.spawn(service.clone().serve(request, Arc::clone(&peer)));
     };
-    let measured = |io: &TlsConnection, way| {
+    let on_measured = |io: &TlsConnection, way| {
         if let Some(pacing) = pacing {
             pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
         }
     };
-    match serve_connection(Gathering::new(io), &settings, on_stream, measured).await {
+    match serve_connection(Gathering::new(io), &settings, on_stream, on_measured).await {
         Ok(()) => tracing::debug!(%peer, "agent connection ended"),
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }

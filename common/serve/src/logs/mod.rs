@@ -35,7 +35,8 @@ mod writer;
 use std::io;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 pub use escape::Peer;
@@ -111,21 +112,31 @@ impl Logs {
         self.queue.flush(within);
     }
 
-    /// The same for somebody else who may end the process: see [`Farewell`].
-    pub fn farewell(&self) -> Farewell {
-        Farewell(Arc::clone(&self.queue))
+    /// What ends the process at once, from wherever, with what was reported so far.
+    pub fn last_words(&self) -> LastWords {
+        LastWords(Arc::clone(&self.queue))
     }
 }
 
-/// What ends a process at once, but not its log.
-#[derive(Debug, Clone)]
-pub struct Farewell(Arc<Queue>);
+/// See [`Logs::last_words`].
+#[derive(Debug)]
+pub struct LastWords(Arc<Queue>);
 
-impl Farewell {
-    /// Writes what is queued, for a tenth of a second at most, then says the one line and ends the process with 1.
-    pub fn exit(self, message: &str) -> ! {
-        self.0.flush(AT_ONCE);
-        fatal(message);
+impl LastWords {
+    /// Writes what is queued and says the one line, then ends the process with 1: after a fifth of a second at the latest, whether
+    /// standard error takes it or not.
+    pub fn exit(self, message: &'static str) -> ! {
+        let (done, ended) = mpsc::channel();
+        // Who writes to a standard error whose reader has stopped waits for ever.
+        let say = move || {
+            self.0.flush(AT_ONCE);
+            fatal(message);
+            let _ = done.send(());
+        };
+        let said = thread::Builder::new().name("last words".to_owned()).spawn(say);
+        if said.is_ok() {
+            let _ = ended.recv_timeout(2 * AT_ONCE);
+        }
         std::process::exit(1)
     }
 }

@@ -26,5 +26,5 @@ pub use limits::{
     UNIX_WATCH,
 };
 pub use pacing::Pacing;
-pub use tcp::{KeepAlive, bind_tcp, bound_segments, tune};
+pub use tcp::{KeepAlive, bind_links, bind_tcp, tune};
 pub use unix::UnixSocket;

@@ -44,13 +44,14 @@ impl Pacing {
     /// What is to be kept off connections between agents and servers, as the operator wants it (`--pace-short-links`), and a
     /// line in the log about it. Looked for once: what is changed later takes effect with the next start.
     pub fn of_links(pace_short: bool) -> Option<Self> {
-        match found(|name| name.starts_with(PACING), &INSTEAD) {
+        let instead: &[_] = if pace_short { &[] } else { &INSTEAD };
+        match found(|name| name.starts_with(PACING), instead) {
             Ok(Found::DoesNotPace) if pace_short => {
                 tracing::info!("--pace-short-links changes nothing here: nothing paces");
                 None
             }
             Ok(Found::DoesNotPace) => None,
-            Ok(Found::Paces(_)) if pace_short => None,
+            Ok(Found::Stays(..)) if pace_short => None,
             Ok(Found::Paces(pacing)) => {
                 let (paced_by, instead) = (shown(&pacing.system), shown(pacing.instead));
                 tracing::info!(paced_by, instead, "links with a round trip below 1 ms are not paced");
@@ -67,10 +68,11 @@ impl Pacing {
         }
     }
 
-    /// The system's, whether it paces or not, and this one instead: for tests of what takes a `Pacing`.
+    /// The system's, whether it paces or not, and this one instead.
     ///
     /// # Errors
     /// Those of the sockets by which it is tried.
+    #[cfg(any(test, feature = "testing"))]
     pub fn of_any(instead: &'static [u8]) -> io::Result<Self> {
         match found(|_| true, &[instead])? {
             Found::Paces(pacing) => Ok(pacing),
@@ -96,8 +98,12 @@ impl Pacing {
             return;
         }
         match socket.set_tcp_congestion(&self.system) {
-            Ok(()) => tracing::info!(?round_trip, algorithm = shown(&self.system), "a long way: paced"),
-            Err(error) => tracing::warn!(?round_trip, %error, "a long way stays without pacing"),
+            Ok(()) => {
+                tracing::info!(peer = ?stream.peer_addr(), ?round_trip, algorithm = shown(&self.system), "a long way: paced");
+            }
+            Err(error) => {
+                tracing::warn!(peer = ?stream.peer_addr(), ?round_trip, %error, "a long way stays without pacing");
+            }
         }
     }
 }
@@ -138,7 +144,7 @@ fn shown(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listen::bind_tcp;
+    use crate::listen::bind_links;
 
     #[test]
     fn only_what_can_be_replaced_and_put_back_is_replaced() {
@@ -169,6 +175,7 @@ mod tests {
         }
         assert!(matches!(found(|_| false, &INSTEAD), Ok(Found::DoesNotPace)));
         assert_eq!(Pacing::of_links(true), None, "as the operator wants it");
+        assert!(matches!(choose(b"bbr", &[], |_| panic!("not tried")), Found::Stays(..)), "nor is it tried");
     }
 
     #[tokio::test]
@@ -177,8 +184,7 @@ mod tests {
         let pacing = Pacing::of_any(b"reno").or_else(|_| Pacing::of_any(b"cubic")).unwrap();
         let algorithm =
             |stream: &TcpStream| trimmed(&SockRef::from(stream).tcp_congestion().unwrap()).to_vec();
-        let listener = bind_tcp("127.0.0.1", 0).unwrap();
-        pacing.keep_off(&listener);
+        let listener = bind_links("127.0.0.1", 0, Some(&pacing)).unwrap();
         for (round_trip, long) in [(0, false), (999, false), (1_000, true), (50_000, true)] {
             let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let (accepted, _) = listener.accept().await.unwrap();
@@ -190,19 +196,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_others_have_chosen_stays() {
+    async fn what_others_have_chosen_and_what_cannot_be_set_stays() {
         let pacing = Pacing::of_any(b"reno").or_else(|_| Pacing::of_any(b"cubic")).unwrap();
-        let other = Pacing { system: Arc::from(&b"no-such-algorithm"[..]), instead: b"vegas" };
-        let listener = bind_tcp("127.0.0.1", 0).unwrap();
-        pacing.keep_off(&listener);
-        // Nothing that this machine has: the listener stays as it is.
-        other.keep_off(&listener);
+        let unknown: Arc<[u8]> = Arc::from(&b"no-such-one"[..]);
+        let absent = Pacing { system: Arc::clone(&unknown), instead: b"none-either" };
+        let not_back = Pacing { system: unknown, instead: pacing.instead };
+        let listener = bind_links("127.0.0.1", 0, Some(&pacing)).unwrap();
+        absent.keep_off(&listener);
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
-        assert_eq!(trimmed(&SockRef::from(&accepted).tcp_congestion().unwrap()), pacing.instead);
+        absent.resume(&accepted, Duration::from_secs(1));
+        not_back.resume(&accepted, Duration::from_secs(1));
         pacing.resume(&client, Duration::from_secs(1));
-        assert_eq!(trimmed(&SockRef::from(&client).tcp_congestion().unwrap()), &*pacing.system);
-        other.resume(&accepted, Duration::from_secs(1));
-        assert_eq!(trimmed(&SockRef::from(&accepted).tcp_congestion().unwrap()), pacing.instead);
+        for (stream, name) in [(&accepted, pacing.instead), (&client, &*pacing.system)] {
+            assert_eq!(trimmed(&SockRef::from(stream).tcp_congestion().unwrap()), name);
+        }
     }
 }

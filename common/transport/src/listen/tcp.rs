@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::error::BindError;
 use super::limits::BACKLOG;
+use super::pacing::Pacing;
 
 /// TCP's own probes of a silent peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,14 +38,34 @@ impl Default for KeepAlive {
 /// # Errors
 /// [`BindError::Tcp`] and [`BindError::Host`].
 pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
+    bind(host, port, &|_| Ok(()))
+}
+
+/// Binds a TCP listener for agents: segments of its connections are bounded, and what paces is kept off them, from the first on.
+///
+/// # Errors
+/// [`BindError::Tcp`] and [`BindError::Host`].
+pub fn bind_links(host: &str, port: u16, unpaced: Option<&Pacing>) -> Result<TcpListener, BindError> {
+    bind(host, port, &|socket| {
+        if let Some(pacing) = unpaced {
+            pacing.keep_off(socket);
+        }
+        socket.set_tcp_mss(LARGEST_SEGMENT)
+    })
+}
+
+/// What is set before anybody can connect.
+type Prepare<'a> = &'a dyn Fn(&Socket) -> io::Result<()>;
+
+fn bind(host: &str, port: u16, prepare: Prepare<'_>) -> Result<TcpListener, BindError> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     let shown = if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") };
     let bound = match bare.parse::<IpAddr>() {
-        _ if bare.is_empty() => every_address(port),
-        Ok(ip) if ip.is_unspecified() => every_address(port),
-        Ok(ip) => listener(SocketAddr::new(ip, port), false),
+        _ if bare.is_empty() => every_address(port, prepare),
+        Ok(ip) if ip.is_unspecified() => every_address(port, prepare),
+        Ok(ip) => listener(SocketAddr::new(ip, port), false, prepare),
         Err(_) => match resolve(bare, port) {
-            Some(address) => listener(address, false),
+            Some(address) => listener(address, false, prepare),
             None => {
                 return Err(BindError::Host { address: shown, host: host.to_owned() });
             }
@@ -53,9 +74,9 @@ pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
     bound.and_then(TcpListener::from_std).map_err(|source| BindError::Tcp { address: shown, source })
 }
 
-fn every_address(port: u16) -> io::Result<StdListener> {
-    match listener((Ipv6Addr::UNSPECIFIED, port).into(), true) {
-        Err(error) if lacks_ipv6(&error) => listener((Ipv4Addr::UNSPECIFIED, port).into(), false),
+fn every_address(port: u16, prepare: Prepare<'_>) -> io::Result<StdListener> {
+    match listener((Ipv6Addr::UNSPECIFIED, port).into(), true, prepare) {
+        Err(error) if lacks_ipv6(&error) => listener((Ipv4Addr::UNSPECIFIED, port).into(), false, prepare),
         bound => bound,
     }
 }
@@ -68,7 +89,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
     )
 }
 
-fn listener(address: SocketAddr, dual_stack: bool) -> io::Result<StdListener> {
+fn listener(address: SocketAddr, dual_stack: bool, prepare: Prepare<'_>) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(!dual_stack)?;
@@ -76,6 +97,7 @@ fn listener(address: SocketAddr, dual_stack: bool) -> io::Result<StdListener> {
     // A restart must not wait for connections of the process before (TIME_WAIT).
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    prepare(&socket)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -111,11 +133,3 @@ pub fn tune(stream: &TcpStream, keepalive: KeepAlive, user_timeout: Option<Durat
 /// window shrinks to four segments. Four of loopback's 64 KiB, with the kernel's overhead, are more than one socket may then
 /// have, so that one in two is dropped and resent 200 ms later: what all connections of an agent share would crawl.
 const LARGEST_SEGMENT: u32 = 32_000;
-
-/// Has the connections that `listener` accepts send and receive segments of [`LARGEST_SEGMENT`] at most.
-///
-/// # Errors
-/// Those of setsockopt(2).
-pub fn bound_segments(listener: &TcpListener) -> io::Result<()> {
-    SockRef::from(listener).set_tcp_mss(LARGEST_SEGMENT)
-}

@@ -173,12 +173,12 @@ impl Pinger {
     pub(super) fn tell_measured<IO: AsyncWrite + Unpin>(
         &mut self,
         flusher: &Flusher<IO>,
-        told: &mut Option<impl FnOnce(&IO, Duration)>,
+        on_measured: &mut Option<impl FnOnce(&IO, Duration)>,
     ) {
         if let Some(way) = self.measured.take()
-            && let Some(told) = told.take()
+            && let Some(tell) = on_measured.take()
         {
-            flusher.show(|io| told(io, way));
+            flusher.show(|io| tell(io, way));
         }
     }
 

@@ -204,19 +204,20 @@ async fn both_ends_are_told_the_round_trip_once_behind_the_last_of_its_pings() {
         request.pulse.measure(4);
         request.accept(HeaderMap::new()).unwrap()
     };
-    let (settings, deadline) = (ClientSettings::for_agents(), began + Duration::from_secs(60));
+    let deadline = began + Duration::from_secs(60);
+    let settings = ClientSettings { keepalive: TEN_AND_FIVE, ..ClientSettings::for_agents() };
     let connect = connect(near, &settings, "server", "/", HeaderMap::new(), deadline, at_client);
     let (client, _server) = tokio::join!(connect, accept);
     let client = client.unwrap();
     sleep(Duration::from_secs(60)).await;
     let (who, way, after) = told.try_recv().unwrap();
     assert_eq!((who, way), ("server", 50));
-    assert!(after.as_millis() >= 200, "four of them: {after:?}");
+    assert!((200..400).contains(&after.as_millis()), "four of them: {after:?}");
     assert!(told.try_recv().is_err(), "the client was not asked for it, and its keepalive says nothing");
     client.connection.pulse.measure(1);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(told.try_recv().map(|(who, way, _)| (who, way)), Ok(("client", 50)));
     drop(client);
     serving.abort();
-    assert_eq!(told.recv().await.map(|(who, ..)| who), None, "once");
+    assert!(told.recv().await.is_none(), "nobody is left who tells");
 }
