@@ -15,7 +15,7 @@ use rustix::process::{Pid, kill_process};
 
 use crate::netns::Place;
 use crate::usage::Usage;
-use crate::wait::until;
+use crate::wait::{DEADLINE, until};
 
 /// Variables that would change where a program connects or who it is: removed from its environment.
 const CLEARED: [&str; 8] = [
@@ -159,6 +159,12 @@ impl Process {
         self.log.lock().lines.iter().any(|line| line.contains(text))
     }
 
+    /// Waits until a line of the log contains `text`.
+    pub async fn wait_said(&self, text: &str) -> Result<()> {
+        let said = until(text, DEADLINE, || async { self.said(text).then_some(()) });
+        said.await.map_err(|error| self.explain(&error))
+    }
+
     /// An error that quotes the end of this process's log.
     pub fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
         let lines = &self.log.lock().lines;
@@ -270,7 +276,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_in_which_a_task_panicked_fails_its_test() {
         let process = shell("echo \"thread 'worker' (7) panicked at src/lib.rs:1:2:\" >&2; exec sleep 600");
-        until("the panic", DEADLINE, || async { process.said("panicked").then_some(()) }).await.unwrap();
+        process.wait_said("panicked").await.unwrap();
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(process))).unwrap_err();
         let told = told.downcast_ref::<String>().unwrap();
         assert!(told.starts_with("a task of server panicked: thread 'worker'"), "{told}");

@@ -113,12 +113,6 @@ pub(crate) async fn without_rights_everything_still_serves(world: Arc<World>) ->
             scrape.value("konnectivity_network_proxy_server_lease_list_total", &forbidden) >= 1.0
         })
         .await?;
-    until("the server's line", DEADLINE, || async {
-        pair.server().process.said("Could not list leases").then_some(())
-    })
-    .await?;
-    until("the agent's line", DEADLINE, || async {
-        pair.agent().process.said("the last count holds").then_some(())
-    })
-    .await
+    pair.server().process.wait_said("Could not list leases").await?;
+    pair.agent().process.wait_said("the last count holds").await
 }

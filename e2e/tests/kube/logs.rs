@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use e2e::kube::Session;
 use e2e::payload::Payload;
-use e2e::wait::{DEADLINE, until, within_limit};
+use e2e::wait::within_limit;
 
 use crate::world::Lane;
 
@@ -67,8 +67,7 @@ pub(crate) async fn follow(lane: Lane) -> Result<()> {
         if line != "first line" {
             writeln!(log, "{line}")?;
         }
-        let found = until(line, DEADLINE, || async { follower.said(line).then_some(()) });
-        found.await.map_err(|error| follower.explain(&error))?;
+        follower.wait_said(line).await?;
     }
     Ok(())
 }

@@ -163,10 +163,7 @@ async fn frontends_certificates_need_an_allowed_name() -> Result<()> {
                 > 0.0,
             "uncounted"
         );
-        let said = until("the refused name", DEADLINE, || async {
-            pair.server().process.said("Frontend refused").then_some(())
-        });
-        said.await?;
+        pair.server().process.wait_said("Frontend refused").await?;
         ensure!(pair.server().process.said("front-client at 127.0.0.1"), "the name is not in the log");
     }
     Ok(())
@@ -176,10 +173,7 @@ async fn frontends_certificates_need_an_allowed_name() -> Result<()> {
 #[tokio::test]
 async fn an_open_agent_port_is_loud_or_refused() -> Result<()> {
     let open = Setup::grpc().server_arg("--cluster-ca-cert=").agents(0).start().await?;
-    until("a loud line", DEADLINE, || async {
-        open.server().process.said("Agents are not authenticated").then_some(())
-    })
-    .await?;
+    open.server().process.wait_said("Agents are not authenticated").await?;
     assert_eq!(open.server().metric("agent_auth_mode", &[("mode", "none")]).await?, 1.0);
     let mut process = Process::spawn(Recipe {
         name: "a server that requires authentication".into(),
@@ -195,7 +189,7 @@ async fn an_open_agent_port_is_loud_or_refused() -> Result<()> {
         env: Vec::new(),
     })?;
     assert_eq!(process.exit(DEADLINE).await?.code(), Some(1));
-    until("its reason", DEADLINE, || async { process.said("--require-agent-auth needs").then_some(()) }).await
+    process.wait_said("--require-agent-auth needs").await
 }
 
 #[tokio::test]

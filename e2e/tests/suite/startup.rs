@@ -41,11 +41,7 @@ async fn fatal(mut pair: Pair, port: u16) -> Result<()> {
     let _taken = restart_with_taken(&mut pair, port)?;
     let status = pair.server_mut().process.exit(DEADLINE).await?;
     assert_eq!(status.code(), Some(1));
-    let port = port.to_string();
-    until("a line that names the port", DEADLINE, || async {
-        pair.server().process.said(&port).then_some(())
-    })
-    .await
+    pair.server().process.wait_said(&port.to_string()).await
 }
 
 #[tokio::test]

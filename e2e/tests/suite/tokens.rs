@@ -122,8 +122,7 @@ async fn whoever_has_no_such_token_is_refused_with_gos_words() -> Result<()> {
     assert_eq!(status.message(), "Authentication context was not found in metadata");
     let known = connect(&pair, "the-known-one", "", "good").await??;
     // Whatever was said of the stranger was said before.
-    let said = || async { pair.server().process.said("the-known-one").then_some(()) };
-    until("a line of the known agent", DEADLINE, said).await?;
+    pair.server().process.wait_said("the-known-one").await?;
     ensure!(!pair.server().process.said("forged-name"), "metadata of a stranger was logged");
     drop(known);
     Ok(())
@@ -150,10 +149,7 @@ async fn while_nobody_can_tell_known_agents_come_in_and_others_try_again() -> Re
     let conn = echo(conn, Payload::new(2, 100_000)).await?;
     let token = world.token("late", "late")?;
     pair.add_agent("late", "", &[&format!("--service-account-token-path={}", token.display())])?;
-    until("the late agent's refusal", DEADLINE, || async {
-        pair.agents[1].process.said("cannot be asked now").then_some(())
-    })
-    .await?;
+    pair.agents[1].process.wait_said("cannot be asked now").await?;
     world.api.heal();
     pair.wait_connected().await?;
     echo(conn, Payload::new(3, 1_000)).await.map(drop)
@@ -212,8 +208,7 @@ async fn no_token_is_ever_shown() -> Result<()> {
     // Refused by the server, and told to the agent.
     let wrong = world.token("wrong", "canary-of-an-agent")?;
     pair.add_agent("wrong", "", &[&format!("--service-account-token-path={}", wrong.display())])?;
-    until("a refusal", DEADLINE, || async { pair.agents[1].process.said("jwt not valid").then_some(()) })
-        .await?;
+    pair.agents[1].process.wait_said("jwt not valid").await?;
     let mut texts = vec![pair.server().metrics().await?.text];
     texts.extend(pair.server().process.log());
     for agent in &pair.agents {

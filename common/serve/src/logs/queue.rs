@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use tokio::time::Instant;
 
 use super::Severity;
 use crate::metrics::Counter;
@@ -115,12 +114,11 @@ impl Queue {
 
     /// Waits until the writer has nothing left, for so long at most.
     pub(super) fn flush(&self, within: Duration) {
-        let deadline = Instant::now() + within;
         let mut state = self.state.lock();
         state.flushing += 1;
         self.work.notify_one();
         let pending = |state: &mut State| state.writing || !state.lines.is_empty();
-        self.idle.wait_while_until(&mut state, pending, deadline.into_std());
+        self.idle.wait_while_for(&mut state, pending, within);
         state.flushing -= 1;
     }
 

@@ -76,8 +76,8 @@ pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flush
 
 impl<IO: AsyncWrite + Unpin> Flusher<IO> {
     /// Shows the transport.
-    pub(super) fn show<R>(&self, see: impl FnOnce(&IO) -> R) -> R {
-        see(&self.0.lock().io)
+    pub(super) fn show(&self, see: impl FnOnce(&IO)) {
+        see(&self.0.lock().io);
     }
 
     /// The true flush. Pending when the transport blocks: the waker is registered, call again when woken.

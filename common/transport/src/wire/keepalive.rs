@@ -149,7 +149,7 @@ impl Pinger {
         {
             self.asked = None;
             if pong.is_ok() {
-                self.measured = self.pulse.sampled(now - asked).or(self.measured);
+                self.measured = self.pulse.sampled(now - asked);
             }
         }
         let (keepalive, probe) = self.look(cx);
