@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use relay::Bounds;
-use serve::certificates::keep_fresh;
+use serve::certificates::{keep_fresh, keep_kubeconfig_shown};
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -42,8 +42,8 @@ pub struct Agent {
     /// What goes on over all streams.
     activity: Activity,
     draining: Arc<AtomicBool>,
-    /// Ends when dropped.
-    _certificates: Option<AbortOnDropHandle<()>>,
+    /// They end when dropped.
+    _watches: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Agent {
@@ -69,7 +69,7 @@ impl Agent {
         .with_offer(Capabilities::ours(config.flow.connection_flow_control));
         let tls = tls(&config, &metrics)?;
         let every = config.certificate_reload_interval;
-        let certificates = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
+        let of_servers = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
         let activity = links.activity();
         let connector = GrpcConnector::new(
             ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },
@@ -80,11 +80,12 @@ impl Agent {
             config.keepalive_time,
         )
         .pacing_far_only(Pacing::of_links(config.flow.pace_short_links));
-        let counted = count_leases(&config, &metrics, ops)?;
+        let (counted, of_kubeconfig) = count_leases(&config, &metrics, ops)?;
+        let watches = of_servers.into_iter().chain(of_kubeconfig).collect();
         let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
         let draining = Arc::<AtomicBool>::default();
         let ports = serve_ports(&config, registry, set.servers(), &draining, ops);
-        Ok(Agent { set, ports, config, activity, draining, _certificates: certificates })
+        Ok(Agent { set, ports, config, activity, draining, _watches: watches })
     }
 
     /// Keeps a stream to every server until it is told to stop.
@@ -143,15 +144,16 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         .context("--ca-cert, --agent-cert or --agent-key")
 }
 
-/// Where the count of servers by their leases is told, if they are counted. Counting goes on beside the ports of
+/// Where the count of servers by their leases is told, if they are counted, and who keeps in the metrics when the kubeconfig's
+/// certificate expires. Counting goes on beside the ports of
 /// operators, off the data path; nobody waits for it.
 fn count_leases(
     config: &Config,
     metrics: &Metrics,
     ops: &OpsRuntime,
-) -> Result<watch::Receiver<Option<usize>>> {
+) -> Result<(watch::Receiver<Option<usize>>, Option<AbortOnDropHandle<()>>)> {
     if !config.leases.counted {
-        return Ok(watch::channel(None).1);
+        return Ok((watch::channel(None).1, None));
     }
     let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
     for notice in &api.notices {
@@ -165,12 +167,22 @@ fn count_leases(
         "Servers are counted by their leases; the Kubernetes API is spoken to in JSON"
     );
     let client = Client::new(api, "proxy-agent", 0.0, 0);
+
     let settings =
         CounterSettings { selector: config.leases.selector.clone(), clock: Clock::system(), pace: 1 };
     let (counter, counted) =
         LeaseCounter::new(client.leases(&config.leases.namespace), settings, metrics.clone());
     ops.handle().spawn(counter.run());
-    Ok(counted)
+    let shown = client.shows_certificate().then(|| {
+        let every = config.certificate_reload_interval;
+        keep_kubeconfig_shown(
+            ops.handle(),
+            move || client.certificate_expires(),
+            every,
+            &metrics.certificates,
+        )
+    });
+    Ok((counted, shown.flatten()))
 }
 
 fn sync_settings(config: &Config) -> SyncSettings {

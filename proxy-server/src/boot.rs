@@ -101,7 +101,11 @@ impl Server {
             keep_fresh(ops.handle(), tls.clone(), side, every, &metrics.certificates)
         };
         let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, certificates::FRONTEND));
-        let watches = watch(&tls, certificates::AGENTS).into_iter().chain(of_frontend).collect();
+        let of_kubeconfig = kubernetes
+            .clone()
+            .and_then(|client| kubernetes::keep_certificate_shown(client, &config, &metrics, ops));
+        let of_agents = watch(&tls, certificates::AGENTS);
+        let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig).collect();
         let most = agent_connections_within(descriptor_limit());
         let agents =
             AgentListener::new(listener, tls, service, config.keepalive_time, most).pacing_far_only(pacing);

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use cluster::{ApiError, Client, Config, Freshness, Lease, Moment, WatchEvent};
 use fake_apiserver::{FakeApi, Fault};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
@@ -272,6 +274,14 @@ struct Pki {
     server: Arc<rustls::ServerConfig>,
 }
 
+/// A certificate of its own making that ends with that year, and its key.
+fn lasting_until(year: i32) -> (String, String) {
+    let mut params = CertificateParams::new(vec!["client".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(year, 12, 31);
+    let key = KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
 /// An authority, a client's certificate and a server that demands one.
 fn pki() -> Pki {
     let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -358,4 +368,27 @@ async fn a_small_rate_never_locks_up() {
     // Fifty turns would be 25 s.
     client.review_token("t", "x", LIMIT).await.unwrap();
     assert_eq!(api.count("tokenreviews"), 2);
+}
+
+#[tokio::test]
+async fn it_is_known_when_the_certificate_that_is_shown_expires() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let end_of = |year| rcgen::date_time_ymd(year, 12, 31).unix_timestamp();
+    let (cert, key) = lasting_until(2031);
+    let coded = |pem: &str| STANDARD.encode(pem);
+    let user = format!("{{client-certificate-data: {}, client-key-data: {}}}", coded(&cert), coded(&key));
+    let embedded = client(&api, folder.path(), &user).await;
+    assert!(embedded.shows_certificate());
+    assert_eq!(embedded.certificate_expires(), Some(end_of(2031)));
+
+    let named = client(&api, folder.path(), "{client-certificate: c.crt, client-key: c.key}").await;
+    assert!(named.shows_certificate());
+    assert_eq!(named.certificate_expires(), None, "there is no such file yet");
+    std::fs::write(folder.path().join("c.crt"), cert).unwrap();
+    assert_eq!(named.certificate_expires(), Some(end_of(2031)));
+    std::fs::write(folder.path().join("c.crt"), lasting_until(2032).0).unwrap();
+    assert_eq!(named.certificate_expires(), Some(end_of(2032)), "it was renewed");
+
+    let token = client(&api, folder.path(), "{token: canary}").await;
+    assert!(!token.shows_certificate());
 }

@@ -13,6 +13,9 @@ use crate::metrics::Certificates;
 /// The least time between two looks: less would be a busy loop.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The flag of the kubeconfig, whose certificate the Kubernetes API is shown.
+const KUBECONFIG: &str = "kubeconfig";
+
 /// Whose handshakes the files are for.
 #[derive(Debug, Clone, Copy)]
 pub struct CertificateSide {
@@ -50,10 +53,69 @@ pub fn keep_fresh<R: Rotating>(
     Some(AbortOnDropHandle::new(runtime.spawn(watching)))
 }
 
+/// Shows when the kubeconfig's certificate `expires`, now and each `every`, unless that is none: it may be a file, which is read
+/// at its use. The looks end with the handle.
+pub fn keep_kubeconfig_shown(
+    runtime: &Handle,
+    expires: impl Fn() -> Option<i64> + Send + 'static,
+    every: Option<Duration>,
+    metrics: &Certificates,
+) -> Option<AbortOnDropHandle<()>> {
+    let metrics = metrics.clone();
+    let show = move || {
+        if let Some(at) = expires() {
+            metrics.expires(KUBECONFIG, at);
+        }
+    };
+    show();
+    let every = every?.max(LEAST_INTERVAL);
+    Some(AbortOnDropHandle::new(runtime.spawn(async move {
+        loop {
+            tokio::time::sleep(every).await;
+            show();
+        }
+    })))
+}
+
 fn show(metrics: &Certificates, side: CertificateSide, validities: Validities) {
     for (file, validity) in [(side.cert, validities.own), (side.authorities, validities.authorities)] {
         if let Some(validity) = validity {
             metrics.expires(file, validity.not_after);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::metrics::Exposition;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubeconfigs_certificate_is_looked_at_again() {
+        let mut registry = Registry::default();
+        let metrics = Certificates::register(&mut registry);
+        let scrape = Exposition::new(registry);
+        let shown = |at: i64| {
+            scrape
+                .scrape()
+                .contains(&format!("certificate_expiry_timestamp_seconds{{file=\"kubeconfig\"}} {at}\n"))
+        };
+        let file = Arc::new(AtomicI64::new(5_000));
+        let read = Arc::clone(&file);
+        let expires = move || Some(read.load(Ordering::Relaxed)).filter(|at| *at > 0);
+        let every = Some(Duration::from_secs(10));
+        let _looks = keep_kubeconfig_shown(&Handle::current(), expires, every, &metrics);
+        assert!(shown(5_000), "at once");
+        file.store(9_000, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        assert!(shown(9_000), "the file was renewed");
+        file.store(0, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        assert!(shown(9_000), "a file that cannot be read says nothing");
     }
 }

@@ -79,7 +79,7 @@ impl LeaseController {
     pub fn start(runtime: &Handle, client: &Client, settings: LeaseSettings, metrics: Metrics) -> Self {
         let stop = CancellationToken::new();
         let leases = client.leases(&settings.namespace);
-        let renewer = Renewer::new(leases.clone(), settings.clone());
+        let renewer = Renewer::new(leases.clone(), settings.clone(), metrics.clone());
         let collector = Collector::new(leases, settings, metrics);
         let tasks = [runtime.spawn(renewer.run(stop.clone())), runtime.spawn(collector.run(stop.clone()))];
         Self { stop, tasks }

@@ -5,8 +5,10 @@ use std::time::Duration;
 use cluster::{ApiError, Lease, Leases, Moment};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use transport::tls::unix_now;
 
 use super::{LEASE_SECONDS, LeaseSettings, pause};
+use crate::metrics::Metrics;
 
 /// Tries behind the first of a period (client-go's lease controller: 5).
 const RETRIES: u32 = 5;
@@ -18,6 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(7);
 pub(super) struct Renewer {
     leases: Leases,
     settings: LeaseSettings,
+    metrics: Metrics,
     /// The lease as the API last told it to us, to be written over. `None`: it must be read first.
     held: Option<Lease>,
     /// The renewal that was last sent, perhaps without an answer. With [`Self::taken`] it tells our lease from a
@@ -28,8 +31,10 @@ pub(super) struct Renewer {
 }
 
 impl Renewer {
-    pub(super) fn new(leases: Leases, settings: LeaseSettings) -> Self {
-        Self { leases, settings, held: None, sent: None, taken: None }
+    pub(super) fn new(leases: Leases, settings: LeaseSettings, metrics: Metrics) -> Self {
+        // Shown from here on, so that a lease that is never renewed is seen.
+        metrics.lease_renewed.set(0);
+        Self { leases, settings, metrics, held: None, sent: None, taken: None }
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) {
@@ -90,6 +95,7 @@ impl Renewer {
             if is_new { self.leases.create(&lease).await } else { self.leases.update(&lease).await };
         self.held = Some(written?);
         self.taken = Some(now);
+        self.metrics.lease_renewed.set(unix_now());
         if is_new {
             tracing::info!(lease = lease.metadata.name, namespace = self.settings.namespace, "Lease created");
         }

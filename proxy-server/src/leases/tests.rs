@@ -65,6 +65,28 @@ async fn a_lease_is_created_as_go_writes_it_renewed_and_deleted() {
     assert_eq!(world.renewed("one"), None);
 }
 
+/// When metrics say that the lease was last renewed; `None` while they do not say.
+fn last_renewal(world: &World) -> Option<f64> {
+    let scrape = world.exposition.scrape();
+    scrape.lines().find_map(|line| {
+        let (name, at) = line.split_once(' ')?;
+        name.ends_with("_lease_last_renewal_timestamp_seconds").then(|| at.parse().unwrap())
+    })
+}
+
+#[tokio::test]
+async fn metrics_tell_of_a_lease_that_is_not_renewed() {
+    let world = World::new().await;
+    assert_eq!(last_renewal(&world), None, "no lease is kept");
+    world.api.set_fault("POST", Fault::Status(403, "Forbidden"));
+    let controller = world.start("one");
+    world.wait("a try", |world| world.api.count("POST") > 0).await;
+    assert_eq!(last_renewal(&world), Some(0.0));
+    world.api.heal();
+    world.wait("a renewal", |world| last_renewal(world) > Some(1.7e9)).await;
+    controller.stop().await;
+}
+
 #[tokio::test]
 async fn what_others_wrote_on_our_lease_is_put_right_and_kept() {
     let world = World::new().await;

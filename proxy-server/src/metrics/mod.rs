@@ -80,6 +80,9 @@ pub struct Families {
     pub name_refusals: CountBy<PeerKind>,
     /// `queued_bytes_limit` (ours): what may wait in all.
     pub queued_bytes_limit: Gauge,
+    /// `lease_last_renewal_timestamp_seconds` (ours): when our lease was last renewed, in seconds of Unix time; 0 before. Shown
+    /// where leases are kept.
+    pub lease_renewed: Lazy<Gauge>,
     /// `culled_leases_count`: expired leases that this server deleted. Shown from the start.
     pub culled_leases: Counter,
     /// `lease_list_total` and `lease_list_latency_seconds`.
@@ -155,6 +158,11 @@ impl Metrics {
                 r,
                 "name_refusals_total",
                 "Peers whose certificate bears no allowed name, by peer",
+            ),
+            lease_renewed: lazy_gauge(
+                r,
+                "lease_last_renewal_timestamp_seconds",
+                "When this server's lease was last renewed, in seconds of Unix time, 0 before the first time",
             ),
             culled_leases: counter(r, "culled_leases_count", "Expired leases that this server has deleted"),
             lease_lists: lease_calls(

@@ -52,6 +52,7 @@ const OURS: &[Family] = &[
     ("connection_resets_total", "counter", &["reason"], &[]),
     ("dropped_packets_total", "counter", &["reason"], &[]),
     ("lease_calls_unanswered_total", "counter", &["call", "reason"], &[]),
+    ("lease_last_renewal_timestamp_seconds", "gauge", &[], &[]),
     ("odd_certificates_total", "counter", &["reason"], &[]),
     ("queued_bytes", "gauge", &[], &[]),
     ("queued_bytes_limit", "gauge", &[], &[]),
@@ -105,6 +106,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.lease_deletes.count(409, "Conflict");
     metrics.lease_deletes.observe(409, Duration::from_millis(1));
     metrics.unanswered.count(LeaseCall::Delete, "timeout");
+    metrics.lease_renewed.set(1);
     metrics.set_agent_auth_mode(AgentAuthMode::None);
     metrics.odd_certificates.observer()(OddPki::CaAsLeaf);
     metrics.certificates.loaded("agents", 1);

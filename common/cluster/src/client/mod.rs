@@ -77,6 +77,17 @@ impl Client {
         Self(Arc::new(Shared { config, environment, pool, limit, user_agent }))
     }
 
+    /// When the certificate that we show expires, in seconds of Unix time: that of the configuration, as its file is now. `None`
+    /// without one; what a plug-in brings is its own to renew.
+    pub fn certificate_expires(&self) -> Option<i64> {
+        self.0.config.tls.expires()
+    }
+
+    /// Whether the configuration names a certificate to show.
+    pub fn shows_certificate(&self) -> bool {
+        self.0.config.tls.identity.is_some()
+    }
+
     /// The leases of a namespace.
     pub fn leases(&self, namespace: &str) -> Leases {
         Leases::new(self.clone(), namespace)

@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use transport::tls::{ignore_odd_pki, server_verifier, system_roots};
+use transport::tls::{Validity, ignore_odd_pki, server_verifier, system_roots};
 
 /// PEM text, or the file that has it.
 #[derive(Clone, PartialEq, Eq)]
@@ -84,6 +84,14 @@ impl TlsFiles {
         // A connection lives for minutes; tickets would only outlive a rotated certificate.
         config.resumption = rustls::client::Resumption::disabled();
         Ok(Arc::new(config))
+    }
+
+    /// When the first certificate of our own chain expires, in seconds of Unix time. `None` without a chain, or one that can be
+    /// read now.
+    pub(crate) fn expires(&self) -> Option<i64> {
+        let (chain, _) = self.identity.as_ref()?;
+        let chain = certificates(chain, "client-certificate").ok()?;
+        Validity::of(&chain).map(|validity| validity.not_after)
     }
 
     /// The name that the server's certificate must bear.

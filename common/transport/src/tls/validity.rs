@@ -18,7 +18,7 @@ pub struct Validity {
 impl Validity {
     /// The time in which every one of these is valid: the file is as old as its oldest certificate. `None` without
     /// any that parses.
-    pub(super) fn of(certs: &[CertificateDer<'_>]) -> Option<Self> {
+    pub fn of(certs: &[CertificateDer<'_>]) -> Option<Self> {
         certs.iter().filter_map(Self::of_one).reduce(|all, one| Self {
             not_before: all.not_before.max(one.not_before),
             not_after: all.not_after.min(one.not_after),
