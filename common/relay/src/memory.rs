@@ -8,10 +8,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use slab::Slab;
+use tokio::time::Instant;
 use tunnel::{Limits, Terms};
+
+/// How long a link is left alone that was asked in vain: what has stalled by then shows it.
+const IN_VAIN: Duration = Duration::from_secs(2);
 
 /// What bounds a relay.
 #[derive(Debug, Clone)]
@@ -73,8 +78,9 @@ struct Share {
     held: AtomicUsize,
     /// It is to let go of something.
     asked: AtomicBool,
-    /// It was, and what was left had not stalled.
-    in_vain: AtomicBool,
+    /// It was, and what was left had not stalled: until then it is not asked again.
+    left_alone: Mutex<Option<Instant>>,
+    /// Known as soon as it holds anything, and from then on.
     task: Mutex<Option<Waker>>,
 }
 
@@ -152,15 +158,24 @@ impl Ceiling {
     /// Asks the link that holds most, of those that were not asked in vain just now: all of them if it is urgent.
     fn ask(&self) {
         let Some(excess) = self.excess() else { return };
-        let links = self.0.links.lock();
-        let may_help = |share: &&Arc<Share>| excess.urgent || !share.in_vain.load(Ordering::Relaxed);
-        let shares = links.iter().map(|(_, share)| share).filter(may_help);
-        if let Some(share) = shares.max_by_key(|share| share.held.load(Ordering::Relaxed))
+        let (links, now) = (self.0.links.lock(), Instant::now());
+        let largest = links
+            .iter()
+            .map(|(_, share)| (share.held.load(Ordering::Relaxed), share))
+            .filter(|(held, share)| *held > 0 && (excess.urgent || !share.is_left_alone(now)))
+            .max_by_key(|(held, _)| *held);
+        if let Some((_, share)) = largest
             && !share.asked.swap(true, Ordering::AcqRel)
-            && let Some(task) = share.task.lock().take()
+            && let Some(task) = &*share.task.lock()
         {
-            task.wake();
+            task.wake_by_ref();
         }
+    }
+}
+
+impl Share {
+    fn is_left_alone(&self, now: Instant) -> bool {
+        self.left_alone.lock().is_some_and(|until| now < until)
     }
 }
 
@@ -194,15 +209,15 @@ impl Member {
         self.ceiling.make_room();
     }
 
-    /// What is left on this link moves: others are asked, until [`Member::ask_again`].
+    /// What is left on this link moves: others are asked for a while, until [`Member::ask_again`] at the latest.
     pub(crate) fn pass_on(&self) {
-        self.share.in_vain.store(true, Ordering::Relaxed);
+        *self.share.left_alone.lock() = Some(Instant::now() + IN_VAIN);
         self.ceiling.ask();
     }
 
     /// A while after it was asked: what has stalled since may be asked for, if it is still too much.
     pub(crate) fn ask_again(&self) {
-        self.share.in_vain.store(false, Ordering::Relaxed);
+        *self.share.left_alone.lock() = None;
         self.ceiling.ask();
     }
 
@@ -254,6 +269,8 @@ fn machine_memory(meminfo: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Wake;
+
     use super::*;
 
     #[test]
@@ -288,6 +305,62 @@ mod tests {
         assert_eq!(moving.hold(610, task), None, "not for each packet");
         moving.ask_again();
         assert!(moving.hold(610, task).is_some(), "after a while");
+    }
+
+    /// How often a task was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_asked_in_vain_is_asked_by_a_later_dial_although_no_timer_runs() {
+        let ceiling = Ceiling::new(1_000);
+        let (mut first, mut second) = (ceiling.join(), ceiling.join());
+        let task = Waker::noop();
+        assert_eq!(second.hold(100, task), None);
+        assert!(first.hold(950, task).is_some());
+        first.pass_on();
+        assert!(second.hold(100, task).is_some());
+        second.pass_on();
+        // What the first held has gone; what the second holds is all that there is now, and stalls.
+        assert_eq!(first.hold(0, task), None);
+        assert_eq!(second.hold(950, task), None);
+        assert!(ceiling.refuses());
+        assert_eq!(second.hold(950, task), None, "asked in vain just now");
+        tokio::time::sleep(IN_VAIN).await;
+        assert!(ceiling.refuses());
+        assert_eq!(second.hold(950, task), Some(Excess { bytes: 150, urgent: false }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_largest_link_is_woken_each_time_that_it_is_asked() {
+        let ceiling = Ceiling::new(1_000);
+        let (mut largest, mut other) = (ceiling.join(), ceiling.join());
+        let woken = Arc::new(Woken::default());
+        let times = || woken.0.load(Ordering::Relaxed);
+        let task = Waker::from(Arc::clone(&woken));
+        assert!(largest.hold(1_010, &task).is_some());
+        assert_eq!(times(), 1);
+        assert_eq!(largest.hold(1_010, &task), None, "its turn, in which nothing changes");
+        assert_eq!(other.hold(10, Waker::noop()), None);
+        assert_eq!(times(), 2, "another link grows");
+        assert!(largest.hold(1_010, &task).is_some());
+    }
+
+    #[test]
+    fn who_holds_nothing_is_not_asked() {
+        let ceiling = Ceiling::new(1_000);
+        let (mut holds, mut empty) = (ceiling.join(), ceiling.join());
+        let task = Waker::noop();
+        assert!(holds.hold(1_100, task).is_some());
+        holds.pass_on();
+        assert_eq!(empty.hold(0, task), None);
+        assert!(!empty.share.asked.load(Ordering::Relaxed));
     }
 
     #[test]

@@ -11,8 +11,10 @@ use tunnel::charge;
 
 use crate::local::Local;
 
-/// Slices below this are copied when they have to wait: each would pin a whole receive buffer.
-const COPY_BELOW: usize = 4 << 10;
+/// Slices below this are copied when they have to wait: each would pin a whole receive buffer, up to four times as much.
+const COPY_BELOW: usize = 32 << 10;
+/// What waits already is copied once more, together with what comes behind it, if it is shorter than this.
+const JOIN_BELOW: usize = 4 << 10;
 /// Bytes that one local end takes before others have their turn.
 const WRITE_AT_ONCE: usize = 256 << 10;
 /// Slices of one vectored write at most.
@@ -136,7 +138,7 @@ impl Queue {
         if self.slices.iter().skip(old).all(|slice| slice.len() >= COPY_BELOW) {
             return;
         }
-        let joins = old > 0 && self.slices.get(old - 1).is_some_and(|slice| slice.len() < COPY_BELOW);
+        let joins = old > 0 && self.slices.get(old - 1).is_some_and(|slice| slice.len() < JOIN_BELOW);
         let mut small = BytesMut::new();
         for slice in self.slices.split_off(old - usize::from(joins)) {
             self.charged -= charge(slice.len());

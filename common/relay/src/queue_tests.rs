@@ -1,5 +1,7 @@
 //! What waits for a local end, and how it is written.
 
+use std::sync::Arc;
+
 use super::*;
 
 fn settled(sizes: &[usize]) -> Queue {
@@ -17,6 +19,30 @@ fn small_pieces_that_stay_cost_little_more_than_their_bytes() {
     assert!(queue.charged() < 120_000, "{} are charged for 100,000 bytes", queue.charged());
     let whole: Vec<u8> = queue.slices.iter().flatten().copied().collect();
     assert_eq!(whole, (0..100_000_usize).map(|turn| turn as u8).collect::<Vec<u8>>());
+}
+
+/// A receive buffer, which tells when it is let go.
+struct Buffer {
+    bytes: Vec<u8>,
+    _held: Arc<()>,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[test]
+fn a_part_that_stays_does_not_keep_the_rest_of_its_receive_buffer() {
+    for size in [1, 4 << 10, 16 << 10, 31 << 10] {
+        let held = Arc::new(());
+        let mut queue = Queue::default();
+        let buffer = Buffer { bytes: vec![0; 128 << 10], _held: Arc::clone(&held) };
+        queue.push(Bytes::from_owner(buffer).slice(..size));
+        queue.settle();
+        assert_eq!((queue.len(), Arc::strong_count(&held)), (size, 1), "of {size} bytes");
+    }
 }
 
 #[test]
@@ -148,13 +174,13 @@ fn one_local_end_takes_only_so_much_at_once() {
 
 #[test]
 fn large_pieces_stay_as_they_are_and_in_order() {
-    let sizes = [10_000, 5, 6, 50_000, 4_095, 4_096, 1];
+    let sizes = [40_000, 5, 6, 50_000, 32_767, 32_768, 1];
     let mut queue = Queue::default();
     for (n, size) in sizes.iter().enumerate() {
         queue.push(Bytes::from(vec![n as u8; *size]));
     }
     queue.settle();
     let lens: Vec<usize> = queue.slices.iter().map(Bytes::len).collect();
-    assert_eq!(lens, [10_000, 11, 50_000, 4_095, 4_096, 1]);
+    assert_eq!(lens, [40_000, 11, 50_000, 32_767, 32_768, 1]);
     assert_eq!(queue.charged(), lens.iter().map(|len| charge(*len)).sum::<usize>());
 }

@@ -31,7 +31,7 @@ where
             if self.wire.is_none() {
                 return false;
             }
-            let receiving = self.conns.link.receiving();
+            let receiving = self.conns.link.receiving() || self.poll_over(cx).is_ready();
             if receiving == self.paused {
                 self.paused = !receiving;
                 self.meter.paused(self.paused);
@@ -57,6 +57,12 @@ where
             }
         }
         true
+    }
+
+    /// Whether the stream is over. What is left of it takes up memory already, and its end is not to wait for one slow
+    /// reader, or for answers that nobody fetches.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.wire.as_mut().map_or(Poll::Pending, |wire| wire.poll_over(cx))
     }
 
     fn handle(&mut self, now: Time, incoming: Incoming) -> usize {

@@ -213,6 +213,27 @@ async fn a_server_that_stops_ends_the_stream_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_a_stream_does_not_wait_for_a_slow_reader() {
+    let limits = Limits { soft_cap: 20_000, hard_cap: 100_000, ..Limits::default() };
+    let mut pair = Pair::start(limits, WINDOW, 4_096);
+    let (mut slow, mut source) = pair.connect(1_000).await;
+    let (other, _endpoint) = pair.connect(1_000).await;
+    tokio::spawn(async move {
+        let block = pattern(10_000);
+        while source.io.write_all(&block).await.is_ok() {}
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(pair.server_counts.lock()["paused"], 1, "one reader holds up the link");
+    pair.agent_task.abort();
+    let told = tokio::time::timeout(Duration::from_secs(1), other.ended).await;
+    assert_eq!(told.expect("at once").unwrap(), Ending::Broken(Cause::LinkLost));
+    let mut received = Vec::new();
+    slow.io.read_to_end(&mut received).await.unwrap();
+    assert!(received.len() > 100_000, "{} bytes: all that had arrived", received.len());
+    assert_eq!(slow.ended.await.unwrap(), Ending::Broken(Cause::LinkLost));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_reader_that_takes_nothing_is_reset_and_the_others_go_on() {
     let limits = Limits { soft_cap: 20_000, hard_cap: 100_000, ..Limits::default() };
     let mut pair = Pair::start(limits, WINDOW, 4_096);

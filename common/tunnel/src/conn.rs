@@ -64,7 +64,7 @@ impl Pace {
     }
 }
 
-/// How fast a queue that is not empty drains.
+/// How fast what waits drains, while anything does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Watch {
     pub(crate) since: Time,
@@ -89,9 +89,9 @@ pub(crate) struct Conn {
     /// The local end has gone, but for what it left unread while it lacks credit: set in `Open` alone. That is sent
     /// within the bounds of a flush; progress is something sent.
     pub(crate) leaving: Option<Pace>,
-    /// Bytes that the local end itself holds of its source, while they lack credit, and since when it holds any.
+    /// Bytes that the local end itself holds of its source, while they lack credit, and how fast they go on their way.
     pub(crate) ahead: usize,
-    pub(crate) ahead_since: Time,
+    pub(crate) ahead_watch: Option<Watch>,
     /// The local source has not ended.
     pub(crate) source_open: bool,
     /// The peer's source has not ended: no FIN came.
@@ -120,7 +120,7 @@ impl Conn {
             deaf: None,
             leaving: None,
             ahead: 0,
-            ahead_since: Time::START,
+            ahead_watch: None,
             source_open: true,
             peer_open: true,
             shut: false,
@@ -139,6 +139,19 @@ impl Conn {
     /// Whether the peer may send more for a local end that has not been told its end.
     pub(crate) fn hears(&self) -> bool {
         self.peer_open && matches!(self.state, State::Open | State::Closing { listens: true })
+    }
+
+    /// Whether the peer is told how far the local end has got: to send more or, behind its FIN, to know that what it
+    /// has sent is still being taken.
+    pub(crate) fn grants(&self) -> bool {
+        self.hears() || self.state == State::Open
+    }
+
+    /// The peer has shown life: what our FIN waits for.
+    pub(crate) fn hear(&mut self, now: Time) {
+        if self.fin_sent {
+            self.heard = now;
+        }
     }
 
     /// Whether there is a local end that takes what is queued for it.

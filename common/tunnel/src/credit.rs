@@ -22,6 +22,10 @@ const SMOOTH: u8 = 16;
 /// The same where the way is long: two come with each round trip, and until the window is wide it is what bounds the speed.
 const SMOOTH_FAR: u8 = 2;
 
+/// Behind a peer's FIN a GRANT brings no credit. It tells, each time that so many bytes were taken, and when all were, that
+/// the local end is not silent but slow: the peer waits on for its answer.
+const SIGN_OF_LIFE: u32 = 64 << 10;
+
 /// Both directions of one connection's credit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Credit {
@@ -140,9 +144,13 @@ impl Inflow {
         usize::try_from(reach.saturating_sub(near.max(self.first).into())).unwrap_or(usize::MAX)
     }
 
-    /// Whether half a window is to be granted.
-    fn due(&self) -> bool {
-        self.goal() >= self.granted + u64::from((self.window / 2).max(1))
+    /// Whether half a window is to be granted; or, where the peer sends no more, a sign of life.
+    fn due(&self, finished: bool) -> bool {
+        let half = (self.window / 2).max(1);
+        let step = if finished { half.min(SIGN_OF_LIFE) } else { half };
+        let goal = self.goal();
+        goal >= self.granted + u64::from(step)
+            || (finished && self.taken == self.received && goal > self.granted)
     }
 
     fn goal(&self) -> u64 {
@@ -170,7 +178,7 @@ impl<S: Side> Link<S> {
         let smooth = if self.widest > near { SMOOTH_FAR } else { SMOOTH };
         let left = self.limits.far_budget.saturating_sub(self.far_windows);
         let Some(conn) = self.table.get_mut(key) else { return };
-        let flows = conn.hears();
+        let (flows, finished) = (conn.grants(), !conn.peer_open);
         let Some(credit) = conn.credit.as_mut().filter(|_| flows) else { return };
         let inflow = &mut credit.inflow;
         let before = inflow.beyond(near);
@@ -178,7 +186,7 @@ impl<S: Side> Link<S> {
         let far = near.saturating_add(u32::try_from(before + left / 2).unwrap_or(u32::MAX));
         inflow.take(bytes, if spacious { self.widest.min(far) } else { inflow.window }, smooth);
         self.far_windows = self.far_windows - before + inflow.beyond(near);
-        if inflow.due() && !std::mem::replace(&mut inflow.listed, true) {
+        if inflow.due(finished) && !std::mem::replace(&mut inflow.listed, true) {
             self.grants.push_back(key);
         }
     }
@@ -187,10 +195,10 @@ impl<S: Side> Link<S> {
     pub(crate) fn next_grant(&mut self) -> Option<(ConnectId, u64)> {
         while let Some(key) = self.grants.pop_front() {
             let Some(conn) = self.table.get_mut(key) else { continue };
-            let hears = conn.hears();
+            let grants = conn.grants();
             let (Some(credit), Some(id)) = (&mut conn.credit, conn.id) else { continue };
             credit.inflow.listed = false;
-            if hears {
+            if grants {
                 return Some((id, credit.inflow.grant()));
             }
         }
@@ -207,14 +215,15 @@ impl<S: Side> Link<S> {
         Verdict::Dropped(Dropped::Overrun)
     }
 
-    pub(crate) fn handle_grant(&mut self, id: ConnectId, offset: u64) -> Verdict {
+    pub(crate) fn handle_grant(&mut self, now: Time, id: ConnectId, offset: u64) -> Verdict {
         if self.terms.credits.is_none() {
             return Verdict::Dropped(Dropped::NotAgreed);
         }
         // It may be late: the connection has gone meanwhile.
         let Some(&key) = self.by_id.get(&id) else { return Verdict::Handled };
-        if let Some(conn) = self.table.get_mut(key)
-            && let Some(credit) = &mut conn.credit
+        let Some(conn) = self.table.get_mut(key) else { return Verdict::Handled };
+        conn.hear(now);
+        if let Some(credit) = &mut conn.credit
             && credit.outflow.allow(offset)
             && conn.state == State::Open
             && conn.source_open
@@ -254,11 +263,11 @@ mod tests {
         let mut inflow = credit(100, 1).inflow;
         assert!(inflow.receive(60));
         inflow.take(49, 100, SMOOTH);
-        assert!(!inflow.due());
+        assert!(!inflow.due(false));
         inflow.take(1, 100, SMOOTH);
-        assert!(inflow.due());
+        assert!(inflow.due(false));
         assert_eq!(inflow.grant(), 150);
-        assert!(!inflow.due(), "told once");
+        assert!(!inflow.due(false), "told once");
         assert!(inflow.receive(90), "up to 150");
         assert!(!inflow.receive(1), "not a byte more");
     }
@@ -270,7 +279,7 @@ mod tests {
             assert_eq!(inflow.window, 100);
             assert!(inflow.receive(50));
             inflow.take(50, 400, SMOOTH);
-            assert!(inflow.due());
+            assert!(inflow.due(false));
             inflow.grant();
         }
         assert_eq!(inflow.window, 200);

@@ -189,7 +189,7 @@ impl<S: Side> Link<S> {
             return Verdict::Handled;
         }
         match packet {
-            Packet::Grant { id, offset } => self.handle_grant(id, offset),
+            Packet::Grant { id, offset } => self.handle_grant(now, id, offset),
             Packet::Fin { id } => self.handle_fin(now, id),
             Packet::Data { id, payload: len } => self.handle_data(now, id, len),
             packet => S::handle(self, now, packet),
@@ -212,10 +212,8 @@ impl<S: Side> Link<S> {
 
     /// DATA that somebody listens for.
     fn admit(&mut self, now: Time, key: ConnKey, len: usize) -> Verdict {
-        if let Some(conn) = self.table.get_mut(key)
-            && conn.fin_sent
-        {
-            conn.heard = now;
+        if let Some(conn) = self.table.get_mut(key) {
+            conn.hear(now);
         }
         self.charge_credit(now, key, len)
     }

@@ -49,10 +49,13 @@ impl<S: Side> Link<S> {
 
     /// The local end itself holds so many bytes of what it has sent, which lack credit. Zero once they are on their way.
     pub fn holds_ahead(&mut self, now: Time, key: ConnKey, bytes: usize) {
-        if self.set_ahead(key, bytes) == Some(0)
-            && let Some(conn) = self.table.get_mut(key)
-        {
-            conn.ahead_since = now;
+        let Some(before) = self.set_ahead(key, bytes) else { return };
+        let Some(conn) = self.table.get_mut(key) else { return };
+        if bytes == 0 {
+            conn.ahead_watch = None;
+        } else {
+            let watch = conn.ahead_watch.get_or_insert(Watch { since: now, drained: 0 });
+            watch.drained += before.saturating_sub(bytes);
         }
     }
 
@@ -123,12 +126,11 @@ impl<S: Side> Link<S> {
         let mut waiting: Vec<(usize, ConnKey)> = Vec::new();
         for key in self.table.keys() {
             let Some(conn) = self.table.get_mut(key) else { continue };
-            let mut slow = conn.ahead > 0 && now.since(conn.ahead_since) >= window;
-            if let Some(watch) = conn.watch.as_mut().filter(|watch| now.since(watch.since) >= window) {
-                slow |= watch.drained < self.limits.min_drain;
-                if !slow && !urgent {
-                    *watch = Watch { since: now, drained: 0 };
-                }
+            let watches = [&mut conn.watch, &mut conn.ahead_watch].into_iter().flatten();
+            let mut judged: Vec<_> = watches.filter(|watch| now.since(watch.since) >= window).collect();
+            let slow = judged.iter().any(|watch| watch.drained < self.limits.min_drain);
+            if !slow && !urgent {
+                judged.iter_mut().for_each(|watch| **watch = Watch { since: now, drained: 0 });
             }
             let held = conn.queued + conn.ahead;
             if held > 0 && (slow || urgent) {
@@ -137,11 +139,11 @@ impl<S: Side> Link<S> {
         }
         waiting.sort_unstable_by(|a, b| b.cmp(a));
         let mut left = excess;
-        for (queued, key) in waiting {
+        for (held, key) in waiting {
             if left == 0 {
                 break;
             }
-            left = left.saturating_sub(queued);
+            left = left.saturating_sub(held);
             self.break_off(now, key, Cause::Stalled);
         }
         if self.total_held() > 0 && self.next_measure.is_none() {

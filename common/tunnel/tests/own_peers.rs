@@ -168,6 +168,45 @@ fn a_source_that_ends_is_told_by_fin_and_the_other_direction_flows_on() {
 }
 
 #[test]
+fn an_endpoint_that_takes_its_time_over_what_was_sent_keeps_the_answer_awaited() {
+    let (mut link, key) = server(own());
+    link.read(T0, key, ReadOutcome::Eof);
+    assert!(link.poll_transmit(1).is_some());
+    assert_eq!(link.handle_packet(at(9), Packet::Grant { id: ONE, offset: 101 }), Verdict::Handled);
+    link.handle_timeout(at(10));
+    assert_eq!(link.poll_transmit(1), None, "something was taken at 9 s");
+    link.handle_timeout(at(19));
+    assert_eq!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
+}
+
+#[test]
+fn behind_a_fin_what_is_taken_is_told_in_small_steps_and_at_the_end() {
+    let mib = 1 << 20;
+    let terms = Terms { credits: Some(Windows { ours: mib, theirs: 100 }), half_close: true };
+    let (mut link, key) = agent(terms);
+    let mut left = mib as usize;
+    assert_eq!(link.handle_packet(T0, data(left)), Verdict::Deliver(key));
+    link.queued(T0, key, left);
+    link.handle_packet(T0, Packet::Fin { id: ONE });
+    let mut take = |bytes: usize| {
+        left -= bytes;
+        link.taken(key, bytes);
+        link.queued(T0, key, left);
+        match link.poll_transmit(1) {
+            None => false,
+            Some(Transmit::Control(Packet::Grant { id: ONE, .. })) => true,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!take(60_000));
+    assert!(take(10_000), "64 KiB, although half a window is far off");
+    assert!(take(65_536));
+    assert!(!take(65_000));
+    assert!(take(mib as usize - 70_000 - 65_536 - 65_000 - 100));
+    assert!(take(100), "the last of it, however little");
+}
+
+#[test]
 fn an_endpoint_that_ended_waits_ten_minutes_for_its_frontend() {
     let (mut link, key) = agent(own());
     link.read(T0, key, ReadOutcome::Eof);
@@ -344,6 +383,22 @@ fn what_local_ends_hold_themselves_counts_and_goes_where_memory_is_short() {
         Some(at(13)),
         "the close's: where nothing is held there is nothing to look at"
     );
+}
+
+#[test]
+fn what_a_local_end_holds_and_sends_on_its_way_does_not_stall() {
+    let (mut link, key) = server(own());
+    // A quarter of a MiB that comes and goes, and is never nothing: half of a message is always there.
+    for second in 1..8 {
+        link.holds_ahead(at(second), key, 300_000);
+        link.holds_ahead(at(second), key, 1_000);
+        link.relieve(at(second), 1, false);
+        assert_eq!(link.poll_event(), None, "{second}");
+    }
+    link.relieve(at(8), 1, false);
+    assert_eq!(link.poll_event(), None, "it went on a second ago");
+    link.relieve(at(10), 1, false);
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::Stalled) }));
 }
 
 #[test]

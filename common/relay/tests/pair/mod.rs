@@ -23,6 +23,8 @@ struct Lane {
     packets: VecDeque<Packet<Bytes>>,
     bytes: usize,
     ended: bool,
+    /// Its writer has gone.
+    lost: bool,
     /// Takes nothing, and whoever sends is told an error.
     broken: bool,
     reader: Option<Waker>,
@@ -135,6 +137,15 @@ impl Wire for MemoryWire {
         }
     }
 
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut lane = self.inward.lock();
+        if lane.lost {
+            return Poll::Ready(());
+        }
+        lane.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     fn finish(&mut self) {
         let mut lane = self.out.lock();
         lane.ended = true;
@@ -144,6 +155,7 @@ impl Wire for MemoryWire {
 
 impl Drop for MemoryWire {
     fn drop(&mut self) {
+        self.out.lock().lost = true;
         self.finish();
     }
 }

@@ -54,7 +54,8 @@ pub enum Incoming {
 /// `poll_*` register the waker of the task that owns the stream: one task at a time.
 pub trait Wire {
     /// How many bytes of payload may be sent now without piling up (at least 1). Pending while the peer
-    /// grants none. Control packets may be sent at any time, they are small.
+    /// grants none, and for ever once it has finished in order: [`Wire::poll_over`] tells that. Control packets may be sent
+    /// at any time, they are small.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>>;
 
     /// Sends one packet. Never blocks; what exceeds the peer's window waits inside.
@@ -64,6 +65,13 @@ pub trait Wire {
     ///
     /// Not polling is how one withholds stream credit from the peer.
     fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>>;
+
+    /// Ready once the stream has failed, or its peer takes nothing more: all that [`Wire::poll_packet`] still hands out, its end
+    /// included, has arrived already.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
+    }
 
     /// While on, the window that whole packets took up is not given back to the peer: all that it may send before a
     /// close can then be read ahead, in the memory that its window granted. Off gives back what was held.

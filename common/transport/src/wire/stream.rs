@@ -258,6 +258,13 @@ impl Wire for WireStream {
         })
     }
 
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.halves {
+            Some((send, _)) => send.poll_reset(cx).map(drop),
+            None => Poll::Ready(()),
+        }
+    }
+
     fn hold_back(&mut self, on: bool) {
         if on {
             self.held.get_or_insert(0);

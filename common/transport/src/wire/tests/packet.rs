@@ -1,6 +1,6 @@
 //! The codec, with prost as its oracle.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
@@ -118,6 +118,24 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
         Just([vec![0x42, 0xc8, 0x01], vec![0x4b; 100], vec![0x4c; 100]].concat()),
         vec(any::<u8>(), 0..12),
     ]
+}
+
+#[test]
+fn a_payload_does_not_keep_what_is_around_it() {
+    let mut message = BytesMut::new();
+    let data = Packet::Data { id: ConnectId(1), payload: Bytes::from_static(&[7; 40_000]) };
+    encode_head(&data, &mut message);
+    message.extend_from_slice(&[7; 40_000]);
+    let whole = message.clone().freeze();
+    let Incoming::Packet(Packet::Data { payload, .. }) = decode(&whole) else { panic!("a packet") };
+    assert!(whole.as_ptr_range().contains(&payload.as_ptr()), "no copy of an ordinary one");
+    // Field 2,000, of bytes, which nobody knows.
+    message.extend_from_slice(&[0x82, 0x7d, 0xc0, 0x84, 0x3d]);
+    message.extend_from_slice(&vec![0; 1_000_000]);
+    let padded = message.freeze();
+    let Incoming::Packet(Packet::Data { payload, .. }) = decode(&padded) else { panic!("a packet") };
+    assert_eq!(payload.len(), 40_000);
+    assert!(!padded.as_ptr_range().contains(&payload.as_ptr()), "a megabyte would stay with it");
 }
 
 proptest! {
