@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::pin::pin;
 use std::time::Duration;
 
+use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
@@ -55,6 +56,8 @@ pub struct Dialer<R> {
     policy: DestinationPolicy,
     timeout: Duration,
     unpaced: Option<Pacing>,
+    /// Addresses of equal preference come in a random order.
+    spread: bool,
 }
 
 /// An address to try, with its text in Go's form.
@@ -67,7 +70,7 @@ struct Candidate {
 impl<R: Resolve> Dialer<R> {
     /// Dials by `resolver` and `policy` within [`DIAL_TIMEOUT`].
     pub fn new(resolver: R, policy: DestinationPolicy) -> Self {
-        Self { resolver, policy, timeout: DIAL_TIMEOUT, unpaced: None }
+        Self { resolver, policy, timeout: DIAL_TIMEOUT, unpaced: None, spread: false }
     }
 
     /// Replaces the dial's time in all, lookup included.
@@ -79,6 +82,13 @@ impl<R: Resolve> Dialer<R> {
     /// Keeps this off the connections.
     pub fn without(mut self, pacing: Option<Pacing>) -> Self {
         self.unpaced = pacing;
+        self
+    }
+
+    /// Tries a name's addresses of equal preference in a random order: each may be another server, and what tells them, a
+    /// hosts file for one, always in the same order.
+    pub fn spreading(mut self) -> Self {
+        self.spread = true;
         self
     }
 
@@ -146,6 +156,9 @@ impl<R: Resolve> Dialer<R> {
                     found.into_iter().map(|ip| ip.to_canonical()).filter(|ip| network.admits(*ip)).collect();
                 if admitted.is_empty() {
                     return Err(unsuitable(name.clone()));
+                }
+                if self.spread {
+                    admitted.shuffle(&mut rand::rng());
                 }
                 order::by_preference(&mut admitted);
                 Ok(admitted.into_iter().map(|ip| literal(ip, None, port)).collect())

@@ -52,6 +52,33 @@ async fn literals_names_and_mapped_addresses_connect() {
     }
 }
 
+/// Listeners on the same port of two addresses.
+async fn two_replicas() -> (TcpListener, TcpListener) {
+    loop {
+        let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // Somebody else may have that port.
+        if let Ok(two) = TcpListener::bind(("127.0.0.2", one.local_addr().unwrap().port())).await {
+            return (one, two);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_spreads_its_dials_comes_to_every_address_of_a_name() {
+    let (one, two) = two_replicas().await;
+    let (one, two) = (one.local_addr().unwrap(), two.local_addr().unwrap());
+    let fixed = dialer([("replicas", vec!["127.0.0.1", "127.0.0.2"])]);
+    let spreading = fixed.clone().spreading();
+    let address = format!("replicas:{}", one.port());
+    let mut seen = std::collections::HashSet::new();
+    // Fewer than a backlog takes: nobody accepts.
+    for _ in 0..40 {
+        assert_eq!(fixed.dial("tcp", &address).await.unwrap().peer, one);
+        seen.insert(spreading.dial("tcp", &address).await.unwrap().peer);
+    }
+    assert_eq!(seen, [one, two].into());
+}
+
 /// Every expectation was obtained from Go 1.26.
 #[tokio::test]
 async fn refusals_read_as_in_go() {

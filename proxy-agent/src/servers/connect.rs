@@ -134,7 +134,8 @@ impl<R: Resolve> GrpcConnector<R> {
         keepalive: Duration,
     ) -> Self {
         // The destination policy is for what servers ask for, not for where they are.
-        let dialer = Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT);
+        let dialer =
+            Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT).spreading();
         Self { server, dialer, proxy, tls, agent, keepalive, pacing: None }
     }
 

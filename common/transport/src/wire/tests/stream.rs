@@ -265,6 +265,29 @@ async fn a_lost_connection_ends_its_streams() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_a_stream_is_over_is_known_before_it_is_read_to_its_end() {
+    let mut one = pair().await;
+    let early = timeout(Duration::from_secs(5), poll_fn(|cx| one.client.stream.poll_over(cx))).await;
+    early.expect_err("it goes on");
+    one.server.send(data(vec![3; 300_000])).unwrap();
+    one.server.finish();
+    drop(one.server);
+    soon(poll_fn(|cx| one.client.stream.poll_over(cx))).await;
+    assert_eq!(packet(&mut one.client.stream).await, data(vec![3; 300_000]));
+    assert_eq!(next(&mut one.client.stream).await, None);
+
+    let mut other = pair().await;
+    other.client.stream.send(data(vec![4; 60_000])).unwrap();
+    assert_eq!(packet(&mut other.server).await, data(vec![4; 60_000]), "the stream is open");
+    other.client.stream.send(data(vec![5; 60_000])).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(other.client.connection);
+    soon(poll_fn(|cx| other.server.poll_over(cx))).await;
+    assert_eq!(packet(&mut other.server).await, data(vec![5; 60_000]), "what had arrived");
+    assert_eq!(failure(&mut other.server).await.code, Code::Canceled);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_empty_data_is_never_sent() {
     let mut pair = pair().await;
     pair.client.stream.send(data("")).unwrap();
