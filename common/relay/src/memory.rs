@@ -114,7 +114,7 @@ impl Ceiling {
     }
 
     /// Whether a dial must be refused: nine tenths are used up. What has stalled is reset then, for the next dial.
-    pub fn refuses(&self) -> bool {
+    pub fn turn_away(&self) -> bool {
         let near = self.is_near();
         if near {
             self.make_room();
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(large.hold(800, task), None);
         assert!(!ceiling.is_near());
         assert_eq!(small.hold(150, task), None);
-        assert!(ceiling.refuses() && small.is_pressed());
+        assert!(ceiling.turn_away() && small.is_pressed());
         assert_eq!(small.hold(210, task), None, "another holds more");
         assert_eq!(large.hold(800, task), Some(Excess { bytes: 110, urgent: false }));
         assert_eq!(large.hold(800, task), None, "asked once");
@@ -330,10 +330,10 @@ mod tests {
         // What the first held has gone; what the second holds is all that there is now, and stalls.
         assert_eq!(first.hold(0, task), None);
         assert_eq!(second.hold(950, task), None);
-        assert!(ceiling.refuses());
+        assert!(ceiling.turn_away());
         assert_eq!(second.hold(950, task), None, "asked in vain just now");
         tokio::time::sleep(IN_VAIN).await;
-        assert!(ceiling.refuses());
+        assert!(ceiling.turn_away());
         assert_eq!(second.hold(950, task), Some(Excess { bytes: 150, urgent: false }));
     }
 
@@ -371,10 +371,10 @@ mod tests {
         assert_eq!(link.hold(950, task), None);
         link.ask_again();
         assert_eq!(link.hold(950, task), None, "nobody wants it");
-        assert!(ceiling.refuses());
+        assert!(ceiling.turn_away());
         assert_eq!(link.hold(950, task), Some(Excess { bytes: 150, urgent: false }));
         assert_eq!(link.hold(800, task), None);
-        assert!(!ceiling.refuses());
+        assert!(!ceiling.turn_away());
         assert_eq!(link.hold(950, task), None, "the next refusal asks anew");
     }
 

@@ -3,13 +3,16 @@
 //! Nothing here has a socket, a clock, a task or a payload. A [`Link`] is one end of an agent stream,
 //! `Link<Server>` or `Link<Agent>`. The shell around it (crate `relay`) goes in turns:
 //!
-//! 1. While [`Link::receiving`], hand each packet that has arrived to [`Link::handle_packet`] (DATA as its
+//! 1. While [`Link::receiving`], or once the stream is over, hand each packet that has arrived to [`Link::handle_packet`] (DATA as its
 //!    length) and do what the [`Verdict`] says: write the payload to the local end, keep what that does not take,
 //!    and report how much is kept by [`Link::queued`].
 //! 2. Report what sockets say: [`Link::readable`], [`Link::taken`] and [`Link::queued`] as queues drain,
-//!    [`Link::local_failed`].
+//!    [`Link::holds_ahead`], [`Link::leaving`], [`Link::write_failed`], [`Link::local_failed`]; and what memory says:
+//!    [`Link::refuse_dials`], [`Link::relieve`].
 //! 3. While the stream takes bytes, do what [`Link::poll_transmit`] says: send a control packet, or read so many
-//!    bytes from that connection's source, send them, and answer with [`Link::read`].
+//!    bytes from that connection's source, send them, and answer with [`Link::read`]. What lacks credit is looked after
+//!    ([`Transmit::NoCredit`]), what nobody is to have is thrown away ([`Transmit::Discard`]). Once nothing can be sent,
+//!    [`Link::mute`]; once the stream has ended, [`Link::lose`].
 //! 4. Act on each [`Link::poll_event`]; set a timer for [`Link::poll_timeout`] and call
 //!    [`Link::handle_timeout`] when it is due.
 //!

@@ -114,7 +114,7 @@ impl<L: DialLink> Dialer<L> {
     pub async fn dial(&self, target: &Target) -> Result<Dialed<L::Connection>, DialFailure> {
         let started = Instant::now();
         let watch = Watch::start(&*self.observer);
-        if self.memory.refuses() {
+        if self.memory.turn_away() {
             watch.failed(&DialFailure::NoMemory);
             return Err(DialFailure::NoMemory);
         }

@@ -232,92 +232,92 @@ fn payload_of(message: &Bytes, data: &[u8]) -> Bytes {
 
 /// Writes everything of a packet but the payload of DATA, which follows what is written here on the wire.
 pub(super) fn encode_head(packet: &Packet<Bytes>, to: &mut impl BufMut) {
-    let kind = packet.kind();
-    put_integer(1, kind.number() as u64, to);
+    put_integer(1, packet.kind().number() as u64, to);
+    open(field_of(packet), inner_len(packet), to);
     match packet {
         Packet::DialReq { random, protocol, address } => {
-            open(2, string_len(protocol) + string_len(address) + integer_len(random.0 as u64), to);
             put_string(1, protocol, to);
             put_string(2, address, to);
             put_integer(3, random.0 as u64, to);
         }
         Packet::DialRsp { random, outcome } => {
-            let (error, id) = match outcome {
-                Ok(id) => ("", id.0),
-                // An empty error would mean success to the peer.
-                Err(error) if error.is_empty() => ("unspecified error", 0),
-                Err(error) => (error.as_str(), 0),
-            };
-            open(3, string_len(error) + integer_len(id as u64) + integer_len(random.0 as u64), to);
-            put_string(1, error, to);
-            put_integer(2, id as u64, to);
+            match outcome {
+                Ok(id) => put_integer(2, id.0 as u64, to),
+                Err(error) => put_string(1, said(error), to),
+            }
             put_integer(3, random.0 as u64, to);
         }
         Packet::Data { id, payload } => {
-            let data = 1 + varint_len(payload.len() as u64) + payload.len();
-            open(4, integer_len(id.0 as u64) + data, to);
             put_integer(1, id.0 as u64, to);
             open(3, payload.len(), to);
         }
-        Packet::CloseReq { id } => {
-            open(5, integer_len(id.0 as u64), to);
-            put_integer(1, id.0 as u64, to);
-        }
+        Packet::CloseReq { id } | Packet::Fin { id } => put_integer(1, id.0 as u64, to),
         Packet::CloseRsp { id, error } => {
-            open(6, string_len(error) + integer_len(id.0 as u64), to);
             put_string(1, error, to);
             put_integer(2, id.0 as u64, to);
         }
-        Packet::DialCls { random } => {
-            open(7, integer_len(random.0 as u64), to);
-            put_integer(1, random.0 as u64, to);
-        }
-        Packet::Drain => open(8, 0, to),
+        Packet::DialCls { random } => put_integer(1, random.0 as u64, to),
+        Packet::Drain => {}
         Packet::Grant { id, offset } => {
-            open(GRANT, integer_len(id.0 as u64) + integer_len(*offset), to);
             put_integer(1, id.0 as u64, to);
             put_integer(2, *offset, to);
-        }
-        Packet::Fin { id } => {
-            open(FIN, integer_len(id.0 as u64), to);
-            put_integer(1, id.0 as u64, to);
         }
     }
 }
 
 /// How many bytes [`encode_head`] writes.
 pub(super) fn head_len(packet: &Packet<Bytes>) -> usize {
-    let inner = match packet {
+    let inner = inner_len(packet);
+    let payload = match packet {
+        Packet::Data { payload, .. } => payload.len(),
+        _ => 0,
+    };
+    let key = varint_len(key_of(field_of(packet)));
+    integer_len(packet.kind().number() as u64) + key + varint_len(inner as u64) + inner - payload
+}
+
+/// The field of the packet's own message.
+const fn field_of(packet: &Packet<Bytes>) -> u32 {
+    match packet {
+        Packet::DialReq { .. } => 2,
+        Packet::DialRsp { .. } => 3,
+        Packet::Data { .. } => 4,
+        Packet::CloseReq { .. } => 5,
+        Packet::CloseRsp { .. } => 6,
+        Packet::DialCls { .. } => 7,
+        Packet::Drain => 8,
+        Packet::Grant { .. } => GRANT,
+        Packet::Fin { .. } => FIN,
+    }
+}
+
+/// The length of the packet's own message, in bytes, the payload of DATA included.
+fn inner_len(packet: &Packet<Bytes>) -> usize {
+    match packet {
         Packet::DialReq { random, protocol, address } => {
             string_len(protocol) + string_len(address) + integer_len(random.0 as u64)
         }
         Packet::DialRsp { random, outcome } => {
             let outcome = match outcome {
                 Ok(id) => integer_len(id.0 as u64),
-                Err(error) if error.is_empty() => string_len("unspecified error"),
-                Err(error) => string_len(error),
+                Err(error) => string_len(said(error)),
             };
             outcome + integer_len(random.0 as u64)
         }
         Packet::Data { id, payload } => {
-            let data = varint_len(payload.len() as u64);
-            let whole = integer_len(id.0 as u64) + 1 + data + payload.len();
-            let kind = integer_len(PacketKind::Data.number() as u64);
-            return kind + 1 + varint_len(whole as u64) + integer_len(id.0 as u64) + 1 + data;
+            integer_len(id.0 as u64) + 1 + varint_len(payload.len() as u64) + payload.len()
         }
-        Packet::CloseReq { id } => integer_len(id.0 as u64),
-        Packet::Grant { id, offset } => integer_len(id.0 as u64) + integer_len(*offset),
-        Packet::Fin { id } => integer_len(id.0 as u64),
+        Packet::CloseReq { id } | Packet::Fin { id } => integer_len(id.0 as u64),
         Packet::CloseRsp { id, error } => string_len(error) + integer_len(id.0 as u64),
         Packet::DialCls { random } => integer_len(random.0 as u64),
         Packet::Drain => 0,
-    };
-    let key = match packet {
-        Packet::Grant { .. } => varint_len(key_of(GRANT)),
-        Packet::Fin { .. } => varint_len(key_of(FIN)),
-        _ => 1,
-    };
-    integer_len(packet.kind().number() as u64) + key + varint_len(inner as u64) + inner
+        Packet::Grant { id, offset } => integer_len(id.0 as u64) + integer_len(*offset),
+    }
+}
+
+/// A dial's error as it is sent: an empty one would mean success to the peer.
+fn said(error: &str) -> &str {
+    if error.is_empty() { "unspecified error" } else { error }
 }
 
 /// The key of a bytes, string or message field.
