@@ -119,6 +119,8 @@ impl LeaseCounter {
                     }
                     Over::Failed(error) if error.is(403) || error.is(405) => {
                         tracing::warn!(%error, "Leases cannot be watched; they are listed every 15 s instead");
+                        // The list is all that there is to go right.
+                        self.failures = 0;
                         sleep(self.paced(jittered(POLL))).await;
                         break;
                     }

@@ -191,7 +191,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
         self.failures = 0;
         let incumbent = self.open.get(server).copied();
-        if incumbent.is_some_and(|kept| !kept.wants_successor()) {
+        if incumbent.is_some_and(|kept| !kept.wants_successor() || !self.may_retire(server)) {
             self.duplicates = self.duplicates.saturating_add(1);
             let beyond = self.duplicates.saturating_sub(PATIENCE.saturating_mul(self.server_count()));
             let shorter = if beyond > 0 { SPREAD * (self.jitter)() } else { 0.0 };
@@ -220,7 +220,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.mark(now, id, |kept| kept.suspect = suspect);
     }
 
-    /// What was shown for a kept stream is about to expire. Returns whether that is news of which something comes.
+    /// What was shown for a kept stream is about to expire. Returns whether that is news.
     pub fn aged(&mut self, now: Duration, id: StreamId) -> bool {
         let mut news = false;
         self.mark(now, id, |kept| news = !std::mem::replace(&mut kept.aged, true));
@@ -228,17 +228,27 @@ impl<J: FnMut() -> f64> Machine<J> {
     }
 
     fn mark(&mut self, now: Duration, id: StreamId, mark: impl FnOnce(&mut Kept)) {
-        let Some((server, kept)) = self.open.iter_mut().find(|(_, kept)| kept.id == id) else { return };
-        if self.retired.values().filter(|retired| *retired == server).count() >= MOST_RETIRED {
-            // The server would refuse the next one. What still goes on in the others ends some day.
-            return;
-        }
+        let Some(kept) = self.open.values_mut().find(|kept| kept.id == id) else { return };
         let before = kept.wants_successor();
         mark(kept);
         if kept.wants_successor() && !before {
-            self.duplicates = 0;
-            self.hurry(now);
+            self.seek_successor(now);
         }
+    }
+
+    fn seek_successor(&mut self, now: Duration) {
+        self.duplicates = 0;
+        self.hurry(now);
+    }
+
+    /// Whether a server would take one stream more beside those on their way out. What goes on in them ends some day.
+    fn may_retire(&self, server: &Arc<str>) -> bool {
+        self.retired.values().filter(|retired| *retired == server).count() < MOST_RETIRED
+    }
+
+    /// Whether a kept stream is to have a successor, and its server would take it.
+    fn lacks_successor(&self) -> bool {
+        self.open.iter().any(|(server, kept)| kept.wants_successor() && self.may_retire(server))
     }
 
     /// The stream asked for could not be opened. Returns the pause, for the log.
@@ -252,6 +262,10 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// the same moment, and they must not come back in step.
     pub fn lost(&mut self, now: Duration, id: StreamId) {
         if self.retired.remove(&id).is_some() {
+            if self.lacks_successor() {
+                // There was no room for it beside the one that has ended.
+                self.seek_successor(now);
+            }
             return;
         }
         self.open.retain(|_, kept| kept.id != id);
@@ -289,9 +303,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     }
 
     fn wants_more(&self) -> bool {
-        self.settings.forever
-            || self.open.len() < self.server_count()
-            || self.open.values().any(Kept::wants_successor)
+        self.settings.forever || self.open.len() < self.server_count() || self.lacks_successor()
     }
 
     /// The next try is due after the interval, grown `steps` times, with jitter.

@@ -221,6 +221,11 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// With so many on their way out one more would be refused by the server.
+fn full(retired: &[(u8, StreamId)], name: u8) -> bool {
+    retired.iter().filter(|(of, _)| *of == name).count() >= MOST_RETIRED
+}
+
 proptest! {
     /// Whatever happens: never two kept streams of a server, no pause beyond the cap and its jitter, and no try
     /// while one is under way.
@@ -233,8 +238,6 @@ proptest! {
         let (mut suspect, mut aged) = (HashSet::new(), HashSet::new());
         let mut retired: Vec<(u8, StreamId)> = Vec::new();
         for event in events {
-            // With two on their way out a third would be refused by the server.
-            let full = |name: &u8| retired.iter().filter(|(of, _)| of == name).count() >= MOST_RETIRED;
             match event {
                 Event::Connected(name, count) if connecting => {
                     connecting = false;
@@ -248,7 +251,8 @@ proptest! {
                         }
                         Verdict::Duplicate => {
                             prop_assert!(kept.contains_key(&name));
-                            prop_assert!(!suspect.contains(&name) && !aged.contains(&name));
+                            let full = full(&retired, name);
+                            prop_assert!(full || (!suspect.contains(&name) && !aged.contains(&name)));
                         }
                         Verdict::Unwanted => prop_assert!(false, "not draining"),
                     }
@@ -266,10 +270,10 @@ proptest! {
                 }
                 Event::Suspect(name, is) if kept.contains_key(&name) => {
                     machine.suspect(now, kept[&name], is);
-                    if is && !full(&name) { suspect.insert(name) } else { suspect.remove(&name) };
+                    if is { suspect.insert(name) } else { suspect.remove(&name) };
                 }
                 Event::Aged(name) if kept.contains_key(&name) => {
-                    let news = !full(&name) && aged.insert(name);
+                    let news = aged.insert(name);
                     prop_assert_eq!(machine.aged(now, kept[&name]), news);
                 }
                 Event::RetiredEnds if !retired.is_empty() => {
@@ -280,7 +284,8 @@ proptest! {
                 Event::Connected(..) | Event::Failed | Event::Suspect(..) | Event::Aged(_) => {}
                 Event::RetiredEnds => {}
             }
-            let wanted = forever || kept.len() < machine.server_count() || !suspect.is_empty() || !aged.is_empty();
+            let lacks = suspect.union(&aged).any(|name| !full(&retired, *name));
+            let wanted = forever || kept.len() < machine.server_count() || lacks;
             match machine.poll(now) {
                 Step::Connect => {
                     prop_assert!(!connecting && wanted);
@@ -359,10 +364,10 @@ fn no_more_than_a_server_takes() {
         let Verdict::Replace(next, _) = machine.connected(now, &server("a"), 1) else { panic!("replaced") };
         id = next;
     }
-    machine.aged(now, id);
+    machine.suspect(now, id, true);
     assert_eq!(machine.poll(now + Duration::from_secs(60)), Step::Wait, "two are on their way out");
     machine.lost(now, StreamId(0));
-    assert!(machine.aged(now, id));
+    // It is told once only.
     next_try(&mut machine, &mut now);
     assert!(matches!(machine.connected(now, &server("a"), 1), Verdict::Replace(..)));
 }

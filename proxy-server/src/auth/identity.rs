@@ -22,6 +22,8 @@ const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 pub struct Identity {
     /// Everything that the agent may call itself.
     names: BTreeSet<String>,
+    /// Those of them that are nobody else's.
+    own: BTreeSet<String>,
     /// Those of them that are a host's.
     hosts: BTreeSet<String>,
     /// Those of them that a list of names may mean.
@@ -47,7 +49,15 @@ impl Identity {
         names.extend(node.map(str::to_owned));
         let addresses: BTreeSet<IpAddr> = certificate.ips.iter().map(IpAddr::to_canonical).collect();
         let key = format!("certificate {names:?} {addresses:?}").into();
-        Self { hosts: names.clone(), listed: names.clone(), names, addresses, key, vouched: true }
+        Self {
+            own: names.clone(),
+            hosts: names.clone(),
+            listed: names.clone(),
+            names,
+            addresses,
+            key,
+            vouched: true,
+        }
     }
 
     /// By token: its user, and the node and pod that the API server says it is bound to.
@@ -61,6 +71,7 @@ impl Identity {
         let key = format!("token {} {:?}", user.username, node.or(uid)).into();
         Self {
             names: set(&[account, node, pod, uid]),
+            own: set(&[pod, uid]),
             hosts: set(&[node]),
             listed: set(&[account, node]),
             addresses: BTreeSet::new(),
@@ -77,6 +88,11 @@ impl Identity {
     /// Whether the agent may call itself this.
     pub fn is_named(&self, name: &str) -> bool {
         self.names.contains(name)
+    }
+
+    /// Whether this is a name of its own, which no other agent has.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.own.contains(name)
     }
 
     /// Whether this is a host that it stands on.

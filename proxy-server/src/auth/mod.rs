@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use serve::logs::Peer;
+use tokio::sync::Semaphore;
 use transport::tls::PeerIdentity;
 use transport::wire::Code;
 
@@ -35,6 +36,10 @@ pub use reviewer::{ApiReview, Review, Reviewer, Verdict};
 /// How long behind a review that went wrong, for a stream that lives, the next one is. Above the time that a no holds.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
+/// Reviews at once for the streams of one connection, those that were reset meanwhile included: who shows tokens of which none
+/// is an agent's does not take up what there is for all. (Agents have one stream on a connection.)
+const REVIEWS: usize = 4;
+
 /// Where an agent's stream comes from.
 #[derive(Debug, Clone)]
 pub struct AgentPeer {
@@ -44,6 +49,8 @@ pub struct AgentPeer {
     pub certificate: Option<PeerIdentity>,
     /// For the log.
     pub shown: Arc<str>,
+    /// For those of its streams whose token is being reviewed.
+    reviews: Arc<Semaphore>,
 }
 
 /// Why a Connect is refused: a gRPC status, and a text that the agent logs.
@@ -125,13 +132,18 @@ impl<R: Review> AgentAuth<R> {
             }
             Method::Token(reviewer) => {
                 let token = shown?;
+                let Ok(_place) = peer.reviews.try_acquire() else {
+                    return Err(unavailable("too many tokens of this connection are being reviewed"));
+                };
                 let identity = match reviewer.ask(&token).await {
                     Verdict::Yes(identity) => identity,
                     Verdict::No(Doubt { why, .. }) => {
                         let why = format!("Failed to validate authentication token, err:{why}");
                         return Err(Refused::unknown(why));
                     }
-                    Verdict::NobodyCanTell => return Err(unavailable()),
+                    Verdict::NobodyCanTell => {
+                        return Err(unavailable("the Kubernetes API cannot be asked now"));
+                    }
                 };
                 let every = reviewer.recheck_every();
                 let recheck = every.map(|every| Recheck { reviewer: Arc::clone(reviewer), token, every });
@@ -141,10 +153,10 @@ impl<R: Review> AgentAuth<R> {
     }
 }
 
-fn unavailable() -> Refused {
-    let text = "Failed to validate authentication token, err:Failed to authenticate request. \
-                err:the Kubernetes API cannot be asked now";
-    Refused { code: Code::Unavailable, text: text.into() }
+fn unavailable(why: &str) -> Refused {
+    let text =
+        format!("Failed to validate authentication token, err:Failed to authenticate request. err:{why}");
+    Refused { code: Code::Unavailable, text }
 }
 
 impl<R: Review> Recheck<R> {
@@ -192,7 +204,7 @@ impl AgentPeer {
             Some(identity) => format!("{identity} at {address}").into(),
             None => address.to_string().into(),
         };
-        Self { address, certificate, shown }
+        Self { address, certificate, shown, reviews: Arc::new(Semaphore::new(REVIEWS)) }
     }
 }
 

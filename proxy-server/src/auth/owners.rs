@@ -1,4 +1,5 @@
-//! Whose an agent id is: for as long as a stream of it lives, the party's that brought it first.
+//! Whose an agent id is: for as long as a stream of it lives, the party's that brought it first. Who is vouched for by that very name
+//! is the same party, though the rest of what is said of it has changed: its certificate was renewed, or its pod moved.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ pub struct Owners(Arc<Mutex<HashMap<Arc<str>, Owner>>>);
 #[derive(Debug)]
 struct Owner {
     key: Arc<str>,
+    /// Somebody vouches for the id itself.
+    named: bool,
     streams: usize,
 }
 
@@ -29,10 +32,13 @@ impl Owners {
     /// A share in `agent_id`; `None` if it is another party's now.
     pub fn claim(&self, agent_id: &Arc<str>, identity: &Identity) -> Option<Owned> {
         let mut owners = self.0.lock();
-        let owner = owners
-            .entry(Arc::clone(agent_id))
-            .or_insert_with(|| Owner { key: Arc::clone(identity.key()), streams: 0 });
-        if owner.key != *identity.key() {
+        let named = identity.is_called(agent_id);
+        let owner = owners.entry(Arc::clone(agent_id)).or_insert_with(|| Owner {
+            key: Arc::clone(identity.key()),
+            named,
+            streams: 0,
+        });
+        if owner.key != *identity.key() && !(owner.named && named) {
             return None;
         }
         owner.streams += 1;

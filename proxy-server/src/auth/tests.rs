@@ -120,6 +120,32 @@ async fn refusals_are_gos() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_connection_takes_few_places_for_reviews() {
+    let api = Arc::new(Api { delay: Duration::from_secs(5), ..Api::default() });
+    let (auth, _) = auth(&api, None);
+    let shown = |n: usize| {
+        HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::try_from(format!("Bearer {n}")).unwrap())])
+    };
+    let stranger = Arc::new(peer());
+    let mut tries = tokio::task::JoinSet::new();
+    for n in 0..100 {
+        let (auth, stranger) = (auth.clone(), Arc::clone(&stranger));
+        tries.spawn(async move { auth.admit(&mut shown(n), &stranger).await.unwrap_err().code });
+    }
+    let rightful = admit(&auth, &["Bearer good"]);
+    api.knows("good", USER);
+    assert!(rightful.await.is_ok(), "another connection's");
+    let codes = tries.join_all().await;
+    assert_eq!(codes.iter().filter(|code| **code == Code::Unavailable).count(), 100 - REVIEWS);
+    assert_eq!(api.asked(), REVIEWS + 1);
+    assert_eq!(
+        auth.admit(&mut shown(200), &stranger).await.unwrap_err().code,
+        Code::Unknown,
+        "places are free again"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_yes_holds_a_minute_and_never_beyond_the_tokens_end() {
     let api = Arc::new(Api::default());
     let (long, short) = (jwt("long", 3_600), jwt("short", 20));
@@ -316,4 +342,23 @@ fn an_agent_id_is_its_first_partys_while_it_lives() {
     assert!(owners.claim(&id, &of("b")).is_none());
     drop(second);
     assert!(owners.claim(&id, &of("b")).is_some());
+}
+
+#[test]
+fn who_is_vouched_for_by_an_agent_id_takes_it_over_from_itself() {
+    let of = |names: &[&str]| {
+        let dns = names.iter().map(|name| (*name).to_owned()).collect();
+        Identity::of_certificate(&PeerIdentity { dns, ..PeerIdentity::default() })
+    };
+    let (owners, id): (Owners, Arc<str>) = (Owners::default(), "node-1".into());
+    let before = owners.claim(&id, &of(&["node-1"])).unwrap();
+    let renewed = owners.claim(&id, &of(&["node-1", "node-1.example"]));
+    assert!(renewed.is_some(), "its new certificate has one name more");
+    assert!(owners.claim(&id, &of(&["node-2"])).is_none());
+    drop((before, renewed));
+    let _stranger = owners.claim(&id, &of(&["node-2"])).unwrap();
+    assert!(
+        owners.claim(&id, &of(&["node-1"])).is_none(),
+        "whoever came first has no right to it, and keeps it while it lives"
+    );
 }

@@ -117,7 +117,7 @@ impl AgentService {
                 return;
             }
         };
-        let bound = Bound { identity, recheck, _owned: owned };
+        let bound = Bound { identity, recheck, owned };
         self.connect(request, hello, bound, &peer).await;
     }
 
@@ -164,6 +164,7 @@ impl AgentService {
             metrics: self.metrics.clone(),
             pulse,
             registration: Some(registration),
+            owned: bound.owned,
         };
         let owner = ServerOwner::new(commands, &handle, observer);
         let meter = LinkMeter::new(&self.metrics);
@@ -212,7 +213,7 @@ impl AgentService {
 struct Bound {
     identity: Arc<Identity>,
     recheck: Option<Recheck>,
-    _owned: Option<Owned>,
+    owned: Option<Owned>,
 }
 
 /// What the rest of the server learns of a link.
@@ -221,6 +222,8 @@ struct Observer {
     metrics: Metrics,
     pulse: Arc<Pulse>,
     registration: Option<Registration<LinkHandle>>,
+    /// Its share in the agent's id.
+    owned: Option<Owned>,
 }
 
 impl LinkObserver for Observer {
@@ -246,6 +249,7 @@ impl LinkObserver for Observer {
     }
 
     fn lost(&mut self) {
-        self.registration = None;
+        // What still flushes is nobody's agent any more: its successor may be elsewhere.
+        (self.registration, self.owned) = (None, None);
     }
 }
