@@ -151,11 +151,12 @@ network it is, unless the values say that kube-apiserver is a pod. */}}
 {{- if or .Values.leases.enabled .Values.syncForever -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether a strategy of the user's own lets a Deployment have more pods than replicas; Kubernetes' default is a quarter. */}}
+{{/* Whether a strategy of the user's own lets a new pod come before an old one goes. Kubernetes' default is a quarter of a Deployment, and
+nothing of a DaemonSet. */}}
 {{- define "konnectivity-server.ownSurge" -}}
 {{- $strategy := .Values.updateStrategy -}}
-{{- if and $strategy (ne (dig "type" "RollingUpdate" $strategy) "Recreate") -}}
-{{- if not (has (dig "rollingUpdate" "maxSurge" "25%" $strategy | toString) (list "0" "0%")) -}}true{{- end -}}
+{{- if and $strategy (has .Values.kind (list "DaemonSet" "Deployment")) (eq (dig "type" "RollingUpdate" $strategy) "RollingUpdate") -}}
+{{- if not (has (dig "maxSurge" (ternary "25%" "0" (eq .Values.kind "Deployment")) (default dict $strategy.rollingUpdate) | toString) (list "0" "0%")) -}}true{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -71,6 +71,24 @@ const AGENT: &[Refusal] = &[
         "set dnsPolicy=ClusterFirstWithHostNet",
     ),
     ("token-deployment", &["rbac.serverUser="], "rbac.serverUser is empty"),
+    ("hostnetwork", &["networkPolicy.enabled=true"], "no policy holds on the host's network"),
+    (
+        "hostnetwork",
+        &["updateStrategy.rollingUpdate.maxSurge=1"],
+        "updateStrategy lets the DaemonSet surge on the host's network",
+    ),
+    (
+        "token-deployment",
+        &["hostNetwork=true", "updateStrategy.type=RollingUpdate"],
+        "updateStrategy lets the Deployment surge on the host's network",
+    ),
+    (
+        "everything",
+        &["hostNetwork=true", "networkPolicy.enabled=false"],
+        "set updateStrategy.rollingUpdate.maxSurge=0, or hostNetwork=false",
+    ),
+    ("token-deployment", &["podSecurityContext.runAsUser=0"], "which kubelet refuses"),
+    ("token-deployment", &["securityContext.runAsUser=0"], "set podSecurityContext.runAsNonRoot=false"),
     (
         "mtls-daemonset",
         &["kind=Deployment", "proxyServer.strategies={destHost}"],
@@ -86,6 +104,10 @@ const SERVER: &[Refusal] = &[
     ("deployment", &["proxyStrategies={random}"], "at '/proxyStrategies/0'"),
     ("deployment", &["serverCount=many"], "at '/serverCount'"),
     ("deployment", &["tlsMinVersion=1.3"], "at '/tlsMinVersion'"),
+    ("uds-daemonset", &["frontend.uds.hostPath="], "at '/frontend/uds/hostPath': '' does not match"),
+    ("uds-daemonset", &["frontend.uds.hostPath=/"], "at '/frontend/uds/hostPath'"),
+    ("uds-daemonset", &["egressSelector.apiserverSocketDirectory=/"], "at '/egressSelector/apiserver"),
+    ("tcp-daemonset", &["egressSelector.apiserverCertificateDirectory="], "at '/egressSelector/apiserver"),
     // The templates'.
     ("deployment", &["image.registry="], "image.registry is empty"),
     ("deployment", &["frontend.type=uds"], "kube-apiserver cannot reach a socket in another pod"),
@@ -169,6 +191,47 @@ const SERVER: &[Refusal] = &[
         "deployment",
         &["updateStrategy.rollingUpdate.maxSurge=50%"],
         "updateStrategy lets the Deployment surge",
+    ),
+    (
+        "uds-daemonset",
+        &["updateStrategy.rollingUpdate.maxSurge=1", "syncForever=true"],
+        "updateStrategy lets the DaemonSet surge on the host's network",
+    ),
+    (
+        "uds-daemonset",
+        &["updateStrategy.rollingUpdate.maxSurge=1", "hostNetwork=false"],
+        "updateStrategy lets the DaemonSet surge, but agents",
+    ),
+    ("tcp-daemonset", &["networkPolicy.enabled=true"], "no policy holds on the host's network"),
+    (
+        "uds-daemonset",
+        &["frontend.uds.hostPath=/etc/kubernetes/konnectivity"],
+        "frontend.uds.hostPath is /etc/kubernetes/konnectivity, where kube-apiserver mounts",
+    ),
+    ("sidecar", &["frontend.uds.hostPath=/etc/kubernetes/konnectivity/"], "frontend.uds.hostPath is"),
+    (
+        "uds-daemonset",
+        &["egressSelector.apiserverSocketDirectory=/etc/kubernetes/konnectivity/"],
+        "egressSelector.apiserverSocketDirectory is /etc/kubernetes/konnectivity, where kube-apiserver mounts",
+    ),
+    (
+        "tcp-daemonset",
+        &["egressSelector.apiserverCertificateDirectory=/etc/kubernetes/konnectivity/"],
+        "egressSelector.apiserverCertificateDirectory is /etc/kubernetes/konnectivity/, where kube-apiserver",
+    ),
+    (
+        "uds-daemonset",
+        &["frontend.uds.hostPath=/etc/kubernetes/konnectivity-tls/"],
+        "give the socket a folder of its own",
+    ),
+    (
+        "static-pod",
+        &[
+            "agentAuth.mode=mtls",
+            "agentListener.clientCA.hostPath=/run/konnectivity/ca.crt",
+            "frontend.uds.hostPath=/run/konnectivity",
+        ],
+        "mounted already for the files of agentListener.tls.hostPath or agentListener.clientCA.hostPath",
     ),
     ("sidecar", &["networkPolicy.enabled=true"], "networkPolicy.enabled with kind Sidecar"),
     ("static-pod", &["networkPolicy.enabled=true"], "networkPolicy.enabled with kind StaticPodManifest"),

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::helm::{Chart, objects};
+use crate::helm::{Chart, all_cases, objects};
 use crate::pods::{Pod, of_kind, pods, string};
 use crate::yaml;
 
@@ -49,6 +49,37 @@ fn a_deployment_surges_only_if_agents_look_for_more_servers() -> Result<()> {
     let own = ["updateStrategy.type=RollingUpdate", "updateStrategy.rollingUpdate.maxSurge=0"];
     ensure!(rolling("deployment", &own)? == json!({ "maxSurge": 0 }), "a strategy of one's own");
     ensure!(rolling("deployment", &["updateStrategy.type=Recreate"])?.is_null(), "all at once");
+    Ok(())
+}
+
+/// Two pods of one node cannot have the same ports of the host.
+#[test]
+fn nothing_surges_on_the_hosts_network() -> Result<()> {
+    let mut tries: Vec<(Chart, String, &[&str])> =
+        all_cases()?.into_iter().map(|(chart, case)| (chart, case, [].as_slice())).collect();
+    tries.push((Chart::Agent, "token-deployment".into(), &["hostNetwork=true"]));
+    tries.push((Chart::Agent, "leases".into(), &["hostNetwork=true", "updateStrategy.type=Recreate"]));
+    tries.push((Chart::Agent, "hostnetwork".into(), &["updateStrategy.type=RollingUpdate"]));
+    tries.push((Chart::Agent, "hostnetwork".into(), &["updateStrategy.rollingUpdate.maxUnavailable=2"]));
+    tries.push((Chart::Server, "uds-daemonset".into(), &["updateStrategy.type=OnDelete"]));
+    tries.push((Chart::Server, "uds-nonroot".into(), &["updateStrategy.rollingUpdate.maxSurge=0"]));
+    let mut seen = 0;
+    for (chart, case, sets) in tries {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        for object in objects(chart, &chart.case(&case), &sets)? {
+            if object.pointer("/spec/template/spec/hostNetwork") != Some(&Value::Bool(true)) {
+                continue;
+            }
+            let of_deployment = object["kind"] == "Deployment";
+            let strategy = &object["spec"][if of_deployment { "strategy" } else { "updateStrategy" }];
+            let surge = &strategy["rollingUpdate"]["maxSurge"];
+            let none =
+                surge == &json!(0) || surge.is_null() && !of_deployment || strategy["type"] == "Recreate";
+            ensure!(none, "{} {case} with {sets:?}: {strategy}", chart.name());
+            seen += 1;
+        }
+    }
+    ensure!(seen > 8, "only {seen} on the host's network");
     Ok(())
 }
 
