@@ -106,11 +106,17 @@ k8s-app: konnectivity-server
 {{- default .Values.agentListener.port .Values.service.port -}}
 {{- end -}}
 
-{{/* Where agents dial, as far as the values tell. */}}
+{{/* Whether a kubeconfig says that the agents' cluster is another one. A DaemonSet or static pod may have a file of its host for its own. */}}
+{{- define "konnectivity-server.agentsAreElsewhere" -}}
+{{- $kubeconfig := .Values.kubeconfig -}}
+{{- if or $kubeconfig.existingSecret (and $kubeconfig.hostPath (has .Values.kind (list "Deployment" "Sidecar"))) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Where agents dial, as far as the values tell. Another cluster does not know the Service's name. */}}
 {{- define "konnectivity-server.externalHost" -}}
 {{- if .Values.agentListener.externalHost -}}
 {{- .Values.agentListener.externalHost -}}
-{{- else if and (include "konnectivity-server.hasService" .) (eq .Values.service.type "ClusterIP") -}}
+{{- else if and (include "konnectivity-server.hasService" .) (eq .Values.service.type "ClusterIP") (not (include "konnectivity-server.agentsAreElsewhere" .)) -}}
 {{- printf "%s.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace -}}
 {{- end -}}
 {{- end -}}

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::helm::{Chart, all_cases, objects};
+use crate::helm::{Chart, all_cases, objects, template};
 use crate::pods::{Pod, of_kind, pods, string};
 use crate::yaml;
 
@@ -95,6 +95,23 @@ fn agents_are_told_to_look_for_more_servers() -> Result<()> {
             .context("values for agents")?;
         let told = yaml::document(told)?;
         ensure!((told["sync"]["forever"] == true) == forever, "{sets:?}: {told}");
+    }
+    Ok(())
+}
+
+/// `unhealthyPodEvictionPolicy` is on by default from Kubernetes 1.27 on; 1.25 does not know it.
+#[test]
+fn a_budget_has_the_fields_of_its_cluster() -> Result<()> {
+    for (version, known) in
+        [("1.25.0", false), ("1.26.15", false), ("1.27.0", true), ("v1.27.3-gke.100", true), ("1.36.0", true)]
+    {
+        for (chart, case) in [(Chart::Server, "deployment"), (Chart::Agent, "token-deployment")] {
+            let rendered = template(chart, &chart.case(case), &["--kube-version", version])?;
+            let objects = yaml::documents(&rendered)?;
+            let budget = of_kind(&objects, "PodDisruptionBudget").next().context("a budget")?;
+            let found = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
+            ensure!(found == known, "{} on {version}: {budget}", chart.name());
+        }
     }
     Ok(())
 }
