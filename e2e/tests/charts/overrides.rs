@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::helm::{Chart, objects};
+use crate::helm::{CHARTS, Chart, objects};
 use crate::pods::{list, pods};
 
 /// What is set by hand reaches the program, whatever its value: `false`, 0 and nothing too.
@@ -55,6 +55,33 @@ fn a_spread_keeps_its_selector() -> Result<()> {
             let constraint = list(&pod.spec, "/topologySpreadConstraints").first().context("a constraint")?;
             let selector = constraint["labelSelector"]["matchLabels"].as_object().context("a selector")?;
             ensure!(selector.len() == labels, "{case} with {sets:?}: {constraint}");
+        }
+    }
+    Ok(())
+}
+
+/// Without a limit of the container a quarter of the node would be the ceiling, however large that is.
+#[test]
+fn memory_is_bounded_on_large_nodes_too() -> Result<()> {
+    let of_container = "resources.limits.memory=1Gi";
+    let tries: [(&[&str], [&str; 2]); 6] = [
+        (&[], ["1Gi", "2Gi"]),
+        (&[of_container], ["", ""]),
+        (&[of_container, "memoryLimit=256Mi"], ["256Mi", "256Mi"]),
+        (&["memoryLimit="], ["", ""]),
+        (&["memoryLimit=3Gi", "extraArgs.memory-limit=64Mi"], ["64Mi", "64Mi"]),
+        (&["memoryLimit=3Gi", "ownFlags=false"], ["", ""]),
+    ];
+    for (sets, expected) in tries {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        for (chart, expected) in CHARTS.into_iter().zip(expected) {
+            let case = if chart == Chart::Agent { "token-deployment" } else { "deployment" };
+            let objects = objects(chart, &chart.case(case), &sets)?;
+            let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod")?;
+            let args = list(pod.main()?, "/args").iter().filter_map(Value::as_str);
+            let found: Vec<&str> = args.filter_map(|arg| arg.strip_prefix("--memory-limit=")).collect();
+            let wanted = Some(expected).filter(|limit| !limit.is_empty());
+            ensure!(found.iter().copied().eq(wanted), "{} with {sets:?}: {found:?}", chart.name());
         }
     }
     Ok(())

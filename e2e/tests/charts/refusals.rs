@@ -27,6 +27,8 @@ const AGENT: &[Refusal] = &[
     ("token-deployment", &["image.digest=sha256:12"], "at '/image/digest'"),
     ("token-deployment", &["auth.token.expirationSeconds=60"], "minimum: got 60, want 600"),
     ("token-deployment", &["replicaCount=0"], "at '/replicaCount': minimum: got 0, want 1"),
+    ("token-deployment", &["memoryLimit=1G"], "at '/memoryLimit': '1G' does not match pattern"),
+    ("token-deployment", &["memoryLimit=15Mi"], "at '/memoryLimit'"),
     // The templates'.
     ("token-deployment", &["image.registry="], "image.registry is empty"),
     ("token-deployment", &["proxyServer.host="], "proxyServer.host is empty"),
@@ -102,6 +104,7 @@ const SERVER: &[Refusal] = &[
     ("deployment", &["mode=socks"], "at '/mode': value must be one of 'grpc', 'http-connect'"),
     ("deployment", &["agentListener.port=443"], "at '/agentListener/port': minimum: got 443, want 1,024"),
     ("deployment", &["proxyStrategies={random}"], "at '/proxyStrategies/0'"),
+    ("deployment", &["memoryLimit=2G"], "at '/memoryLimit': '2G' does not match pattern"),
     ("deployment", &["serverCount=many"], "at '/serverCount'"),
     ("deployment", &["tlsMinVersion=1.3"], "at '/tlsMinVersion'"),
     ("uds-daemonset", &["frontend.uds.hostPath="], "at '/frontend/uds/hostPath': '' does not match"),
