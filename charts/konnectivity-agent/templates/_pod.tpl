@@ -15,8 +15,8 @@ spec:
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $values.priorityClassName }}
-  priorityClassName: {{ . }}
+  {{- if not (has $values.priorityClassName (list "" "none")) }}
+  priorityClassName: {{ $values.priorityClassName }}
   {{- end }}
   hostNetwork: {{ $values.hostNetwork }}
   dnsPolicy: {{ default (ternary "Default" "ClusterFirst" $values.hostNetwork) $values.dnsPolicy }}

@@ -99,3 +99,25 @@ fn an_older_gos_server_gets_no_graceful_timeout() -> Result<()> {
     }
     Ok(())
 }
+
+/// A priority is left out by name: a ResourceQuota may forbid the critical ones.
+#[test]
+fn a_priority_can_be_left_out() -> Result<()> {
+    let tries = [
+        (Chart::Server, "deployment", "", Some("system-cluster-critical")),
+        (Chart::Server, "tcp-daemonset", "", Some("system-node-critical")),
+        (Chart::Server, "deployment", "mine", Some("mine")),
+        (Chart::Server, "deployment", "none", None),
+        (Chart::Server, "static-pod", "none", None),
+        (Chart::Agent, "token-deployment", "mine", Some("mine")),
+        (Chart::Agent, "token-deployment", "none", None),
+        (Chart::Agent, "token-deployment", "", None),
+    ];
+    for (chart, case, class, expected) in tries {
+        let objects = objects(chart, &chart.case(case), &[format!("priorityClassName={class}")])?;
+        let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod")?;
+        let found = pod.spec["priorityClassName"].as_str();
+        ensure!(found == expected, "{} {case} with {class:?}: {found:?}", chart.name());
+    }
+    Ok(())
+}
