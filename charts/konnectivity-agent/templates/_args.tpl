@@ -55,6 +55,9 @@ v: {{ $values.logging.verbosity }}
 {{- if $values.ownFlags }}
 drain-timeout: {{ $values.drainTimeout | quote }}
 min-ready-servers: {{ $values.minReadyServers }}
+{{- with include "konnectivity-agent.memoryLimit" . }}
+memory-limit: {{ . | quote }}
+{{- end }}
 {{- with $values.destinations.deny }}
 deny-destinations: {{ join "," . | quote }}
 {{- end }}

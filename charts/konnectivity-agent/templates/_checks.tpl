@@ -23,6 +23,15 @@
 {{- if and $values.hostNetwork $inCluster (has $values.dnsPolicy (list "" "Default" "ClusterFirst")) (not $values.hostAliases) (not $values.proxyEnv.httpsProxy) -}}
 {{- fail (printf "proxyServer.host is %s, the name of a Service, which the node's resolver does not know with hostNetwork: set dnsPolicy=ClusterFirstWithHostNet, or a host that nodes resolve" $values.proxyServer.host) -}}
 {{- end -}}
+{{- if and $values.hostNetwork $values.networkPolicy.enabled -}}
+{{- fail "networkPolicy.enabled with hostNetwork: no policy holds on the host's network, so drop it and narrow the ports in the hosts' firewall, or set hostNetwork=false" -}}
+{{- end -}}
+{{- if and $values.hostNetwork (include "konnectivity-agent.ownSurge" .) -}}
+{{- fail (printf "updateStrategy lets the %s surge on the host's network, where a new pod needs the ports that an old one has: set updateStrategy.rollingUpdate.maxSurge=0, or hostNetwork=false" $values.kind) -}}
+{{- end -}}
+{{- if and (include "konnectivity-agent.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false $values.podSecurityContext) $values.securityContext) -}}
+{{- fail "podSecurityContext.runAsUser is 0 and runAsNonRoot is true, which kubelet refuses: set podSecurityContext.runAsNonRoot=false" -}}
+{{- end -}}
 {{- if eq (int $values.ports.health) (int $values.ports.admin) -}}
 {{- fail (printf "ports.health and ports.admin are both %d: give them different ports" (int $values.ports.health)) -}}
 {{- end -}}

@@ -92,6 +92,20 @@ k8s-app: konnectivity-agent
 {{- $used | toYaml -}}
 {{- end -}}
 
+{{/* Whether a strategy of the user's own lets a new pod come before an old one goes. Kubernetes' default is a quarter of a Deployment, and
+nothing of a DaemonSet. */}}
+{{- define "konnectivity-agent.ownSurge" -}}
+{{- $strategy := .Values.updateStrategy -}}
+{{- if and $strategy (eq (dig "type" "RollingUpdate" $strategy) "RollingUpdate") -}}
+{{- if not (has (dig "maxSurge" (ternary "25%" "0" (eq .Values.kind "Deployment")) (default dict $strategy.rollingUpdate) | toString) (list "0" "0%")) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "konnectivity-agent.runsAsRoot" -}}
+{{- $user := dig "runAsUser" (dig "runAsUser" 65532 .Values.podSecurityContext) .Values.securityContext -}}
+{{- if eq (int $user) 0 -}}true{{- end -}}
+{{- end -}}
+
 {{/* A Deployment's pods are wanted, not wanted on this node: who tolerates everything stays on one that has died until somebody deletes it.
 The first toleration that matches a taint decides. */}}
 {{- define "konnectivity-agent.tolerations" -}}
@@ -106,6 +120,15 @@ The first toleration that matches a taint decides. */}}
 {{- end -}}
 {{- end -}}
 {{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
+{{- end -}}
+
+{{/* --memory-limit; empty leaves it to the program. */}}
+{{- define "konnectivity-agent.memoryLimit" -}}
+{{- if ne .Values.memoryLimit "auto" -}}
+{{- .Values.memoryLimit -}}
+{{- else if not (default dict .Values.resources.limits).memory -}}
+1Gi
+{{- end -}}
 {{- end -}}
 
 {{/* A Go duration in seconds. */}}

@@ -15,8 +15,8 @@ spec:
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $values.priorityClassName }}
-  priorityClassName: {{ . }}
+  {{- if not (has $values.priorityClassName (list "" "none")) }}
+  priorityClassName: {{ $values.priorityClassName }}
   {{- end }}
   hostNetwork: {{ $values.hostNetwork }}
   dnsPolicy: {{ default (ternary "Default" "ClusterFirst" $values.hostNetwork) $values.dnsPolicy }}
@@ -139,8 +139,7 @@ spec:
 {{/* Mode of projected files, which are root's and the group's that is the pod's fsGroup. Without one everybody may read them, who is nobody
 but the containers that mount the volume: kubelet's own folders let no user of the host in. */}}
 {{- define "konnectivity-agent.fileMode" -}}
-{{- $user := dig "runAsUser" (dig "runAsUser" 65532 .Values.podSecurityContext) .Values.securityContext -}}
-{{- if or (eq (int $user) 0) (hasKey .Values.podSecurityContext "fsGroup") -}}
+{{- if or (include "konnectivity-agent.runsAsRoot" .) (hasKey .Values.podSecurityContext "fsGroup") -}}
 288 # 0440
 {{- else -}}
 292 # 0444

@@ -40,6 +40,9 @@ admin-port: {{ $values.ports.admin }}
 v: {{ $values.logging.verbosity }}
 {{- if $values.ownFlags }}
 require-agent-auth: true
+{{- with include "konnectivity-server.memoryLimit" . }}
+memory-limit: {{ . | quote }}
+{{- end }}
 readiness-policy: {{ $values.readinessPolicy }}
 agent-identity-binding: {{ $values.agentAuth.identityBinding | quote }}
 {{- with $values.agentAuth.defaultRouteAllowedNames }}

@@ -16,8 +16,12 @@
 {{- if and (eq $values.kind "Deployment") (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- fail (printf "serverCount is %d but replicaCount is %d: agents would look for the wrong number of servers, leave serverCount=auto" (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- end -}}
-{{- if and (eq $values.kind "Deployment") (include "konnectivity-server.ownSurge" .) (not (include "konnectivity-server.agentsLookForMore" .)) -}}
-{{- fail "updateStrategy lets the Deployment surge, but agents that have as many servers as they count look for no other, so that the new pod would never be ready: set updateStrategy.rollingUpdate.maxSurge=0, or leases.enabled=true, or syncForever=true for agents with sync.forever" -}}
+{{- $surges := include "konnectivity-server.ownSurge" . -}}
+{{- if and $surges (include "konnectivity-server.hostNetwork" .) -}}
+{{- fail "updateStrategy lets the DaemonSet surge on the host's network, where the new pod of a node needs the ports of the old one and would never start: set updateStrategy.rollingUpdate.maxSurge=0, or hostNetwork=false" -}}
+{{- end -}}
+{{- if and $surges (not (include "konnectivity-server.agentsLookForMore" .)) -}}
+{{- fail (printf "updateStrategy lets the %s surge, but agents that have as many servers as they count look for no other, so that the new pod would never be ready: set updateStrategy.rollingUpdate.maxSurge=0, or leases.enabled=true, or syncForever=true for agents with sync.forever" $values.kind) -}}
 {{- end -}}
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
@@ -37,9 +41,13 @@
 {{- if and $values.networkPolicy.enabled (has $values.kind (list "Sidecar" "StaticPodManifest")) -}}
 {{- fail (printf "networkPolicy.enabled with kind %s: the chart makes policies for its own DaemonSet or Deployment alone, so drop it, and write one for that pod in extraObjects" $values.kind) -}}
 {{- end -}}
+{{- if and $values.networkPolicy.enabled (include "konnectivity-server.hostNetwork" .) -}}
+{{- fail "networkPolicy.enabled with hostNetwork: no policy holds on the host's network, so drop it and narrow the ports in the hosts' firewall, or set hostNetwork=false" -}}
+{{- end -}}
 {{- include "konnectivity-server.checkIdentity" . -}}
 {{- include "konnectivity-server.checkTls" . -}}
 {{- include "konnectivity-server.checkHost" . -}}
+{{- include "konnectivity-server.checkMounts" . -}}
 {{- include "konnectivity-server.checkPorts" . -}}
 {{- include "konnectivity-server.checkService" . -}}
 {{- include "konnectivity-server.checkTimes" . -}}
@@ -132,6 +140,24 @@
 {{- end -}}
 {{- if and (eq $values.kind "Sidecar") (or (eq $values.agentAuth.mode "token") $values.leases.enabled) (not $values.kubeconfig.hostPath) (not $values.kubeconfig.existingSecret) -}}
 {{- fail "kind Sidecar runs in kube-apiserver's pod, and tokens and leases need the Kubernetes API of the agents' cluster: set kubeconfig.existingSecret or kubeconfig.hostPath" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* No path is mounted twice, neither in the servers' pod nor in kube-apiserver's: kubelet would start neither. */}}
+{{- define "konnectivity-server.checkMounts" -}}
+{{- $values := .Values -}}
+{{- $uds := eq $values.frontend.type "uds" -}}
+{{- if and $uds (has (clean $values.frontend.uds.hostPath) (include "konnectivity-server.hostFolders" . | fromYamlArray)) -}}
+{{- fail (printf "frontend.uds.hostPath is %s, which is mounted already for the files of agentListener.tls.hostPath or agentListener.clientCA.hostPath: give the socket a folder of its own" $values.frontend.uds.hostPath) -}}
+{{- end -}}
+{{- $name := "egressSelector.apiserverCertificateDirectory" -}}
+{{- $folder := $values.egressSelector.apiserverCertificateDirectory -}}
+{{- if $uds -}}
+{{- $name = ternary "frontend.uds.hostPath" "egressSelector.apiserverSocketDirectory" (empty $values.egressSelector.apiserverSocketDirectory) -}}
+{{- $folder = include "konnectivity-server.apiserverSocketDirectory" . -}}
+{{- end -}}
+{{- if and $values.egressSelector.render (eq (clean $folder) "/etc/kubernetes/konnectivity") -}}
+{{- fail (printf "%s is %s, where kube-apiserver mounts its EgressSelectorConfiguration, and no path is mounted twice: name another folder" $name $folder) -}}
 {{- end -}}
 {{- end -}}
 

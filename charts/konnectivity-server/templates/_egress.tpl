@@ -115,7 +115,7 @@ kind: DaemonSet
 {{- if $values.agentAuth.sourceAddress }}
 # What vouches for an agent's address is that it comes from there: it must be the node's.
 hostNetwork: true
-{{- if not $values.agentListener.externalHost }}
+{{- if regexMatch "\\.svc(\\.|$)" (include "konnectivity-server.externalHost" .) }}
 dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- end }}

@@ -106,11 +106,17 @@ k8s-app: konnectivity-server
 {{- default .Values.agentListener.port .Values.service.port -}}
 {{- end -}}
 
-{{/* Where agents dial, as far as the values tell. */}}
+{{/* Whether a kubeconfig says that the agents' cluster is another one. A DaemonSet or static pod may have a file of its host for its own. */}}
+{{- define "konnectivity-server.agentsAreElsewhere" -}}
+{{- $kubeconfig := .Values.kubeconfig -}}
+{{- if or $kubeconfig.existingSecret (and $kubeconfig.hostPath (has .Values.kind (list "Deployment" "Sidecar"))) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Where agents dial, as far as the values tell. Another cluster does not know the Service's name. */}}
 {{- define "konnectivity-server.externalHost" -}}
 {{- if .Values.agentListener.externalHost -}}
 {{- .Values.agentListener.externalHost -}}
-{{- else if and (include "konnectivity-server.hasService" .) (eq .Values.service.type "ClusterIP") -}}
+{{- else if and (include "konnectivity-server.hasService" .) (eq .Values.service.type "ClusterIP") (not (include "konnectivity-server.agentsAreElsewhere" .)) -}}
 {{- printf "%s.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace -}}
 {{- end -}}
 {{- end -}}
@@ -151,11 +157,12 @@ network it is, unless the values say that kube-apiserver is a pod. */}}
 {{- if or .Values.leases.enabled .Values.syncForever -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether a strategy of the user's own lets a Deployment have more pods than replicas; Kubernetes' default is a quarter. */}}
+{{/* Whether a strategy of the user's own lets a new pod come before an old one goes. Kubernetes' default is a quarter of a Deployment, and
+nothing of a DaemonSet. */}}
 {{- define "konnectivity-server.ownSurge" -}}
 {{- $strategy := .Values.updateStrategy -}}
-{{- if and $strategy (ne (dig "type" "RollingUpdate" $strategy) "Recreate") -}}
-{{- if not (has (dig "rollingUpdate" "maxSurge" "25%" $strategy | toString) (list "0" "0%")) -}}true{{- end -}}
+{{- if and $strategy (has .Values.kind (list "DaemonSet" "Deployment")) (eq (dig "type" "RollingUpdate" $strategy) "RollingUpdate") -}}
+{{- if not (has (dig "maxSurge" (ternary "25%" "0" (eq .Values.kind "Deployment")) (default dict $strategy.rollingUpdate) | toString) (list "0" "0%")) -}}true{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -173,6 +180,15 @@ The first toleration that matches a taint decides. */}}
 {{- end -}}
 {{- end -}}
 {{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
+{{- end -}}
+
+{{/* --memory-limit; empty leaves it to the program. */}}
+{{- define "konnectivity-server.memoryLimit" -}}
+{{- if ne .Values.memoryLimit "auto" -}}
+{{- .Values.memoryLimit -}}
+{{- else if not (default dict .Values.resources.limits).memory -}}
+2Gi
+{{- end -}}
 {{- end -}}
 
 {{/* A Go duration in seconds. */}}

@@ -11,7 +11,9 @@ automountServiceAccountToken: {{ not (empty (include "konnectivity-server.needsS
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- if ne $values.priorityClassName "none" }}
 priorityClassName: {{ default (ternary "system-cluster-critical" "system-node-critical" (eq $values.kind "Deployment")) $values.priorityClassName }}
+{{- end }}
 hostNetwork: {{ $host }}
 dnsPolicy: {{ default (ternary "Default" "ClusterFirst" $host) $values.dnsPolicy }}
 {{- with $values.dnsConfig }}

@@ -261,6 +261,7 @@ fn the_defaults_of_own_flags_are_the_safe_ones() -> Result<()> {
             "default-route-allowed-names",
             "lease-label-selector",
             "min-ready-servers",
+            "memory-limit",
         ] {
             ensure!(flag(&pod, own)?.is_empty(), "Go's image gets --{own}");
         }

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::helm::{CHARTS, Chart, helm, objects, root, text};
-use crate::pods::list;
+use crate::helm::{CHARTS, Chart, helm, objects, root, template, text, utf8};
+use crate::pods::{list, pods};
 use crate::yaml;
 
 #[test]
@@ -74,6 +74,36 @@ fn the_guides_commands_render() -> Result<()> {
         }
     }
     ensure!(ran == 3, "{ran} commands");
+    Ok(())
+}
+
+/// The list for those who drain nodes has the taints that tolerating everything is for, but for a cordon's.
+#[test]
+fn the_list_without_cordoned_nodes_is_one() -> Result<()> {
+    let page = std::fs::read_to_string(root().join("docs/answers.md"))?;
+    let block = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).context("a list")?;
+    let folder = tempfile::tempdir()?;
+    let values = folder.path().join("values.yaml");
+    std::fs::write(&values, block)?;
+    for (chart, case) in [(Chart::Server, "deployment"), (Chart::Agent, "token-deployment")] {
+        let rendered = template(chart, &chart.case(case), &["--values", utf8(&values)?])?;
+        let pod = pods(&yaml::documents(&rendered)?)?.into_iter().next().context("a pod")?;
+        let tolerated = |taint: &str, effect: &str| {
+            list(&pod.spec, "/tolerations").iter().any(|item| {
+                item["key"].as_str().is_none_or(|key| key == taint)
+                    && item["effect"].as_str().is_none_or(|of| of == effect)
+            })
+        };
+        for taint in ["not-ready", "unreachable", "network-unavailable", "disk-pressure"] {
+            ensure!(tolerated(&format!("node.kubernetes.io/{taint}"), "NoSchedule"), "{case}: {taint}");
+        }
+        ensure!(
+            !tolerated("node.kubernetes.io/unschedulable", "NoSchedule"),
+            "{case} starts on cordoned nodes"
+        );
+        // What is tolerated without end is never left: Kubernetes adds 300 s where nothing is said.
+        ensure!(!tolerated("node.kubernetes.io/unreachable", "NoExecute"), "{case} stays on dead nodes");
+    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::helm::{Chart, objects};
 use crate::pods::{list, of_kind, pods, string};
+use crate::references::mounted_once;
 use crate::yaml;
 
 #[test]
@@ -73,6 +74,7 @@ fn check(objects: &[Value]) -> Result<()> {
         volumes.extend_from_slice(list(&servers.spec, "/volumes"));
     }
     let container = patch.pointer("/containers/0").context("kube-apiserver's container")?;
+    mounted_once(container)?;
     for volume in list(&patch, "/volumes") {
         let used = list(container, "/volumeMounts").iter().any(|mount| mount["name"] == volume["name"]);
         ensure!(used, "nothing mounts {volume}");

@@ -93,12 +93,15 @@ pub(crate) fn helm(args: &[&str]) -> Result<String> {
 
 /// `helm template` in namespace `kube-system` as text, with a case's values and `--set`s over them.
 pub(crate) fn text(chart: Chart, values: &Path, sets: &[String]) -> Result<String> {
+    template(chart, values, &sets.iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>())
+}
+
+/// `helm template` as text, with a case's values and more arguments.
+pub(crate) fn template(chart: Chart, values: &Path, more: &[&str]) -> Result<String> {
     let folder = chart.folder();
     let mut args = vec!["template", chart.name(), utf8(&folder)?, "--namespace", "kube-system"];
     args.extend(["--values", utf8(values)?]);
-    for set in sets {
-        args.extend(["--set", set]);
-    }
+    args.extend(more);
     helm(&args)
 }
 

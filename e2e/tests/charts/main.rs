@@ -5,6 +5,7 @@ mod commands;
 mod documents;
 mod egress;
 mod helm;
+mod hosted;
 #[allow(dead_code, reason = "shared with the tests that have a cluster")]
 mod kubelet;
 mod lint;

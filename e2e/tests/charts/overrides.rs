@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::helm::{Chart, objects};
+use crate::helm::{CHARTS, Chart, objects};
 use crate::pods::{list, pods};
 
 /// What is set by hand reaches the program, whatever its value: `false`, 0 and nothing too.
@@ -60,6 +60,33 @@ fn a_spread_keeps_its_selector() -> Result<()> {
     Ok(())
 }
 
+/// Without a limit of the container a quarter of the node would be the ceiling, however large that is.
+#[test]
+fn memory_is_bounded_on_large_nodes_too() -> Result<()> {
+    let of_container = "resources.limits.memory=1Gi";
+    let tries: [(&[&str], [&str; 2]); 6] = [
+        (&[], ["1Gi", "2Gi"]),
+        (&[of_container], ["", ""]),
+        (&[of_container, "memoryLimit=256Mi"], ["256Mi", "256Mi"]),
+        (&["memoryLimit="], ["", ""]),
+        (&["memoryLimit=3Gi", "extraArgs.memory-limit=64Mi"], ["64Mi", "64Mi"]),
+        (&["memoryLimit=3Gi", "ownFlags=false"], ["", ""]),
+    ];
+    for (sets, expected) in tries {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        for (chart, expected) in CHARTS.into_iter().zip(expected) {
+            let case = if chart == Chart::Agent { "token-deployment" } else { "deployment" };
+            let objects = objects(chart, &chart.case(case), &sets)?;
+            let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod")?;
+            let args = list(pod.main()?, "/args").iter().filter_map(Value::as_str);
+            let found: Vec<&str> = args.filter_map(|arg| arg.strip_prefix("--memory-limit=")).collect();
+            let wanted = Some(expected).filter(|limit| !limit.is_empty());
+            ensure!(found.iter().copied().eq(wanted), "{} with {sets:?}: {found:?}", chart.name());
+        }
+    }
+    Ok(())
+}
+
 /// Go's servers before v0.35.0 exit on a flag that they do not know.
 #[test]
 fn an_older_gos_server_gets_no_graceful_timeout() -> Result<()> {
@@ -69,6 +96,28 @@ fn an_older_gos_server_gets_no_graceful_timeout() -> Result<()> {
         let args = list(pod.main()?, "/args").iter().filter_map(Value::as_str);
         let found = args.filter(|argument| argument.starts_with("--graceful-shutdown-timeout")).count();
         ensure!(found == expected, "{set}: {found} times");
+    }
+    Ok(())
+}
+
+/// A priority is left out by name: a ResourceQuota may forbid the critical ones.
+#[test]
+fn a_priority_can_be_left_out() -> Result<()> {
+    let tries = [
+        (Chart::Server, "deployment", "", Some("system-cluster-critical")),
+        (Chart::Server, "tcp-daemonset", "", Some("system-node-critical")),
+        (Chart::Server, "deployment", "mine", Some("mine")),
+        (Chart::Server, "deployment", "none", None),
+        (Chart::Server, "static-pod", "none", None),
+        (Chart::Agent, "token-deployment", "mine", Some("mine")),
+        (Chart::Agent, "token-deployment", "none", None),
+        (Chart::Agent, "token-deployment", "", None),
+    ];
+    for (chart, case, class, expected) in tries {
+        let objects = objects(chart, &chart.case(case), &[format!("priorityClassName={class}")])?;
+        let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod")?;
+        let found = pod.spec["priorityClassName"].as_str();
+        ensure!(found == expected, "{} {case} with {class:?}: {found:?}", chart.name());
     }
     Ok(())
 }

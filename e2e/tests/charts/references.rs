@@ -44,15 +44,25 @@ fn volumes(pod: &Pod) -> Result<()> {
     let volumes = names(list(&pod.spec, "/volumes"), "/name");
     let mut used = BTreeSet::new();
     for container in pod.containers() {
-        let mut paths = BTreeSet::new();
+        mounted_once(container)?;
         for mount in list(container, "/volumeMounts") {
             let name = string(mount, "/name");
             ensure!(volumes.contains(name), "a mount of the volume {name}, which does not exist");
-            ensure!(paths.insert(string(mount, "/mountPath")), "a path is mounted twice: {mount}");
             used.insert(name);
         }
     }
     ensure!(volumes == used, "volumes {volumes:?}, mounted {used:?}");
+    Ok(())
+}
+
+/// No path is mounted twice, however it is written; each is one.
+pub(crate) fn mounted_once(container: &Value) -> Result<()> {
+    let mut paths = BTreeSet::new();
+    for mount in list(container, "/volumeMounts") {
+        let path = string(mount, "/mountPath").trim_end_matches('/');
+        ensure!(path.starts_with('/'), "no path to mount at: {mount}");
+        ensure!(paths.insert(path), "a path is mounted twice: {mount}");
+    }
     Ok(())
 }
 

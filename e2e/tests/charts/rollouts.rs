@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::helm::{Chart, objects};
+use crate::helm::{Chart, all_cases, objects, template};
 use crate::pods::{Pod, of_kind, pods, string};
 use crate::yaml;
 
@@ -52,6 +52,37 @@ fn a_deployment_surges_only_if_agents_look_for_more_servers() -> Result<()> {
     Ok(())
 }
 
+/// Two pods of one node cannot have the same ports of the host.
+#[test]
+fn nothing_surges_on_the_hosts_network() -> Result<()> {
+    let mut tries: Vec<(Chart, String, &[&str])> =
+        all_cases()?.into_iter().map(|(chart, case)| (chart, case, [].as_slice())).collect();
+    tries.push((Chart::Agent, "token-deployment".into(), &["hostNetwork=true"]));
+    tries.push((Chart::Agent, "leases".into(), &["hostNetwork=true", "updateStrategy.type=Recreate"]));
+    tries.push((Chart::Agent, "hostnetwork".into(), &["updateStrategy.type=RollingUpdate"]));
+    tries.push((Chart::Agent, "hostnetwork".into(), &["updateStrategy.rollingUpdate.maxUnavailable=2"]));
+    tries.push((Chart::Server, "uds-daemonset".into(), &["updateStrategy.type=OnDelete"]));
+    tries.push((Chart::Server, "uds-nonroot".into(), &["updateStrategy.rollingUpdate.maxSurge=0"]));
+    let mut seen = 0;
+    for (chart, case, sets) in tries {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        for object in objects(chart, &chart.case(&case), &sets)? {
+            if object.pointer("/spec/template/spec/hostNetwork") != Some(&Value::Bool(true)) {
+                continue;
+            }
+            let of_deployment = object["kind"] == "Deployment";
+            let strategy = &object["spec"][if of_deployment { "strategy" } else { "updateStrategy" }];
+            let surge = &strategy["rollingUpdate"]["maxSurge"];
+            let none =
+                surge == &json!(0) || surge.is_null() && !of_deployment || strategy["type"] == "Recreate";
+            ensure!(none, "{} {case} with {sets:?}: {strategy}", chart.name());
+            seen += 1;
+        }
+    }
+    ensure!(seen > 8, "only {seen} on the host's network");
+    Ok(())
+}
+
 /// What lets servers surge is told to agents.
 #[test]
 fn agents_are_told_to_look_for_more_servers() -> Result<()> {
@@ -64,6 +95,23 @@ fn agents_are_told_to_look_for_more_servers() -> Result<()> {
             .context("values for agents")?;
         let told = yaml::document(told)?;
         ensure!((told["sync"]["forever"] == true) == forever, "{sets:?}: {told}");
+    }
+    Ok(())
+}
+
+/// `unhealthyPodEvictionPolicy` is on by default from Kubernetes 1.27 on; 1.25 does not know it.
+#[test]
+fn a_budget_has_the_fields_of_its_cluster() -> Result<()> {
+    for (version, known) in
+        [("1.25.0", false), ("1.26.15", false), ("1.27.0", true), ("v1.27.3-gke.100", true), ("1.36.0", true)]
+    {
+        for (chart, case) in [(Chart::Server, "deployment"), (Chart::Agent, "token-deployment")] {
+            let rendered = template(chart, &chart.case(case), &["--kube-version", version])?;
+            let objects = yaml::documents(&rendered)?;
+            let budget = of_kind(&objects, "PodDisruptionBudget").next().context("a budget")?;
+            let found = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
+            ensure!(found == known, "{} on {version}: {budget}", chart.name());
+        }
     }
     Ok(())
 }

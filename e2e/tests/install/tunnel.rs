@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use e2e::kube::{ApiServer, Cluster, NODE_ADDRESS, Node, Tools, nodes, workload};
 use e2e::pki::Pki;
 use e2e::ports::Lease;
@@ -48,7 +48,8 @@ pub(crate) async fn carries(tools: &Tools, cluster: &mut Cluster) -> Result<()> 
     println!(
         "install: kubectl logs went through kube-apiserver with the rendered EgressSelectorConfiguration"
     );
-    helm_test(cluster, &through).await
+    helm_test(cluster, &through).await?;
+    failed_test(cluster).await
 }
 
 /// What the charts' values refer to.
@@ -155,24 +156,51 @@ async fn logs(through: &ApiServer, node: &Node) -> Result<()> {
     Ok(())
 }
 
+/// The pod of `helm test`, and what it runs by.
+const TEST: &str = "konnectivity-agent-test";
+
+async fn begin_test(cluster: &Cluster) -> Result<String> {
+    helm(cluster, vec!["test".into(), "konnectivity-agent".into(), "--timeout=2m".into()]).await
+}
+
+async fn test_pod(cluster: &Cluster) -> Result<Pod> {
+    let there = until("the pod of helm test", DEADLINE, || async { get(cluster, "pod", TEST).await.ok() });
+    crate::pods::pods(&[there.await?])?.pop().context("a pod")
+}
+
 /// `helm test`, with this process as the kubelet of its pod.
 async fn helm_test(cluster: &Cluster, through: &ApiServer) -> Result<()> {
-    let name = "konnectivity-agent-test";
-    let test = helm(cluster, vec!["test".into(), "konnectivity-agent".into(), "--timeout=2m".into()]);
+    let test = begin_test(cluster);
     let pod = async {
-        let there =
-            until("the pod of helm test", DEADLINE, || async { get(cluster, "pod", name).await.ok() });
-        let pod = crate::pods::pods(&[there.await?])?.pop().context("a pod")?;
-        let (_kubelet, mut running) = run(cluster, &pod, name, through.address()).await?;
+        let pod = test_pod(cluster).await?;
+        let (_kubelet, mut running) = run(cluster, &pod, TEST, through.address()).await?;
         let status = running.process.exit(Duration::from_secs(90)).await?;
         println!("install: konnectivity-check: {}", running.process.log().join(" / "));
         let phase = if status.success() { "Succeeded" } else { "Failed" };
-        set_status(cluster, name, &json!({ "phase": phase })).await
+        set_status(cluster, TEST, &json!({ "phase": phase })).await
     };
     let (said, ran) = tokio::join!(test, pod);
     ran?;
     let said = said?;
     ensure!(said.contains("Phase:          Succeeded"), "helm test: {said}");
     println!("install: helm test passed");
+    Ok(())
+}
+
+/// A failed `helm test` leaves its pod, whose log says why, and nobody with its rights.
+async fn failed_test(cluster: &Cluster) -> Result<()> {
+    let pod = async {
+        test_pod(cluster).await?;
+        set_status(cluster, TEST, &json!({ "phase": "Failed" })).await
+    };
+    let (said, failed) = tokio::join!(begin_test(cluster), pod);
+    failed?;
+    ensure!(said.is_err(), "helm test passed with a pod that failed: {said:?}");
+    get(cluster, "pod", TEST).await.context("the pod is gone, and its log")?;
+    for kind in ["rolebinding", "role", "serviceaccount"] {
+        let Err(error) = get(cluster, kind, TEST).await else { bail!("the {kind} of helm test is left") };
+        ensure!(format!("{error:#}").contains("NotFound"), "{kind}: {error:#}");
+    }
+    println!("install: a failed helm test left its pod alone");
     Ok(())
 }

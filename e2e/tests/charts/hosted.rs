@@ -1,0 +1,67 @@
+//! Servers whose agents are in another cluster: its agents are told nothing that holds in the servers' cluster alone.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::helm::{Chart, template};
+use crate::pods::{of_kind, string};
+use crate::yaml;
+
+/// The Service, as pods of its own cluster find it.
+const SERVICE: &str = "konnectivity-server.kube-system.svc";
+
+/// What a case tells agents, and the notes of its release.
+fn told(case: &str, sets: &[&str]) -> Result<(Value, String)> {
+    // helm template shows no notes, but another template may have them.
+    let notes = "{{ include (print $.Template.BasePath \"/NOTES.txt\") $ | toJson }}";
+    let object = format!("{{kind: Notes, apiVersion: v1, metadata: {{name: notes}}, said: {notes}}}");
+    let extra = format!("extraObjects={}", json!([object]));
+    let mut args = vec!["--set-json", &extra];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    let objects = yaml::documents(&template(Chart::Server, &Chart::Server.case(case), &args)?)?;
+    let notes = of_kind(&objects, "Notes").next().context("notes")?;
+    let values = of_kind(&objects, "ConfigMap")
+        .find_map(|map| map["data"]["agent-values.yaml"].as_str())
+        .context("values for agents")?;
+    Ok((yaml::document(values)?, string(notes, "/said").to_owned()))
+}
+
+/// A kubeconfig says that agents are elsewhere, where nobody knows the Service's name; but one of the host may be for its own cluster.
+#[test]
+fn agents_of_another_cluster_get_no_services_name() -> Result<()> {
+    let tries: [(&str, &[&str], &str); 6] = [
+        ("go-image", &[], SERVICE),
+        ("go-image", &["kubeconfig.existingSecret=agents-cluster"], ""),
+        ("go-image", &["kubeconfig.hostPath=/run/kubeconfig", "hostPathsPrepared=true"], ""),
+        ("tcp-daemonset", &["agentListener.externalHost="], ""),
+        ("sidecar", &["agentListener.externalHost=", "service.type=ClusterIP"], ""),
+        ("uds-daemonset", &["agentListener.externalHost="], SERVICE),
+    ];
+    for (case, sets, expected) in tries {
+        let (values, notes) = told(case, sets)?;
+        let host = string(&values, "/proxyServer/host");
+        ensure!(host == expected, "{case} with {sets:?}: agents are told {host:?}");
+        let said = notes.contains("proxyServer.host is empty in them: fill in the name");
+        ensure!(said == expected.is_empty(), "{case} with {sets:?}: {notes}");
+    }
+    Ok(())
+}
+
+/// Agents on the host's network need their cluster's DNS for a Service's name alone.
+#[test]
+fn agents_ask_the_clusters_dns_for_services_alone() -> Result<()> {
+    let tries = [
+        ("", "agents-cluster", Value::Null),
+        ("", "", json!("ClusterFirstWithHostNet")),
+        ("servers.elsewhere.svc.cluster.local", "agents-cluster", json!("ClusterFirstWithHostNet")),
+        ("konnectivity.example.com", "agents-cluster", Value::Null),
+    ];
+    for (host, secret, expected) in tries {
+        let host = format!("agentListener.externalHost={host}");
+        let secret = format!("kubeconfig.existingSecret={secret}");
+        let sets = ["service.type=ClusterIP", "service.externalTrafficPolicy=", &host, &secret];
+        let (values, _) = told("enforce", &sets)?;
+        ensure!(values["hostNetwork"] == true && values["dnsPolicy"] == expected, "{sets:?}: {values}");
+    }
+    Ok(())
+}
