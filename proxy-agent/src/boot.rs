@@ -80,7 +80,11 @@ impl Agent {
             config.keepalive_time,
         )
         .pacing_far_only(Pacing::of_links(config.flow.pace_short_links));
-        let (counted, of_kubeconfig) = count_leases(&config, &metrics, ops)?;
+        let client = lease_client(&config)?;
+        let counted = client
+            .as_ref()
+            .map_or_else(|| watch::channel(None).1, |client| count_leases(&config, client, &metrics, ops));
+        let of_kubeconfig = client.and_then(|client| keep_certificate_shown(client, &config, &metrics, ops));
         let watches = of_servers.into_iter().chain(of_kubeconfig).collect();
         let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
         let draining = Arc::<AtomicBool>::default();
@@ -144,16 +148,10 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         .context("--ca-cert, --agent-cert or --agent-key")
 }
 
-/// Where the count of servers by their leases is told, if they are counted, and who keeps in the metrics when the kubeconfig's
-/// certificate expires. Counting goes on beside the ports of
-/// operators, off the data path; nobody waits for it.
-fn count_leases(
-    config: &Config,
-    metrics: &Metrics,
-    ops: &OpsRuntime,
-) -> Result<(watch::Receiver<Option<usize>>, Option<AbortOnDropHandle<()>>)> {
+/// The way to the Kubernetes API, if servers are counted by their leases.
+fn lease_client(config: &Config) -> Result<Option<Client>> {
     if !config.leases.counted {
-        return Ok((watch::channel(None).1, None));
+        return Ok(None);
     }
     let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
     for notice in &api.notices {
@@ -166,23 +164,35 @@ fn count_leases(
         asked_for = config.kube.content_type,
         "Servers are counted by their leases; the Kubernetes API is spoken to in JSON"
     );
-    let client = Client::new(api, "proxy-agent", 0.0, 0);
+    Ok(Some(Client::new(api, "proxy-agent", 0.0, 0)))
+}
 
+/// Where the count of servers by their leases is told. Counting goes on beside the ports of operators, off the data
+/// path; nobody waits for it.
+fn count_leases(
+    config: &Config,
+    client: &Client,
+    metrics: &Metrics,
+    ops: &OpsRuntime,
+) -> watch::Receiver<Option<usize>> {
     let settings =
         CounterSettings { selector: config.leases.selector.clone(), clock: Clock::system(), pace: 1 };
     let (counter, counted) =
         LeaseCounter::new(client.leases(&config.leases.namespace), settings, metrics.clone());
     ops.handle().spawn(counter.run());
-    let shown = client.shows_certificate().then(|| {
-        let every = config.certificate_reload_interval;
-        keep_kubeconfig_shown(
-            ops.handle(),
-            move || client.certificate_expires(),
-            every,
-            &metrics.certificates,
-        )
-    });
-    Ok((counted, shown.flatten()))
+    counted
+}
+
+/// Keeps in the metrics when the kubeconfig's certificate expires, if it has one.
+fn keep_certificate_shown(
+    client: Client,
+    config: &Config,
+    metrics: &Metrics,
+    ops: &OpsRuntime,
+) -> Option<AbortOnDropHandle<()>> {
+    client.shows_certificate().then_some(())?;
+    let (every, metrics) = (config.certificate_reload_interval, &metrics.certificates);
+    keep_kubeconfig_shown(ops.handle(), move || client.certificate_expires(), every, metrics)
 }
 
 fn sync_settings(config: &Config) -> SyncSettings {

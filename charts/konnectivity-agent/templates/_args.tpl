@@ -55,7 +55,7 @@ v: {{ $values.logging.verbosity }}
 {{- if $values.ownFlags }}
 drain-timeout: {{ $values.drainTimeout | quote }}
 min-ready-servers: {{ $values.minReadyServers }}
-{{- with include "konnectivity-agent.memoryLimit" . }}
+{{- with $values.memoryLimit }}
 memory-limit: {{ . | quote }}
 {{- end }}
 {{- with $values.destinations.deny }}

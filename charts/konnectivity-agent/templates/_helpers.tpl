@@ -122,15 +122,6 @@ The first toleration that matches a taint decides. */}}
 {{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
-{{/* --memory-limit; empty leaves it to the program. */}}
-{{- define "konnectivity-agent.memoryLimit" -}}
-{{- if ne .Values.memoryLimit "auto" -}}
-{{- .Values.memoryLimit -}}
-{{- else if not (default dict .Values.resources.limits).memory -}}
-1Gi
-{{- end -}}
-{{- end -}}
-
 {{/* A Go duration in seconds. */}}
 {{- define "konnectivity-agent.seconds" -}}
 {{- $unit := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}

@@ -40,7 +40,7 @@ admin-port: {{ $values.ports.admin }}
 v: {{ $values.logging.verbosity }}
 {{- if $values.ownFlags }}
 require-agent-auth: true
-{{- with include "konnectivity-server.memoryLimit" . }}
+{{- with $values.memoryLimit }}
 memory-limit: {{ . | quote }}
 {{- end }}
 readiness-policy: {{ $values.readinessPolicy }}

@@ -64,8 +64,8 @@ impl FlowFlags {
             "memory-limit",
             &mut self.memory_limit,
             "Payload that may wait in the whole process, as 256Mi. Beyond it the largest stalled connections are \
-             reset and new dials refused. 0: 40% of the cgroup's limit, or 25% of the machine's memory. (Not a flag \
-             of the Go programs.)",
+             reset and new dials refused. 0: 40% of the cgroup's limit, or 25% of the machine's memory, 2Gi at \
+             most. (Not a flag of the Go programs.)",
         );
         set.add(
             "pace-short-links",

@@ -15,6 +15,9 @@ use slab::Slab;
 use tokio::time::Instant;
 use tunnel::{Limits, Terms};
 
+/// What may wait, in bytes, where nobody says how much, however large the machine is: others are on it.
+const MOST: u64 = 2 << 30;
+
 /// How long a link is left alone that was asked in vain: what has stalled by then shows it.
 const IN_VAIN: Duration = Duration::from_secs(2);
 
@@ -28,7 +31,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// So many bytes for one connection, and for the process; `None`: 40 % of the cgroup's limit, else a quarter of the machine's memory.
+    /// So many bytes for one connection, and for the process; `None`: 40 % of the cgroup's limit, else a quarter of the machine's
+    /// memory and at most 2 GiB.
     pub fn new(per_connection: u64, in_all: Option<u64>) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let (hard_cap, standard) = (bytes(per_connection), Limits::default());
@@ -238,7 +242,8 @@ impl Drop for Member {
     }
 }
 
-/// What may wait where the operator says nothing: 40 % of the cgroup's limit, else a quarter of the machine's memory.
+/// What may wait where the operator says nothing: 40 % of the cgroup's limit, else a quarter of the machine's memory, [`MOST`] at
+/// most.
 fn default_memory_limit() -> usize {
     let cgroup = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = cgroup.into_iter().find_map(|path| number(&std::fs::read_to_string(path).ok()?));
@@ -252,7 +257,7 @@ fn share_of(cgroup: Option<u64>, machine: Option<u64>) -> usize {
     let machine = machine.unwrap_or(UNKNOWN);
     let bytes = match cgroup {
         Some(limit) if limit < machine => limit / 10 * 4,
-        _ => machine / 4,
+        _ => (machine / 4).min(MOST),
     };
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
@@ -384,6 +389,8 @@ mod tests {
         assert_eq!(share_of(Some(500), Some(1_000)), 200);
         assert_eq!(share_of(Some(u64::MAX), Some(1_000)), 250, "no limit, as version 1 of cgroups writes it");
         assert_eq!(share_of(None, None), 256 << 20);
+        assert_eq!(share_of(None, Some(64 << 30)), 2 << 30, "a large machine is not ours alone");
+        assert_eq!(share_of(Some(16 << 30), Some(64 << 30)), (16 << 30) / 10 * 4, "a container is");
         assert_eq!(machine_memory("MemFree: 5 kB\nMemTotal:       24674404 kB\n"), Some(24_674_404 * 1024));
         assert_eq!(number("max\n"), None);
         assert!(default_memory_limit() > 0);
