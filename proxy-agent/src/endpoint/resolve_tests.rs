@@ -134,6 +134,20 @@ async fn a_missing_resolv_conf_means_this_machine() {
     assert_eq!(servers, ips(&["127.0.0.1", "::1"]));
 }
 
+#[tokio::test]
+async fn a_line_that_cannot_be_used_leaves_the_others_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("resolv.conf");
+    std::fs::write(
+        &path,
+        "search a_b..c example.com\nnameserver 10.0.0.1\nnameserver not-an-address\noptions ndots:3\n",
+    )
+    .unwrap();
+    let (config, options) = read_resolv_conf(&path);
+    let servers: Vec<IpAddr> = config.name_servers().iter().map(|server| server.ip).collect();
+    assert_eq!((servers, options.ndots), (ips(&["10.0.0.1"]), 3));
+}
+
 #[tokio::test(start_paused = true)]
 async fn changed_files_are_read_anew() {
     let directory = tempfile::tempdir().unwrap();

@@ -104,7 +104,9 @@ async fn serve(
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let mut streams = JoinSet::new();
     let on_stream = |request| {
-        while streams.try_join_next().is_some() {}
+        while let Some(ended) = streams.try_join_next() {
+            ended.unwrap_or_else(|error| report(&error));
+        }
         streams.spawn(service.clone().serve(request, Arc::clone(&peer)));
     };
     let on_measured = |io: &TlsConnection, way| {

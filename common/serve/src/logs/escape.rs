@@ -33,7 +33,7 @@ pub(super) fn cut(text: &str, limit: usize) -> &str {
 /// change the direction of writing or are invisible.
 fn is_harmful(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// Appends the text with harmful characters escaped.
@@ -59,6 +59,18 @@ pub(super) fn quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
+/// Appends the text as a string of JSON.
+pub(super) fn json(out: &mut String, text: &str) {
+    for c in serde_json::Value::from(text).to_string().chars() {
+        // serde_json escapes what JSON must not have; all others of these have four digits.
+        if is_harmful(c) {
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+}
+
 fn escape(out: &mut String, c: char) {
     let code = u32::from(c);
     // Writing to a String cannot fail.
@@ -82,6 +94,15 @@ mod tests {
         let long = "\u{e9}".repeat(200);
         let shown = Peer(&long).to_string();
         assert!(shown.starts_with(&"\u{e9}".repeat(128)) && shown.ends_with("...(400 bytes)"), "{shown}");
+    }
+
+    #[test]
+    fn json_says_the_same_without_harm() {
+        let text = "a \"b\" \\ \n\u{7f}\u{9b}\u{61c}\u{202e}\u{feff}\u{e9}";
+        let mut out = String::new();
+        json(&mut out, text);
+        assert_eq!(out, r#""a \"b\" \\ \n\u007f\u009b\u061c\u202e\ufeffé""#);
+        assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
     }
 
     #[test]

@@ -79,7 +79,9 @@ fn limit(line: &mut String, mark: &str) {
 }
 
 fn json(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    let mut out = String::with_capacity(text.len() + 2);
+    escape::json(&mut out, text);
+    out
 }
 
 /// `file.rs:42`, with the folder for a `mod.rs` or when asked for.
