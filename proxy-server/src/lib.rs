@@ -15,4 +15,5 @@ pub mod limits;
 pub mod link;
 pub mod metrics;
 mod readiness;
+mod room;
 pub mod route;

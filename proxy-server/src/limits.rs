@@ -47,6 +47,15 @@ pub const MAX_CONNECTIONS: usize = 50_000;
 /// Descriptors kept free for listeners, agent streams, files and probes: the smaller of this and a quarter.
 pub const RESERVED_DESCRIPTORS: u64 = 512;
 
+/// Connections to the frontend's port whose handshake is not over, before the descriptor limit is looked at: some seconds' worth of
+/// handshakes.
+pub const MAX_STRANGERS: usize = 4_096;
+
+/// [`MAX_STRANGERS`], or less where the process may not open so many descriptors: an eighth of them.
+pub fn strangers_within(descriptors: Option<u64>) -> usize {
+    within(MAX_STRANGERS, descriptors, |all| all - all / 8)
+}
+
 /// [`MAX_CONNECTIONS`], or less where the process may not open so many descriptors (one per connection). `None`
 /// means that there is no descriptor limit.
 pub fn connections_within(descriptors: Option<u64>) -> usize {

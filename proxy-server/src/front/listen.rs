@@ -34,13 +34,18 @@ use super::http_connect::HttpConnect;
 use super::meters::Meters;
 use crate::accept;
 use crate::auth::AllowedNames;
+use crate::limits::{descriptor_limit, strangers_within};
 use crate::metrics::{Metrics, PeerKind};
+use crate::room::Room;
 
 /// The one path of the gRPC frontend.
 const PROXY_PATH: &str = "/ProxyService/Proxy";
 /// Read-ahead under a frontend's TLS, in bytes: one record. Agents' links get more; a frontend's connection
 /// carries one tunnel, and there are thousands.
 const READ_AHEAD: usize = 17 * 1024;
+
+/// What the log says when too many have not shown who they are.
+const FULL: &str = "Too many connections to the frontend's port have not completed their handshake: newcomers are closed. Look who connects";
 
 /// What clients speak (`--mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,11 +112,16 @@ pub async fn serve_frontend<D: Dial>(
             let name =
                 tcp.local_addr().map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
             let gate = HandshakeGate::default();
+            let strangers = Room::new(strangers_within(descriptor_limit()), FULL);
             let serve = |(connection, address): (TcpStream, SocketAddr)| {
                 let (frontend, tls, gate, stop) = (frontend.clone(), tls.clone(), gate.clone(), stop.clone());
                 let (names, refusals) = (Arc::clone(&names), refusals.clone());
+                let place = strangers.enter();
                 async move {
-                    match handshake(connection, &tls, &gate).await {
+                    let Some(place) = place else { return };
+                    let shaken = handshake(connection, &tls, &gate).await;
+                    drop(place);
+                    match shaken {
                         Ok(mut connection) => {
                             let certificate = PeerIdentity::of(connection.get_ref().1.peer_certificates());
                             let peer = peer_of(certificate.as_ref(), address);
@@ -207,7 +217,9 @@ async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
         poll_fn(|cx| {
             let served = serving.as_mut().poll(cx);
             // Most connections have one stream, for hours. A task that is over keeps its memory until it is joined.
-            while let Poll::Ready(Some(_)) = dials.lock().poll_join_next(cx) {}
+            while let Poll::Ready(Some(ended)) = dials.lock().poll_join_next(cx) {
+                ended.unwrap_or_else(|error| report(&error));
+            }
             served
         })
         .await
@@ -218,5 +230,7 @@ async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
     }
     // Streams of a connection that is gone end by themselves, each within the moment of noticing.
     let mut dials = dials.into_inner();
-    while dials.join_next().await.is_some() {}
+    while let Some(ended) = dials.join_next().await {
+        ended.unwrap_or_else(|error| report(&error));
+    }
 }

@@ -12,12 +12,16 @@ use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerStrea
 use transport::wire::{ServerSettings, serve_connection};
 
 use super::accept::AgentService;
-use super::room::Room;
 use crate::accept;
 use crate::auth::AgentPeer;
+use crate::room::Room;
 
 /// How long bytes that we sent may stay unacknowledged: grpc-go sets its keepalive time-out, 20 s.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What the log says when there is no room.
+const FULL: &str =
+    "The agent port is full: newcomers are closed. Raise the limit of open files, or look who connects";
 
 type TlsConnection = Gathering<ServerStream<ReadAhead<TcpStream>>>;
 
@@ -44,7 +48,7 @@ impl AgentListener {
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
         settings.keepalive.interval = keepalive;
-        AgentListener { listener, tls, service, settings, room: Room::new(most), pacing: None }
+        AgentListener { listener, tls, service, settings, room: Room::new(most, FULL), pacing: None }
     }
 
     /// Gives this, which was kept off the listener, to the connections of agents that are far.

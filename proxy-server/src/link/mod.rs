@@ -11,7 +11,6 @@ mod hello;
 mod listen;
 mod meter;
 mod owner;
-mod room;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::AgentGate;

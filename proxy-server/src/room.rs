@@ -1,5 +1,5 @@
-//! How many connections the agent port has at once, agents' and strangers': whoever connects there leaves the rest of
-//! the process its share of descriptors.
+//! How many connections a port has at once, or how many strangers: whoever connects there leaves the rest of the process
+//! its share of descriptors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +13,26 @@ const SAY_AGAIN: Duration = Duration::from_secs(30);
 
 /// Room for so many connections.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     places: Arc<Semaphore>,
     most: usize,
+    /// What is said when there is none.
+    full: &'static str,
     /// When it was last said that there is none.
     said: Mutex<Option<Instant>>,
 }
 
 impl Room {
-    pub(super) fn new(most: usize) -> Self {
-        Room { places: Arc::new(Semaphore::new(most)), most, said: Mutex::default() }
+    /// `full` is logged when there is none.
+    pub(crate) fn new(most: usize, full: &'static str) -> Self {
+        Room { places: Arc::new(Semaphore::new(most)), most, full, said: Mutex::default() }
     }
 
     /// A connection's place, until it is dropped. `None`: the newcomer is to be closed, who is there stays.
-    pub(super) fn enter(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn enter(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         if place.is_none() && self.is_to_be_said() {
-            tracing::warn!(
-                connections = self.most,
-                "The agent port is full: newcomers are closed. Raise the limit of open files, or look who connects"
-            );
+            tracing::warn!(connections = self.most, "{}", self.full);
         }
         place
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_newcomer_is_let_in_once_somebody_has_left() {
-        let room = Room::new(2);
+        let room = Room::new(2, "full");
         let (first, _second) = (room.enter().unwrap(), room.enter().unwrap());
         assert!(room.enter().is_none());
         drop(first);
@@ -63,7 +63,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_port_is_said_now_and_then() {
-        let (room, began, mut said) = (Room::new(0), Instant::now(), Vec::new());
+        let (room, began, mut said) = (Room::new(0, "full"), Instant::now(), Vec::new());
         while began.elapsed().as_secs() < 70 {
             if room.is_to_be_said() {
                 said.push(began.elapsed().as_secs());
