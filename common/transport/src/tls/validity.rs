@@ -1,6 +1,7 @@
 //! From when until when certificates are valid.
 
 use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::certificate;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::TlsError;
@@ -19,16 +20,20 @@ impl Validity {
     /// The time in which every one of these is valid: the file is as old as its oldest certificate. `None` without
     /// any that parses.
     pub fn of(certs: &[CertificateDer<'_>]) -> Option<Self> {
-        certs.iter().filter_map(Self::of_one).reduce(|all, one| Self {
-            not_before: all.not_before.max(one.not_before),
-            not_after: all.not_after.min(one.not_after),
-        })
+        certs.iter().filter_map(Self::of_one).reduce(Self::and)
+    }
+
+    /// The time in both.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            not_before: self.not_before.max(other.not_before),
+            not_after: self.not_after.min(other.not_after),
+        }
     }
 
     fn of_one(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, cert) = X509Certificate::from_der(der).ok()?;
-        let validity = cert.validity();
-        Some(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() })
+        Some(Self::from(cert.validity()))
     }
 
     /// Why a certificate of this span is of no use at `now`, in seconds of Unix time.
@@ -40,6 +45,12 @@ impl Validity {
         } else {
             None
         }
+    }
+}
+
+impl From<&certificate::Validity> for Validity {
+    fn from(validity: &certificate::Validity) -> Self {
+        Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() }
     }
 }
 

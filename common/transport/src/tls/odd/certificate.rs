@@ -5,15 +5,27 @@ use std::net::IpAddr;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::asn1_rs::Any;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::extensions::{GeneralName, ParsedExtension, X509Extension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Version;
+
+use crate::tls::Validity;
 
 /// What the certificate's holder wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Server,
     Client,
+}
+
+impl Purpose {
+    /// As webpki wants it.
+    pub(super) fn required(self) -> webpki::KeyUsage {
+        match self {
+            Self::Server => webpki::KeyUsage::server_auth(),
+            Self::Client => webpki::KeyUsage::client_auth(),
+        }
+    }
 }
 
 /// A well-formed certificate.
@@ -80,6 +92,10 @@ impl<'a> Certificate<'a> {
             })
     }
 
+    pub(super) fn validity(&self) -> Validity {
+        Validity::from(self.parsed.validity())
+    }
+
     pub(super) fn not_yet_valid(&self, now: UnixTime) -> bool {
         seconds(now) < self.parsed.validity().not_before.timestamp()
     }
@@ -92,13 +108,21 @@ impl<'a> Certificate<'a> {
     /// not among them: a CA that carries any, critical or not, is left to webpki.
     pub(super) fn understood(&self) -> bool {
         self.parsed.extensions().iter().all(|extension| match extension.parsed_extension() {
-            ParsedExtension::NameConstraints(_) | ParsedExtension::ParseError { .. } => false,
-            ParsedExtension::BasicConstraints(_)
-            | ParsedExtension::KeyUsage(_)
-            | ParsedExtension::ExtendedKeyUsage(_)
-            | ParsedExtension::SubjectAlternativeName(_)
-            | ParsedExtension::CertificatePolicies(_) => true,
-            _ => !extension.critical,
+            ParsedExtension::NameConstraints(_) => false,
+            _ => read(extension),
+        })
+    }
+
+    /// The same of an authority below which webpki found a path: it has honoured the name constraints,
+    /// and nobody applies an authority's policies to it.
+    pub(super) fn understood_as_authority(&self) -> bool {
+        self.parsed.extensions().iter().all(|extension| match extension.parsed_extension() {
+            ParsedExtension::NameConstraints(_)
+            | ParsedExtension::PolicyMappings(_)
+            | ParsedExtension::PolicyConstraints(_)
+            | ParsedExtension::InhibitAnyPolicy(_)
+            | ParsedExtension::CRLDistributionPoints(_) => true,
+            _ => read(extension),
         })
     }
 
@@ -139,25 +163,42 @@ impl<'a> Certificate<'a> {
         }
     }
 
+    /// The most intermediates that may stand below it, if it says so.
+    pub(super) fn path_length(&self) -> Option<usize> {
+        let constraints = self.parsed.basic_constraints().ok()??;
+        constraints.value.path_len_constraint.map(|most| most as usize)
+    }
+
     /// True if the certificate may sign others; `root` is whether the operator named it as authority.
-    /// A version 1 certificate cannot say that it is a CA: as a root it is believed.
+    /// A version 1 certificate cannot say that it is a CA: as a root it is believed. A key usage
+    /// without any bit is none, as in Go.
     pub(super) fn may_issue(&self, root: bool, intermediates_below: usize) -> bool {
         let constraints = match self.parsed.basic_constraints() {
             Ok(found) => found.map(|found| found.value),
             Err(_) => return false,
         };
         let usage = match self.parsed.key_usage() {
-            Ok(found) => found.is_none_or(|found| found.value.key_cert_sign()),
+            Ok(found) => found.is_none_or(|found| found.value.flags == 0 || found.value.key_cert_sign()),
             Err(_) => return false,
         };
         let ca = match constraints {
-            Some(found) => {
-                let room = found.path_len_constraint.is_none_or(|most| intermediates_below <= most as usize);
-                found.ca && room
-            }
+            Some(found) => found.ca && self.path_length().is_none_or(|most| intermediates_below <= most),
             None => root && self.parsed.version() != X509Version::V3,
         };
         ca && usage
+    }
+}
+
+/// True if the extension was read, or need not be.
+fn read(extension: &X509Extension<'_>) -> bool {
+    match extension.parsed_extension() {
+        ParsedExtension::ParseError { .. } => false,
+        ParsedExtension::BasicConstraints(_)
+        | ParsedExtension::KeyUsage(_)
+        | ParsedExtension::ExtendedKeyUsage(_)
+        | ParsedExtension::SubjectAlternativeName(_)
+        | ParsedExtension::CertificatePolicies(_) => true,
+        _ => !extension.critical,
     }
 }
 

@@ -3,22 +3,23 @@
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
+use super::authorities::Authorities;
 use super::certificate::Purpose;
-use super::{OddPki, Report, chain, signature};
+use super::{OddPki, Report, signature};
 use crate::tls::TlsError;
 
-/// webpki first; its refusals for odd reasons are judged again. A certificate is always required.
+/// webpki first, then the authority that it found; refusals for odd reasons are judged again. A
+/// certificate is always required.
 #[derive(Debug)]
 pub(in crate::tls) struct ClientCerts {
     webpki: Arc<dyn ClientCertVerifier>,
-    roots: Vec<CertificateDer<'static>>,
-    algorithms: WebPkiSupportedAlgorithms,
+    authorities: Authorities,
     report: Report,
 }
 
@@ -29,10 +30,11 @@ impl ClientCerts {
         report: Report,
     ) -> Result<Self, TlsError> {
         let algorithms = provider.signature_verification_algorithms;
-        let webpki = WebPkiClientVerifier::builder_with_provider(super::root_store(&roots), provider)
+        let authorities = Authorities::new(roots, Purpose::Client, algorithms);
+        let webpki = WebPkiClientVerifier::builder_with_provider(authorities.store(), provider)
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki, roots, algorithms, report })
+        Ok(Self { webpki, authorities, report })
     }
 }
 
@@ -47,14 +49,16 @@ impl ClientCertVerifier for ClientCerts {
         presented: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let refused = match self.webpki.verify_client_cert(leaf, presented, now) {
+        let verdict = self.webpki.verify_client_cert(leaf, presented, now);
+        let confirm = |verified| self.authorities.confirm(leaf, presented, now).map(|()| verified);
+        let refused = match verdict.and_then(confirm) {
             Ok(verified) => return Ok(verified),
             Err(refused) => refused,
         };
         let Some(why) = OddPki::of(&refused) else {
             return Err(refused);
         };
-        match chain::verify(leaf, presented, &self.roots, Purpose::Client, now, self.algorithms) {
+        match self.authorities.by_go(leaf, presented, now) {
             Ok(()) => {
                 self.report.accepted(why, leaf);
                 Ok(ClientCertVerified::assertion())
@@ -71,7 +75,7 @@ impl ClientCertVerifier for ClientCerts {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let verdict = self.webpki.verify_tls12_signature(message, cert, signed);
-        signature::tls12(verdict, message, cert, signed, &self.algorithms)
+        signature::tls12(verdict, message, cert, signed, &self.authorities.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -81,7 +85,7 @@ impl ClientCertVerifier for ClientCerts {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let verdict = self.webpki.verify_tls13_signature(message, cert, signed);
-        signature::tls13(verdict, message, cert, signed, &self.algorithms)
+        signature::tls13(verdict, message, cert, signed, &self.authorities.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -6,9 +6,13 @@
 //! the reasons in [`OddPki`], [`chain`] judges it again by Go's rules. Such an acceptance is warned of
 //! and counted by the observer, so that operators can see it and repair their PKI.
 //!
+//! The other way round, webpki does not judge the certificates of the CA file, and Go does: [`authorities`]
+//! refuses what they had no right to issue.
+//!
 //! Never here: a second opinion on expiry or bad signatures, and none on names but for wildcards. What
 //! webpki refuses for those reasons, Go refuses as well.
 
+mod authorities;
 mod certificate;
 mod chain;
 mod client_certs;
@@ -19,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use rustls::{CertificateError, Error, RootCertStore};
+use rustls::{CertificateError, Error};
 use rustls_pki_types::CertificateDer;
 
 use super::PeerIdentity;
@@ -32,7 +36,7 @@ pub(super) use server_certs::ServerCerts;
 pub enum OddPki {
     /// The peer's own certificate says that it is a CA.
     CaAsLeaf,
-    /// The certificate is itself in the CA file, and no CA in it signed it.
+    /// The certificate is itself in the CA file, and no CA in it vouches for it.
     PinnedLeaf,
     /// `anyExtendedKeyUsage` stands for the missing purpose.
     AnyPurpose,
@@ -91,7 +95,7 @@ impl fmt::Display for OddPki {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::CaAsLeaf => "it is a CA certificate",
-            Self::PinnedLeaf => "it is listed in the CA file itself and no CA there signed it",
+            Self::PinnedLeaf => "it is listed in the CA file itself and no CA there vouches for it",
             Self::AnyPurpose => "its extended key usage is anyExtendedKeyUsage",
             Self::OldVersion => "it is X.509 version 1 or 2",
             Self::CriticalExtension => "it has a critical policy extension",
@@ -106,13 +110,6 @@ pub type OddPkiObserver = Arc<dyn Fn(OddPki) + Send + Sync>;
 /// An observer for those who do not count.
 pub fn ignore_odd_pki() -> OddPkiObserver {
     Arc::new(|_| {})
-}
-
-/// The authorities as webpki wants them. What it cannot use (Go's rules may) is left out.
-fn root_store(roots: &[CertificateDer<'static>]) -> Arc<RootCertStore> {
-    let mut store = RootCertStore::empty();
-    store.add_parsable_certificates(roots.iter().cloned());
-    Arc::new(store)
 }
 
 /// Counts every acceptance, and warns of the first of each kind.

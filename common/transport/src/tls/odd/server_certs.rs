@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::crypto::CryptoProvider;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+use super::authorities::Authorities;
 use super::certificate::{Certificate, Purpose};
-use super::{OddPki, Report, chain, signature};
+use super::{OddPki, Report, signature};
 use crate::tls::TlsError;
 
-/// webpki first; its refusals for odd reasons are judged again.
+/// webpki first, then the authority that it found; refusals for odd reasons are judged again.
 #[derive(Debug)]
 pub(in crate::tls) struct ServerCerts {
     webpki: Arc<WebPkiServerVerifier>,
-    roots: Vec<CertificateDer<'static>>,
-    algorithms: WebPkiSupportedAlgorithms,
+    authorities: Authorities,
     report: Report,
 }
 
@@ -28,10 +28,11 @@ impl ServerCerts {
         report: Report,
     ) -> Result<Self, TlsError> {
         let algorithms = provider.signature_verification_algorithms;
-        let webpki = WebPkiServerVerifier::builder_with_provider(super::root_store(&roots), provider)
+        let authorities = Authorities::new(roots, Purpose::Server, algorithms);
+        let webpki = WebPkiServerVerifier::builder_with_provider(authorities.store(), provider)
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki, roots, algorithms, report })
+        Ok(Self { webpki, authorities, report })
     }
 }
 
@@ -44,7 +45,9 @@ impl ServerCertVerifier for ServerCerts {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let refused = match self.webpki.verify_server_cert(leaf, presented, name, ocsp, now) {
+        let verdict = self.webpki.verify_server_cert(leaf, presented, name, ocsp, now);
+        let confirm = |verified| self.authorities.confirm(leaf, presented, now).map(|()| verified);
+        let refused = match verdict.and_then(confirm) {
             Ok(verified) => return Ok(verified),
             Err(refused) => refused,
         };
@@ -55,7 +58,7 @@ impl ServerCertVerifier for ServerCerts {
             Some(parsed) if parsed.is_for(name) => Ok(()),
             _ => Err(CertificateError::NotValidForName.into()),
         };
-        let verdict = chain::verify(leaf, presented, &self.roots, Purpose::Server, now, self.algorithms);
+        let verdict = self.authorities.by_go(leaf, presented, now);
         match verdict.and_then(|()| right_name()) {
             Ok(()) => {
                 self.report.accepted(why, leaf);
@@ -73,7 +76,7 @@ impl ServerCertVerifier for ServerCerts {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let verdict = self.webpki.verify_tls12_signature(message, cert, signed);
-        signature::tls12(verdict, message, cert, signed, &self.algorithms)
+        signature::tls12(verdict, message, cert, signed, &self.authorities.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -83,7 +86,7 @@ impl ServerCertVerifier for ServerCerts {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let verdict = self.webpki.verify_tls13_signature(message, cert, signed);
-        signature::tls13(verdict, message, cert, signed, &self.algorithms)
+        signature::tls13(verdict, message, cert, signed, &self.authorities.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

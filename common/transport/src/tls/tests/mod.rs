@@ -1,5 +1,7 @@
 //! Handshakes with certificates made for the occasion.
 
+mod authorities;
+mod cases;
 mod files;
 mod flags;
 mod handshake;

@@ -1,0 +1,174 @@
+//! The certificates of a CA file, and what each of them may vouch for.
+//!
+//! webpki takes an authority's name, key and name constraints out of its certificate and leaves the
+//! rest unread. Go reads it: an authority that has expired, is no CA, may not sign, is for another
+//! purpose or stands too far above vouches for nobody. So whatever webpki accepts is looked at again
+//! here, unless every certificate of the file may vouch for it anyway.
+//!
+//! Never here: what the peer sends. Names, purposes and times of that are webpki's, or of [`chain`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::{CertificateError, Error, RootCertStore};
+use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use webpki::{EndEntityCert, VerifiedPath};
+
+use super::certificate::{Certificate, Purpose};
+use super::chain;
+use crate::tls::Validity;
+
+/// Whom the operator believes, for one purpose.
+#[derive(Debug)]
+pub(super) struct Authorities {
+    certs: Vec<CertificateDer<'static>>,
+    purpose: Purpose,
+    pub(super) algorithms: WebPkiSupportedAlgorithms,
+    /// Those that may issue for the purpose, as webpki wants them.
+    anchors: Vec<TrustAnchor<'static>>,
+    /// The terms of each of `anchors`, in the same order.
+    terms: Vec<Terms>,
+    /// Within these webpki is right, whatever path it takes. `None` if that is never so.
+    common: Option<Terms>,
+}
+
+/// When, and how far below it, an authority vouches for others.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    validity: Validity,
+    /// The most intermediates.
+    depth: usize,
+}
+
+impl Authorities {
+    pub(super) fn new(
+        certs: Vec<CertificateDer<'static>>,
+        purpose: Purpose,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Self {
+        let (mut anchors, mut terms, mut useless) = (Vec::new(), Vec::new(), 0_usize);
+        for der in &certs {
+            let Ok(anchor) = webpki::anchor_from_trusted_cert(der) else {
+                continue;
+            };
+            match Certificate::parse(der).and_then(|cert| Terms::of(&cert, purpose)) {
+                Some(found) => {
+                    anchors.push(anchor.to_owned());
+                    terms.push(found);
+                }
+                None => useless += 1,
+            }
+        }
+        let mut common = None;
+        if useless == 0 {
+            common = terms.iter().copied().reduce(Terms::and);
+        } else {
+            tracing::debug!(
+                useless,
+                of = certs.len(),
+                ?purpose,
+                "some authorities may not issue certificates"
+            );
+        }
+        Self { certs, purpose, algorithms, anchors, terms, common }
+    }
+
+    /// All of them, as rustls wants them. What webpki cannot use (Go's rules may) is left out.
+    pub(super) fn store(&self) -> Arc<RootCertStore> {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(self.certs.iter().cloned());
+        Arc::new(store)
+    }
+
+    /// Confirms what webpki has accepted by [`Authorities::store`], for the same purpose.
+    ///
+    /// # Errors
+    /// No path leads to an authority that may vouch for it: it is out of its time, or `UnknownIssuer`.
+    pub(super) fn confirm(
+        &self,
+        leaf: &CertificateDer<'_>,
+        presented: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        if self.common.is_some_and(|terms| terms.met(presented.len(), now).is_ok()) {
+            return Ok(());
+        }
+        let end = EndEntityCert::try_from(leaf).map_err(|_| CertificateError::BadEncoding)?;
+        let paths = end.verify_for_usage(
+            self.algorithms.all,
+            &self.anchors,
+            presented,
+            now,
+            self.purpose.required(),
+            None,
+            Some(&|path| self.allow(path, now)),
+        );
+        let Err(refused) = paths else {
+            return Ok(());
+        };
+        Err(match refused {
+            // Nobody needs to vouch for it: left to `by_go`.
+            _ if self.certs.contains(leaf) => CertificateError::UnknownIssuer,
+            webpki::Error::CertExpired { time, not_after } => {
+                CertificateError::ExpiredContext { time, not_after }
+            }
+            webpki::Error::CertNotValidYet { time, not_before } => {
+                CertificateError::NotValidYetContext { time, not_before }
+            }
+            _ => CertificateError::UnknownIssuer,
+        }
+        .into())
+    }
+
+    /// Judges by Go's rules alone, without names.
+    pub(super) fn by_go(
+        &self,
+        leaf: &CertificateDer<'_>,
+        presented: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        chain::verify(leaf, presented, &self.certs, self.purpose, now, self.algorithms)
+    }
+
+    /// Several certificates may be of one anchor, as those of a renewed CA are: any of them will do.
+    fn allow(&self, path: &VerifiedPath<'_>, now: UnixTime) -> Result<(), webpki::Error> {
+        let intermediates = path.intermediate_certificates().count();
+        let same = self.anchors.iter().zip(&self.terms).filter(|(anchor, _)| *anchor == path.anchor());
+        same.map(|(_, terms)| terms.met(intermediates, now))
+            .reduce(Result::or)
+            .unwrap_or(Err(webpki::Error::UnknownIssuer))
+    }
+}
+
+impl Terms {
+    /// `None` if the certificate never vouches for anybody of that purpose.
+    fn of(cert: &Certificate<'_>, purpose: Purpose) -> Option<Self> {
+        let issues = cert.may_issue(true, 0) && cert.permits(purpose) && cert.understood_as_authority();
+        issues.then(|| Self { validity: cert.validity(), depth: cert.path_length().unwrap_or(usize::MAX) })
+    }
+
+    /// What both allow.
+    fn and(self, other: Self) -> Self {
+        Self { validity: self.validity.and(other.validity), depth: self.depth.min(other.depth) }
+    }
+
+    fn met(self, intermediates: usize, now: UnixTime) -> Result<(), webpki::Error> {
+        let Validity { not_before, not_after } = self.validity;
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        if intermediates > self.depth {
+            Err(webpki::Error::PathLenConstraintViolated)
+        } else if seconds > not_after {
+            Err(webpki::Error::CertExpired { time: now, not_after: time(not_after) })
+        } else if seconds < not_before {
+            Err(webpki::Error::CertNotValidYet { time: now, not_before: time(not_before) })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Times before 1970 are told as 1970.
+fn time(seconds: i64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+}
