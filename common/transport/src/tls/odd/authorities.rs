@@ -3,9 +3,9 @@
 //! webpki takes an authority's name, key and name constraints out of its certificate and leaves the
 //! rest unread. Go reads it: an authority that has expired, is no CA, may not sign, is for another
 //! purpose or stands too far above vouches for nobody. So whatever webpki accepts is looked at again
-//! here, unless every certificate of the file may vouch for it anyway.
+//! here, unless every certificate of the file may vouch for it anyway. The same goes for the key usage of intermediates.
 //!
-//! Never here: what the peer sends. Names, purposes and times of that are webpki's, or of [`chain`].
+//! Never here: names, purposes and times of what the peer sends. Those are webpki's, or of [`chain`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +91,8 @@ impl Authorities {
         presented: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
-        if self.common.is_some_and(|terms| terms.met(presented.len(), now).is_ok()) {
+        let holds = |terms: Terms| terms.met(presented.len(), now).is_ok() && presented.iter().all(may_sign);
+        if self.common.is_some_and(holds) {
             return Ok(());
         }
         let end = EndEntityCert::try_from(leaf).map_err(|_| CertificateError::BadEncoding)?;
@@ -133,6 +134,9 @@ impl Authorities {
 
     /// Several certificates may be of one anchor, as those of a renewed CA are: any of them will do.
     fn allow(&self, path: &VerifiedPath<'_>, now: UnixTime) -> Result<(), webpki::Error> {
+        if !path.intermediate_certificates().all(|cert| may_sign(&cert.der())) {
+            return Err(webpki::Error::UnknownIssuer);
+        }
         let intermediates = path.intermediate_certificates().count();
         let same = self.anchors.iter().zip(&self.terms).filter(|(anchor, _)| *anchor == path.anchor());
         same.map(|(_, terms)| terms.met(intermediates, now))
@@ -166,6 +170,11 @@ impl Terms {
             Ok(())
         }
     }
+}
+
+/// Whether an intermediate may sign certificates, which webpki does not ask.
+fn may_sign(der: &CertificateDer<'_>) -> bool {
+    Certificate::parse(der).is_some_and(|cert| cert.may_issue(false, 0))
 }
 
 /// Times before 1970 are told as 1970.

@@ -144,6 +144,17 @@ fn rights(world: &mut World) {
     world.both("for code", &[&for_code], &[&issued(&for_code)], false);
 }
 
+fn intermediates(world: &mut World) {
+    let top = root(|_| ());
+    let mute = top.issue(with(ca("middle"), usages(&[KeyUsagePurpose::CrlSign])));
+    let silent = top.issue(with(ca("middle"), usages(&[])));
+    world.both("intermediate that may not sign", &[&top], &[&issued(&mute), &mute], false);
+    world.both("intermediate without key usage", &[&top], &[&issued(&silent), &silent], true);
+    let plain = top.issue(ca("plain"));
+    world.both("one that may not sign is sent beside", &[&top], &[&issued(&plain), &plain, &mute], true);
+    world.both("something else is sent beside", &[&top], &[&issued(&top), &issued(&top)], true);
+}
+
 fn path_lengths(world: &mut World) {
     let short = root(path_length(0));
     let direct = issued(&short);
@@ -215,6 +226,7 @@ fn table() -> World {
     times(&mut world);
     pinned(&mut world);
     rights(&mut world);
+    intermediates(&mut world);
     path_lengths(&mut world);
     extensions(&mut world);
     world
