@@ -34,6 +34,8 @@ pub struct GrpcLocal<W> {
     /// What was taken from the stream and not read yet: the rest of a DATA that was larger than a read, and what was
     /// read ahead while the link had no room.
     ahead: VecDeque<Bytes>,
+    /// Bytes of it that have gone on, while their window is still held back.
+    gone_on: usize,
     /// The client has closed, behind what is ahead: when that is answered, whatever is still on its way.
     closed: Option<Pin<Box<Sleep>>>,
     /// Until the client has registered its connection.
@@ -51,6 +53,7 @@ impl<W: Wire> GrpcLocal<W> {
         GrpcLocal {
             stream,
             ahead: VecDeque::new(),
+            gone_on: 0,
             closed: None,
             hold: Some(Readiness::told()),
             account,
@@ -71,6 +74,7 @@ impl<W: Wire> GrpcLocal<W> {
         if front.is_empty() {
             self.ahead.pop_front();
         }
+        self.gone_on += bytes.len();
         bytes
     }
 
@@ -113,6 +117,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
                 return Poll::Ready(Ok(Read::Closed));
             }
             self.stream.hold_back(false);
+            self.gone_on = 0;
             match ready!(self.poll_order(cx)) {
                 Order::Deliver(payload) => self.ahead.push_back(payload),
                 // A lost stream closes too: what it had sent is to be delivered.
@@ -147,9 +152,10 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(())
     }
 
-    /// What was read ahead is held back, but for a message that is larger than the window.
+    /// What was read ahead is held back, but for a message that is larger than the window; what has gone on is not here any
+    /// more.
     fn held(&mut self) -> usize {
-        self.stream.held().max(self.ahead.iter().map(Bytes::len).sum())
+        self.stream.held().saturating_sub(self.gone_on).max(self.ahead.iter().map(Bytes::len).sum())
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
@@ -203,3 +209,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(())
     }
 }
+
+#[cfg(test)]
+#[path = "local_tests.rs"]
+mod tests;
