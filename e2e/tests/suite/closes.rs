@@ -1,15 +1,16 @@
 //! The ends of connections: each side learns of it once, in order, and nothing sent before is lost.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, expect_end, works};
-use e2e::frontend::{Conn, Tunnel};
-use e2e::pair::{FRONTS, Pair, Setup};
-use e2e::payload::Payload;
+use e2e::frontend::{Conn, Mode, Tunnel};
+use e2e::pair::{FRONTS, Front, Pair, Setup};
+use e2e::payload::{Digest, Digester, Payload};
 use e2e::wait::{within, within_limit};
-use e2e::wild::{close_req, close_rsp, data, dial_req};
+use e2e::wild::{AgentMeta, WildAgent, close_req, close_rsp, data, dial_req};
 use proto::packet::Payload as Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -114,6 +115,47 @@ async fn an_endpoints_reset_ends_the_connection() -> Result<()> {
         pair.agent().wait_metric("open_endpoint_connections", &[], 0.0).await?;
     }
     Ok(())
+}
+
+/// Over TLS, to a client that still reads when the end comes: much waits for it in the server by then.
+#[tokio::test]
+async fn what_came_before_a_reset_or_a_loss_reaches_a_slow_client() -> Result<()> {
+    for reset in [true, false] {
+        let pair = Setup::new(Mode::HttpConnect, Front::Tls).agents(0).start().await?;
+        let meta = AgentMeta::new("a", "");
+        let mut agent = WildAgent::connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+        let (dialled, accepted) = tokio::join!(pair.frontend().dial("127.0.0.1:1"), agent.accept(1));
+        accepted?;
+        let payload = Payload::new(5, 4 << 20);
+        for piece in payload.pieces() {
+            agent.stream.send(data(1, piece)).await?;
+        }
+        if reset {
+            agent.stream.send(close_rsp(1, "read: connection reset by peer")).await?;
+        } else {
+            agent.stream.half_close();
+        }
+        let (received, end) = read_slowly(dialled?).await?;
+        payload.check(&received)?;
+        // No close_notify: the client can tell that there may have been more.
+        assert_eq!(end, ErrorKind::UnexpectedEof);
+        pair.server().wait_metric("http_connections", &[], 0.0).await?;
+    }
+    Ok(())
+}
+
+/// Reads to the end, which is none in order.
+async fn read_slowly(mut conn: Conn) -> Result<(Digest, ErrorKind)> {
+    let mut digester = Digester::default();
+    let mut chunk = vec![0; 16 << 10];
+    loop {
+        match within("bytes, or an end", conn.read(&mut chunk)).await? {
+            Ok(0) => bail!("the end was told as an orderly one"),
+            Ok(count) => digester.update(chunk.get(..count).unwrap_or_default()),
+            Err(error) => return Ok((digester.finish(), error.kind())),
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[tokio::test]

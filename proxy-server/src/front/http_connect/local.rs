@@ -12,6 +12,7 @@ use bytes::Bytes;
 use relay::{Ending, Linger, Local, Queue, Read, throw_away};
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_full;
+use tunnel::Cause;
 
 use super::socket::Socket;
 use crate::front::account::Account;
@@ -19,7 +20,7 @@ use crate::front::hold::Hold;
 
 /// Bytes of one read at most, whatever the link offers: two frames on the wire.
 const LARGEST_READ: usize = 128 * 1024;
-/// For the last bytes of an orderly end to leave a buffer of ours (a TLS session's). Then it is a reset.
+/// For the last bytes before an end to leave a buffer of ours (a TLS session's). Then it is a reset.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// How often one looks whether a client has gone whose bytes nobody takes.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
@@ -84,14 +85,19 @@ impl<S: Socket> SocketLocal<S> {
     }
 
     /// Flushes and shuts down, then lingers. What fails here failed because nobody listens any more.
-    fn poll_close(&mut self, cx: &mut Context<'_>, allowance: &mut usize) -> Poll<()> {
+    fn poll_close(
+        &mut self,
+        cx: &mut Context<'_>,
+        allowance: &mut usize,
+        poll_shut: fn(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<()> {
         if let State::Open | State::Eof = self.state {
             let linger = matches!(self.state, State::Open);
             self.state = State::Closing { deadline: Box::pin(sleep(CLOSE_WITHIN)), linger };
         }
         let Self { state, socket, failed, .. } = self;
         if let State::Closing { deadline, linger } = state {
-            if Pin::new(&mut *socket).poll_shutdown(cx).is_pending() {
+            if poll_shut(Pin::new(&mut *socket), cx).is_pending() {
                 // A client that reads once it has written must get rid of what it writes.
                 if *linger
                     && throw_away(cx, allowance, |cx, max| poll_read_full(socket, cx, max, failed)).is_ready()
@@ -190,11 +196,21 @@ impl<S: Socket> Local for SocketLocal<S> {
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
         self.account.ended(ending);
         match ending {
-            Ending::Flushed => self.poll_close(cx, allowance),
-            Ending::Broken(_) => {
+            Ending::Flushed => self.poll_close(cx, allowance, S::poll_shutdown),
+            Ending::Broken(cause) if was_given_up(cause) => {
                 self.socket.abort();
                 Poll::Ready(())
             }
+            Ending::Broken(_) => self.poll_close(cx, allowance, S::poll_cut),
         }
+    }
+}
+
+/// Whether the connection broke because its client did not read. Else the client gets what was written: all that there
+/// was, unless it was its own socket that failed.
+fn was_given_up(cause: &Cause) -> bool {
+    match cause {
+        Cause::Stalled | Cause::FlushTimeout | Cause::Overrun => true,
+        Cause::LinkLost | Cause::Local(_) | Cause::Peer(_) => false,
     }
 }

@@ -1,10 +1,13 @@
 //! What an HTTP-CONNECT frontend needs of a socket beyond reading and writing: a head that shares no read with
-//! payload, an abortive close, and the difference between "sends no more" and "is gone".
+//! payload, an end that does not pass for an orderly one, an abortive close, and the difference between "sends no more"
+//! and "is gone".
 
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -22,7 +25,13 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Writes a head, and says how long to hold payload back so that no read of the client brings both.
     fn send_head(&mut self, head: &[u8]) -> impl Future<Output = io::Result<Hold>> + Send;
 
-    /// Makes the coming close a reset, where the transport has one.
+    /// Pushes out what was written, then sends the end of file, without TLS's word for an orderly end (close_notify): its
+    /// peer can tell that bytes may be missing. A plain socket's cannot.
+    fn poll_cut(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_shutdown(cx)
+    }
+
+    /// Makes the coming close a reset, where the transport has one: the peer loses what it has not received yet.
     fn abort(&self);
 
     /// After an end of file: whether the peer does not listen either. `false` when that cannot be known.
@@ -96,6 +105,11 @@ impl Socket for ServerStream<ReadAhead<TcpStream>> {
         self.write_all(head).await?;
         self.flush().await?;
         Ok(Hold::by_time())
+    }
+
+    fn poll_cut(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().poll_flush(cx))?;
+        Pin::new(self.get_mut().get_mut().0).poll_shutdown(cx)
     }
 
     fn abort(&self) {

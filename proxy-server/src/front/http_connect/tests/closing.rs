@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use relay::{Ending, Local};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tunnel::Cause;
 
 use super::*;
 use crate::front::testing::account;
@@ -15,7 +16,16 @@ use crate::front::testing::account;
 #[derive(Debug, Default)]
 struct Seen {
     reads: AtomicUsize,
+    shut_down: AtomicBool,
+    cut: AtomicBool,
     aborted: AtomicBool,
+}
+
+/// How connections end whose client is to have what was written.
+fn delivering() -> [Ending; 4] {
+    let broken = [Cause::LinkLost, Cause::Peer("reset".into()), Cause::Local("reset".into())];
+    let [lost, peer, local] = broken.map(Ending::Broken);
+    [Ending::Flushed, lost, peer, local]
 }
 
 /// A client that sends without end, and whose window may be closed for ever.
@@ -44,6 +54,7 @@ impl AsyncWrite for Hostile {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.seen.shut_down.store(true, Ordering::Relaxed);
         self.poll_flush(cx)
     }
 }
@@ -53,6 +64,11 @@ impl Socket for Hostile {
 
     async fn send_head(&mut self, _head: &[u8]) -> io::Result<Hold> {
         Ok(Hold::by_time())
+    }
+
+    fn poll_cut(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.seen.cut.store(true, Ordering::Relaxed);
+        self.poll_flush(cx)
     }
 
     fn abort(&self) {
@@ -68,31 +84,48 @@ fn local(takes_nothing: bool) -> (SocketLocal<Hostile>, Arc<Seen>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
-    let (mut local, seen) = local(false);
-    let mut cx = Context::from_waker(Waker::noop());
-    let mut allowance = 2_000;
-    while allowance > 0 {
-        let (before, reads) = (allowance, seen.reads.load(Ordering::Relaxed));
-        assert!(local.poll_end(&mut cx, &Ending::Flushed, &mut allowance).is_pending(), "lingers");
-        assert!(allowance < before, "reads on");
-        assert!(seen.reads.load(Ordering::Relaxed) <= reads + 16, "not all in one turn");
+    for ending in delivering() {
+        let (mut local, seen) = local(false);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut allowance = 2_000;
+        while allowance > 0 {
+            let (before, reads) = (allowance, seen.reads.load(Ordering::Relaxed));
+            assert!(local.poll_end(&mut cx, &ending, &mut allowance).is_pending(), "lingers");
+            assert!(allowance < before, "reads on");
+            assert!(seen.reads.load(Ordering::Relaxed) <= reads + 16, "not all in one turn");
+        }
+        let thrown_away = seen.reads.load(Ordering::Relaxed);
+        assert_eq!(thrown_away * 4, 2_000, "no more than it may");
+        assert!(local.poll_end(&mut cx, &ending, &mut allowance).is_pending(), "lingers");
+        assert_eq!(seen.reads.load(Ordering::Relaxed), thrown_away, "nothing is read without an allowance");
+        tokio::time::advance(Hostile::LINGER).await;
+        assert!(local.poll_end(&mut cx, &ending, &mut allowance).is_ready(), "no longer than that");
+        assert!(!seen.aborted.load(Ordering::Relaxed), "{ending:?}: what was written is delivered");
+        let orderly = ending == Ending::Flushed;
+        assert_eq!(seen.shut_down.load(Ordering::Relaxed), orderly, "{ending:?}");
+        assert_eq!(seen.cut.load(Ordering::Relaxed), !orderly, "{ending:?}");
     }
-    let thrown_away = seen.reads.load(Ordering::Relaxed);
-    assert_eq!(thrown_away * 4, 2_000, "no more than it may");
-    assert!(local.poll_end(&mut cx, &Ending::Flushed, &mut allowance).is_pending(), "lingers");
-    assert_eq!(seen.reads.load(Ordering::Relaxed), thrown_away, "nothing is read without an allowance");
-    tokio::time::advance(Hostile::LINGER).await;
-    assert!(local.poll_end(&mut cx, &Ending::Flushed, &mut allowance).is_ready(), "no longer than that");
-    assert!(!seen.aborted.load(Ordering::Relaxed), "an orderly end");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_nothing_is_cut_off() {
-    let (mut local, seen) = local(true);
-    let began = Instant::now();
-    let mut allowance = 2_000;
-    let end = poll_fn(|cx| local.poll_end(cx, &Ending::Flushed, &mut allowance));
-    timeout(Duration::from_secs(60), end).await.expect("an end");
-    assert_eq!(began.elapsed(), Duration::from_secs(10));
-    assert!(seen.aborted.load(Ordering::Relaxed), "reset");
+    for ending in delivering() {
+        let (mut local, seen) = local(true);
+        let began = Instant::now();
+        let mut allowance = 2_000;
+        let end = poll_fn(|cx| local.poll_end(cx, &ending, &mut allowance));
+        timeout(Duration::from_secs(60), end).await.expect("an end");
+        assert_eq!(began.elapsed(), Duration::from_secs(10));
+        assert!(seen.aborted.load(Ordering::Relaxed), "reset");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_did_not_read_is_reset_at_once() {
+    for cause in [Cause::Stalled, Cause::FlushTimeout, Cause::Overrun] {
+        let (mut local, seen) = local(true);
+        let mut cx = Context::from_waker(Waker::noop());
+        let ended = local.poll_end(&mut cx, &Ending::Broken(cause), &mut 2_000);
+        assert!(ended.is_ready() && seen.aborted.load(Ordering::Relaxed), "reset");
+    }
 }
