@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::{Endpoint, Refusing};
-use e2e::exchange::works;
+use e2e::exchange::{expect_end, works};
 use e2e::metrics::{AGENT, SERVER, Scrape};
-use e2e::pair::{Pair, Setup};
+use e2e::pair::{FRONTS, Pair, Setup};
+use tokio::io::AsyncWriteExt;
 
 /// Name, type and labels of what must be there after some traffic by gRPC.
 const SERVER_FAMILIES: [(&str, &str, &[&str]); 11] = [
@@ -179,6 +180,29 @@ async fn only_successful_dials_are_timed() -> Result<()> {
     assert_eq!(pair.server().metrics().await?.sum(&count, &[]), Some(1.0));
     let count = format!("{AGENT}dial_duration_seconds_count");
     assert_eq!(pair.agent().metrics().await?.sum(&count, &[]), Some(1.0));
+    Ok(())
+}
+
+/// The answer to a dial, payload, and the end; what the server has to say by itself is none.
+#[tokio::test]
+async fn what_is_passed_on_to_a_frontend_is_timed() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let setup = Setup::new(mode, front).server_arg("--proxy-strategies=destHost");
+        let pair = setup.agent("a", "ipv4=127.0.0.1").start().await?;
+        let (endpoint, refusing) = (Endpoint::echo().await?, Refusing::new()?);
+        let count = "frontend_write_duration_seconds_count";
+        pair.frontend().dial_error(&refusing.target()).await?;
+        pair.server().wait_metric(count, &[], 1.0).await?;
+        let mut conn = pair.frontend().dial(&endpoint.target()).await?;
+        conn.shutdown().await?;
+        expect_end(&mut conn).await?;
+        pair.server().wait_metric(count, &[], 3.0).await?;
+        works(pair.frontend(), &endpoint.target()).await?;
+        pair.server().wait_metric(count, &[], 6.0).await?;
+        let error = pair.frontend().dial_error("nowhere:1").await?;
+        ensure!(error.text().contains("No agent available"), "{error}");
+        assert_eq!(pair.server().metric(count, &[]).await?, 6.0);
+    }
     Ok(())
 }
 

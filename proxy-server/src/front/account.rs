@@ -81,9 +81,14 @@ impl Account {
         self.from_client += bytes as u64;
     }
 
-    /// Bytes were written to the client, who let us wait so long.
+    /// Payload was written to the client, who let us wait so long.
     pub fn to_client(&mut self, bytes: usize, waited: Duration) {
         self.to_client += bytes as u64;
+        self.meters.frontend_write(waited);
+    }
+
+    /// The client was told of the end, and let us wait so long.
+    pub fn told_end(&mut self, waited: Duration) {
         self.meters.frontend_write(waited);
     }
 

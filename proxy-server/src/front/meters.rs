@@ -57,7 +57,8 @@ impl Meters {
         self.metrics.stream_error(Segment::ToClient, error.code, Some(kind));
     }
 
-    /// One write of payload went to a client, who let us wait so long.
+    /// What came from an agent (the answer to a dial, payload, an end) went to a client, who let us wait so long. What
+    /// the server has to say by itself is not counted, as in Go.
     pub(super) fn frontend_write(&self, waited: Duration) {
         self.metrics.frontend_write.observe(waited);
     }

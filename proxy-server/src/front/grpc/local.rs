@@ -103,7 +103,7 @@ impl<W: Wire> GrpcLocal<W> {
     /// Sends CLOSE_RSP unless the client has had its terminal packet, or is gone.
     fn send_end(&mut self, text: &str) {
         if let Some(packet) = self.stream.machine().handle_backend_end(text)
-            && let Err(error) = self.stream.send(packet)
+            && let Err(error) = self.stream.pass_on(packet)
         {
             self.account.note(&error);
         }

@@ -63,7 +63,8 @@ impl<D: Dial> GrpcFrontend<D> {
         match dial(&self.dialer, &target, &mut stream).await {
             Ok(dialed) => {
                 let Dialed { connection, agent_id: agent, slot, .. } = dialed;
-                let Some(Ok(())) = stream.machine().handle_dialled().map(|answer| stream.send(answer)) else {
+                let Some(Ok(())) = stream.machine().handle_dialled().map(|answer| stream.pass_on(answer))
+                else {
                     tracing::info!(connection = id, %peer, "the client left before it was told of its connection");
                     self.meters.answer_not_delivered();
                     return; // which closes what was dialled
@@ -78,8 +79,7 @@ impl<D: Dial> GrpcFrontend<D> {
                 tracing::info!(
                     connection = id, %peer, address = %Peer(&target.address), failure = %Peer(&failure.to_string()), "dial failed"
                 );
-                if let Some(answer) = stream.machine().handle_refused(failure.grpc_text().into_owned()) {
-                    let _lost = stream.send(answer);
+                if refuse(&mut stream, &failure) {
                     return stream.finish();
                 }
                 end(stream).await;
@@ -112,6 +112,18 @@ async fn dial<D: Dial, W: Wire>(
         outcome = &mut dialing => outcome,
         _cancel = poll_fn(|cx| stream.poll_order(cx)) => Err(DialFailure::Cancelled),
     }
+}
+
+/// Tells the client of its dial's failure; false if it does not wait for that any more.
+fn refuse<W: Wire>(stream: &mut Stream<W>, failure: &DialFailure) -> bool {
+    let Some(answer) = stream.machine().handle_refused(failure.grpc_text().into_owned()) else {
+        return false;
+    };
+    let _lost = match failure {
+        DialFailure::Refused(_) => stream.pass_on(answer),
+        _ => stream.send(answer),
+    };
+    true
 }
 
 /// Ends a stream some time after its last packet, or as soon as its client does.

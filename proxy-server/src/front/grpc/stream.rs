@@ -5,6 +5,7 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use transport::wire::{Incoming, Wire, WireError};
 use tunnel::Packet;
 
@@ -149,6 +150,14 @@ impl<W: Wire> Stream<W> {
             self.lost = true;
             self.meters.send_failed(error, kind);
         })
+    }
+
+    /// As [`Stream::send`], for what the client hears from its agent.
+    pub fn pass_on(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
+        let start = Instant::now();
+        let sent = self.send(packet);
+        self.meters.frontend_write(start.elapsed());
+        sent
     }
 
     /// Ends the stream with OK, behind everything sent.

@@ -103,7 +103,18 @@ async fn bytes_go_both_ways_and_a_close_is_answered() {
             r#"stream_packets_total{packet_type="DIAL_RSP",segment="to_client"} 1"#,
         ]
     );
-    assert_eq!(bench.readings.metrics.frontend_write.count(), 1);
+    assert_eq!(bench.readings.metrics.frontend_write.count(), 3, "the answer, the payload, the end");
+    bench.ends().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_without_payload_is_timed_as_its_answer_and_its_end() {
+    let (mut bench, endpoint) = Bench::established().await;
+    assert_eq!(bench.readings.metrics.frontend_write.count(), 1, "the answer");
+    bench.client.send(Packet::CloseReq { id: ConnectId(1) });
+    assert_eq!(bench.client.packet().await, close_rsp(""));
+    assert_eq!(bench.readings.metrics.frontend_write.count(), 2, "the end");
+    assert_eq!(endpoint.attached.await, Ok(Some(ReadEnd::Closed)));
     bench.ends().await;
 }
 
@@ -167,15 +178,17 @@ async fn a_client_that_speaks_first_is_not_asked() {
 #[tokio::test(start_paused = true)]
 async fn failures_have_their_texts() {
     let cases = [
-        (DialFailure::NoAgent, "No agent available"),
-        (DialFailure::TimedOut, "timed out waiting for backend dial"),
-        (DialFailure::Refused(RemoteError::parse("dial tcp: no such host")), "dial tcp: no such host"),
+        (DialFailure::NoAgent, "No agent available", 0),
+        (DialFailure::TimedOut, "timed out waiting for backend dial", 0),
+        (DialFailure::LinkLost, "Backend context error: context canceled", 0),
+        (DialFailure::Refused(RemoteError::parse("dial tcp: no such host")), "dial tcp: no such host", 1),
     ];
-    for (failure, text) in cases {
+    for (failure, text, writes) in cases {
         let mut bench = Bench::new();
         bench.dial().await.fail(failure);
         let answer = Packet::DialRsp { random: RANDOM, outcome: Err(text.into()) };
         assert_eq!(bench.client.packet().await, answer);
+        assert_eq!(bench.readings.metrics.frontend_write.count(), writes, "{text}: as in Go");
         bench.ends().await;
     }
 }
@@ -304,6 +317,7 @@ async fn a_reset_delivers_what_came_before_it() {
     endpoint.stream.read_exact(&mut words).await.unwrap();
     assert_eq!(endpoint.attached.await, Ok(Some(ReadEnd::Closed)));
     assert_eq!(bench.readings.samples("grpc_connections"), [STREAM_DOWN]);
+    assert_eq!(bench.readings.metrics.frontend_write.count(), 1, "nobody was told of the end");
     let errors = r#"stream_errors_total{code="Canceled",packet_type="Unknown",segment="from_client"} 1"#;
     assert_eq!(bench.readings.samples("stream_errors").first().map(String::as_str), Some(errors));
 }
@@ -316,6 +330,7 @@ async fn a_lost_agent_is_a_close_with_its_text() {
     let answered = Instant::now();
     assert_eq!(bench.client.packet().await, close_rsp(""));
     assert!(answered.elapsed() < ready::UNANSWERED, "the answer is heard");
+    assert_eq!(bench.readings.metrics.frontend_write.count(), 2, "the answer and the end, not the question");
     bench.ends().await;
 }
 

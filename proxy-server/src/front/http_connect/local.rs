@@ -37,7 +37,7 @@ pub(super) struct SocketLocal<S> {
     hold: Option<Hold>,
     state: State,
     account: Account,
-    /// Since when the client takes nothing, for the write histogram.
+    /// Since when the client takes nothing, or is to hear of the end, for the write histogram.
     blocked: Option<Instant>,
     /// When to look whether the client has gone, while the link has no room for what it sends.
     look: Option<Pin<Box<Sleep>>>,
@@ -94,8 +94,9 @@ impl<S: Socket> SocketLocal<S> {
         if let State::Open | State::Eof = self.state {
             let linger = matches!(self.state, State::Open);
             self.state = State::Closing { deadline: Box::pin(sleep(CLOSE_WITHIN)), linger };
+            self.blocked = Some(Instant::now());
         }
-        let Self { state, socket, failed, .. } = self;
+        let Self { state, socket, failed, account, blocked, .. } = self;
         if let State::Closing { deadline, linger } = state {
             if poll_shut(Pin::new(&mut *socket), cx).is_pending() {
                 // A client that reads once it has written must get rid of what it writes.
@@ -106,8 +107,9 @@ impl<S: Socket> SocketLocal<S> {
                 }
                 ready!(deadline.as_mut().poll(cx));
                 socket.abort();
-                return Poll::Ready(());
+                *linger = false;
             }
+            account.told_end(blocked.take().map_or(Duration::ZERO, |since| since.elapsed()));
             if !*linger {
                 return Poll::Ready(());
             }
@@ -199,6 +201,7 @@ impl<S: Socket> Local for SocketLocal<S> {
             Ending::Flushed => self.poll_close(cx, allowance, S::poll_shutdown),
             Ending::Broken(cause) if was_given_up(cause) => {
                 self.socket.abort();
+                self.account.told_end(Duration::ZERO);
                 Poll::Ready(())
             }
             Ending::Broken(_) => self.poll_close(cx, allowance, S::poll_cut),

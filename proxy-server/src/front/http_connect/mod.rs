@@ -27,7 +27,7 @@ use bytes::{Bytes, BytesMut};
 use relay::Linger;
 use serve::logs::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::scratch::poll_read_once;
@@ -118,7 +118,10 @@ impl<D: Dial> HttpConnect<D> {
         match outcome {
             Ok(dialed) => {
                 let Dialed { connection, agent_id: agent, slot, .. } = dialed;
-                let hold = match send_head(&mut socket).await {
+                let start = Instant::now();
+                let told = send_head(&mut socket).await;
+                self.meters.frontend_write(start.elapsed());
+                let hold = match told {
                     Ok(hold) => hold,
                     Err(error) => {
                         tracing::info!(connection = id, %peer, %error, "the client left before it was told of its connection");
@@ -135,9 +138,21 @@ impl<D: Dial> HttpConnect<D> {
             Err(failure) => {
                 tracing::info!(connection = id, %peer, address = %Peer(&target.address), failure = %Peer(&failure.to_string()), "dial failed");
                 if failure != DialFailure::Cancelled {
-                    answer(&mut socket, failure.http_response().as_bytes()).await;
+                    self.refuse(&mut socket, &failure).await;
                 }
             }
+        }
+    }
+
+    /// Answers a dial that failed, and closes.
+    async fn refuse<S: Socket>(&self, socket: &mut S, failure: &DialFailure) {
+        let start = Instant::now();
+        let told = tell(socket, failure.http_response().as_bytes()).await;
+        if let DialFailure::Refused(_) = failure {
+            self.meters.frontend_write(start.elapsed());
+        }
+        if told {
+            linger(socket).await;
         }
     }
 }
@@ -178,17 +193,29 @@ async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
     std::future::pending().await
 }
 
-/// Writes an answer and closes, so that the client can read it although it may have sent more than was read.
+/// Writes an answer and closes.
 async fn answer<S: Socket>(socket: &mut S, bytes: &[u8]) {
+    if tell(socket, bytes).await {
+        linger(socket).await;
+    }
+}
+
+/// Writes an answer and the end of file; false if that failed.
+async fn tell<S: Socket>(socket: &mut S, bytes: &[u8]) -> bool {
     let written = timeout(ANSWER_TIMEOUT, async {
         socket.write_all(bytes).await?;
         socket.shutdown().await
     });
     match written.await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => return tracing::debug!(%error, "answer not delivered"),
-        Err(_) => return tracing::debug!("answer not delivered in time"),
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => tracing::debug!(%error, "answer not delivered"),
+        Err(_) => tracing::debug!("answer not delivered in time"),
     }
+    false
+}
+
+/// Lets the client read its answer, although it may have sent more than was read.
+async fn linger<S: Socket>(socket: &mut S) {
     let (mut linger, mut allowance) = (Linger::new(S::LINGER), WASTE);
     poll_fn(|cx| linger.poll(cx, &mut allowance, |cx, max| poll_read_once(socket, cx, max))).await;
 }

@@ -76,16 +76,16 @@ impl Socket for Hostile {
     }
 }
 
-fn local(takes_nothing: bool) -> (SocketLocal<Hostile>, Arc<Seen>) {
-    let seen = Arc::<Seen>::default();
+fn local(takes_nothing: bool) -> (SocketLocal<Hostile>, Arc<Seen>, Readings) {
+    let (seen, readings) = (Arc::<Seen>::default(), Readings::new());
     let socket = Hostile { seen: Arc::clone(&seen), takes_nothing };
-    (SocketLocal::new(socket, Bytes::new(), Hold::by_time(), account(&Readings::new())), seen)
+    (SocketLocal::new(socket, Bytes::new(), Hold::by_time(), account(&readings)), seen, readings)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
     for ending in delivering() {
-        let (mut local, seen) = local(false);
+        let (mut local, seen, readings) = local(false);
         let mut cx = Context::from_waker(Waker::noop());
         let mut allowance = 2_000;
         while allowance > 0 {
@@ -104,28 +104,35 @@ async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
         let orderly = ending == Ending::Flushed;
         assert_eq!(seen.shut_down.load(Ordering::Relaxed), orderly, "{ending:?}");
         assert_eq!(seen.cut.load(Ordering::Relaxed), !orderly, "{ending:?}");
+        assert_eq!(readings.metrics.frontend_write.count(), 1, "told once");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_nothing_is_cut_off() {
     for ending in delivering() {
-        let (mut local, seen) = local(true);
+        let (mut local, seen, readings) = local(true);
         let began = Instant::now();
         let mut allowance = 2_000;
         let end = poll_fn(|cx| local.poll_end(cx, &ending, &mut allowance));
         timeout(Duration::from_secs(60), end).await.expect("an end");
         assert_eq!(began.elapsed(), Duration::from_secs(10));
         assert!(seen.aborted.load(Ordering::Relaxed), "reset");
+        assert_eq!(
+            readings.samples("frontend_write_duration_seconds_sum"),
+            ["frontend_write_duration_seconds_sum 10"]
+        );
+        assert_eq!(readings.metrics.frontend_write.count(), 1, "told once");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_did_not_read_is_reset_at_once() {
     for cause in [Cause::Stalled, Cause::FlushTimeout, Cause::Overrun] {
-        let (mut local, seen) = local(true);
+        let (mut local, seen, readings) = local(true);
         let mut cx = Context::from_waker(Waker::noop());
         let ended = local.poll_end(&mut cx, &Ending::Broken(cause), &mut 2_000);
         assert!(ended.is_ready() && seen.aborted.load(Ordering::Relaxed), "reset");
+        assert_eq!(readings.metrics.frontend_write.count(), 1, "told once");
     }
 }

@@ -94,8 +94,30 @@ async fn bytes_go_both_ways_after_the_answer() {
     drop(client);
     assert_eq!(endpoint.attached.await, Ok(None));
     assert_eq!(bench.readings.metrics.http_connections.count(), 0);
-    assert_eq!(bench.readings.metrics.frontend_write.count(), 1);
+    assert_eq!(bench.readings.metrics.frontend_write.count(), 3, "the answer, the payload, the end");
     assert!(bench.readings.samples("stream_packets").is_empty(), "as in Go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_without_payload_is_timed_as_its_answer_and_its_end() {
+    for leaves in [true, false] {
+        let mut bench = Bench::new();
+        let (mut client, _task) = bench.connect();
+        client.write_all(REQUEST).await.unwrap();
+        let endpoint = bench.dial().await.succeed();
+        expect_established(&mut client).await;
+        assert_eq!(bench.readings.metrics.frontend_write.count(), 1, "the answer");
+        if leaves {
+            drop(client);
+            drop(endpoint.stream);
+        } else {
+            drop(endpoint.stream);
+            assert_eq!(read_all(&mut client).await, "");
+            drop(client);
+        }
+        timeout(SOON, endpoint.attached).await.expect("an end").expect("attached");
+        assert_eq!(bench.readings.metrics.frontend_write.count(), 2, "the end");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -299,6 +321,7 @@ async fn failed_dials_are_answered_as_go_answers() {
         ),
     ];
     for (failure, expected) in cases {
+        let passed_on = u64::from(matches!(failure, DialFailure::Refused(_)));
         let mut bench = Bench::new();
         let (mut client, task) = bench.connect();
         client.write_all(REQUEST).await.unwrap();
@@ -307,6 +330,7 @@ async fn failed_dials_are_answered_as_go_answers() {
         drop(client);
         task.await.expect("no panic");
         assert_eq!(bench.readings.metrics.http_connections.count(), 0);
+        assert_eq!(bench.readings.metrics.frontend_write.count(), passed_on, "{expected}: as in Go");
     }
 }
 
