@@ -25,7 +25,7 @@ pub enum Read {
 pub enum Ending {
     /// Everything that was accepted has been written: an orderly end.
     Flushed,
-    /// The connection broke off, bytes may be missing: a socket is to be reset, not shut down.
+    /// The connection broke off, bytes may be missing: the local end is not to take it for an orderly end.
     Broken(Cause),
 }
 
