@@ -157,7 +157,9 @@ fn pem(
     folder: &Path,
 ) -> Result<Option<Pem>, String> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
-        let decoded = STANDARD.decode(data.trim()).map_err(|_| format!("{what}-data is not base64"))?;
+        // As Go's decoder: ends of lines do not count, everything else does.
+        let text: Vec<u8> = data.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
+        let decoded = STANDARD.decode(text).map_err(|_| format!("{what}-data is not base64"))?;
         return Ok(Some(Pem::Data(decoded)));
     }
     Ok(file.filter(|file| !file.as_os_str().is_empty()).map(|file| Pem::File(folder.join(file))))

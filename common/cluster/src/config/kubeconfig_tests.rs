@@ -73,6 +73,33 @@ fn relative_files_count_from_the_kubeconfig_and_data_outranks_them() {
     );
 }
 
+/// As `base64` without `-w0` writes it, with either end of line.
+#[test]
+fn data_may_be_wrapped() {
+    let wrapped = |text: &[u8], end: &str| {
+        let encoded = STANDARD.encode(text);
+        let lines: Vec<_> = encoded.as_bytes().chunks(64).map(|line| str::from_utf8(line).unwrap()).collect();
+        assert!(lines.len() > 1);
+        serde_json::json!(lines.join(end) + end).to_string()
+    };
+    let [ca, chain, key] = ["authority", "chain", "key"].map(|text| text.repeat(20).into_bytes());
+    for end in ["\n", "\r\n"] {
+        let cluster = format!("{SERVER}, certificate-authority-data: {}", wrapped(&ca, end));
+        let (chain_data, key_data) = (wrapped(&chain, end), wrapped(&key, end));
+        let user = format!("client-certificate-data: {chain_data}, client-key-data: {key_data}");
+        let tls = load_text(&kubeconfig(&cluster, &user)).1.unwrap().tls;
+        assert_eq!(tls.ca, Some(Pem::Data(ca.clone())));
+        assert_eq!(tls.identity, Some((Pem::Data(chain.clone()), Pem::Data(key.clone()))));
+    }
+    let block = format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\nclusters:\n- name: k\n  cluster:\n    \
+         {SERVER}\n    certificate-authority-data: |\n      YXV0\n      aG9yaXR5\n"
+    );
+    assert_eq!(load_text(&block).1.unwrap().tls.ca, Some(Pem::Data(b"authority".to_vec())));
+    let blank = kubeconfig(&format!("{SERVER}, certificate-authority-data: 'YXV0 aG9yaXR5'"), "");
+    assert!(load_text(&blank).1.unwrap_err().contains("certificate-authority-data is not base64"));
+}
+
 #[test]
 fn what_weakens_is_said() {
     let notices = |cluster: &str| load_text(&kubeconfig(cluster, "")).1.unwrap().notices;
