@@ -112,13 +112,28 @@ fn what_weakens_is_said() {
 
 #[test]
 fn impersonation_becomes_headers() {
-    let config = load_text(&kubeconfig(SERVER, "token: x, as: jane, as-groups: [a, b]")).1.unwrap();
-    let headers: Vec<_> = config
-        .impersonate
-        .iter()
-        .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
-        .collect();
-    assert_eq!(headers, ["impersonate-user=jane", "impersonate-group=a", "impersonate-group=b"]);
+    let headers = |user: &str| -> Vec<String> {
+        let config = load_text(&kubeconfig(SERVER, user)).1.unwrap();
+        let headers = config.impersonate.iter();
+        headers.map(|(name, value)| format!("{name}={}", str::from_utf8(value.as_bytes()).unwrap())).collect()
+    };
+    assert_eq!(
+        headers("token: x, as: jane, as-uid: '7', as-groups: [a, b]"),
+        ["impersonate-user=jane", "impersonate-uid=7", "impersonate-group=a", "impersonate-group=b"]
+    );
+    // Escapes are client-go's (headerKeyEscape), in the lower case of all our headers.
+    let extra = "{Scopes: [view, 'für alle'], example.org/a b: [x], 'ä%': [''], none: null, empty: []}";
+    assert_eq!(
+        headers(&format!("token: x, as: jane, as-user-extra: {extra}")),
+        [
+            "impersonate-user=jane",
+            "impersonate-extra-scopes=view",
+            "impersonate-extra-scopes=für alle",
+            "impersonate-extra-example.org%2fa%20b=x",
+            "impersonate-extra-%c3%a4%25=",
+        ]
+    );
+    assert!(headers("token: x, as-groups: [], as-user-extra: {}").is_empty());
 }
 
 #[test]
@@ -133,6 +148,13 @@ fn faults_are_one_line_with_the_fix_and_no_secret() {
         (kubeconfig(SERVER, "client-certificate: a"), "no client-key: give both"),
         (kubeconfig(SERVER, "client-certificate-data: '%'"), "client-certificate-data is not base64"),
         (kubeconfig(SERVER, "auth-provider: {name: gcp}"), "use exec instead"),
+        (kubeconfig(SERVER, "as-groups: [s3cret]"), "no as: name the user"),
+        (kubeconfig(SERVER, "as-user-extra: {s3cret: [x]}"), "no as: name the user"),
+        (
+            kubeconfig(SERVER, "as: x, as-user-extra: {k: [\"s3cret\\n\"]}"),
+            "as-user-extra has a control character",
+        ),
+        (kubeconfig(SERVER, "as: x, as-user-extra: {k: s3cret}"), "is no kubeconfig"),
         (
             kubeconfig(SERVER, "exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: a}"),
             "neither",

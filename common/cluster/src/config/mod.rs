@@ -5,6 +5,7 @@
 
 mod credentials;
 mod exec;
+mod impersonation;
 mod in_cluster;
 mod kubeconfig;
 mod server;
