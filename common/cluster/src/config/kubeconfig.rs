@@ -105,8 +105,8 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         notices.push("the kubeconfig's server is http: tokens travel in the clear".to_owned());
     }
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
-    let proxy = proxy
-        .map(|url| Proxy::parse(url).map_err(|_| "proxy-url is not usable: http://host:port".to_owned()));
+    let proxy =
+        proxy.map(|url| Proxy::parse_for_http(url).map_err(|error| error.found_in("proxy-url").to_string()));
     let ca = pem(
         "certificate-authority",
         cluster.certificate_authority,

@@ -111,6 +111,17 @@ fn what_weakens_is_said() {
 }
 
 #[test]
+fn a_proxy_has_the_port_of_its_scheme() {
+    for (url, shown, tls) in
+        [("http://p", "p:80", false), ("https://p", "p:443", true), ("https://p:3128", "p:3128", true)]
+    {
+        let config = load_text(&kubeconfig(&format!("{SERVER}, proxy-url: '{url}'"), "")).1.unwrap();
+        let proxy = config.proxy.unwrap();
+        assert_eq!((proxy.to_string().as_str(), proxy.is_tls()), (shown, tls), "{url}");
+    }
+}
+
+#[test]
 fn impersonation_becomes_headers() {
     let headers = |user: &str| -> Vec<String> {
         let config = load_text(&kubeconfig(SERVER, user)).1.unwrap();
@@ -167,7 +178,15 @@ fn faults_are_one_line_with_the_fix_and_no_secret() {
             "terminal",
         ),
         (kubeconfig(SERVER, "token: {s3cret: 1}"), "is no kubeconfig"),
-        (kubeconfig(&format!("{SERVER}, proxy-url: 'http://s3cret@'"), ""), "proxy-url"),
+        (
+            kubeconfig(&format!("{SERVER}, proxy-url: 'http://s3cret@'"), ""),
+            "proxy-url is not usable: it has no host",
+        ),
+        (
+            kubeconfig(&format!("{SERVER}, proxy-url: 'socks5://u:s3cret@p'"), ""),
+            "the proxy URL in proxy-url is not usable: SOCKS is not supported",
+        ),
+        (kubeconfig(&format!("{SERVER}, proxy-url: 'ftp://p'"), ""), "neither http nor https"),
         ("current-context: x".into(), "no context named \"x\""),
         ("{}".into(), "current-context is empty"),
         ("a: [".into(), "is no kubeconfig"),
