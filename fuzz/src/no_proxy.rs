@@ -15,7 +15,7 @@ pub fn no_proxy(data: &[u8]) {
     let (list, host, proxy) = (line(), line(), line());
     entries_count_alone(list, host, port);
     addresses_count_by_value(list, host, port);
-    if let Ok(proxy) = Proxy::parse(proxy) {
+    for proxy in [Proxy::parse(proxy), Proxy::parse_for_http(proxy)].into_iter().flatten() {
         assert!(proxy.port() > 0 && !proxy.host().contains(['[', ']', '/', '@']), "{proxy:?}");
     }
     let lookup = |name: &str| match name {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test sets up is there")]
 
+mod pki;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +12,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cluster::{ApiError, Client, Config, Freshness, Lease, Moment, WatchEvent};
 use fake_apiserver::{FakeApi, Fault};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-use rustls::pki_types::PrivateKeyDer;
+use pki::pki;
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -268,50 +270,12 @@ async fn expired_credentials_of_a_plug_in_are_renewed() {
     client.review_token("t", "x", LIMIT).await.unwrap();
 }
 
-struct Pki {
-    ca: String,
-    client: (String, String),
-    server: Arc<rustls::ServerConfig>,
-}
-
 /// A certificate of its own making that ends with that year, and its key.
 fn lasting_until(year: i32) -> (String, String) {
     let mut params = CertificateParams::new(vec!["client".to_owned()]).unwrap();
     params.not_after = rcgen::date_time_ymd(year, 12, 31);
     let key = KeyPair::generate().unwrap();
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
-}
-
-/// An authority, a client's certificate and a server that demands one.
-fn pki() -> Pki {
-    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let issue = |usage| {
-        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        params.extended_key_usages = vec![usage];
-        let key = KeyPair::generate().unwrap();
-        (params.signed_by(&key, &ca).unwrap(), key)
-    };
-    let (client, client_key) = issue(ExtendedKeyUsagePurpose::ClientAuth);
-    let (server, server_key) = issue(ExtendedKeyUsagePurpose::ServerAuth);
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(ca.der().clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier =
-        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .build()
-            .unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(
-            vec![server.der().clone()],
-            PrivateKeyDer::try_from(server_key.serialize_der()).unwrap(),
-        )
-        .unwrap();
-    Pki { ca: ca.pem(), client: (client.pem(), client_key.serialize_pem()), server: Arc::new(config) }
 }
 
 #[tokio::test]

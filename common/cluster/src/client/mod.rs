@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, PROXY_AUTHORIZATION, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
-use transport::env_proxy::EnvProxy;
+use transport::env_proxy::Proxy;
 
 use crate::api::TokenReview;
 use crate::config::{Config, Shown};
@@ -47,7 +47,6 @@ pub struct Client(Arc<Shared>);
 
 struct Shared {
     config: Config,
-    environment: EnvProxy,
     pool: Pool,
     limit: Option<RateLimit>,
     user_agent: HeaderValue,
@@ -72,9 +71,8 @@ impl Client {
         let user_agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
         let user_agent =
             HeaderValue::from_str(&user_agent).unwrap_or(HeaderValue::from_static("konnectivity"));
-        let environment = EnvProxy::from_env();
         let (pool, limit) = (Pool::default(), RateLimit::new(qps, burst));
-        Self(Arc::new(Shared { config, environment, pool, limit, user_agent }))
+        Self(Arc::new(Shared { config, pool, limit, user_agent }))
     }
 
     /// When the certificate that we show expires, in seconds of Unix time: that of the configuration, as its file is now. `None`
@@ -167,7 +165,7 @@ impl Client {
             let mut pooled = match self.0.pool.take() {
                 Some(pooled) => pooled,
                 None => {
-                    let sender = connect::connect(&self.0.config, &self.0.environment, &shown).await?;
+                    let sender = connect::connect(&self.0.config, &shown).await?;
                     Pooled { sender, born: Instant::now(), used: false }
                 }
             };
@@ -211,15 +209,24 @@ impl Client {
     }
 
     fn request(&self, call: &Call, shown: &Shown) -> Result<Request<Full<Bytes>>, ApiError> {
-        let server = &self.0.config.server;
+        let Config { server, proxy, .. } = &self.0.config;
+        // A proxy before plain HTTP is sent whole requests, and learns from them where to and for whom.
+        let forwarder = proxy.as_ref().filter(|_| !server.https);
+        let uri = match forwarder {
+            Some(_) => format!("{server}{}", call.path),
+            None => format!("{}{}", server.path, call.path),
+        };
         let mut request = Request::builder()
             .method(call.method.clone())
-            .uri(format!("{}{}", server.path, call.path))
+            .uri(uri)
             .header(HOST, server.authority())
             .header(USER_AGENT, &self.0.user_agent)
             .header(ACCEPT, JSON);
         if let Some(header) = &shown.header {
             request = request.header(AUTHORIZATION, header);
+        }
+        if let Some(authorization) = forwarder.and_then(Proxy::authorization) {
+            request = request.header(PROXY_AUTHORIZATION, authorization);
         }
         for (name, value) in &self.0.config.impersonate {
             request = request.header(name, value);

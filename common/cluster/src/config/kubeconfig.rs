@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::Value;
 use transport::env_proxy::Proxy;
 
 use super::credentials::Credentials;
 use super::exec::{Exec, Plugin};
+use super::impersonation::Impersonation;
 use super::tls::{Pem, TlsFiles};
 use super::{Config, ConfigError, Server, yaml};
 
@@ -68,10 +68,8 @@ struct User {
     password: Option<String>,
     exec: Option<Plugin>,
     auth_provider: Option<Value>,
-    #[serde(rename = "as")]
-    act_as: Option<String>,
-    as_uid: Option<String>,
-    as_groups: Option<Vec<String>>,
+    #[serde(flatten)]
+    impersonation: Impersonation,
 }
 
 /// Reads a file.
@@ -107,15 +105,15 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         notices.push("the kubeconfig's server is http: tokens travel in the clear".to_owned());
     }
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
-    let proxy = proxy
-        .map(|url| Proxy::parse(url).map_err(|_| "proxy-url is not usable: http://host:port".to_owned()));
+    let proxy =
+        proxy.map(|url| Proxy::parse_for_http(url).map_err(|error| error.found_in("proxy-url").to_string()));
     let ca = pem(
         "certificate-authority",
         cluster.certificate_authority,
         cluster.certificate_authority_data,
         folder,
     )?;
-    let impersonate = impersonation(&user)?;
+    let impersonate = user.impersonation.headers()?;
     let identity = identity(&user, folder)?;
     let info = cluster_info(
         &server,
@@ -157,7 +155,9 @@ fn pem(
     folder: &Path,
 ) -> Result<Option<Pem>, String> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
-        let decoded = STANDARD.decode(data.trim()).map_err(|_| format!("{what}-data is not base64"))?;
+        // As Go's decoder: ends of lines do not count, everything else does.
+        let text: Vec<u8> = data.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
+        let decoded = STANDARD.decode(text).map_err(|_| format!("{what}-data is not base64"))?;
         return Ok(Some(Pem::Data(decoded)));
     }
     Ok(file.filter(|file| !file.as_os_str().is_empty()).map(|file| Pem::File(folder.join(file))))
@@ -214,24 +214,6 @@ fn credentials(user: User, folder: &Path, info: Value) -> Result<Credentials, St
             .map_err(|_| "username or password hold characters that no header has".to_owned()),
         (None, _) => Ok(Credentials::none()),
     }
-}
-
-fn impersonation(user: &User) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
-    let name = |name: &'static str| HeaderName::from_static(name);
-    let value = |text: &str| {
-        HeaderValue::from_str(text).map_err(|_| "as, as-uid or as-groups are no text".to_owned())
-    };
-    let mut headers = Vec::new();
-    if let Some(user) = user.act_as.as_deref().filter(|user| !user.is_empty()) {
-        headers.push((name("impersonate-user"), value(user)?));
-    }
-    if let Some(uid) = user.as_uid.as_deref().filter(|uid| !uid.is_empty()) {
-        headers.push((name("impersonate-uid"), value(uid)?));
-    }
-    for group in user.as_groups.iter().flatten() {
-        headers.push((name("impersonate-group"), value(group)?));
-    }
-    Ok(headers)
 }
 
 #[cfg(test)]

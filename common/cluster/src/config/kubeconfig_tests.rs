@@ -73,6 +73,33 @@ fn relative_files_count_from_the_kubeconfig_and_data_outranks_them() {
     );
 }
 
+/// As `base64` without `-w0` writes it, with either end of line.
+#[test]
+fn data_may_be_wrapped() {
+    let wrapped = |text: &[u8], end: &str| {
+        let encoded = STANDARD.encode(text);
+        let lines: Vec<_> = encoded.as_bytes().chunks(64).map(|line| str::from_utf8(line).unwrap()).collect();
+        assert!(lines.len() > 1);
+        serde_json::json!(lines.join(end) + end).to_string()
+    };
+    let [ca, chain, key] = ["authority", "chain", "key"].map(|text| text.repeat(20).into_bytes());
+    for end in ["\n", "\r\n"] {
+        let cluster = format!("{SERVER}, certificate-authority-data: {}", wrapped(&ca, end));
+        let (chain_data, key_data) = (wrapped(&chain, end), wrapped(&key, end));
+        let user = format!("client-certificate-data: {chain_data}, client-key-data: {key_data}");
+        let tls = load_text(&kubeconfig(&cluster, &user)).1.unwrap().tls;
+        assert_eq!(tls.ca, Some(Pem::Data(ca.clone())));
+        assert_eq!(tls.identity, Some((Pem::Data(chain.clone()), Pem::Data(key.clone()))));
+    }
+    let block = format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\nclusters:\n- name: k\n  cluster:\n    \
+         {SERVER}\n    certificate-authority-data: |\n      YXV0\n      aG9yaXR5\n"
+    );
+    assert_eq!(load_text(&block).1.unwrap().tls.ca, Some(Pem::Data(b"authority".to_vec())));
+    let blank = kubeconfig(&format!("{SERVER}, certificate-authority-data: 'YXV0 aG9yaXR5'"), "");
+    assert!(load_text(&blank).1.unwrap_err().contains("certificate-authority-data is not base64"));
+}
+
 #[test]
 fn what_weakens_is_said() {
     let notices = |cluster: &str| load_text(&kubeconfig(cluster, "")).1.unwrap().notices;
@@ -84,14 +111,40 @@ fn what_weakens_is_said() {
 }
 
 #[test]
+fn a_proxy_has_the_port_of_its_scheme() {
+    for (url, shown, tls) in
+        [("http://p", "p:80", false), ("https://p", "p:443", true), ("https://p:3128", "p:3128", true)]
+    {
+        let config = load_text(&kubeconfig(&format!("{SERVER}, proxy-url: '{url}'"), "")).1.unwrap();
+        let proxy = config.proxy.unwrap();
+        assert_eq!((proxy.to_string().as_str(), proxy.is_tls()), (shown, tls), "{url}");
+    }
+}
+
+#[test]
 fn impersonation_becomes_headers() {
-    let config = load_text(&kubeconfig(SERVER, "token: x, as: jane, as-groups: [a, b]")).1.unwrap();
-    let headers: Vec<_> = config
-        .impersonate
-        .iter()
-        .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
-        .collect();
-    assert_eq!(headers, ["impersonate-user=jane", "impersonate-group=a", "impersonate-group=b"]);
+    let headers = |user: &str| -> Vec<String> {
+        let config = load_text(&kubeconfig(SERVER, user)).1.unwrap();
+        let headers = config.impersonate.iter();
+        headers.map(|(name, value)| format!("{name}={}", str::from_utf8(value.as_bytes()).unwrap())).collect()
+    };
+    assert_eq!(
+        headers("token: x, as: jane, as-uid: '7', as-groups: [a, b]"),
+        ["impersonate-user=jane", "impersonate-uid=7", "impersonate-group=a", "impersonate-group=b"]
+    );
+    // Escapes are client-go's (headerKeyEscape), in the lower case of all our headers.
+    let extra = "{Scopes: [view, 'für alle'], example.org/a b: [x], 'ä%': [''], none: null, empty: []}";
+    assert_eq!(
+        headers(&format!("token: x, as: jane, as-user-extra: {extra}")),
+        [
+            "impersonate-user=jane",
+            "impersonate-extra-scopes=view",
+            "impersonate-extra-scopes=für alle",
+            "impersonate-extra-example.org%2fa%20b=x",
+            "impersonate-extra-%c3%a4%25=",
+        ]
+    );
+    assert!(headers("token: x, as-groups: [], as-user-extra: {}").is_empty());
 }
 
 #[test]
@@ -106,6 +159,13 @@ fn faults_are_one_line_with_the_fix_and_no_secret() {
         (kubeconfig(SERVER, "client-certificate: a"), "no client-key: give both"),
         (kubeconfig(SERVER, "client-certificate-data: '%'"), "client-certificate-data is not base64"),
         (kubeconfig(SERVER, "auth-provider: {name: gcp}"), "use exec instead"),
+        (kubeconfig(SERVER, "as-groups: [s3cret]"), "no as: name the user"),
+        (kubeconfig(SERVER, "as-user-extra: {s3cret: [x]}"), "no as: name the user"),
+        (
+            kubeconfig(SERVER, "as: x, as-user-extra: {k: [\"s3cret\\n\"]}"),
+            "as-user-extra has a control character",
+        ),
+        (kubeconfig(SERVER, "as: x, as-user-extra: {k: s3cret}"), "is no kubeconfig"),
         (
             kubeconfig(SERVER, "exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: a}"),
             "neither",
@@ -118,7 +178,15 @@ fn faults_are_one_line_with_the_fix_and_no_secret() {
             "terminal",
         ),
         (kubeconfig(SERVER, "token: {s3cret: 1}"), "is no kubeconfig"),
-        (kubeconfig(&format!("{SERVER}, proxy-url: 'http://s3cret@'"), ""), "proxy-url"),
+        (
+            kubeconfig(&format!("{SERVER}, proxy-url: 'http://s3cret@'"), ""),
+            "proxy-url is not usable: it has no host",
+        ),
+        (
+            kubeconfig(&format!("{SERVER}, proxy-url: 'socks5://u:s3cret@p'"), ""),
+            "the proxy URL in proxy-url is not usable: SOCKS is not supported",
+        ),
+        (kubeconfig(&format!("{SERVER}, proxy-url: 'ftp://p'"), ""), "neither http nor https"),
         ("current-context: x".into(), "no context named \"x\""),
         ("{}".into(), "current-context is empty"),
         ("a: [".into(), "is no kubeconfig"),

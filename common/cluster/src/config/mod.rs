@@ -5,6 +5,7 @@
 
 mod credentials;
 mod exec;
+mod impersonation;
 mod in_cluster;
 mod kubeconfig;
 mod server;
@@ -15,12 +16,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use http::{HeaderName, HeaderValue};
-use transport::env_proxy::Proxy;
+use transport::env_proxy::{EnvProxy, Proxy, ProxyUrlError};
 
 pub(crate) use credentials::Shown;
 pub use credentials::{CredentialError, Credentials};
 pub use in_cluster::InCluster;
 pub use server::Server;
+pub(crate) use tls::name as name_in_tls;
 pub use tls::{Pem, TlsFiles, TlsProblem};
 
 /// How to reach the API, and as whom.
@@ -32,7 +34,7 @@ pub struct Config {
     pub tls: TlsFiles,
     /// Who we are.
     pub credentials: Credentials,
-    /// The proxy that the kubeconfig names; `None`: what the environment says.
+    /// The proxy before the API: the kubeconfig's, or else the environment's.
     pub proxy: Option<Proxy>,
     /// On whose behalf to act.
     pub impersonate: Vec<(HeaderName, HeaderValue)>,
@@ -82,6 +84,16 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
+    /// The environment puts a proxy before the API that cannot be used.
+    #[error("the way to the Kubernetes API at {at}: {source}; or name {host} in NO_PROXY")]
+    Proxy {
+        /// `HOST:PORT`.
+        at: String,
+        /// The API's host.
+        host: String,
+        /// Why.
+        source: ProxyUrlError,
+    },
 }
 
 impl Config {
@@ -90,10 +102,33 @@ impl Config {
     /// # Errors
     /// See [`ConfigError`].
     pub fn load(kubeconfig: Option<&Path>) -> Result<Self, ConfigError> {
-        match kubeconfig {
-            Some(path) => kubeconfig::load(path),
-            None => InCluster::default().load(|name| std::env::var(name).ok()),
+        Self::load_in(kubeconfig, |name| std::env::var(name).ok())
+    }
+
+    /// The same, in an environment of the caller's.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load_in(
+        kubeconfig: Option<&Path>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let mut config = match kubeconfig {
+            Some(path) => kubeconfig::load(path)?,
+            None => InCluster::default().load(&environment)?,
+        };
+        // As client-go: NO_PROXY is for the environment's proxies alone.
+        if config.proxy.is_none() {
+            let Server { https, host, port, .. } = &config.server;
+            let proxies = EnvProxy::for_http(*https, environment);
+            let found = proxies.proxy_for(host, *port).map_err(|source| ConfigError::Proxy {
+                at: config.server.authority(),
+                host: host.clone(),
+                source,
+            })?;
+            config.proxy = found.cloned();
         }
+        Ok(config)
     }
 }
 

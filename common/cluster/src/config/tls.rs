@@ -96,10 +96,13 @@ impl TlsFiles {
 
     /// The name that the server's certificate must bear.
     pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, TlsProblem> {
-        let name = self.server_name.as_deref().unwrap_or(host);
-        ServerName::try_from(name.to_owned())
-            .map_err(|_| TlsProblem(format!("{name:?} is no name of a server")))
+        name(self.server_name.as_deref().unwrap_or(host))
     }
+}
+
+/// What a certificate for `host` must bear.
+pub(crate) fn name(host: &str) -> Result<ServerName<'static>, TlsProblem> {
+    ServerName::try_from(host.to_owned()).map_err(|_| TlsProblem(format!("{host:?} is no name of a server")))
 }
 
 impl Pem {

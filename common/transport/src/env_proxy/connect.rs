@@ -4,13 +4,11 @@ use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::url::Proxy;
 
-/// Longest time until a tunnel is there, connecting to the proxy included (grpc-go's own limit for a
-/// connection attempt).
+/// Longest time until a proxy has opened a tunnel (grpc-go's own limit for a connection attempt).
 pub const PROXY_LIMIT: Duration = Duration::from_secs(20);
 
 /// Longest answer head of a proxy, in bytes.
@@ -59,47 +57,33 @@ pub enum ConnectError {
     },
 }
 
-/// Connects to the proxy (names by the system's resolver) and opens a tunnel to `target`, `host:port`.
-/// The proxy resolves the target's name.
+/// Opens a tunnel to `target`, `host:port`, over a connection that the caller made to the proxy (with TLS, if the proxy
+/// is spoken to in it). The proxy resolves the target's name. The stream that comes back yields the target's bytes from
+/// the first.
 ///
 /// # Errors
 /// See [`ConnectError`].
-pub async fn connect_through(proxy: &Proxy, target: &str) -> Result<TcpStream, ConnectError> {
-    let attempt = async {
-        let stream = TcpStream::connect((proxy.host(), proxy.port())).await;
-        let stream = stream.map_err(|source| failed(proxy, source))?;
-        negotiate(stream, proxy, target).await
-    };
-    bounded(proxy, attempt).await
-}
-
-/// Opens a tunnel over a connection that the caller made to the proxy. The stream that comes back
-/// yields the target's bytes from the first.
-///
-/// # Errors
-/// See [`ConnectError`].
-pub async fn tunnel(stream: TcpStream, proxy: &Proxy, target: &str) -> Result<TcpStream, ConnectError> {
-    bounded(proxy, negotiate(stream, proxy, target)).await
-}
-
-async fn bounded(
-    proxy: &Proxy,
-    attempt: impl Future<Output = Result<TcpStream, ConnectError>>,
-) -> Result<TcpStream, ConnectError> {
+pub async fn tunnel<IO>(io: IO, proxy: &Proxy, target: &str) -> Result<IO, ConnectError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
     let timeout = |_| ConnectError::Timeout { proxy: proxy.to_string() };
-    tokio::time::timeout(PROXY_LIMIT, attempt).await.map_err(timeout)?
+    tokio::time::timeout(PROXY_LIMIT, negotiate(io, proxy, target)).await.map_err(timeout)?
 }
 
-async fn negotiate(mut stream: TcpStream, proxy: &Proxy, target: &str) -> Result<TcpStream, ConnectError> {
+async fn negotiate<IO>(mut io: IO, proxy: &Proxy, target: &str) -> Result<IO, ConnectError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
     if target.is_empty() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(ConnectError::Target(target.to_owned()));
     }
-    let request = request(proxy, target);
-    let sent = stream.write_all(request.as_bytes()).await;
-    sent.map_err(|source| failed(proxy, source))?;
-    let head = read_head(&mut stream, proxy).await?;
+    let failed = |source| ConnectError::Io { proxy: proxy.to_string(), source };
+    io.write_all(request(proxy, target).as_bytes()).await.map_err(failed)?;
+    io.flush().await.map_err(failed)?;
+    let head = read_head(&mut io, proxy).await?;
     match status(&head) {
-        Some((code, _)) if (200..300).contains(&code) => Ok(stream),
+        Some((code, _)) if (200..300).contains(&code) => Ok(io),
         Some((_, status)) => {
             Err(ConnectError::Refused { proxy: proxy.to_string(), target: target.to_owned(), status })
         }
@@ -119,38 +103,21 @@ fn request(proxy: &Proxy, target: &str) -> String {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {agent}\r\n{authorization}\r\n")
 }
 
-/// Reads the head and nothing behind it: looks at what has arrived, then takes what belongs to the head.
-async fn read_head(stream: &mut TcpStream, proxy: &Proxy) -> Result<Vec<u8>, ConnectError> {
-    let io = |source| failed(proxy, source);
-    let mut head = Vec::new();
-    let mut arrived = [0; 2048];
+/// Reads the head and nothing behind it, hence byte by byte: what follows is the target's, and a tunnel is rare. Lines
+/// end in LF or CR LF, as Go reads them.
+async fn read_head<IO: AsyncRead + Unpin>(io: &mut IO, proxy: &Proxy) -> Result<Vec<u8>, ConnectError> {
+    let failed = |source| ConnectError::Io { proxy: proxy.to_string(), source };
+    let (mut head, mut byte) = (Vec::new(), [0]);
     while head.len() < HEAD_LIMIT {
-        let count = stream.peek(&mut arrived).await.map_err(io)?;
-        if count == 0 {
-            return Err(io(io::ErrorKind::UnexpectedEof.into()));
+        if io.read(&mut byte).await.map_err(failed)? == 0 {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
         }
-        let before = head.len();
-        head.extend_from_slice(&arrived[..count]);
-        let end = end_of_head(&head, before);
-        let take = end.map_or(count, |end| end - before);
-        stream.read_exact(&mut arrived[..take]).await.map_err(io)?;
-        if let Some(end) = end {
-            head.truncate(end);
+        head.extend_from_slice(&byte);
+        if head.ends_with(b"\n\r\n") || head.ends_with(b"\n\n") {
             return Ok(head);
         }
     }
     Err(ConnectError::Protocol { proxy: proxy.to_string(), why: "the head of its answer is too long" })
-}
-
-/// The length of the head with its empty line, if `head` holds it. Lines end in LF or CR LF, as Go reads
-/// them; the first `searched` bytes do not hold the whole end.
-fn end_of_head(head: &[u8], searched: usize) -> Option<usize> {
-    let newlines = head.iter().enumerate().skip(searched.saturating_sub(3));
-    newlines
-        .filter(|(_, byte)| **byte == b'\n')
-        .map(|(index, _)| index + 1)
-        .find(|end| head[*end..].starts_with(b"\r\n") || head[*end..].starts_with(b"\n"))
-        .map(|end| end + if head[end] == b'\r' { 2 } else { 1 })
 }
 
 /// Code, and code with reason, of `HTTP/1.x CODE REASON`.
@@ -163,8 +130,4 @@ fn status(head: &[u8]) -> Option<(u16, String)> {
     }
     let code = status.split(' ').next().filter(|code| code.len() == 3)?.parse().ok()?;
     Some((code, status.chars().take(SHOWN).flat_map(char::escape_debug).collect()))
-}
-
-fn failed(proxy: &Proxy, source: io::Error) -> ConnectError {
-    ConnectError::Io { proxy: proxy.to_string(), source }
 }

@@ -1,8 +1,8 @@
-//! HTTP proxies from the environment, for agents that reach their servers through one.
+//! HTTP proxies: which one a server has by the environment, and the tunnel through it.
 //!
-//! The rules are those of Go's `http.ProxyFromEnvironment` for an `https` URL, and the dialling is
-//! grpc-go's: plain TCP to the proxy whatever its URL's scheme, then `CONNECT host:port`. Operators
-//! depend on both.
+//! Which one is said by the rules of Go's `http.ProxyFromEnvironment`. How it is dialled differs in Go by who dials:
+//! agents reach their servers by grpc-go (plain TCP to the proxy whatever its URL's scheme, then `CONNECT host:port`), the
+//! Kubernetes API is reached by net/http (the scheme counts). Operators depend on all of it.
 //!
 //! Never here: TLS, to the proxy or to the server, and credentials in any text.
 
@@ -12,7 +12,7 @@ mod no_proxy;
 mod tests;
 mod url;
 
-pub use connect::{ConnectError, PROXY_LIMIT, connect_through, tunnel};
+pub use connect::{ConnectError, PROXY_LIMIT, tunnel};
 pub use no_proxy::NoProxy;
 pub use url::{Proxy, ProxyUrlError};
 
@@ -24,19 +24,37 @@ pub struct EnvProxy {
 }
 
 impl EnvProxy {
-    /// Reads `HTTPS_PROXY` or `https_proxy`, and `NO_PROXY` or `no_proxy`: the first that is not empty.
+    /// For grpc-go's dialling: reads `HTTPS_PROXY` or `https_proxy`, and `NO_PROXY` or `no_proxy`: the first that is not
+    /// empty.
     pub fn from_env() -> Self {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
     /// The same, with an environment of the caller's.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
-        let first = |names: [&str; 2]| {
-            let set = names.into_iter().filter_map(&lookup).find(|value| !value.is_empty());
+        Self::read("HTTPS_PROXY", Proxy::parse, lookup)
+    }
+
+    /// For net/http's dialling of URLs whose scheme is `https`, or of those whose scheme is `http`: these have
+    /// `HTTP_PROXY` or `http_proxy`.
+    pub fn for_http(https: bool, lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let name = if https { "HTTPS_PROXY" } else { "HTTP_PROXY" };
+        Self::read(name, Proxy::parse_for_http, lookup)
+    }
+
+    fn read(
+        name: &'static str,
+        parse: impl Fn(&str) -> Result<Proxy, ProxyUrlError>,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Self {
+        let first = |name: &str| {
+            let names = [name.to_owned(), name.to_lowercase()];
+            let set = names.iter().filter_map(|name| lookup(name)).find(|value| !value.is_empty());
             set.unwrap_or_default()
         };
-        let https = first(["HTTPS_PROXY", "https_proxy"]);
-        Self { proxy: parse(&https), no_proxy: NoProxy::parse(&first(["NO_PROXY", "no_proxy"])) }
+        let url = first(name);
+        let parsed = (!url.is_empty()).then(|| parse(&url).map_err(|error| error.found_in(name)));
+        Self { proxy: ignoring(parsed.transpose()), no_proxy: NoProxy::parse(&first("NO_PROXY")) }
     }
 
     /// The proxy to use for a server; `None` is to dial it directly.
@@ -52,15 +70,12 @@ impl EnvProxy {
 }
 
 /// What Go cannot even parse it passes over in silence, and dials directly; so do we, with a warning.
-fn parse(text: &str) -> Result<Option<Proxy>, ProxyUrlError> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    match Proxy::parse(text) {
+fn ignoring(parsed: Result<Option<Proxy>, ProxyUrlError>) -> Result<Option<Proxy>, ProxyUrlError> {
+    match parsed {
         Err(error) if error.is_ignored() => {
             tracing::warn!(%error, "dialling without a proxy");
             Ok(None)
         }
-        parsed => parsed.map(Some),
+        parsed => parsed,
     }
 }

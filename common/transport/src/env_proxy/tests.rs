@@ -140,6 +140,50 @@ fn urls() {
     }
 }
 
+/// As net/http (`schemePort` and `dialConn` of its transport), which the Kubernetes API is dialled by in Go.
+#[test]
+fn for_http_the_scheme_counts() {
+    for (text, shown, tls) in [
+        ("http://proxy.local", "proxy.local:80", false),
+        ("https://proxy.local", "proxy.local:443", true),
+        ("HTTPS://proxy.local", "proxy.local:443", true),
+        ("proxy.local", "proxy.local:80", false),
+        ("http://[fd00::1]", "[fd00::1]:80", false),
+        ("http://proxy.local:3128", "proxy.local:3128", false),
+        ("https://user:pass@proxy.local:3128", "proxy.local:3128", true),
+    ] {
+        let proxy = Proxy::parse_for_http(text).unwrap();
+        assert_eq!((proxy.to_string().as_str(), proxy.is_tls()), (shown, tls), "{text}");
+        assert!(!Proxy::parse(text).unwrap().is_tls(), "grpc-go never speaks TLS to a proxy");
+    }
+    for text in ["socks5://user:secret@proxy.local", "socks5h://proxy.local:1080", "SOCKS5://proxy.local"] {
+        let error = Proxy::parse_for_http(text).unwrap_err().to_string();
+        assert!(error.contains("SOCKS is not supported") && !error.contains("secret"), "{error}");
+    }
+    let error = Proxy::parse_for_http("sock5://proxy.local:1080").unwrap_err().to_string();
+    assert!(error.contains("neither http nor https"), "{error}");
+}
+
+#[test]
+fn for_http_each_scheme_has_a_variable() {
+    let pairs = [("HTTP_PROXY", "http://p"), ("https_proxy", "https://s"), ("NO_PROXY", "exempt")];
+    let found = |https, host| {
+        let lookup =
+            |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        EnvProxy::for_http(https, lookup).proxy_for(host, 443).unwrap().map(Proxy::to_string)
+    };
+    assert_eq!(found(false, "example.com").as_deref(), Some("p:80"));
+    assert_eq!(found(true, "example.com").as_deref(), Some("s:443"));
+    for https in [false, true] {
+        assert_eq!(found(https, "exempt"), None);
+        assert_eq!(found(https, "127.0.0.1"), None);
+    }
+    let lookup = |name: &str| (name == "HTTP_PROXY").then(|| "socks5://p".to_owned());
+    let error = EnvProxy::for_http(false, lookup).proxy_for("example.com", 80).unwrap_err().to_string();
+    assert!(error.contains("HTTP_PROXY") && error.contains("SOCKS"), "{error}");
+    assert_eq!(EnvProxy::for_http(true, lookup).proxy_for("example.com", 443), Ok(None));
+}
+
 #[test]
 fn a_bad_url_fails_dials_that_are_not_exempt() {
     let env = env(&[("HTTPS_PROXY", "http://user:secret@proxy:bad"), ("NO_PROXY", "exempt")]);
@@ -197,7 +241,11 @@ async fn through(user: &str, target: &str, chunks: &[&str]) -> (Result<TcpStream
         }
         String::from_utf8(request).unwrap()
     };
-    tokio::join!(connect_through(&proxy, target), serve)
+    let connect = async {
+        let stream = TcpStream::connect((proxy.host(), proxy.port())).await.unwrap();
+        tunnel(stream, &proxy, target).await
+    };
+    tokio::join!(connect, serve)
 }
 
 #[tokio::test]

@@ -7,35 +7,50 @@ use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
-/// The port of a proxy whose URL names none: grpc-go resolves the proxy like any of its targets, and
-/// their default is this one, whatever the scheme.
-const DEFAULT_PORT: u16 = 443;
+/// Who dials, and so what a proxy's scheme means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialler {
+    /// grpc-go resolves the proxy like any of its targets, whose port is 443 by default, and dials it in plain TCP,
+    /// whatever the scheme.
+    Grpc,
+    /// net/http: see [`Proxy::parse_for_http`].
+    Http,
+}
 
-/// A proxy: where it is, and what it is told about us. Neither `Debug` nor `Display` show credentials.
+/// A proxy: where it is, how it is spoken to, and what it is told about us. Neither `Debug` nor `Display` show
+/// credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     host: String,
     port: u16,
+    tls: bool,
     /// `Basic ...`.
     authorization: Option<String>,
 }
 
 /// A proxy URL that cannot be used. The URL is not repeated: it may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("the proxy URL in HTTPS_PROXY is not usable: {why} (expected http://[user:password@]host:port)")]
+#[error("the proxy URL in {place} is not usable: {why} (expected http://[user:password@]host:port)")]
 pub struct ProxyUrlError {
+    place: &'static str,
     why: &'static str,
     ignored: bool,
 }
 
 impl ProxyUrlError {
     fn new(why: &'static str) -> Self {
-        Self { why, ignored: false }
+        Self { place: "HTTPS_PROXY", why, ignored: false }
     }
 
     /// For texts that are no URL at all in Go's eyes.
     fn no_url(why: &'static str) -> Self {
-        Self { why, ignored: true }
+        Self { ignored: true, ..Self::new(why) }
+    }
+
+    /// Where the URL was found, if it is not HTTPS_PROXY.
+    #[must_use]
+    pub fn found_in(self, place: &'static str) -> Self {
+        Self { place, ..self }
     }
 
     /// True if Go behaves as if there were no proxy.
@@ -45,19 +60,40 @@ impl ProxyUrlError {
 }
 
 impl Proxy {
-    /// Parses `scheme://[user[:password]@]host[:port]`, or the same without a scheme. A path is ignored.
+    /// Parses `scheme://[user[:password]@]host[:port]`, or the same without a scheme, for dialling as grpc-go does:
+    /// plain TCP whatever the scheme, to port 443 if none is named. A path is ignored.
     ///
     /// # Errors
     /// No host, a bad port, bad percent escapes, characters that no URL has.
     pub fn parse(text: &str) -> Result<Self, ProxyUrlError> {
+        Self::parse_for(Dialler::Grpc, text)
+    }
+
+    /// The same for dialling as net/http does: `https` is TLS to the proxy, on port 443 if none is named; `http`, and no
+    /// scheme, is plain TCP, on port 80.
+    ///
+    /// # Errors
+    /// As [`Proxy::parse`], and any other scheme: SOCKS is not spoken.
+    pub fn parse_for_http(text: &str) -> Result<Self, ProxyUrlError> {
+        Self::parse_for(Dialler::Http, text)
+    }
+
+    fn parse_for(dialler: Dialler, text: &str) -> Result<Self, ProxyUrlError> {
         let bad = ProxyUrlError::new;
         if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
             return Err(ProxyUrlError::no_url("it contains a control character"));
         }
-        let rest = match text.split_once("://") {
-            Some((scheme, rest)) if is_scheme(scheme) => rest,
+        let (scheme, rest) = match text.split_once("://") {
+            Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
             Some(_) => return Err(bad("its scheme is malformed")),
-            None => text,
+            None => ("http".to_owned(), text),
+        };
+        let (tls, default_port) = match (dialler, scheme.as_str()) {
+            (Dialler::Grpc, _) => (false, 443),
+            (Dialler::Http, "https") => (true, 443),
+            (Dialler::Http, "socks5" | "socks5h") => return Err(bad("SOCKS is not supported")),
+            (Dialler::Http, "http") => (false, 80),
+            (Dialler::Http, _) => return Err(bad("its scheme is neither http nor https")),
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (user, address) = match authority.rsplit_once('@') {
@@ -67,7 +103,8 @@ impl Proxy {
         let (host, port) = split_port(address).map_err(bad)?;
         Ok(Self {
             host: host.to_owned(),
-            port,
+            port: port.unwrap_or(default_port),
+            tls,
             authorization: user.map(basic).transpose().map_err(ProxyUrlError::no_url)?,
         })
     }
@@ -82,8 +119,13 @@ impl Proxy {
         self.port
     }
 
+    /// Whether it is spoken to in TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
     /// The value of `Proxy-Authorization`. Secret.
-    pub(super) fn authorization(&self) -> Option<&str> {
+    pub fn authorization(&self) -> Option<&str> {
         self.authorization.as_deref()
     }
 }
@@ -116,7 +158,7 @@ fn is_scheme(text: &str) -> bool {
 }
 
 /// `host`, `host:port`, `[ipv6]`, `[ipv6]:port`.
-fn split_port(address: &str) -> Result<(&str, u16), &'static str> {
+fn split_port(address: &str) -> Result<(&str, Option<u16>), &'static str> {
     let (host, port) = match address.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']').ok_or("a bracket is not closed")?;
@@ -138,9 +180,9 @@ fn split_port(address: &str) -> Result<(&str, u16), &'static str> {
         return Err("its host has a character that is not allowed there");
     }
     match port {
-        None => Ok((host, DEFAULT_PORT)),
+        None => Ok((host, None)),
         Some(port) => match port.parse() {
-            Ok(number) if number > 0 && !port.starts_with('+') => Ok((host, number)),
+            Ok(number) if number > 0 && !port.starts_with('+') => Ok((host, Some(number))),
             _ => Err("its port is not a number from 1 to 65535"),
         },
     }
