@@ -4,6 +4,7 @@
 //! `CONNECT` before an API in TLS, and with whole requests before one in plain HTTP.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,9 @@ use http_body_util::Full;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 use transport::env_proxy::{Proxy, tunnel};
 use transport::listen::{KeepAlive, tune};
@@ -21,6 +24,9 @@ use crate::config::{Config, Shown, name_in_tls};
 
 /// How long what was sent may stay unacknowledged.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long an address has for itself before the next one is tried beside it (as in Go).
+const HEAD_START: Duration = Duration::from_millis(300);
 
 /// A connection that takes one request at a time.
 pub(super) type Sender = SendRequest<Full<Bytes>>;
@@ -68,9 +74,30 @@ async fn through(proxy: &Proxy, config: &Config, shown: &Shown) -> Result<Stream
 }
 
 async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
-    let tcp = TcpStream::connect((host, port)).await?;
+    let tcp = race(lookup_host((host, port)).await?.collect()).await?;
     tune(&tcp, KeepAlive::default(), Some(USER_TIMEOUT))?;
     Ok(tcp)
+}
+
+/// The first connection that comes about: a name may have an address whose host is down, which answers nothing at all.
+async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut addresses = addresses.into_iter();
+    let (mut tries, mut last) = (JoinSet::new(), io::Error::other("the name has no address"));
+    loop {
+        match addresses.next() {
+            Some(address) => drop(tries.spawn(TcpStream::connect(address))),
+            None if tries.is_empty() => return Err(last),
+            None => {}
+        }
+        tokio::select! {
+            Some(ended) = tries.join_next() => match ended {
+                Ok(Ok(tcp)) => return Ok(tcp),
+                Ok(Err(error)) => last = error,
+                Err(panic) => last = io::Error::other(panic),
+            },
+            () = sleep(HEAD_START), if addresses.len() > 0 => {}
+        }
+    }
 }
 
 async fn speak<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO) -> Result<Sender, String> {
@@ -82,4 +109,46 @@ async fn speak<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO) -> R
         }
     });
     Ok(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::{Domain, Socket, Type};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// An address that answers nothing while these live: its listener takes one, and one waits.
+    async fn silent() -> (Socket, Vec<TcpStream>, SocketAddr) {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(tcp) = timeout(Duration::from_millis(500), TcpStream::connect(address)).await {
+            waiting.push(tcp.unwrap());
+        }
+        (listener, waiting, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_answers_nothing_does_not_keep_from_the_next() {
+        let (_listener, _waiting, silent) = silent().await;
+        let there = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = there.local_addr().map(|address| (there, address)).unwrap();
+        let tcp =
+            timeout(Duration::from_secs(20), race(vec![silent, there.1])).await.expect("in time").unwrap();
+        assert_eq!(tcp.peer_addr().unwrap(), there.1);
+    }
+
+    #[tokio::test]
+    async fn who_refuses_hands_on_at_once_and_the_last_error_is_told() {
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let there = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = there.local_addr().unwrap();
+        assert_eq!(race(vec![closed, address]).await.unwrap().peer_addr().unwrap(), address);
+        assert_eq!(race(vec![closed]).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(race(vec![]).await.unwrap_err().to_string(), "the name has no address");
+    }
 }
