@@ -11,7 +11,8 @@ use crate::packet::{ConnectId, DialId, Packet, cut_error};
 use crate::table::ConnKey;
 use crate::time::Time;
 
-/// The agent's end. Connect ids count up from 1 on each stream and are never used twice on it.
+/// The agent's end. Connect ids count up from 1 on each stream, or from where [`Link::number_beyond`] says, and are never used twice
+/// on it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Agent {
     last_id: i64,
@@ -31,6 +32,12 @@ const PRESSED: &str =
     "out of memory for connections: payload that waits for slow readers fills --memory-limit";
 
 impl Link<Agent> {
+    /// Connections that open from now on get ids above this one. For servers that take the ids of all streams of an agent for one
+    /// sequence.
+    pub fn number_beyond(&mut self, id: ConnectId) {
+        self.side.last_id = self.side.last_id.max(id.0);
+    }
+
     /// The outcome of an [`Event::Dial`]; on failure the text that a Go dialler would give. False if nobody waits
     /// for it any more: the socket is to be closed.
     pub fn dialed(&mut self, key: ConnKey, outcome: Result<(), String>) -> bool {

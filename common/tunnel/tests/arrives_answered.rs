@@ -385,6 +385,23 @@ fn connect_ids_count_up_and_failed_dials_consume_them() {
 }
 
 #[test]
+fn connect_ids_go_on_from_where_they_are_told() {
+    let mut link = agent();
+    let next = |link: &mut Link<Agent>, random| {
+        let random = DialId(random);
+        link.handle_packet(T0, Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() });
+        let [Event::Dial { key, .. }] = events(link)[..] else { panic!() };
+        link.dialed(key, Ok(()));
+        link.connect_id(key).map(|id| id.0)
+    };
+    assert_eq!(next(&mut link, 1), Some(1));
+    link.number_beyond(ConnectId(5 << 32));
+    assert_eq!(next(&mut link, 2), Some((5 << 32) + 1));
+    link.number_beyond(ConnectId(5 << 32));
+    assert_eq!(next(&mut link, 3), Some((5 << 32) + 2), "never back");
+}
+
+#[test]
 fn dial_cls_cancels_and_a_late_result_is_refused() {
     let mut link = agent();
     let random = DialId(3);

@@ -121,9 +121,6 @@ impl SystemResolver {
 
 impl Resolve for SystemResolver {
     async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
-        if !is_domain_name(host) {
-            return Err(LookupError::NoSuchHost { host: host.to_owned(), server: None });
-        }
         self.configured().lookup(host, network).await
     }
 }
@@ -139,6 +136,9 @@ impl Configured {
         let known = self.hosts.lookup(host);
         if !known.is_empty() {
             return Ok(known.to_vec());
+        }
+        if !is_domain_name(host) {
+            return Err(LookupError::NoSuchHost { host: host.to_owned(), server: None });
         }
         if host.strip_suffix('.').unwrap_or(host).eq_ignore_ascii_case("localhost") {
             // RFC 6761: no server is to be asked, and a search list would have us ask several.
@@ -249,7 +249,8 @@ fn modified(path: &PathBuf) -> Option<SystemTime> {
 }
 
 /// Whether a text can be a name at all. What cannot is never sent to a server; the rules are Go's: labels of
-/// letters, digits, `-` and `_`, 63 bytes each, 253 in all, no `-` at either end, and not digits alone.
+/// letters, digits, `-` and `_`, 63 bytes each, 253 in all, no `-` at either end, and not digits alone. (The hosts file is asked
+/// for anything.)
 fn is_domain_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     let label = |label: &str| {
@@ -260,7 +261,7 @@ fn is_domain_name(name: &str) -> bool {
     };
     name.len() <= 253
         && name.split('.').all(label)
-        && name.bytes().any(|b| b.is_ascii_alphabetic() || b == b'_')
+        && name.bytes().any(|b| b.is_ascii_alphabetic() || b == b'_' || b == b'-')
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use tokio::net::UdpSocket;
 
 use super::*;
 
-const HOSTS: &str = "127.0.0.1 box\n::1 box\n";
+const HOSTS: &str = "127.0.0.1 box\n::1 box\n10.1.1.1 1234\n";
 
 fn resolver(directory: &Path, resolv_conf: &str) -> SystemResolver {
     let (conf, hosts) = (directory.join("resolv.conf"), directory.join("hosts"));
@@ -83,6 +83,7 @@ async fn the_hosts_file_answers_first() {
     let resolver = with_server("search svc.local\noptions ndots:5", &["box.svc.local"]).await;
     assert_eq!(resolver.lookup("box", Network::Tcp).await.unwrap(), ips(&["127.0.0.1", "::1"]));
     assert_eq!(resolver.lookup("BOX.", Network::Tcp).await.unwrap(), ips(&["127.0.0.1", "::1"]));
+    assert_eq!(resolver.lookup("1234", Network::Tcp).await.unwrap(), ips(&["10.1.1.1"]), "no name for DNS");
 }
 
 #[tokio::test]
@@ -167,7 +168,7 @@ async fn changed_files_are_read_anew() {
 
 #[test]
 fn what_is_a_name_is_gos_say() {
-    for name in ["a", "a.b.", "foo_bar", "xn--bcher-kva.example", "1a.2", "_srv.x"] {
+    for name in ["a", "a.b.", "foo_bar", "xn--bcher-kva.example", "1a.2", "_srv.x", "10-0-0-11", "1-2"] {
         assert!(is_domain_name(name), "{name}");
     }
     let long = "a".repeat(64);

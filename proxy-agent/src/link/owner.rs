@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tunnel::{Agent, ConnKey, Time};
+use tunnel::{Agent, ConnKey, ConnectId, Time};
 
 use super::activity::{Activity, Busy};
 use super::life::Life;
@@ -45,6 +45,8 @@ pub(crate) struct Server {
     pub(crate) id: Arc<str>,
     /// One of ours, which holds back itself what endpoints say first.
     pub(crate) own: bool,
+    /// Connections are numbered above it.
+    pub(crate) beyond: ConnectId,
 }
 
 /// The owner of one stream at the agent.
@@ -92,6 +94,7 @@ impl<R: Resolve> AgentOwner<R> {
         // Without an entry the dial was cancelled while its result was on the way: the socket closes here.
         let Some(mut dialing) = self.dials.remove(&key) else { return };
         let elapsed = dialing.began.elapsed();
+        conns.link().number_beyond(self.server.beyond);
         match outcome {
             Ok(endpoint) => {
                 self.metrics.dial_duration.observe(elapsed);

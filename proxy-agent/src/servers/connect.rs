@@ -24,8 +24,10 @@ use crate::endpoint::{DestinationPolicy, DialError, Dialer, Resolve};
 /// Resolving and dialling, in all.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// The server's answer to the stream; it may ask the Kubernetes API about the token first, for 10 s.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// The server's answer to the stream. A Go server asks the Kubernetes API about the token first, and by default for five agents a second:
+/// after its restart two thousand stand in that line for seven minutes, and who leaves it keeps the place taken. (Go's agent waits for
+/// ever; a server that is dead is found by pings.)
+const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 
 /// How long what was sent may stay unacknowledged (grpc-go's keepalive timeout).
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -100,6 +102,14 @@ pub struct ServerAddress {
     pub host: String,
     /// `--proxy-server-port`.
     pub port: u16,
+}
+
+impl ServerAddress {
+    /// The host as an authority without a port, an IPv6 address in brackets.
+    fn bare_host(&self) -> String {
+        let text = self.to_string();
+        text.strip_suffix(&format!(":{}", self.port)).unwrap_or(&text).to_owned()
+    }
 }
 
 impl std::fmt::Display for ServerAddress {
@@ -190,7 +200,10 @@ impl<R: Resolve> GrpcConnector<R> {
             }
         };
         let settings = self.settings();
-        let connected = wire::connect(io, &settings, &address, PATH, metadata, deadline, on_measured).await?;
+        let authority =
+            if self.tls.validities().own.is_some() { self.server.bare_host() } else { address.clone() };
+        let connected =
+            wire::connect(io, &settings, &authority, PATH, metadata, deadline, on_measured).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if answer.pings {

@@ -85,7 +85,15 @@ pub struct GrpcStream {
 
 impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
     async fn run(&self, server_id: Arc<str>, stream: GrpcStream, life: Life) -> LinkEnd {
-        let suspicions = watch_pulse(Arc::clone(&stream.connection.pulse), Arc::clone(&life.suspect));
+        let (own, told) = (stream.own, Arc::clone(&life.suspect));
+        let pulse = Arc::clone(&stream.connection.pulse);
+        let suspicions = async {
+            match own {
+                true => watch_pulse(pulse, told).await,
+                // A second stream beside one that lives is unheard of by Go's servers.
+                false => std::future::pending().await,
+            }
+        };
         let end = tokio::select! {
             end = Links::run(self, server_id, stream.wire, stream.own, stream.terms, life) => end,
             never = suspicions => match never {},
