@@ -53,7 +53,7 @@ async fn odd_ones() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
     let long = "%2F".repeat(200);
-    for authority in ["%2F", "a/b/c", "%zz", "/", "unix:@abstract", "a b", long.as_str()] {
+    for authority in ["%2F", "a/b/c", "%zz", "/", "unix:@abstract", "@abstract", "a b", long.as_str()] {
         accepted(&pair, &endpoint, Authority::Raw(authority)).await?;
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flags::{Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair};
+use transport::listen::UnixSocket;
 
 use super::agents::{HOUR, keepalive};
 use super::serving::port;
@@ -57,7 +58,8 @@ impl Lines {
         set.add(
             "uds-name",
             &mut self.uds_name,
-            "Path of the Unix socket to listen on, without TLS. Empty: listen on --server-port, with TLS.",
+            "Path of the Unix socket to listen on, without TLS; @NAME is an abstract one. Empty: listen on --server-port, \
+             with TLS.",
         );
         set.add(
             "delete-existing-uds-file",
@@ -94,7 +96,7 @@ impl Lines {
         );
     }
 
-    pub(super) fn check(self) -> Result<Frontend, Refusal> {
+    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Frontend, Refusal> {
         let mode = match self.mode.as_str() {
             "grpc" => Mode::Grpc,
             "http-connect" => Mode::HttpConnect,
@@ -105,11 +107,11 @@ impl Lines {
         };
         let keepalive_time = keepalive(self.frontend_keepalive_time);
         let allowed_names = self.frontend_allowed_names.items.clone();
-        let listener = if self.uds_name.is_empty() { self.tcp()? } else { self.unix()? };
+        let listener = if self.uds_name.is_empty() { self.tcp()? } else { self.unix(notices)? };
         Ok(Frontend { listener, mode, keepalive_time, allowed_names })
     }
 
-    fn unix(self) -> Result<FrontendListener, Refusal> {
+    fn unix(self, notices: &mut Vec<String>) -> Result<FrontendListener, Refusal> {
         let conflict = |flag, fix| Err(Refusal::Conflict { flag, with: "uds-name", fix });
         if self.server_port != 0 {
             return conflict("server-port", "set --server-port=0 to listen on the Unix socket");
@@ -128,10 +130,15 @@ impl Lines {
                 "drop it, clients of the Unix socket show no certificate",
             );
         }
-        Ok(FrontendListener::Unix {
-            path: PathBuf::from(self.uds_name),
-            delete_existing: self.delete_existing_uds_file,
-        })
+        let path = PathBuf::from(self.uds_name);
+        if UnixSocket::is_abstract(&path) {
+            notices.push(format!(
+                "--uds-name={}: an abstract socket has no file whose mode protects it: every process of this network \
+                 namespace may connect",
+                path.display()
+            ));
+        }
+        Ok(FrontendListener::Unix { path, delete_existing: self.delete_existing_uds_file })
     }
 
     fn tcp(self) -> Result<FrontendListener, Refusal> {

@@ -68,7 +68,7 @@ impl Lines {
     }
 
     fn check(self, inherited_id: Option<OsString>, mut notices: Vec<String>) -> Result<Config, Refusal> {
-        let frontend = self.frontend.check()?;
+        let frontend = self.frontend.check(&mut notices)?;
         let agents = self.agents.check(&mut notices)?;
         let access = self.access.check(agents.listener.client_ca.is_some(), &mut notices)?;
         let routing = self.routing.check(inherited_id, &mut notices)?;

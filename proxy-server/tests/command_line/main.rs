@@ -104,6 +104,7 @@ fn flags_that_weaken_or_do_nothing_are_said() {
         ("--token-review-interval=2m", "--token-review-interval has no effect"),
         ("--default-route-allowed-names=a", "--default-route-allowed-names refuses nobody"),
         ("--server-count=0", "--server-count=0: it counts as 1"),
+        ("--uds-name=@x", "--uds-name=@x: an abstract socket"),
     ];
     for (word, notice) in table {
         let said = notices(&[word]);

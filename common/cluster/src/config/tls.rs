@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use transport::tls::{Validity, ignore_odd_pki, server_verifier, system_roots};
+use transport::tls::{Validity, ignore_odd_pki, server_verifier, short_rsa, system_roots};
 
 /// PEM text, or the file that has it.
 #[derive(Clone, PartialEq, Eq)]
@@ -75,9 +75,11 @@ impl TlsFiles {
                 let chain = certificates(chain, "client-certificate")?;
                 let key = PrivateKeyDer::from_pem_slice(&key.read("client-key")?)
                     .map_err(|_| TlsProblem("client-key: holds no usable private key in PEM".into()))?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|why| problem("client-certificate", &why))?
+                let short = short_rsa(&key);
+                builder.with_client_auth_cert(chain, key).map_err(|why| match short {
+                    Some(why) => problem("client-key", &why),
+                    None => problem("client-certificate", &why),
+                })?
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -171,5 +173,28 @@ impl ServerCertVerifier for Anybody {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+
+    use super::*;
+
+    #[test]
+    fn a_short_rsa_key_is_said_to_be_short() {
+        let chain = rcgen::generate_simple_self_signed(["client".to_owned()]).unwrap().cert.pem();
+        // Version and modulus of a key of 1024 bits in PKCS#1: what follows them does not matter.
+        let key = [&[0x30, 0x81, 0x87, 2, 1, 0, 2, 0x81, 0x81, 0][..], &[0xff; 128]].concat();
+        let key = STANDARD.encode(key);
+        let key = format!("-----BEGIN RSA PRIVATE KEY-----\n{key}\n-----END RSA PRIVATE KEY-----\n");
+        let identity = Some((Pem::Data(chain.into_bytes()), Pem::Data(key.into_bytes())));
+        let error = TlsFiles { identity, insecure: true, ..TlsFiles::default() }.build(None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "client-key: RSA keys below 2048 bits are not supported, and this one has 1024: issue a new one"
+        );
     }
 }

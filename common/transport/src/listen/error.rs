@@ -36,6 +36,12 @@ pub enum BindError {
         /// The path.
         path: PathBuf,
     },
+    /// Another process listens under the name of an abstract socket.
+    #[error("cannot listen on {}: address already in use: stop who listens there or choose another name", path.display())]
+    NameTaken {
+        /// `@name`.
+        path: PathBuf,
+    },
     /// The directory is missing.
     #[error("cannot listen on {}: its directory does not exist", path.display())]
     NoDirectory {

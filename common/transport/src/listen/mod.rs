@@ -6,6 +6,8 @@
 //!
 //! Never here: what is spoken on a connection.
 
+#[cfg(test)]
+mod abstract_tests;
 mod accept;
 mod descriptors;
 mod error;

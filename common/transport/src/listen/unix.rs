@@ -6,11 +6,16 @@
 //! Whether the file is still ours is decided by device and inode. A bound socket holds its inode, so
 //! the number cannot be given to another file while we live.
 //!
+//! A path that begins with `@` is, as in Go, the name of an abstract socket: it has no file, so that there is nothing to
+//! make room for, to protect by a mode, to watch and to remove. The kernel frees the name with the socket.
+//!
 //! Never here: deletion of anything that is not a socket.
 
 use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata, Permissions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
@@ -43,7 +48,8 @@ pub struct UnixSocket {
 #[derive(Debug)]
 struct Bound {
     listener: UnixListener,
-    file: FileId,
+    /// None: an abstract socket.
+    file: Option<FileId>,
 }
 
 /// Which file.
@@ -61,13 +67,18 @@ impl FileId {
 
 impl UnixSocket {
     /// Binds, with mode 0770. An existing socket file is deleted if `delete_existing`; like Go, without
-    /// asking whether somebody still listens there. Must be called within a runtime.
+    /// asking whether somebody still listens there. `@name` is an abstract socket. Must be called within a runtime.
     ///
     /// # Errors
     /// See [`BindError`].
     pub fn bind(path: &Path, delete_existing: bool) -> Result<Self, BindError> {
-        make_room(path, delete_existing)?;
-        let bound = Bound::new(path)?;
+        let bound = match abstract_name(path) {
+            Some(name) => Bound::to_name(path, name)?,
+            None => {
+                make_room(path, delete_existing)?;
+                Bound::to_file(path)?
+            }
+        };
         let mut watch = tokio::time::interval(UNIX_WATCH);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
@@ -79,6 +90,11 @@ impl UnixSocket {
         })
     }
 
+    /// Whether a path is the name of an abstract socket, to which whoever shares the network namespace may connect.
+    pub fn is_abstract(path: &Path) -> bool {
+        abstract_name(path).is_some()
+    }
+
     /// Keeps `reachable` true to whether clients reach the socket, from now on: they do not while its directory is
     /// missing, or another's file is there.
     #[must_use]
@@ -88,19 +104,20 @@ impl UnixSocket {
         self
     }
 
-    /// Where it listens.
+    /// Where it listens: a file's path, or `@name`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Looks at the file, and binds again if there is none. Established connections do not notice.
     fn check(&mut self, cx: &mut Context<'_>) {
+        let Some(file) = self.bound.file else { return };
         let why = match fs::symlink_metadata(&self.path) {
-            Ok(found) if FileId::of(&found) == self.bound.file => {
+            Ok(found) if FileId::of(&found) == file => {
                 return self.reachable.store(true, Ordering::Release);
             }
             Ok(_) => "somebody else's file is there".to_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::new(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::to_file(&self.path) {
                 Ok(bound) => return self.replace(bound, cx),
                 Err(error) => error.to_string(),
             },
@@ -138,7 +155,8 @@ impl Source for UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::of(&found) == self.bound.file);
+        let Some(file) = self.bound.file else { return };
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::of(&found) == file);
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the Unix socket's file");
         }
@@ -146,22 +164,51 @@ impl Drop for UnixSocket {
 }
 
 impl Bound {
-    fn new(path: &Path) -> Result<Self, BindError> {
+    fn to_file(path: &Path) -> Result<Self, BindError> {
         let failed = |source: io::Error| BindError::Unix { path: path.to_owned(), source };
-        let address = SockAddr::unix(path).map_err(|_| BindError::PathTooLong { path: path.to_owned() })?;
-        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
-        socket.bind(&address).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => BindError::NoDirectory { path: path.to_owned() },
-            io::ErrorKind::AddrInUse => BindError::Exists { path: path.to_owned() },
-            _ => failed(error),
+        let socket = bound(path, path, |kind| match kind {
+            io::ErrorKind::NotFound => Some(BindError::NoDirectory { path: path.to_owned() }),
+            io::ErrorKind::AddrInUse => Some(BindError::Exists { path: path.to_owned() }),
+            _ => None,
         })?;
         fs::set_permissions(path, Permissions::from_mode(UNIX_MODE)).map_err(failed)?;
         let file = FileId::of(&fs::symlink_metadata(path).map_err(failed)?);
-        socket.listen(BACKLOG).map_err(failed)?;
-        let listener = UnixListener::from_std(StdListener::from(socket)).map_err(failed)?;
-        Ok(Self { listener, file })
+        Ok(Self { listener: listening(socket).map_err(failed)?, file: Some(file) })
     }
+
+    fn to_name(path: &Path, name: &OsStr) -> Result<Self, BindError> {
+        let mut address = OsString::from("\0");
+        address.push(name);
+        let taken = || BindError::NameTaken { path: path.to_owned() };
+        let socket = bound(path, Path::new(&address), |kind| (kind == io::ErrorKind::AddrInUse).then(taken))?;
+        let listener =
+            listening(socket).map_err(|source| BindError::Unix { path: path.to_owned(), source })?;
+        Ok(Self { listener, file: None })
+    }
+}
+
+/// What follows the `@` of an abstract socket's name.
+fn abstract_name(path: &Path) -> Option<&OsStr> {
+    path.as_os_str().as_bytes().strip_prefix(b"@").map(OsStr::from_bytes)
+}
+
+/// A socket with an address, on which nobody can connect yet. `path` is for errors, of which `known` has words for some.
+fn bound(
+    path: &Path,
+    address: &Path,
+    known: impl Fn(io::ErrorKind) -> Option<BindError>,
+) -> Result<Socket, BindError> {
+    let failed = |source: io::Error| BindError::Unix { path: path.to_owned(), source };
+    let address = SockAddr::unix(address).map_err(|_| BindError::PathTooLong { path: path.to_owned() })?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+    socket.set_nonblocking(true).map_err(failed)?;
+    socket.bind(&address).map_err(|error| known(error.kind()).unwrap_or_else(|| failed(error)))?;
+    Ok(socket)
+}
+
+fn listening(socket: Socket) -> io::Result<UnixListener> {
+    socket.listen(BACKLOG)?;
+    UnixListener::from_std(StdListener::from(socket))
 }
 
 /// Deletes the socket of a process before, if there is one and that is wanted.

@@ -37,6 +37,7 @@ pub use gather::{Gathering, Session};
 pub use identity::PeerIdentity;
 pub use material::{Material, Rotating, Validities};
 pub use odd::{OddPki, OddPkiObserver, ignore_odd_pki};
+pub use pem::short_rsa;
 pub use reload::Reloadable;
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
 pub use suites::CipherSuites;

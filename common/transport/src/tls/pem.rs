@@ -6,10 +6,16 @@ use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::asn1_rs::{Integer, Sequence};
+use x509_parser::oid_registry::OID_PKCS1_RSAENCRYPTION;
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::AlgorithmIdentifier;
 
 use super::TlsError;
 use super::material::Contents;
+
+/// The shortest RSA key of AWS-LC's, in bits.
+const RSA_LEAST: usize = 2048;
 
 /// All certificates of a file, in order; at least one, each of them well-formed.
 pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -36,10 +42,12 @@ pub(super) fn certified_key(
     provider: &CryptoProvider,
 ) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = certificates(cert)?;
-    let signer = provider
-        .key_provider
-        .load_private_key(private_key(key)?)
-        .map_err(|error| TlsError::Key { path: key.path().to_owned(), why: error.to_string() })?;
+    let private = private_key(key)?;
+    let short = short_rsa(&private);
+    let signer = provider.key_provider.load_private_key(private).map_err(|error| TlsError::Key {
+        path: key.path().to_owned(),
+        why: short.unwrap_or_else(|| error.to_string()),
+    })?;
     let pair = Arc::new(CertifiedKey::new(chain, signer));
     if matches(&pair) {
         return Ok(pair);
@@ -56,6 +64,37 @@ fn private_key(file: &Contents) -> Result<PrivateKeyDer<'static>, TlsError> {
         pem::Error::NoItemsFound => TlsError::NoKey { path: file.path().to_owned() },
         other => broken(file, &other),
     })
+}
+
+/// Says, of an RSA key that is too short for our cryptography, and not for Go's, that it is.
+pub fn short_rsa(key: &PrivateKeyDer<'_>) -> Option<String> {
+    let bits = rsa_bits(key).filter(|bits| *bits < RSA_LEAST)?;
+    Some(format!(
+        "RSA keys below {RSA_LEAST} bits are not supported, and this one has {bits}: issue a new one"
+    ))
+}
+
+/// The length of an RSA key's modulus, where the key is well-formed so far.
+fn rsa_bits(key: &PrivateKeyDer<'_>) -> Option<usize> {
+    let pkcs8 = match key {
+        PrivateKeyDer::Pkcs1(key) => return modulus_bits(key.secret_pkcs1_der()),
+        PrivateKeyDer::Pkcs8(key) => key.secret_pkcs8_der(),
+        _ => return None,
+    };
+    let (_, info) = Sequence::from_der(pkcs8).ok()?;
+    let (rest, _version) = Integer::from_der(&info.content).ok()?;
+    let (rest, algorithm) = AlgorithmIdentifier::from_der(rest).ok()?;
+    let (_, key) = <&[u8]>::from_der(rest).ok()?;
+    if algorithm.algorithm == OID_PKCS1_RSAENCRYPTION { modulus_bits(key) } else { None }
+}
+
+fn modulus_bits(pkcs1: &[u8]) -> Option<usize> {
+    let (_, key) = Sequence::from_der(pkcs1).ok()?;
+    let (rest, _version) = Integer::from_der(&key.content).ok()?;
+    let (_, modulus) = Integer::from_der(rest).ok()?;
+    let mut bytes = modulus.as_ref().iter().skip_while(|byte| **byte == 0);
+    let first = 8 - bytes.next()?.leading_zeros();
+    Some(usize::try_from(first).ok()? + 8 * bytes.count())
 }
 
 fn broken(file: &Contents, error: &pem::Error) -> TlsError {

@@ -3,6 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use super::pki::{Files, Pair, block, ca, leaf, pem};
 use crate::tls::{
     CaSource, CipherSuites, ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
@@ -132,6 +135,36 @@ fn rsa_keys_of_either_form_are_read() {
         .or(start);
     let pkcs1 = block("RSA PRIVATE KEY", &pkcs8[start.unwrap()..]);
     assert!(load(cert, files.write("pkcs1.key", pkcs1), None).is_ok());
+}
+
+/// A key of RSA with 1024 bits in PKCS#8, which nothing here can make. It has never had a use.
+const SHORT: &str = "\
+    MIICdgIBADANBgkqhkiG9w0BAQEFAASCAmAwggJcAgEAAoGBANu7lL/2jmxO0ITdPB7ui+wAM6Xo9tP+MLhgyx8PD+M9hmbd\
+    iFHJdgKJJyhi6pP2bKaEBPOOOtP/zVAs8wUf7RfXoXWvT0K3dnAFtvFOsrNUHQCtKi133zXPvm1/ltNfWocR2RcyzLGNykA3\
+    CUzufKE9IArKpsfRigrx4Xriwu6LAgMBAAECgYEAvHRVT46W+C1giZN1TNIrD23c3h7AE3GfN4NMsoaoiazq6K53jC3NGL+o\
+    5epwZhajeO0hkgIaUljCLlFe3LZVENYD5+llP7Zl06p2wNjVphBfzo4Om8aRevjnqoHJ6z9cFQ1iqZHHTdQzDoYn1yk9kD3m\
+    qDzDzHCXDndpvoX28wECQQD+EMjMQc/VDboBnIT5OymYzwe+3LlIkQuw0XPkGN38sEzkxFr6cZBR5yg58l9NzkdmdxGNAr/Z\
+    MzCCMIrrt3+DAkEA3WfgWNOxSGelG709spFpo/VwA4VyoYIwMdxFkez01UJv6aObHa5HXddr9+L7ipRK2PXmD0/lC1fODhPx\
+    kczeWQJAAU10uhdcSWtYmMmEpQJ4pB/rmj7ndEfKF437WiAGg1UkD8gx7zbF1qWovyNO+cck9pGFtYNeGG76wLAfBjZaoQJA\
+    XlKysST+keoV3QtyDXEFoGQfpGBlxYjBH3zH5rMcWv5CzzZ0DuEAZmowBRseLpueh2+64ysWWQ6/KiA0+fhdgQJAOM93kHKE\
+    ArExpzCqB9fEjm4+lGXOn/1VPOsNuJu359+CIT4dDzoK8RtJcn7pADFeR0lpbeHHj/xlOJa8mq4/2w==";
+
+#[test]
+fn short_rsa_keys_are_told_apart() {
+    let files = Files::new();
+    let (cert, _) = files.pair("server", &Pair::self_signed(leaf(&["server.test"])));
+    let pkcs8 = STANDARD.decode(SHORT).unwrap();
+    // Behind its head, version, algorithm and the head of the octet string.
+    let pkcs1 = &pkcs8[26..];
+    for (name, label, der) in [("a.key", "PRIVATE KEY", &*pkcs8), ("b.key", "RSA PRIVATE KEY", pkcs1)] {
+        let key = files.write(name, block(label, der));
+        let words = [name, "RSA keys below 2048 bits are not supported", "has 1024", "issue a new one"];
+        refused(load(cert.clone(), key, None), &words);
+    }
+    for cut in 0..pkcs8.len() {
+        let key = files.write("cut.key", block("PRIVATE KEY", &pkcs8[..cut]));
+        refused(load(cert.clone(), key, None), &["cut.key", "not usable"]);
+    }
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! Unix sockets without a file.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream as StdUnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// `@` and a name that nobody has.
+fn fresh() -> PathBuf {
+    let folder = tempfile::tempdir().unwrap();
+    let random = folder.path().file_name().unwrap().display();
+    PathBuf::from(format!("@konnectivity-test-{}{random}", std::process::id()))
+}
+
+/// As kube-apiserver connects: Go's `net.Dial("unix", "@name")`.
+fn connect(path: &Path) -> std::io::Result<StdUnixStream> {
+    let name = path.to_str().unwrap().strip_prefix('@').unwrap();
+    StdUnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap())
+}
+
+#[tokio::test]
+async fn a_name_with_an_at_is_abstract() {
+    let path = fresh();
+    assert!(connect(&path).is_err());
+    let socket = UnixSocket::bind(&path, true).unwrap();
+    assert_eq!(socket.path(), path);
+    let mut accepting = AcceptLoop::new(socket, "test");
+    let client = connect(&path).unwrap();
+    let mut accepted = accepting.accept().await;
+    assert!(!path.exists(), "no file");
+    drop(client);
+    assert_eq!(accepted.read(&mut [0]).await.unwrap(), 0);
+
+    let error = UnixSocket::bind(&path, true).unwrap_err();
+    assert!(matches!(error, BindError::NameTaken { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(path.to_str().unwrap()) && text.contains("address already in use"), "{text}");
+    drop(accepting);
+    assert!(connect(&path).is_err());
+    drop(UnixSocket::bind(&path, false).unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abstract_socket_is_not_looked_for() {
+    let path = fresh();
+    let reachable = Arc::new(AtomicBool::new(false));
+    let socket = UnixSocket::bind(&path, true).unwrap().telling(Arc::clone(&reachable));
+    let accepting = AcceptLoop::new(socket, "test");
+    let running = tokio::spawn(accepting.run(CancellationToken::new(), drop));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(reachable.load(Ordering::Acquire));
+    assert!(!path.exists());
+    connect(&path).unwrap();
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_file_whose_name_only_contains_an_at_is_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("@name");
+    let _socket = UnixSocket::bind(&path, true).unwrap();
+    assert!(path.exists());
+    let long = PathBuf::from(format!("@{}", "x".repeat(108)));
+    let error = UnixSocket::bind(&long, true).unwrap_err();
+    assert!(matches!(error, BindError::PathTooLong { .. }), "{error}");
+    let longest = format!("{}{}", fresh().display(), "x".repeat(108));
+    drop(UnixSocket::bind(Path::new(&longest[..108]), true).unwrap());
+}
