@@ -184,7 +184,9 @@ impl<S: Side> Link<S> {
         let before = inflow.beyond(near);
         // Who comes later finds something, too.
         let far = near.saturating_add(u32::try_from(before + left / 2).unwrap_or(u32::MAX));
-        inflow.take(bytes, if spacious { self.widest.min(far) } else { inflow.window }, smooth);
+        // Behind a FIN nothing comes that a wider window would be for.
+        let grows = spacious && !finished;
+        inflow.take(bytes, if grows { self.widest.min(far) } else { inflow.window }, smooth);
         self.far_windows = self.far_windows - before + inflow.beyond(near);
         if inflow.due(finished) && !std::mem::replace(&mut inflow.listed, true) {
             self.grants.push_back(key);

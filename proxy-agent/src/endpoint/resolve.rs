@@ -215,7 +215,7 @@ fn servers(config: ResolverConfig, options: &ResolverOpts) -> Vec<Server> {
 
 /// Without a file, or without a server in it, Go asks this machine; so do we.
 fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
-    let parsed = std::fs::read_to_string(path).ok().and_then(|text| parse(&text));
+    let parsed = std::fs::read(path).ok().and_then(|text| parse(&text));
     let (config, mut options) = parsed.unwrap_or_else(|| {
         let here: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let servers = here.into_iter().map(NameServerConfig::udp_and_tcp).collect();
@@ -232,11 +232,12 @@ fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
 }
 
 /// What a resolv.conf says. Of one that the library refuses, the lines that it takes by themselves, as in Go.
-fn parse(text: &str) -> Option<(ResolverConfig, ResolverOpts)> {
+fn parse(text: &[u8]) -> Option<(ResolverConfig, ResolverOpts)> {
     if let Ok(parsed) = parse_resolv_conf(text) {
         return Some(parsed);
     }
     let is_taken = |line: &str| parse_resolv_conf(format!("nameserver 127.0.0.1\n{line}\n")).is_ok();
+    let text = String::from_utf8_lossy(text);
     let (taken, left): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| is_taken(line));
     for line in left {
         tracing::warn!(line = %Peer(line), "a line of resolv.conf cannot be used");

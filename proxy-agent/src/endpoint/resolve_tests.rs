@@ -139,14 +139,17 @@ async fn a_missing_resolv_conf_means_this_machine() {
 async fn a_line_that_cannot_be_used_leaves_the_others_in_use() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("resolv.conf");
-    std::fs::write(
-        &path,
-        "search a_b..c example.com\nnameserver 10.0.0.1\nnameserver not-an-address\noptions ndots:3\n",
-    )
-    .unwrap();
-    let (config, options) = read_resolv_conf(&path);
-    let servers: Vec<IpAddr> = config.name_servers().iter().map(|server| server.ip).collect();
-    assert_eq!((servers, options.ndots), (ips(&["10.0.0.1"]), 3));
+    for text in [
+        b"search a_b..c example.com\nnameserver 10.0.0.1\nnameserver not-an-address\noptions ndots:3\n"
+            .as_slice(),
+        b"# B\xfcro\nnameserver 10.0.0.1\noptions ndots:3\n",
+        b"nameserver \xff\n# B\xfcro\nnameserver 10.0.0.1\noptions ndots:3\n",
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let (config, options) = read_resolv_conf(&path);
+        let servers: Vec<IpAddr> = config.name_servers().iter().map(|server| server.ip).collect();
+        assert_eq!((servers, options.ndots), (ips(&["10.0.0.1"]), 3), "{}", text.escape_ascii());
+    }
 }
 
 #[tokio::test(start_paused = true)]

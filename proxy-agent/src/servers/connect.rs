@@ -26,7 +26,7 @@ const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// The server's answer to the stream. A Go server asks the Kubernetes API about the token first, and by default for five agents a second:
 /// after its restart two thousand stand in that line for seven minutes, and who leaves it keeps the place taken. (Go's agent waits for
-/// ever; a server that is dead is found by pings.)
+/// ever; a server that hangs is found by pings, within a minute.)
 const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 
 /// How long what was sent may stay unacknowledged (grpc-go's keepalive timeout).
@@ -39,6 +39,11 @@ const PATH: &str = "/AgentService/Connect";
 const GO_PING_INTERVAL: Duration = Duration::from_secs(35);
 
 const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Pings to a server that is not known to be ours.
+const fn pings(interval: Duration) -> Keepalive {
+    Keepalive { interval, timeout: GO_PING_TIMEOUT, while_idle: true }
+}
 
 type TlsConnection = tls::Gathering<tls::ClientStream<tls::ReadAhead<TcpStream>>>;
 
@@ -169,15 +174,9 @@ impl<R: Resolve> GrpcConnector<R> {
         Ok(stream)
     }
 
+    /// Until the server has answered, it is pinged as often as any tolerates: one that hangs keeps the agent from all others.
     fn settings(&self) -> ClientSettings {
-        ClientSettings {
-            keepalive: Keepalive {
-                interval: self.keepalive.max(GO_PING_INTERVAL),
-                timeout: GO_PING_TIMEOUT,
-                while_idle: true,
-            },
-            ..ClientSettings::for_agents()
-        }
+        ClientSettings { keepalive: pings(GO_PING_INTERVAL), ..ClientSettings::for_agents() }
     }
 
     async fn open(&self) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
@@ -206,9 +205,10 @@ impl<R: Resolve> GrpcConnector<R> {
             wire::connect(io, &settings, &authority, PATH, metadata, deadline, on_measured).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
-        if answer.pings {
-            connected.connection.set_keepalive(capabilities::keepalive(self.keepalive));
-        }
+        connected.connection.set_keepalive(match answer.pings {
+            true => capabilities::keepalive(self.keepalive),
+            false => pings(self.keepalive.max(GO_PING_INTERVAL)),
+        });
         connected.connection.pulse.measure(if answer.pings { capabilities::WAY_PINGS } else { 1 });
         let terms = self.agent.offer().terms(answer);
         let stream =

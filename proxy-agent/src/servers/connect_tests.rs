@@ -229,3 +229,12 @@ fn addresses_are_written_with_brackets_where_needed() {
         assert_eq!((address.to_string(), address.bare_host()), (format!("{bare}:1"), bare.to_owned()));
     }
 }
+
+#[tokio::test]
+async fn a_server_that_hangs_before_its_answer_is_pinged_whatever_the_flag_says() {
+    let connector = connector(&Pki::new(), NAME, 1, &[]);
+    assert_eq!(connector.keepalive, Duration::from_secs(3600));
+    let Keepalive { interval, timeout, while_idle } = connector.settings().keepalive;
+    assert_eq!((interval, timeout, while_idle), (GO_PING_INTERVAL, GO_PING_TIMEOUT, true));
+    assert!(interval + timeout < ANSWER_LIMIT);
+}

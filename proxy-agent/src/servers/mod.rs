@@ -90,7 +90,7 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
         let suspicions = async {
             match own {
                 true => watch_pulse(pulse, told).await,
-                // A second stream beside one that lives is unheard of by Go's servers.
+                // A Go server is given a second stream only where there is no other way: when a certificate has aged.
                 false => std::future::pending().await,
             }
         };

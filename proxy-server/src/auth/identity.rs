@@ -22,7 +22,7 @@ const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 pub struct Identity {
     /// Everything that the agent may call itself.
     names: BTreeSet<String>,
-    /// Those of them that are nobody else's.
+    /// Those of them by which it may take an id over: a pod's, or all of a certificate's.
     own: BTreeSet<String>,
     /// Those of them that are a host's.
     hosts: BTreeSet<String>,
@@ -90,7 +90,7 @@ impl Identity {
         self.names.contains(name)
     }
 
-    /// Whether this is a name of its own, which no other agent has.
+    /// Whether somebody vouches that this is what it is called, and not only what all agents are.
     pub fn is_called(&self, name: &str) -> bool {
         self.own.contains(name)
     }

@@ -37,8 +37,9 @@ pub use reviewer::{ApiReview, Review, Reviewer, Verdict};
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Reviews at once for the streams of one connection, those that were reset meanwhile included: who shows tokens of which none
-/// is an agent's does not take up what there is for all. (Agents have one stream on a connection.)
-const REVIEWS: usize = 4;
+/// is an agent's does not take up what there is for all. (Agents have one stream on a connection; who ends it before us may put
+/// several agents on one.)
+const REVIEWS: usize = 16;
 
 /// Where an agent's stream comes from.
 #[derive(Debug, Clone)]
@@ -132,9 +133,10 @@ impl<R: Review> AgentAuth<R> {
             }
             Method::Token(reviewer) => {
                 let token = shown?;
-                let Ok(_place) = peer.reviews.try_acquire() else {
+                let place = peer.reviews.try_acquire();
+                if place.is_err() && !reviewer.remembers(&token) {
                     return Err(unavailable("too many tokens of this connection are being reviewed"));
-                };
+                }
                 let identity = match reviewer.ask(&token).await {
                     Verdict::Yes(identity) => identity,
                     Verdict::No(Doubt { why, .. }) => {

@@ -126,6 +126,11 @@ impl<R: Review> Reviewer<R> {
         self.recheck_every
     }
 
+    /// Whether it is known whose a token is, or that it is nobody's.
+    pub(super) fn remembers(&self, token: &Token) -> bool {
+        self.shared.state.lock().cache.get(&cache::key(token.reveal())).is_some()
+    }
+
     /// Whose a token is. Bounded in time.
     pub async fn ask(&self, token: &Token) -> Verdict {
         let key = cache::key(token.reveal());

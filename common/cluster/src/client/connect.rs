@@ -114,7 +114,7 @@ async fn speak<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO) -> R
 #[cfg(test)]
 mod tests {
     use socket2::{Domain, Socket, Type};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
     use tokio::time::timeout;
 
     use super::*;
@@ -144,7 +144,10 @@ mod tests {
 
     #[tokio::test]
     async fn who_refuses_hands_on_at_once_and_the_last_error_is_told() {
-        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        // Bound, so that nobody else gets its port, and not listening.
+        let unused = TcpSocket::new_v4().unwrap();
+        unused.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let closed = unused.local_addr().unwrap();
         let there = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = there.local_addr().unwrap();
         assert_eq!(race(vec![closed, address]).await.unwrap().peer_addr().unwrap(), address);

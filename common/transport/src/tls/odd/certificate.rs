@@ -122,6 +122,7 @@ impl<'a> Certificate<'a> {
             | ParsedExtension::PolicyConstraints(_)
             | ParsedExtension::InhibitAnyPolicy(_)
             | ParsedExtension::CRLDistributionPoints(_) => true,
+            ParsedExtension::ParseError { .. } => !extension.critical && !is_read_by_go(extension),
             _ => read(extension),
         })
     }
@@ -200,6 +201,13 @@ fn read(extension: &X509Extension<'_>) -> bool {
         | ParsedExtension::CertificatePolicies(_) => true,
         _ => !extension.critical,
     }
+}
+
+/// True if Go refuses a certificate in which it cannot read this one: most of X.509's own (2.5.29, but for an issuer's
+/// other names), and where to ask an authority. Source: `processExtensions` of crypto/x509.
+fn is_read_by_go(extension: &X509Extension<'_>) -> bool {
+    let oid = extension.oid.to_id_string();
+    (oid.starts_with("2.5.29.") && oid != "2.5.29.18") || oid == "1.3.6.1.5.5.7.1.1"
 }
 
 fn seconds(time: UnixTime) -> i64 {

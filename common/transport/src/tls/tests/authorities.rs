@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose as Eku, GeneralSubtree, IsCa,
-    KeyPair, KeyUsagePurpose, NameConstraints, date_time_ymd,
+    BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose as Eku,
+    GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose, NameConstraints, date_time_ymd,
 };
 use rustls::{CertificateError, Error};
 use rustls_pki_types::UnixTime;
@@ -144,6 +144,21 @@ fn rights(world: &mut World) {
     world.both("for code", &[&for_code], &[&issued(&for_code)], false);
 }
 
+/// Extensions that Go does not read, with contents that nobody could.
+fn unread(world: &mut World) {
+    for (name, oid, go) in [
+        ("Netscape's comment, not in its alphabet", [2, 16, 840, 1, 113_730, 1, 13].as_slice(), true),
+        ("the issuer's other names, cut off", &[2, 5, 29, 18], true),
+        ("key usage, cut off", &[2, 5, 29, 15], false),
+    ] {
+        let odd = root(|params| {
+            params.key_usages = vec![];
+            params.custom_extensions = vec![CustomExtension::from_oid_content(oid, vec![0x16, 2, 0xfc])];
+        });
+        world.both(name, &[&odd], &[&issued(&odd)], go);
+    }
+}
+
 fn intermediates(world: &mut World) {
     let top = root(|_| ());
     let mute = top.issue(with(ca("middle"), usages(&[KeyUsagePurpose::CrlSign])));
@@ -226,6 +241,7 @@ fn table() -> World {
     times(&mut world);
     pinned(&mut world);
     rights(&mut world);
+    unread(&mut world);
     intermediates(&mut world);
     path_lengths(&mut world);
     extensions(&mut world);
