@@ -17,12 +17,10 @@ use tunnel::Packet;
 
 use super::LINGER;
 use super::machine::{CONNECTION, Order};
+use super::pieces::Pieces;
 use super::ready::Readiness;
 use super::stream::Stream;
 use crate::front::account::Account;
-
-/// Payload of one DATA to the client, in bytes. Larger ones cost more memory and bring no speed.
-const MAX_DATA: usize = 64 * 1024;
 
 /// A Go client waits 10 s for the answer to its CLOSE_REQ.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -41,6 +39,7 @@ pub struct GrpcLocal<W> {
     /// Until the client has registered its connection.
     hold: Option<Readiness>,
     account: Account,
+    pieces: Pieces,
     /// Since when the client grants nothing, for the write histogram.
     blocked: Option<Instant>,
     /// Since the terminal packet.
@@ -57,6 +56,7 @@ impl<W: Wire> GrpcLocal<W> {
             closed: None,
             hold: Some(Readiness::told()),
             account,
+            pieces: Pieces::default(),
             blocked: None,
             lingering: None,
         }
@@ -169,12 +169,14 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         let room = ready!(self.stream.poll_ready(cx));
         self.blocked = None;
         let room = room.map_err(|error| self.broken(error))?;
-        let payload = queue.take_slice(room.min(MAX_DATA));
+        let waited = start.elapsed();
+        let payload = queue.take_slice(room.min(self.pieces.most(waited)));
         let length = payload.len();
+        self.pieces.sent(length);
         if let Err(error) = self.stream.send(Packet::Data { id: CONNECTION, payload }) {
             return Poll::Ready(Err(self.broken(error)));
         }
-        self.account.to_client(length, start.elapsed());
+        self.account.to_client(length, waited);
         Poll::Ready(Ok(()))
     }
 

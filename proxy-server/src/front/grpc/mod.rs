@@ -5,6 +5,7 @@
 
 pub mod local;
 pub mod machine;
+mod pieces;
 mod ready;
 pub mod stream;
 
