@@ -84,7 +84,9 @@ impl Agent {
         let counted = client
             .as_ref()
             .map_or_else(|| watch::channel(None).1, |client| count_leases(&config, client, &metrics, ops));
-        let of_kubeconfig = client.and_then(|client| keep_certificate_shown(client, &config, &metrics, ops));
+        let expiry = client.as_ref().and_then(Client::certificate_expiry);
+        let of_kubeconfig = expiry
+            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
         let watches = of_servers.into_iter().chain(of_kubeconfig).collect();
         let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
         let draining = Arc::<AtomicBool>::default();
@@ -181,18 +183,6 @@ fn count_leases(
         LeaseCounter::new(client.leases(&config.leases.namespace), settings, metrics.clone());
     ops.handle().spawn(counter.run());
     counted
-}
-
-/// Keeps in the metrics when the kubeconfig's certificate expires, if it has one.
-fn keep_certificate_shown(
-    client: Client,
-    config: &Config,
-    metrics: &Metrics,
-    ops: &OpsRuntime,
-) -> Option<AbortOnDropHandle<()>> {
-    client.shows_certificate().then_some(())?;
-    let (every, metrics) = (config.certificate_reload_interval, &metrics.certificates);
-    keep_kubeconfig_shown(ops.handle(), move || client.certificate_expires(), every, metrics)
 }
 
 fn sync_settings(config: &Config) -> SyncSettings {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use relay::Bounds;
-use serve::certificates::keep_fresh;
+use serve::certificates::{keep_fresh, keep_kubeconfig_shown};
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -96,14 +96,13 @@ impl Server {
         let pacing = Pacing::of_links(config.flow.pace_short_links);
         let listener = bind_links(&bind.host.text(), bind.port, pacing.as_ref()).context("--agent-port")?;
         let frontend_tls = frontend_tls(&config, &metrics)?;
-        let watch = |tls: &ServerTls, side| {
-            let every = config.certificate_reload_interval;
-            keep_fresh(ops.handle(), tls.clone(), side, every, &metrics.certificates)
-        };
+        let every = config.certificate_reload_interval;
+        let watch =
+            |tls: &ServerTls, side| keep_fresh(ops.handle(), tls.clone(), side, every, &metrics.certificates);
         let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, certificates::FRONTEND));
-        let of_kubeconfig = kubernetes
-            .clone()
-            .and_then(|client| kubernetes::keep_certificate_shown(client, &config, &metrics, ops));
+        let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
+        let of_kubeconfig = expiry
+            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
         let of_agents = watch(&tls, certificates::AGENTS);
         let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig).collect();
         let most = agent_connections_within(descriptor_limit());

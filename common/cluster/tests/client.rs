@@ -342,17 +342,17 @@ async fn it_is_known_when_the_certificate_that_is_shown_expires() {
     let coded = |pem: &str| STANDARD.encode(pem);
     let user = format!("{{client-certificate-data: {}, client-key-data: {}}}", coded(&cert), coded(&key));
     let embedded = client(&api, folder.path(), &user).await;
-    assert!(embedded.shows_certificate());
-    assert_eq!(embedded.certificate_expires(), Some(end_of(2031)));
+    let embedded = embedded.certificate_expiry().expect("a certificate to show");
+    assert_eq!(embedded(), Some(end_of(2031)));
 
     let named = client(&api, folder.path(), "{client-certificate: c.crt, client-key: c.key}").await;
-    assert!(named.shows_certificate());
-    assert_eq!(named.certificate_expires(), None, "there is no such file yet");
+    let named = named.certificate_expiry().expect("a certificate to show");
+    assert_eq!(named(), None, "there is no such file yet");
     std::fs::write(folder.path().join("c.crt"), cert).unwrap();
-    assert_eq!(named.certificate_expires(), Some(end_of(2031)));
+    assert_eq!(named(), Some(end_of(2031)));
     std::fs::write(folder.path().join("c.crt"), lasting_until(2032).0).unwrap();
-    assert_eq!(named.certificate_expires(), Some(end_of(2032)), "it was renewed");
+    assert_eq!(named(), Some(end_of(2032)), "it was renewed");
 
     let token = client(&api, folder.path(), "{token: canary}").await;
-    assert!(!token.shows_certificate());
+    assert!(token.certificate_expiry().is_none());
 }

@@ -11,7 +11,8 @@ use tunnel::charge;
 
 use crate::local::Local;
 
-/// Slices below this are copied when they have to wait: each would pin a whole receive buffer, up to four times as much.
+/// Slices below this are copied when they have to wait: each would pin a whole receive buffer, more than four times as
+/// much.
 const COPY_BELOW: usize = 32 << 10;
 /// What waits already is copied once more, together with what comes behind it, if it is shorter than this.
 const JOIN_BELOW: usize = 4 << 10;

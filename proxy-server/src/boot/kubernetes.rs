@@ -2,9 +2,7 @@
 
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
-use serve::certificates::keep_kubeconfig_shown;
 use serve::http::OpsRuntime;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::Config;
 use crate::auth::{AgentAuth, AllowedNames, ApiReview, Binding, Expected, Reviewer};
@@ -29,18 +27,6 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
         "The Kubernetes API is spoken to in JSON"
     );
     Ok(Some(Client::new(api, "proxy-server", config.kube.qps, config.kube.burst)))
-}
-
-/// Keeps in the metrics when the kubeconfig's certificate expires, if it has one.
-pub(super) fn keep_certificate_shown(
-    client: Client,
-    config: &Config,
-    metrics: &Metrics,
-    ops: &OpsRuntime,
-) -> Option<AbortOnDropHandle<()>> {
-    client.shows_certificate().then_some(())?;
-    let (every, metrics) = (config.certificate_reload_interval, &metrics.certificates);
-    keep_kubeconfig_shown(ops.handle(), move || client.certificate_expires(), every, metrics)
 }
 
 /// Says loudly when anybody may be an agent.

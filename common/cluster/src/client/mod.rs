@@ -75,15 +75,11 @@ impl Client {
         Self(Arc::new(Shared { config, pool, limit, user_agent }))
     }
 
-    /// When the certificate that we show expires, in seconds of Unix time: that of the configuration, as its file is now. `None`
-    /// without one; what a plug-in brings is its own to renew.
-    pub fn certificate_expires(&self) -> Option<i64> {
-        self.0.config.tls.expires()
-    }
-
-    /// Whether the configuration names a certificate to show.
-    pub fn shows_certificate(&self) -> bool {
-        self.0.config.tls.identity.is_some()
+    /// What tells, at each call, when the configuration's certificate expires, in seconds of Unix time: its file, if it is in one,
+    /// is read anew. `None` without such a certificate; what a plug-in brings is its own to renew.
+    pub fn certificate_expiry(&self) -> Option<impl Fn() -> Option<i64> + Send + use<>> {
+        let shared = Arc::clone(&self.0);
+        shared.config.tls.identity.is_some().then_some(move || shared.config.tls.expires())
     }
 
     /// The leases of a namespace.

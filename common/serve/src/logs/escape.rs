@@ -59,16 +59,22 @@ pub(super) fn quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Appends the text as a string of JSON.
-pub(super) fn json(out: &mut String, text: &str) {
-    for c in serde_json::Value::from(text).to_string().chars() {
-        // serde_json escapes what JSON must not have; all others of these have four digits.
+/// The text as a string of JSON.
+pub(super) fn json(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    if !quoted.contains(is_harmful) {
+        return quoted;
+    }
+    // serde_json has escaped what JSON must not have; what is left of these has four digits.
+    let mut out = String::with_capacity(quoted.len());
+    for c in quoted.chars() {
         if is_harmful(c) {
             let _ = write!(out, "\\u{:04x}", u32::from(c));
         } else {
             out.push(c);
         }
     }
+    out
 }
 
 fn escape(out: &mut String, c: char) {
@@ -99,8 +105,7 @@ mod tests {
     #[test]
     fn json_says_the_same_without_harm() {
         let text = "a \"b\" \\ \n\u{7f}\u{9b}\u{61c}\u{202e}\u{feff}\u{e9}";
-        let mut out = String::new();
-        json(&mut out, text);
+        let out = json(text);
         assert_eq!(out, r#""a \"b\" \\ \n\u007f\u009b\u061c\u202e\ufeffé""#);
         assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
     }

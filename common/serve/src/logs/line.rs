@@ -51,9 +51,9 @@ impl Style {
             Format::Json => {
                 let head =
                     format!("\"ts\":\"{}\",\"level\":\"{level}\",\"caller\":\"{caller}\"", moment.rfc3339());
-                let message = json(&fields.message);
+                let message = escape::json(&fields.message);
                 if head.len() + message.len() + fields.rest.len() > LINE_LIMIT {
-                    let message = json(escape::cut(&fields.message, LINE_LIMIT / 8));
+                    let message = escape::json(escape::cut(&fields.message, LINE_LIMIT / 8));
                     let _ = write!(line, "{{{head},\"msg\":{message},\"cut\":true}}");
                 } else {
                     let _ = write!(line, "{{{head},\"msg\":{message}{}}}", fields.rest);
@@ -76,12 +76,6 @@ fn limit(line: &mut String, mark: &str) {
         line.truncate(line.floor_char_boundary(LINE_LIMIT));
         line.push_str(mark);
     }
-}
-
-fn json(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    escape::json(&mut out, text);
-    out
 }
 
 /// `file.rs:42`, with the folder for a `mod.rs` or when asked for.
@@ -122,7 +116,7 @@ impl Fields {
                 if bare { self.rest.push_str(value) } else { escape::quoted(&mut self.rest, value) }
             }
             (name, Format::Json) => {
-                let _ = write!(self.rest, ",\"{name}\":{}", json(value));
+                let _ = write!(self.rest, ",\"{name}\":{}", escape::json(value));
             }
         }
     }
