@@ -6,7 +6,6 @@
 pub mod local;
 pub mod machine;
 mod pieces;
-mod ready;
 pub mod stream;
 
 #[cfg(test)]
@@ -72,8 +71,6 @@ impl<D: Dial> GrpcFrontend<D> {
                 };
                 let identity = Identity { id, frontend: "grpc", peer, address: target.address, agent };
                 let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
-                // The Go client registers its connection only after it has handed out the DIAL_RSP: DATA that comes
-                // sooner is answered by CLOSE_REQ, and a CLOSE_RSP is lost.
                 connection.attach(Box::new(GrpcLocal::new(stream, account)));
             }
             Err(failure) => {
