@@ -114,7 +114,7 @@ async fn dial<D: Dial, W: Wire>(
 
 /// Tells the client of its dial's failure; false if it does not wait for that any more.
 fn refuse<W: Wire>(stream: &mut Stream<W>, failure: &DialFailure) -> bool {
-    let Some(answer) = stream.machine().handle_refused(failure.grpc_text().into_owned()) else {
+    let Some(answer) = stream.machine().handle_refused(failure.to_string()) else {
         return false;
     };
     let _lost = match failure {

@@ -10,7 +10,6 @@ use transport::wire::Incoming;
 use tunnel::{Cause, ConnectId, DialId, Packet};
 
 use super::*;
-use crate::dial::RemoteError;
 use crate::front::barrier;
 use crate::front::testing::{
     Endpoint, ReadEnd, Readings, SOON, ScriptedDial, Sent, TestClient, dialer, wire,
@@ -153,7 +152,7 @@ async fn failures_have_their_texts() {
         (DialFailure::NoAgent, "No agent available", 0),
         (DialFailure::TimedOut, "timed out waiting for backend dial", 0),
         (DialFailure::LinkLost, "Backend context error: context canceled", 0),
-        (DialFailure::Refused(RemoteError::parse("dial tcp: no such host")), "dial tcp: no such host", 1),
+        (DialFailure::refused("dial tcp: no such host"), "dial tcp: no such host", 1),
     ];
     for (failure, text, writes) in cases {
         let mut bench = Bench::new();

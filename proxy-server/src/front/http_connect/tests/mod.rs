@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::dial::RemoteError;
 use crate::front::barrier;
 use crate::front::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, ScriptedDialer, dialer};
 
@@ -328,17 +327,17 @@ async fn failed_dials_are_answered_as_go_answers() {
              currently no tunnels available: No agent available",
         ),
         (
-            DialFailure::Refused(RemoteError::parse("dial tcp 10.0.0.1:9: connect: connection refused")),
+            DialFailure::refused("dial tcp 10.0.0.1:9: connect: connection refused"),
             "HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
              dial tcp 10.0.0.1:9: connect: connection refused",
         ),
         (
-            DialFailure::Refused(RemoteError::parse("dial tcp 10.0.0.1:9: i/o timeout")),
+            DialFailure::refused("dial tcp 10.0.0.1:9: i/o timeout"),
             "HTTP/1.1 504 Gateway Timeout\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
              dial tcp 10.0.0.1:9: i/o timeout",
         ),
         (
-            DialFailure::Refused(RemoteError::parse("socket: too many open files")),
+            DialFailure::refused("socket: too many open files"),
             "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
              socket: too many open files",
         ),
