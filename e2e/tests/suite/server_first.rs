@@ -1,6 +1,6 @@
 //! Endpoints that speak first: their bytes come behind the answer to the dial, and never with it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
@@ -11,6 +11,7 @@ use e2e::wait::within;
 use e2e::wild::dial_req;
 use proto::packet::Payload as Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 
 /// How long an endpoint's payload waits for a client that sends nothing. A client that reads later may read both at once.
 const BARRIER: Duration = Duration::from_millis(50);
