@@ -45,7 +45,7 @@ impl DialLink for LinkHandle {
     type Pending = PendingDial;
 
     fn open(&self, target: &Target) -> PendingDial {
-        self.dial(&target.protocol, &target.address)
+        self.dial(target.protocol.clone(), target.address.clone())
     }
 }
 
@@ -62,6 +62,7 @@ pub trait DialObserver: Send + Sync {
 }
 
 /// Dials targets through agents. Cheap to clone; clones share their limits.
+#[derive(Clone)]
 pub struct Dialer<L = LinkHandle> {
     backends: BackendManager<L>,
     budget: ServerBudget,
@@ -167,18 +168,6 @@ impl Drop for Watch<'_> {
         match self.outcome {
             Ok(elapsed) => self.observer.succeeded(elapsed),
             Err(reason) => self.observer.failed(reason),
-        }
-    }
-}
-
-impl<L> Clone for Dialer<L> {
-    fn clone(&self) -> Self {
-        Self {
-            backends: self.backends.clone(),
-            budget: self.budget.clone(),
-            memory: self.memory.clone(),
-            timeout: self.timeout,
-            observer: Arc::clone(&self.observer),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Both frontends need it, because their clients may not take payload that comes with the answer to the dial:
 //! kube-apiserver fails when one read brings more than the head of a 200, and the Go client drops DATA and CLOSE_RSP until
 //! it has registered the connection of a DIAL_RSP. A client that sends has read its answer. kube-apiserver always sends
-//! first; the time limit is for other clients, and it is no proof.
+//! first. The time limit serves other clients; it does not prove that such a client has read its answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ pub struct FirstByteBarrier {
 
 impl FirstByteBarrier {
     /// A barrier before a client that has been sent its answer just now.
-    pub fn new() -> Self {
+    pub fn start() -> Self {
         FirstByteBarrier { until: Some(Instant::now() + LONGEST), timer: None }
     }
 
@@ -76,7 +76,7 @@ mod tests {
             let woken = Arc::<Woken>::default();
             let waker = Arc::clone(&woken).into();
             let mut cx = Context::from_waker(&waker);
-            let mut barrier = FirstByteBarrier::new();
+            let mut barrier = FirstByteBarrier::start();
             if waits {
                 assert!(barrier.poll_lifted(&mut cx).is_pending());
             }
@@ -89,7 +89,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn payload_that_comes_late_does_not_wait() {
-        let mut barrier = FirstByteBarrier::new();
+        let mut barrier = FirstByteBarrier::start();
         tokio::time::advance(LONGEST).await;
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert!(barrier.poll_lifted(&mut cx).is_ready());

@@ -50,10 +50,9 @@ impl LinkHandle {
     }
 
     /// Sends a DIAL_REQ on this link.
-    pub fn dial(&self, protocol: &str, address: &str) -> PendingDial {
+    pub fn dial(&self, protocol: String, address: String) -> PendingDial {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        let (protocol, address) = (protocol.to_owned(), address.to_owned());
         // If the link's task has gone, `reply` is dropped with the command, and the dial reads as lost.
         let _ = self.commands.send(Command::Dial { token, protocol, address, reply });
         PendingDial { token, answer, commands: Some(self.commands.clone()) }

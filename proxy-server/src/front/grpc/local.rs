@@ -53,7 +53,7 @@ impl<W: Wire> GrpcLocal<W> {
             ahead: VecDeque::new(),
             gone_on: 0,
             closed: None,
-            barrier: FirstByteBarrier::new(),
+            barrier: FirstByteBarrier::start(),
             account,
             pieces: Pieces::default(),
             blocked: None,
@@ -176,7 +176,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
 
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
         if self.lingering.is_none() {
-            // Nobody else reads any more: the client's answer, and whatever else it says, which has nowhere to go.
+            // Nobody else reads any more. What the client sends lifts the barrier, and goes nowhere.
             while !self.barrier.is_lifted() && self.poll_order(cx).is_ready() {}
             if !self.stream.is_lost() {
                 ready!(self.barrier.poll_lifted(cx));

@@ -35,9 +35,10 @@ const MISMATCHED: &str = "mismatched connection IDs";
 const UNKNOWN_CLOSE: &str = "Unknown connectID";
 const SECOND_DIAL: &str = "one connection per stream";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// No DIAL_REQ has come.
+    #[default]
     Idle,
     /// A dial is under way; the client's id of it.
     Dialing(DialId),
@@ -89,15 +90,9 @@ impl From<Order> for Reaction {
 }
 
 /// One frontend stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Machine {
     state: State,
-}
-
-impl Default for Machine {
-    fn default() -> Self {
-        Machine { state: State::Idle }
-    }
 }
 
 impl Machine {

@@ -61,7 +61,7 @@ impl<S: Socket> SocketLocal<S> {
             socket,
             early,
             failed: None,
-            barrier: FirstByteBarrier::new(),
+            barrier: FirstByteBarrier::start(),
             state: State::Open,
             account,
             blocked: None,
