@@ -103,9 +103,6 @@ fn the_flag_page_has_the_help_of_both_programs() -> Result<()> {
         return Ok(());
     }
     let differing = page.lines().zip(wanted.lines()).find(|(page, wanted)| page != wanted);
-    ensure!(
-        page == wanted,
-        "docs/flags.md is out of date, first at {differing:?}: run with UPDATE_DOCS=1"
-    );
+    ensure!(page == wanted, "docs/flags.md is out of date, first at {differing:?}: run with UPDATE_DOCS=1");
     Ok(())
 }
