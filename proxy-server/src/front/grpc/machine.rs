@@ -119,6 +119,14 @@ impl Machine {
         self.state == State::Over
     }
 
+    /// The client's number for its dial or for what came of it, for the log.
+    pub fn dial_id(&self) -> Option<DialId> {
+        match self.state {
+            State::Dialing(random) | State::Open(random) => Some(random),
+            State::Idle | State::Closing | State::Over => None,
+        }
+    }
+
     /// Asks the client of an open connection to show that it has read its DIAL_RSP: the packet to send. At most once.
     pub fn ask(&mut self) -> Option<Packet<Bytes>> {
         if self.question != Question::Unasked || !matches!(self.state, State::Open(_)) {
@@ -169,7 +177,8 @@ impl Machine {
                 Reaction { replies, order: Order::Close }
             }
             State::Dialing(_) => useless(Dropped::UnknownConnection),
-            State::Closing | State::Over => useless(Dropped::NobodyListens),
+            State::Closing => useless(Dropped::AfterEnd),
+            State::Over => Order::Nothing.into(),
         }
     }
 
@@ -188,7 +197,7 @@ impl Machine {
             State::Dialing(_) | State::Open(_) | State::Closing => {
                 reply(dial_error(random, SECOND_DIAL.to_owned()), Order::Nothing)
             }
-            State::Over => useless(Dropped::NobodyListens),
+            State::Over => useless(Dropped::DuplicateDial),
         }
     }
 
@@ -210,7 +219,9 @@ impl Machine {
             State::Open(_) | State::Closing if id != CONNECTION => {
                 reply(close_rsp(id, UNKNOWN_CLOSE), Order::Nothing)
             }
-            State::Open(_) | State::Closing | State::Over => useless(Dropped::NobodyListens),
+            State::Open(_) | State::Closing => useless(Dropped::AfterEnd),
+            // It crossed our CLOSE_RSP.
+            State::Over => Order::Nothing.into(),
         }
     }
 
@@ -225,6 +236,8 @@ impl Machine {
                 self.state = State::Closing;
                 Order::Close.into()
             }
+            // It crossed our answer.
+            State::Over => Order::Nothing.into(),
             _ => useless(Dropped::UnknownDial),
         }
     }
