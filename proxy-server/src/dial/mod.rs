@@ -7,6 +7,7 @@
 pub mod machine;
 pub mod reason;
 
+mod report;
 mod target;
 
 #[cfg(test)]
@@ -127,6 +128,7 @@ impl<L: DialLink> Dialer<L> {
             }
         };
         let elapsed = started.elapsed();
+        let agent = attempt.link.as_ref().map(|chosen| Arc::clone(&chosen.choice.agent_id));
         // An open connection is there whenever the machine says so: it heard of it from the attempt.
         match outcome.and_then(|_| attempt.into_dialed(elapsed).ok_or(DialFailure::LinkLost)) {
             Ok(dialed) => {
@@ -134,6 +136,7 @@ impl<L: DialLink> Dialer<L> {
                 Ok(dialed)
             }
             Err(failure) => {
+                report::failed(target, agent.as_deref(), &failure);
                 watch.failed(&failure);
                 Err(failure)
             }
