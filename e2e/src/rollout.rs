@@ -53,7 +53,7 @@ async fn restart_server(pair: &mut Pair, number: usize, replica: &Replica) -> Re
     server.process.signal(Signal::TERM)?;
     let status = server.process.exit(GRACE + DEADLINE).await?;
     ensure!(status.success(), "{status}");
-    ensure!(!server.process.said("Connections are left"), "the server cut connections off");
+    ensure!(!server.process.said("Graceful shutdown timed out"), "the server cut connections off");
     server.process.restart()?;
     server.wait_healthy().await?;
     pair.wait_connected().await?;

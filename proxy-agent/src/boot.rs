@@ -59,7 +59,8 @@ impl Agent {
             .with_rules(config.deny_destinations.clone(), config.allow_destinations.clone());
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
-        let links = Links::new(Dialer::new(Arc::clone(&resolver), policy), bounds, metrics.clone());
+        let dialer = Dialer::new(Arc::clone(&resolver), policy);
+        let links = Links::new(&config.agent_id, dialer, bounds, metrics.clone());
         let metadata = AgentMetadata::new(
             &config.agent_id,
             config.agent_identifiers.text(),
@@ -123,7 +124,7 @@ impl Agent {
         for port in self.ports {
             port.stop(Duration::from_millis(500)).await;
         }
-        tracing::info!("Proxy agent has stopped");
+        tracing::info!("Shutting down agent.");
     }
 }
 

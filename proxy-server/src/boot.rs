@@ -140,6 +140,8 @@ impl Server {
     /// Serves until the first signal and then drains.
     pub async fn run(self, signals: &Signals) {
         let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
+        tracing::info!("Starting frontend server for client connections.");
+        tracing::info!("Starting agent server for tunnel connections.");
         let agents = tokio::spawn(self.agents.serve(close_agents.clone()));
         let frontend = Frontend {
             config: self.config.clone(),
@@ -157,10 +159,10 @@ impl Server {
         close_frontends.cancel();
         self.lifetimes.connections.close();
         let grace = self.config.graceful_shutdown_timeout;
-        tracing::info!(connections = self.lifetimes.connections.len(), ?grace, "Shutting down");
-        if tokio::time::timeout(grace, self.lifetimes.connections.wait()).await.is_err() && !grace.is_zero() {
-            let left = self.lifetimes.connections.len();
-            tracing::warn!(connections = left, "Connections are left after --graceful-shutdown-timeout");
+        tracing::info!(connections = self.lifetimes.connections.len(), ?grace, "Shutting down server.");
+        let finished = tokio::time::timeout(grace, self.lifetimes.connections.wait()).await.is_ok();
+        if !grace.is_zero() {
+            tell_graceful(finished, grace, self.lifetimes.connections.len());
         }
         // Not before: agents count the replicas by leases, and this one's streams until they end. If only the lease went,
         // a successor that starts meanwhile would not be missed, and have no agent before these streams have ended.
@@ -183,6 +185,16 @@ impl Server {
             port.stop(Duration::from_millis(500)).await;
         }
         tracing::info!("Proxy server has stopped");
+    }
+}
+
+/// How a graceful shutdown went, in Go's words.
+fn tell_graceful(finished: bool, grace: Duration, left: usize) {
+    if finished {
+        tracing::info!("Graceful shutdown completed successfully.");
+    } else {
+        let message = format!("Graceful shutdown timed out after {grace:?}, forcing termination.");
+        tracing::warn!(connections = left, "{message}");
     }
 }
 

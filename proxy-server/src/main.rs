@@ -40,6 +40,9 @@ fn start(config: args::Config) -> anyhow::Result<()> {
         server_id = config.server_id,
         "Proxy server starts"
     );
+    for line in &config.flag_lines {
+        tracing::info!("{line}");
+    }
     let descriptors = transport::listen::DescriptorLimit::raise();
     tracing::info!(?descriptors, "Descriptor limit");
 

@@ -13,6 +13,7 @@
 //!
 //! Sources of facts: pflag 1.0.10, cobra 1.10, klog 2.140 and Go 1.26, read and probed.
 
+mod announce;
 mod exit;
 mod flow;
 pub mod go;
@@ -30,6 +31,7 @@ pub mod testing;
 mod tests;
 mod value;
 
+pub use announce::announce;
 pub use exit::Exit;
 pub use flow::{FlowFlags, FlowOptions};
 pub use go::duration::GoDuration;
@@ -38,6 +40,6 @@ pub use period::period;
 pub use places::{Bind, BindHost, existing_file, header_text, identity, pair, port};
 pub use profiling::ProfilingFlags;
 pub use refusal::Refusal;
-pub use set::{Flag, FlagSet};
+pub use set::{Flag, FlagSet, Given};
 pub use syntax::SyntaxError;
 pub use value::{List, Unfit, Value};

@@ -242,9 +242,12 @@ impl Default for LogFlags {
 }
 
 impl LogFlags {
+    /// What the flags stand under.
+    pub(crate) const HEADING: &'static str = "Log";
+
     /// Adds the flags to a binary's set, under a heading of their own.
     pub fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
-        set.heading("Log");
+        set.heading(Self::HEADING);
         set.add("v", &mut self.v, "Verbosity: lines of a level up to this one are written.").letter('v');
         set.add(
             "vmodule",

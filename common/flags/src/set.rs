@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use crate::syntax::{self, SyntaxError};
-use crate::{Exit, Value, help};
+use crate::{Exit, LogFlags, Value, help};
 
 /// One flag: its name, the field it fills and what the help says of it.
 pub struct Flag<'a> {
@@ -69,6 +69,15 @@ impl Flag<'_> {
     }
 }
 
+/// What a command line brought.
+#[derive(Debug)]
+pub struct Given {
+    /// One line for each deprecated or effectless flag that was given.
+    pub notices: Vec<String>,
+    /// Every flag's name and value, in the order in which they were added; without those of the log.
+    pub values: Vec<(&'static str, String)>,
+}
+
 /// All flags of a binary, grouped under headings in the order in which they were added.
 pub struct FlagSet<'a> {
     program: &'static str,
@@ -122,7 +131,12 @@ impl<'a> FlagSet<'a> {
     ///
     /// The result holds one line for each deprecated or effectless flag that was given. Help and version are
     /// an [`Exit`] with code 0; as in the Go peers a fault in the line outranks them.
-    pub fn read(mut self, argv: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
+    pub fn read(self, argv: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
+        Ok(self.read_all(argv)?.notices)
+    }
+
+    /// As [`FlagSet::read`]; the result holds the values as well.
+    pub fn read_all(mut self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
         syntax::read(&mut self, argv.skip(1))?;
         if self.wants_help {
             return Err(Exit::show(help::render(self.program, self.about, &self.flags)));
@@ -130,7 +144,11 @@ impl<'a> FlagSet<'a> {
         if self.wants_version {
             return Err(Exit::show(format!("{} {}\n", self.program, self.version)));
         }
-        Ok(self.flags.iter().filter_map(Flag::notice).collect())
+        let told = self.flags.iter().filter(|flag| flag.heading != LogFlags::HEADING);
+        Ok(Given {
+            notices: self.flags.iter().filter_map(Flag::notice).collect(),
+            values: told.map(|flag| (flag.name, flag.value.shown())).collect(),
+        })
     }
 }
 

@@ -52,7 +52,7 @@ pub trait Meter {
     fn malformed(&self);
     /// A packet had no effect.
     fn dropped(&self, reason: Dropped);
-    /// A connection ended without delivering everything.
+    /// A connection ended without delivering everything, although no application aborted it.
     fn broken(&self, cause: &Cause);
     /// So many charged bytes wait for local ends now.
     fn queued(&mut self, charged: usize);

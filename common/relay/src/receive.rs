@@ -93,7 +93,7 @@ where
                 self.conns.deliver(key, payload);
                 return len;
             }
-            Verdict::Handled => {}
+            Verdict::Handled | Verdict::Late => {}
             Verdict::Dropped(reason) => self.meter.dropped(reason),
         }
         self.drain_events(now);

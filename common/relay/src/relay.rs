@@ -170,7 +170,9 @@ where
                 Event::DialFailed { key, error } => self.owner.dial_failed(key, error),
                 Event::ShutDown { key } => self.conns.shut_down(key, now),
                 Event::Ended { key, end } => {
-                    if let tunnel::End::Broken(cause) = &end {
+                    if let tunnel::End::Broken(cause) = &end
+                        && !cause.is_abort()
+                    {
                         self.meter.broken(cause);
                     }
                     self.owner.ended(key);

@@ -29,7 +29,11 @@ impl Signals {
                     () = count.closed() => return,
                 };
                 count.send_modify(|count| *count += 1);
-                tracing::info!(signal = name, nth = *count.borrow(), "Received signal");
+                match *count.borrow() {
+                    1 => tracing::info!(target: "v2", signal = name, "Received first signal"),
+                    2 => tracing::info!(target: "v2", signal = name, "Received second signal"),
+                    nth => tracing::info!(signal = name, nth, "received another signal"),
+                }
             }
         });
         Ok(Self(counted))

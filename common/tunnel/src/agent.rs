@@ -75,6 +75,11 @@ impl Link<Agent> {
         self.table.get(key)?.id
     }
 
+    /// The server's number of a dial, or of the dial that brought a connection, for the log.
+    pub fn dial_id(&self, key: ConnKey) -> Option<DialId> {
+        Some(self.table.get(key)?.random)
+    }
+
     /// Asks the server for no new dials, once.
     pub fn drain(&mut self) {
         if !std::mem::replace(&mut self.side.draining, true) {
@@ -105,7 +110,7 @@ impl Link<Agent> {
     fn handle_close_request(&mut self, now: Time, id: ConnectId) -> Verdict {
         let Some(&key) = self.by_id.get(&id) else {
             self.send(Packet::CloseRsp { id, error: UNKNOWN.to_owned() });
-            return Verdict::Dropped(Dropped::UnknownConnection);
+            return self.unknown(id);
         };
         if self.table.get(key).is_some_and(|conn| conn.state == State::Open) {
             self.flush(now, key, None, true);
@@ -115,7 +120,8 @@ impl Link<Agent> {
 
     fn handle_dial_close(&mut self, random: DialId) -> Verdict {
         let Some(&key) = self.dials.get(&random) else {
-            return Verdict::Dropped(Dropped::UnknownDial);
+            // It crossed our answer.
+            return Verdict::Late;
         };
         self.cancel_dial(key);
         Verdict::Handled
@@ -197,5 +203,9 @@ impl Side for Agent {
 
     fn dial_lost(link: &mut Link<Self>, key: ConnKey) {
         link.cancel_dial(key);
+    }
+
+    fn last_id(link: &Link<Self>) -> ConnectId {
+        ConnectId(link.side.last_id)
     }
 }

@@ -141,6 +141,11 @@ impl Conn {
         self.peer_open && matches!(self.state, State::Open | State::Closing { listens: true })
     }
 
+    /// Whether the peer has sent its last DATA: what follows its FIN or its close is a fault of its own.
+    pub(crate) fn peer_ended(&self) -> bool {
+        !self.peer_open || matches!(self.state, State::Flushing(_))
+    }
+
     /// Whether the peer is told how far the local end has got: to send more or, behind its FIN, to know that what it
     /// has sent is still being taken.
     pub(crate) fn grants(&self) -> bool {

@@ -209,7 +209,7 @@ impl<S: Side> Link<S> {
 
     /// DATA that is about to be delivered; a sender that was not granted so much loses the connection.
     pub(crate) fn charge_credit(&mut self, now: Time, key: ConnKey, len: usize) -> Verdict {
-        let Some(conn) = self.table.get_mut(key) else { return Verdict::Dropped(Dropped::NobodyListens) };
+        let Some(conn) = self.table.get_mut(key) else { return Verdict::Late };
         if conn.credit.as_mut().is_none_or(|credit| credit.inflow.receive(len)) {
             return Verdict::Deliver(key);
         }

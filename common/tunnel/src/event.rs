@@ -59,6 +59,8 @@ pub enum Verdict {
     Deliver(ConnKey),
     /// Nothing is left to do.
     Handled,
+    /// The packet has no effect, because it crossed the end of what it names: its sender could not know.
+    Late,
     /// The packet had no effect: to be counted.
     Dropped(Dropped),
 }
@@ -66,14 +68,14 @@ pub enum Verdict {
 /// Why a packet had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dropped {
-    /// No such connection on this link.
+    /// A connection that this link never had.
     UnknownConnection,
     /// No such dial on this link.
     UnknownDial,
     /// A dial under a number that is being dialled already.
     DuplicateDial,
-    /// DATA for a connection whose listener has gone.
-    NobodyListens,
+    /// DATA or FIN behind its sender's own FIN or CLOSE_REQ.
+    AfterEnd,
     /// A packet of the other direction.
     WrongDirection,
     /// An answer that names a connection which lives already, or an impossible number.
@@ -91,7 +93,7 @@ impl Dropped {
             Dropped::UnknownConnection => "unknown_connection",
             Dropped::UnknownDial => "unknown_dial",
             Dropped::DuplicateDial => "duplicate_dial",
-            Dropped::NobodyListens => "nobody_listens",
+            Dropped::AfterEnd => "after_end",
             Dropped::WrongDirection => "wrong_direction",
             Dropped::BadConnectId => "bad_connect_id",
             Dropped::Overrun => "overrun",
@@ -202,7 +204,18 @@ pub enum Cause {
     Overrun,
 }
 
+/// How Linux and Go name the errors of a socket whose peer has reset it, or has closed it without reading on.
+const ABORTS: [&str; 3] = ["connection reset by peer", "broken pipe", "transport endpoint is not connected"];
+
 impl Cause {
+    /// Whether the application at one end aborted the connection itself, by a reset or a close under way: the tunnel
+    /// has lost nothing that somebody waited for.
+    pub fn is_abort(&self) -> bool {
+        let (Cause::Local(text) | Cause::Peer(text)) = self else { return false };
+        let text = text.to_ascii_lowercase();
+        ABORTS.iter().any(|abort| text.contains(abort))
+    }
+
     /// The value of a metric's label.
     pub const fn label(&self) -> &'static str {
         match self {

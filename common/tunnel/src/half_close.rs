@@ -45,11 +45,11 @@ impl<S: Side> Link<S> {
             return Verdict::Dropped(Dropped::NotAgreed);
         }
         let Some(&key) = self.by_id.get(&id) else {
-            return Verdict::Dropped(Dropped::UnknownConnection);
+            return self.unknown(id);
         };
         let Some(conn) = self.table.get_mut(key) else { return Verdict::Handled };
         if !std::mem::replace(&mut conn.peer_open, false) {
-            return Verdict::Dropped(Dropped::NobodyListens);
+            return Verdict::Dropped(Dropped::AfterEnd);
         }
         if conn.state == State::Open {
             if conn.fin_sent {

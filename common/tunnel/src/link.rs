@@ -49,6 +49,10 @@ pub trait Side: Sized {
     /// The stream was lost while this dial was under way.
     #[doc(hidden)]
     fn dial_lost(link: &mut Link<Self>, key: ConnKey);
+
+    /// The largest connect id that was ever used on this link: agents count up from 1.
+    #[doc(hidden)]
+    fn last_id(link: &Link<Self>) -> ConnectId;
 }
 
 /// The state of one end of an agent stream. See the crate's documentation for how a shell drives it.
@@ -202,12 +206,19 @@ impl<S: Side> Link<S> {
         }
         let Some(&key) = self.by_id.get(&id) else {
             self.answer_stray(id);
-            return Verdict::Dropped(Dropped::UnknownConnection);
+            return self.unknown(id);
         };
         match self.table.get(key) {
             Some(conn) if conn.accepts() => self.admit(now, key, len),
-            _ => Verdict::Dropped(Dropped::NobodyListens),
+            Some(conn) if conn.peer_ended() => Verdict::Dropped(Dropped::AfterEnd),
+            _ => Verdict::Late,
         }
+    }
+
+    /// A packet for a connection that is not there: late if it ever was.
+    pub(crate) fn unknown(&self, id: ConnectId) -> Verdict {
+        let was_there = (1..=S::last_id(self).0).contains(&id.0);
+        if was_there { Verdict::Late } else { Verdict::Dropped(Dropped::UnknownConnection) }
     }
 
     /// DATA that somebody listens for.

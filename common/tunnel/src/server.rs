@@ -16,6 +16,8 @@ use crate::time::Time;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Server {
     last_dial: i64,
+    /// The largest number that the agent has given to a connection.
+    last_id: i64,
     pending: usize,
     drain_told: bool,
 }
@@ -90,6 +92,9 @@ impl Link<Server> {
     }
 
     fn handle_dial_response(&mut self, random: DialId, outcome: Result<ConnectId, String>) -> Verdict {
+        if let Ok(id) = &outcome {
+            self.side.last_id = self.side.last_id.max(id.0);
+        }
         match (self.asked(random), outcome) {
             (Some(key), Err(text)) => {
                 self.fail_dial(key, DialError::Refused(text));
@@ -142,7 +147,7 @@ impl Link<Server> {
 
     fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Verdict {
         let Some(&key) = self.by_id.get(&id) else {
-            return Verdict::Dropped(Dropped::UnknownConnection);
+            return self.unknown(id);
         };
         self.unregister(key);
         self.arm(key, None);
@@ -211,5 +216,9 @@ impl Side for Server {
 
     fn dial_lost(link: &mut Link<Self>, key: ConnKey) {
         link.fail_dial(key, DialError::LinkLost);
+    }
+
+    fn last_id(link: &Link<Self>) -> ConnectId {
+        ConnectId(link.side.last_id)
     }
 }

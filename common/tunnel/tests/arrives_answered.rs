@@ -201,7 +201,7 @@ fn data_after_a_half_close_is_delivered_after_a_full_close_dropped() {
     assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Deliver(key));
     let (mut link, key) = open_at_server();
     link.read(T0, key, ReadOutcome::Closed);
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Dropped(Dropped::NobodyListens));
+    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Late);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }], "asked once");
 }
 
@@ -272,7 +272,7 @@ fn a_broken_frontend_is_told_at_once_and_its_number_is_kept_from_strangers() {
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     let cause = Cause::Local("reset".into());
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Dropped(Dropped::NobodyListens));
+    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Late);
     assert_eq!(controls(&mut link), [], "late data is not a stranger's");
     link.handle_packet(T0, close_rsp(ID, ""));
     assert!(link.is_empty());
@@ -285,7 +285,7 @@ fn a_local_end_that_takes_no_more_is_still_read_to_its_end() {
     link.queued(T0, key, 9_000);
     link.write_failed(T0, key, "broken pipe".into());
     assert_eq!((events(&mut link), controls(&mut link), link.total_queued()), (vec![], vec![], 0));
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Dropped(Dropped::NobodyListens));
+    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Late);
     assert_eq!(
         link.poll_transmit(100),
         Some(Transmit::Read { key, id: ID, max: 100 }),
@@ -411,7 +411,7 @@ fn dial_cls_cancels_and_a_late_result_is_refused() {
     assert_eq!(events(&mut link), [Event::DialCancelled { key }]);
     assert!(!link.dialed(key, Ok(())), "the socket is to be closed");
     assert_eq!(controls(&mut link), []);
-    assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Verdict::Dropped(Dropped::UnknownDial));
+    assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Verdict::Late);
 }
 
 #[test]
@@ -470,11 +470,7 @@ fn close_req_is_answered_after_the_flush() {
     link.queued(T0, key, 600);
     assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Verdict::Handled);
     assert_eq!(controls(&mut link), []);
-    assert_eq!(
-        link.handle_packet(T0, data(ONE)),
-        Verdict::Dropped(Dropped::NobodyListens),
-        "after its close"
-    );
+    assert_eq!(link.handle_packet(T0, data(ONE)), Verdict::Dropped(Dropped::AfterEnd), "after its close");
     assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Verdict::Handled, "a second close");
     link.queued(at(1), key, 0);
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
@@ -710,7 +706,7 @@ fn the_number_of_an_abandoned_connection_is_kept_until_the_agents_last_word() {
     let (mut link, key) = open_at_server();
     link.abandon(T0, key);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Dropped(Dropped::NobodyListens));
+    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Late);
     assert_eq!(controls(&mut link), [], "asked once");
     let second = link.dial("tcp", "b:1").unwrap();
     controls(&mut link);
@@ -719,4 +715,21 @@ fn the_number_of_an_abandoned_connection_is_kept_until_the_agents_last_word() {
     assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Verdict::Handled);
     assert!(link.is_empty());
     assert_eq!(link.poll_timeout(), None);
+}
+
+#[test]
+fn packets_that_cross_a_close_are_late_and_no_fault() {
+    let (mut link, key) = open_at_server();
+    link.read(T0, key, ReadOutcome::Eof);
+    link.handle_packet(T0, close_rsp(ID, ""));
+    for packet in [data(ID), close_rsp(ID, "Unknown connectID")] {
+        assert_eq!(link.handle_packet(T0, packet), Verdict::Late, "the agent had not read our CLOSE_REQ");
+    }
+    let (mut link, key) = open_at_agent();
+    link.read(T0, key, ReadOutcome::Closed);
+    for packet in [data(ONE), Packet::CloseReq { id: ONE }] {
+        assert_eq!(link.handle_packet(T0, packet), Verdict::Late, "the server had not read our CLOSE_RSP");
+    }
+    let beyond = link.handle_packet(T0, data(ConnectId(2)));
+    assert_eq!(beyond, Verdict::Dropped(Dropped::UnknownConnection), "this one never was");
 }

@@ -18,7 +18,7 @@ fn labels_are_told_apart_and_stay() {
         (Dropped::UnknownConnection, "unknown_connection"),
         (Dropped::UnknownDial, "unknown_dial"),
         (Dropped::DuplicateDial, "duplicate_dial"),
-        (Dropped::NobodyListens, "nobody_listens"),
+        (Dropped::AfterEnd, "after_end"),
         (Dropped::WrongDirection, "wrong_direction"),
         (Dropped::BadConnectId, "bad_connect_id"),
         (Dropped::Overrun, "overrun"),
@@ -37,6 +37,23 @@ fn labels_are_told_apart_and_stay() {
     ];
     for (cause, label, words) in causes {
         assert_eq!((cause.label(), cause.to_string().as_str()), (label, words));
+    }
+}
+
+#[test]
+fn an_application_that_aborts_its_connection_is_no_loss_of_the_tunnels() {
+    for text in [
+        "Connection reset by peer (os error 104)",
+        "Broken pipe (os error 32)",
+        "read tcp 10.0.0.1:2->10.0.0.1:1: read: connection reset by peer",
+    ] {
+        assert!(Cause::Local(text.into()).is_abort() && Cause::Peer(text.into()).is_abort(), "{text}");
+    }
+    for text in ["Connection timed out (os error 110)", "No route to host", "unrecognized connectID"] {
+        assert!(!Cause::Local(text.into()).is_abort() && !Cause::Peer(text.into()).is_abort(), "{text}");
+    }
+    for cause in [Cause::LinkLost, Cause::Stalled, Cause::FlushTimeout, Cause::Overrun] {
+        assert!(!cause.is_abort(), "{cause}");
     }
 }
 

@@ -240,11 +240,11 @@ fn a_fin_is_passed_on_behind_what_came_before_it() {
     link.queued(T0, key, 576);
     assert_eq!(link.handle_packet(T0, Packet::Fin { id: ONE }), Verdict::Handled);
     assert_eq!(link.poll_event(), None);
-    assert_eq!(link.handle_packet(T0, data(1)), Verdict::Dropped(Dropped::NobodyListens), "after its end");
+    assert_eq!(link.handle_packet(T0, data(1)), Verdict::Dropped(Dropped::AfterEnd), "after its end");
     link.queued(T0, key, 0);
     assert_eq!(link.poll_event(), Some(Event::ShutDown { key }));
     let again = link.handle_packet(T0, Packet::Fin { id: ONE });
-    assert_eq!((again, link.poll_event()), (Verdict::Dropped(Dropped::NobodyListens), None), "told once");
+    assert_eq!((again, link.poll_event()), (Verdict::Dropped(Dropped::AfterEnd), None), "told once");
 }
 
 #[test]

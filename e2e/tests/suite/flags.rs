@@ -104,7 +104,7 @@ async fn logs_go_to_their_file_alone() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
     for (name, process, text) in [
         ("server", &pair.server().process, "Proxy server is running"),
-        ("agent", &pair.agent().process, "server_id"),
+        ("agent", &pair.agent().process, "serverID"),
     ] {
         until("the log's file", DEADLINE, || async {
             std::fs::read_to_string(path(name)).ok()?.contains(text).then_some(())

@@ -63,7 +63,7 @@ async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
         let counted = pair.server().metric("agent_claims_total", &[("action", action)]).await?;
         assert_eq!(counted > 0.0, binding != "off", "{binding}: {counted}");
         assert_eq!(pair.server().metric("agent_claims_total", &[("action", other)]).await?, 0.0);
-        let warned = || pair.server().process.said("Agent claims what its identity does not vouch for");
+        let warned = || pair.server().process.said("agent claims what its identity does not vouch for");
         if binding == "off" {
             ensure!(!warned(), "a warning");
         } else {

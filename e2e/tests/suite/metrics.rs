@@ -108,7 +108,9 @@ async fn the_server_has_connection_durations() -> Result<()> {
 async fn some_are_there_from_the_start() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
     let scrape = pair.server().metrics().await?;
-    for name in ["ready_backend_connections", "http_connections", "culled_leases_count"] {
+    for name in
+        ["ready_backend_connections", "http_connections", "culled_leases_count", "full_receive_channels"]
+    {
         assert_eq!(scrape.sum(&format!("{SERVER}{name}"), &[]), Some(0.0), "{name}");
     }
     assert_eq!(scrape.sum(&format!("{SERVER}ready_backends"), &[("proxy_strategy", "default")]), Some(0.0));

@@ -8,6 +8,7 @@
 //!
 //! Names, defaults, spellings and refusals are those of the Go proxy-agent (v0.30 to its current main).
 
+mod announce;
 mod config;
 mod endpoints;
 mod identifiers;
@@ -20,7 +21,7 @@ mod uplink;
 
 use std::ffi::OsString;
 
-use flags::{Exit, FlagSet, FlowFlags, LogFlags, Refusal};
+use flags::{Exit, FlagSet, FlowFlags, Given, LogFlags, Refusal};
 
 pub use config::{CertPair, Config, KubeClient, Leases, ServerCountSource};
 pub use identifiers::{IdentifierError, Identifiers};
@@ -39,8 +40,8 @@ pub fn parse_with(
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {
     let mut lines = Lines::default();
-    let notices = lines.read(argv)?;
-    Ok(lines.check(environment("PROXY_AGENT_ID"), notices)?)
+    let given = lines.read(argv)?;
+    Ok(lines.check(environment("PROXY_AGENT_ID"), given)?)
 }
 
 /// All flags as they are written.
@@ -57,7 +58,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
+    fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
         let mut set = FlagSet::new("proxy-agent", env!("CARGO_PKG_VERSION"), ABOUT);
         self.uplink.lend(&mut set);
         self.identity.lend(&mut set);
@@ -67,10 +68,11 @@ impl Lines {
         self.serving.lend(&mut set);
         self.kube.lend(&mut set);
         self.log.lend(&mut set);
-        set.read(argv)
+        set.read_all(argv)
     }
 
-    fn check(self, inherited_id: Option<OsString>, mut notices: Vec<String>) -> Result<Config, Refusal> {
+    fn check(self, inherited_id: Option<OsString>, given: Given) -> Result<Config, Refusal> {
+        let mut notices = given.notices;
         let uplink = self.uplink.check(&mut notices)?;
         let serving = self.serving.check()?;
         let flow = self.flow.check()?;
@@ -83,6 +85,7 @@ impl Lines {
         }
         let (log, log_notices) = self.log.options()?;
         notices.extend(log_notices);
+        let flag_lines = announce::lines(given.values, &agent_id);
         Ok(Config {
             proxy_server_host: uplink.host,
             proxy_server_port: uplink.port,
@@ -110,6 +113,7 @@ impl Lines {
             leases,
             kube,
             log,
+            flag_lines,
             notices,
         })
     }

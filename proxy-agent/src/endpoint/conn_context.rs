@@ -19,6 +19,7 @@ use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_once;
+use tunnel::Cause;
 
 use super::dial::Endpoint;
 
@@ -42,10 +43,24 @@ pub const FIRST_WORD: Duration = Duration::from_millis(250);
 pub struct ConnInfo {
     /// The server whose stream carries it.
     pub server_id: Arc<str>,
+    /// The server's number for its dial.
+    pub dial_id: i64,
     /// The id on that stream.
     pub connect_id: i64,
     /// What was asked for, as the peer wrote it.
     pub address: String,
+}
+
+impl ConnInfo {
+    /// Logs that the endpoint's socket failed. That the endpoint closed or reset it is no failure.
+    fn tell_failure(&self, error: &io::Error, message: &'static str) {
+        if !Cause::Local(error.to_string()).is_abort() {
+            tracing::error!(
+                err = %error, connectionID = self.connect_id, dialID = self.dial_id,
+                dialAddress = %Peer(&self.address), "{message}"
+            );
+        }
+    }
 }
 
 /// An endpoint's socket, polled by the link's task. `G` is the guard of the gauge of open connections.
@@ -74,11 +89,12 @@ impl<G> ConnContext<G> {
     pub fn new(endpoint: Endpoint, info: ConnInfo, open: G) -> Self {
         let Endpoint { stream, peer } = endpoint;
         tracing::debug!(
-            server_id = %info.server_id,
-            connection_id = info.connect_id,
-            dial_address = %Peer(&info.address),
+            dialID = info.dial_id,
+            connectionID = info.connect_id,
+            dialAddress = %Peer(&info.address),
+            serverID = %Peer(&info.server_id),
             %peer,
-            "endpoint connection established"
+            "Endpoint connection established"
         );
         Self {
             stream,
@@ -130,7 +146,8 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
             self.hold = None;
         }
         let want = self.chunk.next(max);
-        let data = ready!(poll_socket(&mut self.stream, cx, want))?;
+        let data = ready!(poll_socket(&mut self.stream, cx, want))
+            .inspect_err(|error| self.info.tell_failure(error, "connection read failure"))?;
         if data.is_empty() {
             self.eof = true;
             return Poll::Ready(Ok(Read::Eof));
@@ -149,7 +166,8 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         if self.hold.take().is_some() {
             cx.waker().wake_by_ref();
         }
-        let written = ready!(queue.poll_write_to(Pin::new(&mut self.stream), cx))?;
+        let written = ready!(queue.poll_write_to(Pin::new(&mut self.stream), cx))
+            .inspect_err(|error| self.info.tell_failure(error, "conn write failure"))?;
         self.sent += written as u64;
         Poll::Ready(Ok(()))
     }
@@ -189,15 +207,17 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
 impl<G> Drop for ConnContext<G> {
     fn drop(&mut self) {
         tracing::debug!(
-            server_id = %self.info.server_id,
-            connection_id = self.info.connect_id,
-            dial_address = %Peer(&self.info.address),
+            target: "v4",
+            dialID = self.info.dial_id,
+            connectionID = self.info.connect_id,
+            dialAddress = %Peer(&self.info.address),
+            serverID = %Peer(&self.info.server_id),
             peer = %self.peer,
             seconds = self.began.elapsed().as_secs_f64(),
             received = self.received,
             sent = self.sent,
             reason = %Peer(self.reason.as_deref().unwrap_or("the stream to the server was lost")),
-            "endpoint connection ended"
+            "close connection"
         );
     }
 }

@@ -103,7 +103,7 @@ impl LeaseCounter {
             let mut version = match self.list(freshness).await {
                 Ok(version) => version,
                 Err(error) => {
-                    self.failed(&error).await;
+                    self.failed("list", &error).await;
                     continue;
                 }
             };
@@ -125,7 +125,7 @@ impl LeaseCounter {
                         break;
                     }
                     Over::Failed(error) => {
-                        self.failed(&error).await;
+                        self.failed("watch", &error).await;
                         break;
                     }
                 }
@@ -222,18 +222,25 @@ impl LeaseCounter {
         match self.list(Freshness::Latest).await {
             Ok(_) => self.failures = 0,
             Err(error) => {
-                tracing::warn!(%error, "Leases cannot be listed, the last count holds");
+                let count = *self.count.borrow();
+                tracing::warn!(
+                    "Could not list leases to update server count, using fallback count ({}): {error}",
+                    count.unwrap_or(1)
+                );
                 self.blind = true;
                 self.next_check = Instant::now() + self.next_pause();
             }
         }
     }
 
-    async fn failed(&mut self, error: &ApiError) {
+    async fn failed(&mut self, doing: &str, error: &ApiError) {
         self.blind = true;
         let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
         let count = *self.count.borrow();
-        tracing::error!(%error, ?count, retry_in = ?wait, "Could not list or watch leases, the last count holds");
+        tracing::error!(
+            "Could not {doing} leases: {error} (the last count holds: {}; trying again in {wait:?})",
+            count.unwrap_or(1)
+        );
         sleep(wait).await;
     }
 

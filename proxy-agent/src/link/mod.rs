@@ -12,6 +12,7 @@ mod ranges;
 use std::sync::Arc;
 
 use relay::{Bounds, LinkEnd, Relay};
+use serve::logs::Peer;
 use tokio::task::coop::unconstrained;
 use transport::wire::Wire;
 use tunnel::{Agent, ConnectId, Terms};
@@ -29,6 +30,7 @@ use self::ranges::Ranges;
 /// What every link of the agent shares. Cheap to clone.
 #[derive(Debug)]
 pub struct Links<R> {
+    agent_id: Arc<str>,
     dialer: Arc<Dialer<R>>,
     bounds: Bounds,
     metrics: Metrics,
@@ -40,6 +42,7 @@ pub struct Links<R> {
 impl<R> Clone for Links<R> {
     fn clone(&self) -> Self {
         Links {
+            agent_id: Arc::clone(&self.agent_id),
             dialer: Arc::clone(&self.dialer),
             bounds: self.bounds.clone(),
             metrics: self.metrics.clone(),
@@ -50,10 +53,10 @@ impl<R> Clone for Links<R> {
 }
 
 impl<R: Resolve> Links<R> {
-    /// Links that dial endpoints by `dialer`, within `bounds`.
-    pub fn new(dialer: Dialer<R>, bounds: Bounds, metrics: Metrics) -> Self {
+    /// Links of the agent with this id that dial endpoints by `dialer`, within `bounds`.
+    pub fn new(agent_id: &str, dialer: Dialer<R>, bounds: Bounds, metrics: Metrics) -> Self {
         let (dialer, ranges) = (Arc::new(dialer), Ranges::default());
-        Links { dialer, bounds, metrics, activity: Activity::default(), ranges }
+        Links { agent_id: agent_id.into(), dialer, bounds, metrics, activity: Activity::default(), ranges }
     }
 
     /// What goes on in all of them.
@@ -74,7 +77,9 @@ impl<R: Resolve> Links<R> {
         let dialer = Arc::clone(&self.dialer);
         let range = (!own).then(|| self.ranges.enter(&server_id));
         let beyond = range.as_ref().map_or(ConnectId(0), |range| range.beyond);
-        let server = Server { id: server_id, own, beyond };
+        let agent_id = Arc::clone(&self.agent_id);
+        tracing::info!(target: "v2", serverID = %Peer(&server_id), agentID = %agent_id, "Start serving");
+        let server = Server { id: server_id, agent_id, own, beyond };
         let owner = AgentOwner::new(server, dialer, self.metrics.clone(), self.activity.part(), life);
         let meter = LinkMeter::new(&self.metrics);
         unconstrained(Relay::<Agent, _, _, _>::new(&self.bounds, terms, wire, owner, meter)).await

@@ -24,6 +24,8 @@ type Dialed = (ConnKey, Result<Endpoint, DialError>);
 /// A dial under way. Dropping it ends the dialler.
 struct Dialing {
     dialler: AbortHandle,
+    /// The server's number for it.
+    id: i64,
     address: String,
     began: Instant,
     /// Handed on to the connection.
@@ -43,6 +45,8 @@ type Done = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Server {
     /// What it calls itself.
     pub(crate) id: Arc<str>,
+    /// What we call ourselves there.
+    pub(crate) agent_id: Arc<str>,
     /// One of ours, which holds back itself what endpoints say first.
     pub(crate) own: bool,
     /// Connections are numbered above it.
@@ -104,6 +108,7 @@ impl<R: Resolve> AgentOwner<R> {
                 let connect_id = conns.link().connect_id(key).map_or(0, |id| id.0);
                 let info = ConnInfo {
                     server_id: Arc::clone(&self.server.id),
+                    dial_id: dialing.id,
                     connect_id,
                     address: dialing.address.clone(),
                 };
@@ -118,12 +123,13 @@ impl<R: Resolve> AgentOwner<R> {
                     if error.is_timeout() { DialFailureReason::Timeout } else { DialFailureReason::Unknown };
                 self.metrics.dial_failures.count(reason);
                 let text = error.to_string();
-                tracing::warn!(
-                    server_id = %self.server.id,
-                    dial_address = %Peer(&dialing.address),
+                tracing::info!(
                     error = %Peer(&text),
+                    dialID = dialing.id,
+                    dialAddress = %Peer(&dialing.address),
+                    serverID = %Peer(&self.server.id),
                     duration = ?elapsed,
-                    "Error dialing endpoint"
+                    "error dialing backend"
                 );
                 conns.link().dialed(key, Err(text));
             }
@@ -138,6 +144,10 @@ impl<R: Resolve> Owner<Agent> for AgentOwner<R> {
         }
         if self.drain.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
             self.drain = None;
+            tracing::info!(
+                target: "v2", serverID = %Peer(&self.server.id), agentID = %self.server.agent_id,
+                "drain agent client"
+            );
             conns.link().drain();
             let (retire, activity) = (self.retire.clone(), self.activity.clone());
             self.done = Some(Box::pin(async move {
@@ -151,7 +161,12 @@ impl<R: Resolve> Owner<Agent> for AgentOwner<R> {
         self.stop.as_mut().poll(cx)
     }
 
-    fn dial(&mut self, _conns: &mut Conns<Agent>, key: ConnKey, protocol: String, address: String) {
+    fn dial(&mut self, conns: &mut Conns<Agent>, key: ConnKey, protocol: String, address: String) {
+        let id = conns.link().dial_id(key).map_or(0, |id| id.0);
+        tracing::debug!(
+            serverID = %Peer(&self.server.id), agentID = %self.server.agent_id, dialID = id,
+            dialAddress = %Peer(&address), "Received DIAL_REQ"
+        );
         let (dialer, report, target) = (Arc::clone(&self.dialer), self.report.clone(), address.clone());
         let dialler = tokio::spawn(async move {
             let outcome = dialer.dial(&protocol, &target).await;
@@ -160,7 +175,7 @@ impl<R: Resolve> Owner<Agent> for AgentOwner<R> {
         });
         let began = Instant::now();
         let busy = Some(self.activity.enter());
-        self.dials.insert(key, Dialing { dialler: dialler.abort_handle(), address, began, busy });
+        self.dials.insert(key, Dialing { dialler: dialler.abort_handle(), id, address, began, busy });
     }
 
     fn dial_cancelled(&mut self, key: ConnKey) {

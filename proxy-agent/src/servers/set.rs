@@ -158,8 +158,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     fn suspected(&mut self, id: StreamId, suspect: bool) {
         let server_id = self.kept.values().find(|(kept, _)| *kept == id).map(|(_, server_id)| server_id);
         match server_id.map(|server_id| Peer(server_id)) {
-            Some(server_id) if suspect => tracing::warn!(%server_id, "the server owes a sign of life"),
-            Some(server_id) => tracing::info!(%server_id, "the server gave a sign of life"),
+            Some(server_id) if suspect => tracing::warn!(serverID = %server_id, "keepalive ping unanswered"),
+            Some(server_id) => tracing::info!(serverID = %server_id, "keepalive ping answered again"),
             None => {}
         }
         self.machine.suspect(self.now(), id, suspect);
@@ -213,14 +213,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Err(error) => {
                 let pause = self.machine.failed(now);
                 let text = error.to_string();
-                tracing::error!(error = %Peer(&text), retry_in = ?pause, "cannot connect once");
+                tracing::error!(err = %Peer(&text), retry_in = ?pause, "cannot connect once");
                 return;
             }
         };
         let shown = shown.map(|validity| Shown::new(validity, rand::random::<f64>()));
         match self.machine.connected(now, &server_id, server_count) {
             Verdict::Replace(id, old) => {
-                tracing::info!(server_id = %Peer(&server_id), "another stream takes a stream's place");
+                tracing::info!(serverID = %Peer(&server_id), "another stream takes a stream's place");
                 // Counted until the other one is.
                 let replaced = self.replaceable.remove(&old);
                 self.keep(id, server_id, stream, shown, drain, stop);
@@ -232,15 +232,18 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             }
             Verdict::Keep(id) => {
                 tracing::info!(
-                    server_id = %Peer(&server_id),
-                    server_count,
+                    target: "v2",
+                    serverID = %Peer(&server_id),
+                    newServerCount = server_count,
                     open = self.machine.open_count(),
                     "successfully connected to new proxy server"
                 );
                 self.keep(id, server_id, stream, shown, drain, stop);
             }
             Verdict::Duplicate | Verdict::Unwanted => {
-                tracing::debug!(server_id = %Peer(&server_id), "duplicate server connection attempt");
+                tracing::debug!(
+                    target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt"
+                );
                 let connector = Arc::clone(&self.connector);
                 self.closing.spawn(async move { connector.close(stream).await });
             }
@@ -284,20 +287,27 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         self.machine.lost(self.now(), id);
         let server_id = Peer(&server_id);
         match ended {
-            Ok((_, LinkEnd::Finished)) => tracing::info!(%server_id, "the server ended the stream"),
-            Ok((_, LinkEnd::Stopped)) => tracing::info!(%server_id, "stream ended"),
+            Ok((_, LinkEnd::Finished)) => {
+                tracing::info!(target: "v2", serverID = %server_id, "received EOF, exit");
+            }
+            Ok((_, LinkEnd::Stopped)) => {
+                tracing::info!(target: "v2", serverID = %server_id, "stop agent client.");
+            }
             Ok((_, LinkEnd::Failed(error))) => {
                 let error = error.to_string();
-                tracing::error!(%server_id, error = %Peer(&error), "could not read stream");
+                tracing::error!(err = %Peer(&error), serverID = %server_id, "could not read stream");
             }
-            Err(error) => tracing::error!(%server_id, %error, "the stream's task failed"),
+            Err(error) => tracing::error!(err = %error, serverID = %server_id, "the stream's task failed"),
         }
+        tracing::info!(serverID = %server_id, "Removing client used for server connection");
     }
 
     fn leases_counted(&mut self) {
         let leases = *self.leases.borrow_and_update();
         self.machine.leases_counted(self.now(), leases);
-        tracing::debug!(?leases, count = self.machine.server_count(), "determined server count");
+        let source = if leases.is_some() { "fromLeases" } else { "fromResponses" };
+        let count = self.machine.server_count();
+        tracing::debug!(target: "v4", serverCount = count, source, "Determined server count");
     }
 
     fn drain(&mut self) {

@@ -65,6 +65,8 @@ pub struct Config {
     pub kube: KubeClient,
     /// How and where to log.
     pub log: LogOptions,
+    /// One line for each flag, to log at the start.
+    pub flag_lines: Vec<String>,
     /// Lines to log once at the start: flags given in vain, deprecated or insecure.
     pub notices: Vec<String>,
 }

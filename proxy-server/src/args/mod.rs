@@ -8,6 +8,7 @@
 
 mod access;
 mod agents;
+mod announce;
 mod config;
 mod frontend;
 mod kube;
@@ -16,7 +17,7 @@ mod serving;
 
 use std::ffi::OsString;
 
-use flags::{Exit, FlagSet, FlowFlags, LogFlags, Refusal};
+use flags::{Exit, FlagSet, FlowFlags, Given, LogFlags, Refusal};
 
 pub use config::{
     AgentListener, Config, FrontendListener, IdentityBinding, KubeClient, Leases, Mode, ProxyStrategy,
@@ -36,8 +37,8 @@ pub fn parse_with(
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {
     let mut lines = Lines::default();
-    let notices = lines.read(argv)?;
-    Ok(lines.check(environment("PROXY_SERVER_ID"), notices)?)
+    let given = lines.read(argv)?;
+    Ok(lines.check(environment("PROXY_SERVER_ID"), given)?)
 }
 
 /// All flags as they are written.
@@ -54,7 +55,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
+    fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
         let mut set = FlagSet::new("proxy-server", env!("CARGO_PKG_VERSION"), ABOUT);
         self.frontend.lend(&mut set);
         self.agents.lend(&mut set);
@@ -64,10 +65,11 @@ impl Lines {
         self.serving.lend(&mut set);
         self.kube.lend(&mut set);
         self.log.lend(&mut set);
-        set.read(argv)
+        set.read_all(argv)
     }
 
-    fn check(self, inherited_id: Option<OsString>, mut notices: Vec<String>) -> Result<Config, Refusal> {
+    fn check(self, inherited_id: Option<OsString>, given: Given) -> Result<Config, Refusal> {
+        let mut notices = given.notices;
         let frontend = self.frontend.check(&mut notices)?;
         let agents = self.agents.check(&mut notices)?;
         let access = self.access.check(agents.listener.client_ca.is_some(), &mut notices)?;
@@ -77,6 +79,7 @@ impl Lines {
         let flow = self.flow.check()?;
         let (log, log_notices) = self.log.options()?;
         notices.extend(log_notices);
+        let flag_lines = announce::lines(given.values, &routing.server_id);
         Ok(Config {
             frontend: frontend.listener,
             mode: frontend.mode,
@@ -105,6 +108,7 @@ impl Lines {
             leases,
             kube,
             log,
+            flag_lines,
             notices,
         })
     }

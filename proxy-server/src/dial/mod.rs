@@ -6,6 +6,7 @@
 
 pub mod reason;
 
+mod report;
 mod target;
 
 #[cfg(test)]
@@ -102,26 +103,32 @@ impl<L: DialLink> Dialer<L> {
     pub async fn dial(&self, target: &Target) -> Result<Dialed<L::Connection>, DialFailure> {
         let started = Instant::now();
         let mut watch = Watch::start(&*self.observer);
-        let outcome = self.try_twice(target, started + self.timeout).await;
+        let mut agent = None;
+        let outcome = self.try_twice(target, started + self.timeout, &mut agent).await;
         watch.outcome = match &outcome {
             Ok(_) => Ok(started.elapsed()),
-            Err(failure) => Err(failure.metric()),
+            Err(failure) => {
+                report::failed(target, agent.as_deref(), failure);
+                Err(failure.metric())
+            }
         };
         outcome
     }
 
     /// Asks an agent; and one other where the first one's stream was lost before it answered, or is full. An agent's answer
-    /// is final: an endpoint that refused has been asked.
+    /// is final: an endpoint that refused has been asked. `agent` becomes the one that was asked last.
     async fn try_twice(
         &self,
         target: &Target,
         deadline: Instant,
+        agent: &mut Option<Arc<str>>,
     ) -> Result<Dialed<L::Connection>, DialFailure> {
         if self.memory.turn_away() {
             return Err(DialFailure::NoMemory);
         }
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
         let tried = first.link;
+        *agent = Some(Arc::clone(&first.agent_id));
         let failure = match self.try_link(first, target, deadline).await {
             Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => failure,
             outcome => return outcome,
@@ -131,6 +138,7 @@ impl<L: DialLink> Dialer<L> {
         }
         // One retry for a full agent, too: a server whose agents are all full must say so soon.
         let second = self.backends.choose(&target.host, &[tried]).ok_or(failure)?;
+        *agent = Some(Arc::clone(&second.agent_id));
         self.try_link(second, target, deadline).await
     }
 

@@ -11,13 +11,20 @@ pub struct Target {
     pub address: String,
     /// The address without port and brackets.
     pub host: String,
+    /// The client's own number for the dial (one of ours by HTTP CONNECT), for the log.
+    pub dial_id: i64,
 }
 
 impl Target {
     /// A target from a DIAL_REQ's fields, or from a CONNECT's request line (with protocol `tcp`).
     pub fn new(protocol: impl Into<String>, address: impl Into<String>) -> Self {
         let address = address.into();
-        Self { protocol: protocol.into(), host: host_of(&address).to_owned(), address }
+        Self { protocol: protocol.into(), host: host_of(&address).to_owned(), address, dial_id: 0 }
+    }
+
+    /// The same, under this number in the log.
+    pub fn numbered(self, dial_id: i64) -> Self {
+        Self { dial_id, ..self }
     }
 }
 

@@ -2,6 +2,7 @@
 //! when it is dropped. Never decides anything.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,10 @@ use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tunnel::Cause;
 
 use super::meters::Meters;
+use crate::dial::Target;
 use crate::limits::ConnectionSlot;
 
 /// What a connection is called in the log.
@@ -24,9 +27,11 @@ pub struct Identity {
     /// Who dialled: the certificate's name, or where the connection came from.
     pub peer: Arc<str>,
     /// What was dialled.
-    pub address: String,
+    pub target: Target,
     /// The agent that it goes through.
     pub agent: Arc<str>,
+    /// The agent's number for it.
+    pub connect_id: i64,
 }
 
 /// See the module.
@@ -56,12 +61,14 @@ impl Account {
         lifetime: TaskTrackerToken,
     ) -> Self {
         tracing::debug!(
+            dialID = identity.target.dial_id,
+            connectionID = identity.connect_id,
+            agentID = %Peer(&identity.agent),
+            dialAddress = %Peer(&identity.target.address),
             connection = identity.id,
             frontend = identity.frontend,
             peer = %identity.peer,
-            address = %Peer(&identity.address),
-            agent = %Peer(&identity.agent),
-            "connection established"
+            "Proxy connection established"
         );
         Account {
             identity,
@@ -104,6 +111,20 @@ impl Account {
         }
     }
 
+    /// The client's socket failed while it was read. That the client closed without reading on is no failure.
+    pub fn read_failed(&mut self, error: &io::Error) {
+        self.note(error);
+        if !Cause::Local(error.to_string()).is_abort() {
+            tracing::error!(
+                err = %error,
+                host = %Peer(&self.identity.target.address),
+                agentID = %Peer(&self.identity.agent),
+                connectionID = self.identity.connect_id,
+                "Received failure on connection"
+            );
+        }
+    }
+
     /// The reason of the end, as the link tells it. A reason noted before stays.
     pub fn ended(&mut self, ending: &Ending) {
         if self.reason.is_none() {
@@ -121,11 +142,12 @@ impl fmt::Debug for Account {
 impl Drop for Account {
     fn drop(&mut self) {
         tracing::debug!(
+            connectionID = self.identity.connect_id,
+            agentID = %Peer(&self.identity.agent),
+            dialAddress = %Peer(&self.identity.target.address),
             connection = self.identity.id,
             frontend = self.identity.frontend,
             peer = %self.identity.peer,
-            address = %Peer(&self.identity.address),
-            agent = %Peer(&self.identity.agent),
             duration = ?self.since.elapsed(),
             bytes_from_client = self.from_client,
             bytes_to_client = self.to_client,

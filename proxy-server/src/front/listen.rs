@@ -225,7 +225,11 @@ async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
         .await
     };
     match served {
-        Ok(()) => tracing::debug!(%peer, "frontend connection ended"),
+        // kube-apiserver closes its connection together with its last stream, without a word.
+        Ok(()) => tracing::trace!(%peer, "frontend connection ended"),
+        Err(error) if error.is_closed_by_peer() => {
+            tracing::trace!(%peer, "the client closed its frontend connection");
+        }
         Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
     }
     // Streams of a connection that is gone end by themselves, each within the moment of noticing.

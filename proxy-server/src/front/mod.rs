@@ -46,11 +46,18 @@ pub trait Dial: Clone + Send + Sync + 'static {
 pub trait Attach: Send + 'static {
     /// Hands the frontend's end over.
     fn attach(self, local: Box<dyn Local>);
+
+    /// The agent's number for it, for the log.
+    fn connect_id(&self) -> i64;
 }
 
 impl Attach for OpenConnection {
     fn attach(self, local: Box<dyn Local>) {
         OpenConnection::attach(self, local);
+    }
+
+    fn connect_id(&self) -> i64 {
+        OpenConnection::connect_id(self).0
     }
 }
 

@@ -58,8 +58,9 @@ pub(super) fn account(readings: &Readings) -> Account {
         id: 1,
         frontend: "http-connect",
         peer: "test".into(),
-        address: "node:1".into(),
+        target: Target::new("tcp", "node:1"),
         agent: "agent".into(),
+        connect_id: 1,
     };
     let live = meters.http_connection();
     let slot = ServerBudget::new(1, 1).connection(&AgentBudget::new(1, 1)).expect("room for one");
@@ -157,6 +158,10 @@ impl Attach for ScriptedConnection {
             drop(pump);
             let _nobody_asks = report.send(read_end);
         });
+    }
+
+    fn connect_id(&self) -> i64 {
+        1
     }
 }
 

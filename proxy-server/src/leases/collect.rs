@@ -52,7 +52,7 @@ impl Collector {
         }
         let leases = match listed {
             Ok(list) => list.items,
-            Err(error) => return tracing::error!(%error, "Could not list leases to garbage collect"),
+            Err(error) => return tracing::error!("Could not list leases to garbage collect: {error}"),
         };
         let own = self.settings.name();
         let others: Vec<Lease> = leases.into_iter().filter(|lease| lease.metadata.name != own).collect();
@@ -65,8 +65,10 @@ impl Collector {
                     self.metrics.culled_leases.inc();
                     tracing::info!(lease = name, "Expired lease deleted");
                 }
-                Err(error) if error.is(404) => tracing::debug!(lease = name, "Lease was already deleted"),
-                Err(error) => tracing::error!(lease = name, %error, "Could not delete lease"),
+                Err(error) if error.is(404) => {
+                    tracing::debug!(target: "v4", "Lease {name} was already deleted")
+                }
+                Err(error) => tracing::error!("Could not delete lease {name}: {error}"),
             }
         }
     }

@@ -108,6 +108,7 @@ impl Renewer {
         if self.sent.is_none() {
             return;
         }
+        tracing::info!(target: "v0", "Cleaning up server lease {name:?}");
         let mut deleted = match self.held.take() {
             Some(held) => self.leases.delete(&name, Some(&held.metadata.resource_version)).await,
             None => self.delete_unless_foreign(&name).await,
@@ -116,11 +117,11 @@ impl Renewer {
             deleted = self.delete_unless_foreign(&name).await;
         }
         match deleted {
-            Ok(()) => tracing::info!(lease = name, "Lease deleted"),
-            Err(error) if error.is(404) => {}
-            Err(error) => {
-                tracing::warn!(lease = name, %error, "The lease could not be deleted; it expires within 30 s")
+            Err(error) if !error.is(404) => {
+                let namespace = &self.settings.namespace;
+                tracing::error!("Could not clean up lease {name:?} in namespace {namespace:?}: {error}");
             }
+            _ => {}
         }
     }
 

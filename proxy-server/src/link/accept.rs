@@ -97,7 +97,7 @@ impl AgentService {
                 if refused.code == Code::PermissionDenied {
                     self.metrics.name_refusals.count(PeerKind::Agent);
                 }
-                tracing::error!(%peer, error = %Peer(&refused.text), "Client authentication failed");
+                tracing::error!(err = %Peer(&refused.text), %peer, "Client authentication failed");
                 request.refuse(refused.code, &refused.text);
                 return;
             }
@@ -105,7 +105,7 @@ impl AgentService {
         let hello = match Hello::read(&request.metadata) {
             Ok(hello) => hello,
             Err(error) => {
-                tracing::error!(%peer, error = %Peer(&error.to_string()), "Invalid backend");
+                tracing::error!(err = %Peer(&error.to_string()), %peer, "Invalid backend");
                 request.refuse(error.code(), &error.to_string());
                 return;
             }
@@ -123,13 +123,17 @@ impl AgentService {
 
     async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer) {
         let agent_id = Arc::clone(&hello.agent_id);
+        tracing::info!(
+            target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
+            "Connect request from agent"
+        );
         let (handle, commands) = LinkHandle::new();
         let backend =
             Backend { agent_id: hello.agent_id, identifiers: hello.identifiers, handle: handle.clone() };
         let registration = match self.backends.register(backend) {
             Ok(registration) => registration,
             Err(error) => {
-                tracing::error!(agent_id = %Peer(&agent_id), %peer, %error, "Agent refused");
+                tracing::error!(err = %error, agentID = %Peer(&agent_id), %peer, "agent refused");
                 request.refuse(Code::ResourceExhausted, &error.to_string());
                 return;
             }
@@ -146,12 +150,14 @@ impl AgentService {
         let stream = match request.accept(greeting) {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::error!(agent_id = %Peer(&agent_id), %peer, %error, "Agent left before it was greeted");
+                tracing::error!(
+                    err = %error, agentID = %Peer(&agent_id), %peer, "Failed to send server count back to agent"
+                );
                 return;
             }
         };
         tracing::info!(
-            agent_id = %Peer(&agent_id), server_id = %self.server_id, %peer,
+            target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
             identity = %Peer(&bound.identity.to_string()), "Agent connected"
         );
         // One of them may be half dead: its agent has come back.
@@ -165,21 +171,14 @@ impl AgentService {
             pulse,
             registration: Some(registration),
             owned: bound.owned,
+            agent_id: Arc::clone(&agent_id),
         };
         let owner = ServerOwner::new(commands, &handle, observer);
-        let meter = LinkMeter::new(&self.metrics);
+        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id));
         let relay =
             Relay::<Server, _, _, _>::new(&self.flow.bounds, answer.terms(offer), stream, owner, meter);
         let end = self.run(relay, handle, bound.recheck, &agent_id).await;
-        let duration = began.elapsed();
-        match end {
-            LinkEnd::Finished | LinkEnd::Stopped => {
-                tracing::info!(agent_id = %Peer(&agent_id), %peer, ?duration, "Agent disconnected");
-            }
-            LinkEnd::Failed(error) => {
-                tracing::warn!(agent_id = %Peer(&agent_id), %peer, ?duration, %error, "Agent lost");
-            }
-        }
+        tell_end(&end, &agent_id, peer, began.elapsed());
     }
 
     /// Runs the stream's task in place; at shutdown, or when its token is refused, the stream ends in order.
@@ -201,11 +200,33 @@ impl AgentService {
             end = &mut relay => return end,
             () = self.lifetimes.end_streams.cancelled() => handle.finish(),
             why = refused => {
-                tracing::warn!(agent_id = %Peer(agent_id), why = %Peer(&why), "Agent's token is refused by now");
+                tracing::warn!(agentID = %Peer(agent_id), why = %Peer(&why), "agent's token is refused by now");
                 handle.finish();
             }
         }
         relay.await
+    }
+}
+
+/// How a stream ended, in Go's words. As for Go, a connection that has gone is an agent that left: one that finds itself
+/// connected to this server already closes so.
+fn tell_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
+    let agent_id = Peer(agent_id);
+    match end {
+        LinkEnd::Finished => {
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, ?duration, "Receive stream from agent is closed");
+        }
+        LinkEnd::Stopped => {
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, ?duration, "Stream read from agent cancelled");
+        }
+        LinkEnd::Failed(error) if error.code == Code::Canceled => {
+            tracing::info!(
+                target: "v2", agentID = %agent_id, %peer, ?duration, err = %error, "Stream read from agent cancelled"
+            );
+        }
+        LinkEnd::Failed(error) => {
+            tracing::error!(err = %error, agentID = %agent_id, %peer, ?duration, "Receive stream from agent read failure");
+        }
     }
 }
 
@@ -224,6 +245,7 @@ struct Observer {
     registration: Option<Registration<LinkHandle>>,
     /// Its share in the agent's id.
     owned: Option<Owned>,
+    agent_id: Arc<str>,
 }
 
 impl LinkObserver for Observer {
@@ -235,8 +257,13 @@ impl LinkObserver for Observer {
 
     fn draining(&self) {
         if let Some(registration) = &self.registration {
-            tracing::info!(link = registration.id().0, "Agent drains: no new dials");
+            let agent_id = Peer(&self.agent_id);
+            tracing::info!(target: "v2", agentID = %agent_id, "agent is draining");
             self.backends.set_draining(registration.id());
+            tracing::info!(
+                target: "v2", agentID = %agent_id,
+                "marked backend as draining, will not route new requests to this agent"
+            );
         }
     }
 
@@ -248,7 +275,13 @@ impl LinkObserver for Observer {
         suspect
     }
 
-    fn lost(&mut self) {
+    fn lost(&mut self, established: usize) {
+        if established > 0 {
+            tracing::info!(
+                target: "v2", count = established, agentID = %Peer(&self.agent_id),
+                "Close established connections to agent"
+            );
+        }
         // What still flushes is nobody's agent any more: its successor may be elsewhere.
         (self.registration, self.owned) = (None, None);
     }

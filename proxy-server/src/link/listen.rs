@@ -119,7 +119,8 @@ async fn serve(
         }
     };
     match serve_connection(Gathering::new(io), &settings, on_stream, on_measured).await {
-        Ok(()) => tracing::debug!(%peer, "agent connection ended"),
+        Ok(()) => tracing::trace!(%peer, "agent connection ended"),
+        Err(error) if error.is_closed_by_peer() => tracing::trace!(%peer, "the agent closed its connection"),
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }
     // What agents sent before they left is still delivered to frontends, within the core's bounds.

@@ -1,11 +1,19 @@
 //! What the relay counts, in the server's metrics.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use serve::logs::Peer;
 use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
+use tokio::time::Instant;
 use transport::wire::WireError;
 use tunnel::{Cause, Dropped, PacketKind};
 
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
+
+/// A full stream pauses many times a second: so often it is said at most.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
 
 /// The meter of one agent stream.
 pub(crate) struct LinkMeter {
@@ -14,16 +22,20 @@ pub(crate) struct LinkMeter {
     to_agent: PacketMeter,
     queued: Held,
     paused: Option<LiveGuard>,
+    agent_id: Arc<str>,
+    told_full: Option<Instant>,
 }
 
 impl LinkMeter {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
+    pub(crate) fn new(metrics: &Metrics, agent_id: Arc<str>) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
             from_agent: metrics.packets.meter(Segment::FromAgent),
             to_agent: metrics.packets.meter(Segment::ToAgent),
             queued: metrics.queued_bytes.hold(),
             paused: None,
+            agent_id,
+            told_full: None,
         }
     }
 }
@@ -48,6 +60,7 @@ impl relay::Meter for LinkMeter {
     fn dropped(&self, reason: Dropped) {
         if reason == Dropped::UnknownDial {
             self.metrics.dial_failures.count(FailureReason::UnrecognizedResponse);
+            tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "DIAL_RSP not recognized; dropped");
         }
         self.metrics.drops.count(reason);
     }
@@ -61,6 +74,11 @@ impl relay::Meter for LinkMeter {
     }
 
     fn paused(&mut self, paused: bool) {
+        let is_due = |told: Instant| told.elapsed() >= SAY_AGAIN;
+        if paused && self.told_full.is_none_or(is_due) {
+            self.told_full = Some(Instant::now());
+            tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "Receive channel from agent is full");
+        }
         self.paused = paused.then(|| self.metrics.full_receive_channels.enter(ServiceMethod::Connect));
     }
 

@@ -36,8 +36,8 @@ pub(crate) trait LinkObserver {
     /// long that dials should rather go elsewhere.
     fn is_suspect(&mut self) -> bool;
 
-    /// The stream has ended: it is no backend any more.
-    fn lost(&mut self);
+    /// The stream has ended, with so many connections: it is no backend any more.
+    fn lost(&mut self, established: usize);
 }
 
 /// The owner of one link at the server. Invariant 2: every dial's reply is sent once, here.
@@ -175,6 +175,6 @@ impl<X: LinkObserver> Owner<Server> for ServerOwner<X> {
 
     fn lost(&mut self) {
         self.lost = true;
-        self.observer.lost();
+        self.observer.lost(self.established.len());
     }
 }

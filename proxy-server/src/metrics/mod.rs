@@ -131,11 +131,7 @@ impl Metrics {
             ),
             grpc_connections: LiveBy::register(r, "grpc_connections", "Open gRPC streams, by service method"),
             http_connections: shown(Live::register(r, "http_connections", "Open HTTP CONNECT connections")),
-            full_receive_channels: LiveBy::register(
-                r,
-                "full_receive_channels",
-                "Connections held up by a full queue, by service method",
-            ),
+            full_receive_channels: full_channels(r),
             packets: StreamPackets::register(r),
             stream_errors: StreamErrors::register(r),
             drops: Drops::register(r),
@@ -151,7 +147,7 @@ impl Metrics {
             agent_claims: CountBy::register(
                 r,
                 "agent_claims_total",
-                "Claims of agents that do not follow from who they are, by claim and what was done",
+                "Claims of agents that do not follow from who they are, by claim and what was done: logged ones once for each change, refused ones at each Connect",
             ),
             name_refusals: CountBy::register(
                 r,
@@ -249,6 +245,15 @@ fn gauges<L: serve::metrics::Labels>(registry: &mut Registry, name: &str, help: 
 fn shown(live: Live) -> Live {
     live.show();
     live
+}
+
+/// There from the start: an alert cannot tell an absent series from one at zero.
+fn full_channels(registry: &mut Registry) -> LiveBy<ServiceMethod> {
+    let help = "Connections held up by a full queue, by service method";
+    let gauges = LiveBy::register(registry, "full_receive_channels", help);
+    gauges.show(ServiceMethod::Connect);
+    gauges.show(ServiceMethod::Proxy);
+    gauges
 }
 
 fn lease_calls(registry: &mut Registry, calls: (&str, &str), latencies: (&str, &str)) -> ApiCalls {

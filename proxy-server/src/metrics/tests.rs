@@ -153,6 +153,7 @@ fn at_the_start_only_what_go_shows() {
         names,
         [
             "culled_leases_count",
+            "full_receive_channels",
             "http_connections",
             "queued_bytes",
             "queued_bytes_limit",

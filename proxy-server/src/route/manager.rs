@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use rand::Rng;
+use serve::logs::Peer;
 
 use super::hosts::HostTable;
 use super::identifiers::Identifiers;
@@ -83,6 +84,7 @@ impl<L> BackendManager<L> {
         if known.is_none() && state.agents.len() >= MAX_AGENTS {
             return Err(RegisterError::TooManyAgents);
         }
+        tracing::info!(target: "v2", agentID = %Peer(&backend.agent_id), "Register backend for agent");
         state.last_id += 1;
         let id = LinkId(state.last_id);
         state.agents.entry(Arc::clone(&backend.agent_id)).or_default().streams += 1;
@@ -172,6 +174,7 @@ impl<L> BackendManager<L> {
             }
         }
         drop(state);
+        tracing::info!(target: "v2", agentID = %Peer(&link.backend.agent_id), "Remove connection for agent");
         drop(link); // the handle's own Drop must not run under the lock
     }
 }
@@ -199,8 +202,9 @@ impl<L: Clone> BackendManager<L> {
                     Table::Agents(pool) | Table::Routes(pool) => pool.pick(health, &excluded, rng),
                     Table::Hosts(hosts) => hosts.find(host, health, exclude),
                 };
-                if let Some(id) = found {
-                    return state.choice(id, *strategy);
+                if let Some(choice) = found.and_then(|id| state.choice(id, *strategy)) {
+                    choice.tell(health);
+                    return Some(choice);
                 }
             }
         }
@@ -218,6 +222,19 @@ impl<L: Clone> State<L> {
             handle: handle.clone(),
             strategy,
         })
+    }
+}
+
+impl<L> Choice<L> {
+    /// Logs the choice in Go's words.
+    fn tell(&self, health: Health) {
+        let (agent_id, strategy) = (Peer(&self.agent_id), self.strategy.name());
+        match health {
+            Health::Ready => tracing::debug!(agentID = %agent_id, strategy, "Pick agent as backend"),
+            Health::Leaving => tracing::debug!(
+                agentID = %agent_id, strategy, "No non-draining backends available, using draining backend as fallback"
+            ),
+        }
     }
 }
 

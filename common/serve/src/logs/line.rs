@@ -46,8 +46,12 @@ impl Style {
                 if self.headers {
                     let _ = write!(line, "{letter}{} {:7} {caller}] ", utc(now, KLOG), std::process::id());
                 }
-                escape::quoted(&mut line, &fields.message);
-                line.push_str(&fields.rest);
+                if fields.rest.is_empty() {
+                    escape::plain(&mut line, &fields.message);
+                } else {
+                    escape::quoted(&mut line, &fields.message);
+                    line.push_str(&fields.rest);
+                }
                 limit(&mut line, "...(cut)");
             }
             Format::Json => {

@@ -15,6 +15,10 @@
 //! | 3, 4 (default) | DEBUG | the life of connections: begin and end |
 //! | 5 and above | TRACE | packets |
 //!
+//! An event that the Go programs have too is written in their words and with their keys, and shown from their `-v`. Where
+//! that is not the first of its row, the event's target names it: `info!(target: "v2", agentID = %Peer(id), "Agent connected")`.
+//! A message with fields is quoted, as klog's `InfoS` and `ErrorS` do; one without is not, as with `Infof`.
+//!
 //! Libraries are shown from WARN, from INFO at `-v=6`, from DEBUG at `-v=8`, and never lower: their traces contain
 //! headers. `--vmodule` raises single files (it never lowers, nor does klog's): a pattern (`*`, `?`) is matched with
 //! the file's name without `.rs` (a `mod.rs` has its folder's), or with its path if it contains a slash.

@@ -21,20 +21,23 @@ impl Verbosity {
     }
 
     pub(super) fn shows(&self, metadata: &Metadata<'_>) -> bool {
-        let krate = metadata.target().split("::").next().unwrap_or_default();
-        let filter = if OURS.contains(&krate) {
+        let raised = || {
             let raised = metadata.file().and_then(|file| self.module(file)).unwrap_or(self.level);
-            ours(raised.max(self.level))
-        } else {
-            libraries(self.level)
+            raised.max(self.level)
         };
+        let krate = metadata.target().split("::").next().unwrap_or_default();
+        if let Some(from) = exact(krate) {
+            return raised() >= from;
+        }
+        let filter = if OURS.contains(&krate) { ours(raised()) } else { libraries(self.level) };
         *metadata.level() <= filter
     }
 
     /// The most that any place may show.
     pub(super) fn most(&self) -> LevelFilter {
         let level = self.modules.iter().map(|(_, level)| *level).fold(self.level, i32::max);
-        ours(level).max(libraries(self.level))
+        // An event that is shown at `-v=0` may be of any level down to INFO.
+        ours(level).max(libraries(self.level)).max(LevelFilter::INFO)
     }
 
     fn module(&self, file: &str) -> Option<i32> {
@@ -45,6 +48,12 @@ impl Verbosity {
         });
         matched.map(|(_, level)| *level)
     }
+}
+
+/// The `-v` of an event whose target names one: `v0` to `v9`.
+fn exact(target: &str) -> Option<i32> {
+    let digit = target.strip_prefix('v').filter(|digit| digit.len() == 1)?;
+    digit.parse().ok()
 }
 
 fn ours(level: i32) -> LevelFilter {

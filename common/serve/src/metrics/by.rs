@@ -51,6 +51,11 @@ impl<L: Labels> LiveBy<L> {
         Self(family)
     }
 
+    /// Shows the child with these labels, at zero.
+    pub fn show(&self, labels: L) {
+        drop(self.0.get_or_create(&labels));
+    }
+
     /// One more with these labels, until the guard is dropped.
     pub fn enter(&self, labels: L) -> LiveGuard {
         LiveGuard::enter(&self.0.get_or_create(&labels))

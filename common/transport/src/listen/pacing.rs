@@ -99,7 +99,7 @@ impl Pacing {
         }
         match socket.set_tcp_congestion(&self.system) {
             Ok(()) => {
-                tracing::info!(peer = ?stream.peer_addr(), ?round_trip, algorithm = shown(&self.system), "a long way: paced");
+                tracing::info!(target: "v2", peer = ?stream.peer_addr(), ?round_trip, algorithm = shown(&self.system), "a long way: paced");
             }
             Err(error) => {
                 tracing::warn!(peer = ?stream.peer_addr(), ?round_trip, %error, "a long way stays without pacing");

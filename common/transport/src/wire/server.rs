@@ -25,7 +25,7 @@ use super::{Code, OutFrame};
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The peer broke HTTP/2, ended the connection with an error, or was lost.
-    #[error("HTTP/2: {0}")]
+    #[error("HTTP/2: {}", super::status::words(.0))]
     Http2(#[from] h2::Error),
     /// The transport failed under a flush.
     #[error("transport: {0}")]
@@ -36,6 +36,19 @@ pub enum ConnectionError {
     /// No stream was opened in time: the first, or another one behind the last that ended.
     #[error("no stream was opened in time")]
     NoStream,
+}
+
+impl ConnectionError {
+    /// Whether the peer closed or reset the transport, as clients do that are done with their last stream.
+    pub fn is_closed_by_peer(&self) -> bool {
+        let kind = match self {
+            ConnectionError::Http2(error) => error.get_io().map(io::Error::kind),
+            ConnectionError::Io(error) => Some(error.kind()),
+            ConnectionError::KeepaliveTimeout | ConnectionError::NoStream => None,
+        };
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        matches!(kind, Some(BrokenPipe | ConnectionReset | UnexpectedEof))
+    }
 }
 
 /// Serves a connection until its peer ends it or it fails. `on_stream` gets each new stream; it must not block.

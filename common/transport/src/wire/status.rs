@@ -51,7 +51,7 @@ impl WireError {
             _ if error.is_go_away() || error.is_io() => Code::Unavailable,
             _ => Code::Internal,
         };
-        WireError::new(code, error.to_string())
+        WireError::new(code, words(error))
     }
 
     /// What went wrong on a server's stream.
@@ -62,7 +62,17 @@ impl WireError {
             true => Code::Canceled,
             false => Code::Internal,
         };
-        WireError::new(code, error.to_string())
+        WireError::new(code, words(error))
+    }
+}
+
+/// The error in words. What rustls says of a connection that ended without close_notify is a link to its manual.
+pub(super) fn words(error: &h2::Error) -> String {
+    let text = error.to_string();
+    if text.contains("close_notify") {
+        "the peer closed the connection without close_notify".to_owned()
+    } else {
+        text
     }
 }
 

@@ -202,10 +202,8 @@ impl Around {
             (Verdict::Deliver(_), None) => return Err(format!("{kind} is no payload")),
             (Verdict::Handled, None) => {}
             (Verdict::Handled, Some(_)) => return Err(format!("{kind} vanished")),
-            (Verdict::Dropped(Dropped::UnknownConnection | Dropped::NobodyListens), Some(segment)) => {
-                self.check_dropped(half, &segment)?;
-            }
-            (Verdict::Dropped(Dropped::UnknownConnection | Dropped::UnknownDial), None) => {}
+            (Verdict::Late, Some(segment)) => self.check_dropped(half, &segment)?,
+            (Verdict::Late | Verdict::Dropped(Dropped::UnknownDial), None) => {}
             (Verdict::Dropped(reason), _) => return Err(format!("an honest {kind} was dropped: {reason:?}")),
         }
         Ok(())

@@ -101,6 +101,14 @@ impl Machine {
         self.state == State::Over
     }
 
+    /// The client's number for its dial or for what came of it, for the log.
+    pub fn dial_id(&self) -> Option<DialId> {
+        match self.state {
+            State::Dialing(random) | State::Open(random) => Some(random),
+            State::Idle | State::Closing | State::Over => None,
+        }
+    }
+
     /// Something arrived from the client.
     pub fn handle(&mut self, incoming: Incoming) -> Reaction {
         match incoming {
@@ -137,7 +145,8 @@ impl Machine {
                 Reaction { replies, order: Order::Close }
             }
             State::Dialing(_) => useless(Dropped::UnknownConnection),
-            State::Closing | State::Over => useless(Dropped::NobodyListens),
+            State::Closing => useless(Dropped::AfterEnd),
+            State::Over => Order::Nothing.into(),
         }
     }
 
@@ -156,7 +165,7 @@ impl Machine {
             State::Dialing(_) | State::Open(_) | State::Closing => {
                 reply(dial_error(random, SECOND_DIAL.to_owned()), Order::Nothing)
             }
-            State::Over => useless(Dropped::NobodyListens),
+            State::Over => useless(Dropped::DuplicateDial),
         }
     }
 
@@ -174,7 +183,9 @@ impl Machine {
             State::Open(_) | State::Closing if id != CONNECTION => {
                 reply(close_rsp(id, UNKNOWN_CLOSE), Order::Nothing)
             }
-            State::Open(_) | State::Closing | State::Over => useless(Dropped::NobodyListens),
+            State::Open(_) | State::Closing => useless(Dropped::AfterEnd),
+            // It crossed our CLOSE_RSP.
+            State::Over => Order::Nothing.into(),
         }
     }
 
@@ -189,6 +200,8 @@ impl Machine {
                 self.state = State::Closing;
                 Order::Close.into()
             }
+            // It crossed our answer.
+            State::Over => Order::Nothing.into(),
             _ => useless(Dropped::UnknownDial),
         }
     }

@@ -79,10 +79,10 @@ fn table() -> Vec<Row> {
         (Closing, dial_cls(FIRST), vec![], None, Closing),
         (Over, dial_req(FIRST), vec![], None, Over),
         (Over, dial_req(OTHER), vec![], None, Over),
-        (Over, data(1), vec![], None, Over),
-        (Over, close_req(1), vec![], None, Over),
-        (Over, close_req(2), vec![], None, Over),
-        (Over, dial_cls(FIRST), vec![], None, Over),
+        (Over, data(1), vec![], Some(Order::Nothing), Over),
+        (Over, close_req(1), vec![], Some(Order::Nothing), Over),
+        (Over, close_req(2), vec![], Some(Order::Nothing), Over),
+        (Over, dial_cls(FIRST), vec![], Some(Order::Nothing), Over),
     ]
 }
 

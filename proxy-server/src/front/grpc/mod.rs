@@ -59,24 +59,27 @@ impl<D: Dial> GrpcFrontend<D> {
         };
         let lifetime = self.lifetimes.token();
         let id = next_id();
-        tracing::debug!(connection = id, %peer, address = %Peer(&target.address), "DIAL_REQ");
+        let (dial_id, address) = (target.dial_id, Peer(&target.address).to_string());
+        tracing::debug!(dialID = dial_id, dialAddress = address, connection = id, %peer, "Received DIAL_REQ");
         match dial(&self.dialer, &target, &mut stream).await {
             Ok(dialed) => {
                 let Dialed { connection, agent_id: agent, slot, .. } = dialed;
                 let Some(Ok(())) = stream.machine().handle_dialled().map(|answer| stream.pass_on(answer))
                 else {
-                    tracing::info!(connection = id, %peer, "the client left before it was told of its connection");
+                    tracing::error!(
+                        dialID = dial_id, agentID = %Peer(&agent), connectionID = connection.connect_id(), %peer,
+                        "DIAL_RSP send to frontend stream failure"
+                    );
                     self.meters.answer_not_delivered();
                     return; // which closes what was dialled
                 };
-                let identity = Identity { id, frontend: "grpc", peer, address: target.address, agent };
+                let connect_id = connection.connect_id();
+                let identity = Identity { id, frontend: "grpc", peer, target, agent, connect_id };
                 let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
                 connection.attach(Box::new(GrpcLocal::new(stream, account)));
             }
             Err(failure) => {
-                tracing::info!(
-                    connection = id, %peer, address = %Peer(&target.address), failure = %Peer(&failure.to_string()), "dial failed"
-                );
+                tell_failed(&target, &failure, stream.has_ended());
                 if refuse(&mut stream, &failure) {
                     return stream.finish();
                 }
@@ -86,10 +89,31 @@ impl<D: Dial> GrpcFrontend<D> {
     }
 }
 
+/// What the log says of a dial that failed before an agent had a say.
+fn tell_failed(target: &Target, failure: &DialFailure, ended: bool) {
+    let (dial_id, address) = (target.dial_id, Peer(&target.address));
+    match failure {
+        DialFailure::Cancelled if ended => {
+            tracing::info!(target: "v2", dialID = dial_id, "frontend stream shutdown, cleaning dial");
+        }
+        DialFailure::Cancelled => {
+            tracing::error!(dialID = dial_id, dialAddress = %address, "Dial cancelled (DIAL_CLS) by frontend");
+        }
+        DialFailure::NoAgent | DialFailure::NoMemory => {
+            tracing::error!(err = %failure, dialID = dial_id, dialAddress = %address, "Failed to get a backend");
+        }
+        // Said by the dialer, which knows the agent.
+        _ => {}
+    }
+}
+
 /// What the stream's client wants, or `None` when the stream is over.
 async fn first_dial<W: Wire>(stream: &mut Stream<W>) -> Option<Target> {
     match timeout(FIRST_DIAL, poll_fn(|cx| stream.poll_order(cx))).await {
-        Ok(Order::Dial { protocol, address }) => Some(Target::new(protocol, address)),
+        Ok(Order::Dial { protocol, address }) => {
+            let random = stream.machine().dial_id().map_or(0, |random| random.0);
+            Some(Target::new(protocol, address).numbered(random))
+        }
         Ok(_) => None,
         Err(_) => {
             tracing::debug!("no DIAL_REQ on a frontend stream for {FIRST_DIAL:?}");

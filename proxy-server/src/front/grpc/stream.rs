@@ -40,6 +40,11 @@ impl<W: Wire> Stream<W> {
         &mut self.machine
     }
 
+    /// Whether the client's direction has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Whether nobody reads any more.
     pub fn is_lost(&self) -> bool {
         self.lost
@@ -107,7 +112,7 @@ impl<W: Wire> Stream<W> {
             Some(Ok(incoming)) => {
                 match &incoming {
                     Incoming::Packet(packet) => self.meters.received(packet.kind()),
-                    odd => tracing::debug!(?odd, "odd packet from a frontend"),
+                    packet => tracing::trace!(?packet, "Ignoring unrecognized packet from frontend"),
                 }
                 Ok(Some(incoming))
             }
@@ -116,7 +121,7 @@ impl<W: Wire> Stream<W> {
                 Ok(None)
             }
             Some(Err(error)) => {
-                tracing::debug!(%error, "frontend stream lost");
+                tracing::debug!(err = %error, "Stream read from frontend cancelled");
                 self.meters.receive_failed(&error);
                 self.wire.fail(&error);
                 (self.ended, self.lost) = (true, true);

@@ -123,7 +123,7 @@ impl<S: Socket> Local for SocketLocal<S> {
                 }
                 Err(error) => {
                     self.state = State::Eof;
-                    self.account.note(&error);
+                    self.account.read_failed(&error);
                     return Poll::Ready(Err(error));
                 }
             }

@@ -106,9 +106,13 @@ impl<D: Dial> HttpConnect<D> {
         let live = self.meters.http_connection();
         let lifetime = self.lifetimes.token();
         let id = next_id();
-        let target = Target::new("tcp", head.address);
-        let user_agent = head.user_agent.as_deref().unwrap_or_default();
-        tracing::debug!(connection = id, %peer, address = %Peer(&target.address), user_agent, "CONNECT request");
+        let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());
+        let (host, user_agent) =
+            (Peer(&target.address).to_string(), head.user_agent.as_deref().unwrap_or_default());
+        tracing::info!(
+            target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = id, %peer,
+            "Received request for host"
+        );
         // Whichever comes first; when both have come, either is right.
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&target) => outcome,
@@ -121,18 +125,24 @@ impl<D: Dial> HttpConnect<D> {
                 let told = send_head(&mut socket).await;
                 self.meters.frontend_write(start.elapsed());
                 if let Err(error) = told {
-                    tracing::info!(connection = id, %peer, %error, "the client left before it was told of its connection");
+                    tracing::error!(
+                        err = %error, host, agentID = %Peer(&agent), connection = id, %peer,
+                        "failed to send 200 connection established"
+                    );
                     self.meters.answer_not_delivered();
                     return; // which closes what was dialled
                 }
-                let identity =
-                    Identity { id, frontend: "http-connect", peer, address: target.address, agent };
+                let connect_id = connection.connect_id();
+                tracing::debug!(
+                    host, agentID = %Peer(&agent), connectionID = connect_id, "Connection established, sent 200 OK"
+                );
+                let identity = Identity { id, frontend: "http-connect", peer, target, agent, connect_id };
                 let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
                 connection.attach(Box::new(SocketLocal::new(socket, early, account)));
             }
             Err(failure) => {
-                tracing::info!(connection = id, %peer, address = %Peer(&target.address), failure = %Peer(&failure.to_string()), "dial failed");
+                tell_failed(&target, &failure);
                 if failure != DialFailure::Cancelled {
                     self.refuse(&mut socket, &failure).await;
                 }
@@ -150,6 +160,23 @@ impl<D: Dial> HttpConnect<D> {
         if told {
             linger(socket).await;
         }
+    }
+}
+
+/// What the log says of a dial that failed before an agent had a say.
+fn tell_failed(target: &Target, failure: &DialFailure) {
+    let (dial_id, host) = (target.dial_id, Peer(&target.address));
+    match failure {
+        DialFailure::Cancelled => {
+            tracing::info!(
+                target: "v2", host = %host, dialID = dial_id, "Frontend connection closed before being established"
+            );
+        }
+        DialFailure::NoAgent | DialFailure::NoMemory => {
+            tracing::error!(err = %failure, host = %host, dialID = dial_id, "no tunnels available");
+        }
+        // Said by the dialer, which knows the agent.
+        _ => {}
     }
 }
 

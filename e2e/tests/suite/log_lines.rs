@@ -1,0 +1,166 @@
+//! Events that the Go programs have too are logged in their words, with their keys and their severity.
+
+use anyhow::{Result, ensure};
+use e2e::endpoints::{Endpoint, Refusing};
+use e2e::exchange::works;
+use e2e::frontend::Mode;
+use e2e::pair::{Front, Pair, Setup};
+use e2e::process::{Process, Signal};
+use e2e::wait::{DEADLINE, until};
+use e2e::wild::{AgentMeta, WildAgent};
+
+/// A Go line: severity, message and keys.
+type GoLine = (char, &'static str, &'static [&'static str]);
+
+const SERVER: &[GoLine] = &[
+    ('I', "Connect request from agent", &["agentID", "serverID"]),
+    ('I', "Register backend for agent", &["agentID"]),
+    ('I', "Agent connected", &["agentID", "serverID"]),
+    ('I', "Pick agent as backend", &["agentID"]),
+    ('I', "Proxy connection established", &["dialID", "connectionID", "agentID", "dialAddress"]),
+    ('E', "DIAL_RSP contains failure", &["err", "dialID", "agentID"]),
+    ('I', "agent is draining", &["agentID"]),
+    ('I', "marked backend as draining, will not route new requests to this agent", &["agentID"]),
+    ('I', "Receive stream from agent is closed", &["agentID"]),
+    ('I', "Remove connection for agent", &["agentID"]),
+];
+const SERVER_GRPC: &[GoLine] = &[
+    ('I', "Received DIAL_REQ", &["dialID", "dialAddress"]),
+    ('E', "Failed to get a backend", &["err", "dialID"]),
+];
+const SERVER_CONNECT: &[GoLine] = &[
+    ('I', "Received request for host", &["method", "host", "userAgent"]),
+    ('I', "Connection established, sent 200 OK", &["host", "agentID", "connectionID"]),
+    ('E', "no tunnels available", &["err"]),
+];
+const AGENT: &[GoLine] = &[
+    ('I', "successfully connected to new proxy server", &["serverID", "newServerCount"]),
+    ('I', "Start serving", &["serverID", "agentID"]),
+    ('I', "Received DIAL_REQ", &["serverID", "agentID", "dialID", "dialAddress"]),
+    ('I', "Endpoint connection established", &["dialID", "connectionID", "dialAddress"]),
+    ('I', "error dialing backend", &["error", "dialID", "dialAddress"]),
+    ('I', "close connection", &["dialID", "connectionID", "dialAddress"]),
+    ('I', "Received first signal", &["signal"]),
+    ('I', "drain agent client", &["serverID", "agentID"]),
+];
+
+fn is(line: &str, (severity, message, keys): &GoLine) -> bool {
+    let Some((head, rest)) = line.split_once("] ") else { return false };
+    let fields = rest.strip_prefix(&format!("{message:?}"));
+    head.starts_with(*severity)
+        && fields.is_some_and(|fields| keys.iter().all(|key| fields.contains(&format!(" {key}="))))
+}
+
+async fn expect(process: &Process, lines: &[GoLine]) -> Result<()> {
+    for line in lines {
+        let said = until(line.1, DEADLINE, || async {
+            process.log().iter().any(|said| is(said, line)).then_some(())
+        });
+        said.await.map_err(|error| process.explain(&error.context(format!("{line:?}"))))?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_go_says_is_said_in_its_words() -> Result<()> {
+    for (mode, further) in [(Mode::Grpc, SERVER_GRPC), (Mode::HttpConnect, SERVER_CONNECT)] {
+        let mut pair = Setup::new(mode, Front::Unix).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        works(pair.frontend(), &endpoint.target()).await?;
+        pair.frontend().dial_error(&Refusing::new()?.target()).await?;
+        pair.agent().process.signal(Signal::TERM)?;
+        expect(&pair.agent().process, AGENT).await?;
+        pair.agent().process.signal(Signal::TERM)?;
+        pair.server_mut().wait_unready().await?;
+        pair.frontend().dial_error(&endpoint.target()).await?;
+        expect(&pair.server().process, SERVER).await?;
+        expect(&pair.server().process, further).await?;
+    }
+    Ok(())
+}
+
+/// What follows the prefix of each line that shows a flag.
+fn shown(process: &Process) -> Vec<String> {
+    let lines = process.log();
+    let rests =
+        lines.iter().filter_map(|line| line.strip_prefix('I')?.split_once("] ").map(|(_, rest)| rest));
+    rests.filter(|rest| rest.contains(" set to ")).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn flags_are_shown_at_the_start_as_go_shows_them() -> Result<()> {
+    let pair = Setup::http_connect().server_arg("--kubeconfig-qps=2.5").start().await?;
+    let server = shown(&pair.server().process);
+    assert_eq!(server.first().map(String::as_str), Some(r#"ServerCert set to ""."#));
+    for line in [
+        r#"Mode set to "http-connect"."#,
+        "DeleteUDSFile set to true.",
+        "Server port set to 0.",
+        "Keepalive time set to 1h0m0s.",
+        "ServerID set to server-0.",
+        "KubeconfigQPS set to 2.500000.",
+        "CipherSuites set to [].",
+        "BackendDialTimeout set to 0s.",
+        r#"--agent-identity-binding set to "log"."#,
+    ] {
+        ensure!(server.iter().any(|shown| shown == line), "{line}: {server:#?}");
+    }
+    let agent = shown(&pair.agent().process);
+    assert_eq!(agent.iter().position(|line| line == "AgentID set to agent-0."), Some(12), "{agent:#?}");
+    assert_eq!(
+        agent.get(26).map(String::as_str),
+        Some("APIContentType set to application/vnd.kubernetes.protobuf.")
+    );
+    Ok(())
+}
+
+/// kube-apiserver and Go agents close their connections without a word of HTTP/2 or TLS.
+#[tokio::test]
+async fn ordinary_closes_are_no_losses_and_no_line_links_to_a_manual() -> Result<()> {
+    for front in [Front::Unix, Front::Tls] {
+        let pair = Setup::new(Mode::Grpc, front).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        for _ in 0..5 {
+            works(pair.frontend(), &endpoint.target()).await?;
+            drop(connect(&pair, &AgentMeta::new("b", "")).await?);
+        }
+        let process = &pair.server().process;
+        process.wait_said("\"Stream read from agent cancelled\"").await?;
+        pair.server().wait_metric("grpc_connections", &[("service_method", "Proxy")], 0.0).await?;
+        for line in process.log() {
+            ensure!(!line.contains("docs.rs") && !line.contains("connection lost"), "{line}");
+        }
+    }
+    Ok(())
+}
+
+/// Go agents under `--sync-forever` connect again and again, find the server's id taken, and close their connection.
+#[tokio::test]
+async fn duplicate_connects_of_an_agent_say_nothing_at_v_1() -> Result<()> {
+    let pair = Setup::grpc().server_arg("-v=1").agents(0).start().await?;
+    let meta = AgentMeta::new("a", "host=elsewhere");
+    let _first = connect(&pair, &meta).await?;
+    let process = &pair.server().process;
+    process.wait_said("agent claims what its identity does not vouch for").await?;
+    let (lines, counted) = (process.log().len(), claims(&pair).await?);
+    assert!(counted > 0.0, "the claims are counted once");
+    for _ in 0..5 {
+        drop(connect(&pair, &meta).await?);
+        pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 1.0).await?;
+    }
+    assert_eq!(claims(&pair).await?, counted);
+    process.signal(Signal::TERM)?;
+    process.wait_said("Shutting down server.").await?;
+    let log = process.log();
+    let next = log.get(lines).map(String::as_str).unwrap_or_default();
+    ensure!(next.contains("Shutting down server."), "{:#?}", log.get(lines..));
+    Ok(())
+}
+
+async fn connect(pair: &Pair, meta: &AgentMeta) -> Result<WildAgent> {
+    WildAgent::connect(pair.server().agent_port(), &pair.pki, meta).await
+}
+
+async fn claims(pair: &Pair) -> Result<f64> {
+    pair.server().metric("agent_claims_total", &[]).await
+}

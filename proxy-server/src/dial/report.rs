@@ -1,0 +1,33 @@
+//! What the log says of a dial that failed at an agent, in the Go server's words.
+
+use serve::logs::Peer;
+
+use super::{DialFailure, Target};
+
+/// Says why. What failed without an agent is said by the frontend, in words of its own.
+pub(super) fn failed(target: &Target, agent: Option<&str>, failure: &DialFailure) {
+    let (dial_id, address) = (target.dial_id, Peer(&target.address));
+    let (agent, err) = (Peer(agent.unwrap_or_default()), failure.to_string());
+    let err = Peer(&err);
+    match failure {
+        DialFailure::NoAgent | DialFailure::NoMemory | DialFailure::Cancelled => {}
+        DialFailure::Refused(_) => {
+            tracing::error!(
+                %err, dialID = dial_id, agentID = %agent, dialAddress = %address, "DIAL_RSP contains failure"
+            );
+        }
+        DialFailure::TimedOut => tracing::error!(
+            %err, dialID = dial_id, agentID = %agent, dialAddress = %address,
+            "backend dial timed out before connection was established"
+        ),
+        DialFailure::LinkLost => tracing::error!(
+            %err, dialID = dial_id, agentID = %agent, dialAddress = %address,
+            "backend context closed before connection was established"
+        ),
+        DialFailure::SendFailed | DialFailure::Full => {
+            tracing::error!(
+                %err, dialID = dial_id, agentID = %agent, dialAddress = %address, "DIAL_REQ to Backend failed"
+            );
+        }
+    }
+}
