@@ -118,7 +118,8 @@ impl<L: DialLink> Dialer<L> {
             watch.failed(&DialFailure::NoMemory);
             return Err(DialFailure::NoMemory);
         }
-        let mut attempt = Attempt { dialer: self, target, deadline: started + self.timeout, link: None };
+        let mut attempt =
+            Attempt { dialer: self, target, deadline: started + self.timeout, link: None, retried: false };
         let (mut machine, mut action) = DialMachine::start();
         let outcome = loop {
             match action {
@@ -141,12 +142,31 @@ impl<L: DialLink> Dialer<L> {
     }
 }
 
+impl<L: DialLink> Dialer<L> {
+    /// An agent's answer to a dial. One that `may_move` reads as lost once the agent does not answer pings and another one
+    /// does: it has not been answered, and its drop cancels it. Without another it waits on.
+    async fn answer(
+        &self,
+        pending: L::Pending,
+        link: LinkId,
+        host: &str,
+        may_move: bool,
+    ) -> Result<L::Connection, LinkDialError> {
+        tokio::select! {
+            answer = pending => answer,
+            () = self.backends.until_another_is_better(link, host), if may_move => Err(LinkDialError::Lost),
+        }
+    }
+}
+
 /// A dial under way: what the machine's actions need, and what they brought.
 struct Attempt<'a, L: DialLink> {
     dialer: &'a Dialer<L>,
     target: &'a Target,
     deadline: Instant,
     link: Option<Chosen<L>>,
+    /// Another link was tried before.
+    retried: bool,
 }
 
 /// The link that is being tried.
@@ -175,7 +195,9 @@ impl<L: DialLink> Attempt<'_, L> {
                 }
             }
             (Action::Send(link), Some(chosen)) => {
-                match timeout_at(deadline, chosen.choice.handle.open(self.target)).await {
+                let pending = chosen.choice.handle.open(self.target);
+                let answer = self.dialer.answer(pending, link, &self.target.host, !self.retried);
+                match timeout_at(deadline, answer).await {
                     Ok(Ok(connection)) => {
                         chosen.connection = Some(connection);
                         Event::Answered(link, Answer::Opened)
@@ -193,6 +215,7 @@ impl<L: DialLink> Attempt<'_, L> {
         if Instant::now() >= self.deadline {
             return Event::Deadline;
         }
+        self.retried = !exclude.is_empty();
         let choice = self.dialer.backends.choose(&self.target.host, exclude);
         let link = choice.as_ref().map(|choice| choice.link);
         // Gives back the room of the link that was tried.
