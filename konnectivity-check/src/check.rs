@@ -1,23 +1,44 @@
 //! One look at all pods, and what it means.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use bytes::Bytes;
+use cluster::client::escaped;
+use cluster::config::{Credentials, Pem, Server, TlsFiles};
+use cluster::{ApiError, Client, Config};
 use serde_json::Value;
 
-use crate::api::Api;
 use crate::flags::{Of, Options};
 use crate::scrape::sum;
 
-/// What a label selector may keep in a query.
-const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
+/// One request may take this long; kube-apiserver itself gives a dial through the tunnel 30 s and usually needs none.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prefix of all families.
 const PREFIX: &str = "konnectivity_network_proxy_";
 
+/// A client of the kube-apiserver that the options name. Its files are read at each use; they are missed at once.
+pub fn client(options: &Options) -> Result<Client> {
+    for file in [&options.ca_file, &options.token_file] {
+        std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    }
+    let server = Server::parse(&format!("https://{}", options.apiserver))
+        .map_err(|why| anyhow!("--apiserver is not host:port: {why}"))?;
+    let config = Config {
+        server,
+        tls: TlsFiles { ca: Some(Pem::File(options.ca_file.clone())), ..TlsFiles::default() },
+        credentials: Credentials::token_file(options.token_file.clone()),
+        proxy: None,
+        impersonate: Vec::new(),
+        notices: Vec::new(),
+    };
+    Ok(Client::new(config, crate::NAME, 0.0, 0))
+}
+
 /// Looks once at every running pod; the report if all is well, an error with the whole report otherwise.
-pub async fn look(api: &Api, options: &Options) -> Result<String> {
+pub async fn look(api: &Client, options: &Options) -> Result<String> {
     let names = pods(api, options).await?;
     let (mut report, mut wrong, mut carried) = (String::new(), 0, 0.0);
     for name in &names {
@@ -43,12 +64,11 @@ pub async fn look(api: &Api, options: &Options) -> Result<String> {
 }
 
 /// The names of the running pods that the selector chooses.
-async fn pods(api: &Api, options: &Options) -> Result<Vec<String>> {
-    let selector = utf8_percent_encode(&options.selector, QUERY);
+async fn pods(api: &Client, options: &Options) -> Result<Vec<String>> {
     let namespace = &options.namespace;
-    let answer = api.get(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector={selector}")).await?;
-    ensure!(answer.status.is_success(), "kube-apiserver lists no pods: {}", brief(&answer.body));
-    let list: Value = serde_json::from_slice(&answer.body).context("kube-apiserver's list is no JSON")?;
+    let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={}", escaped(&options.selector));
+    let list = api.get(&path, PATIENCE).await.context("kube-apiserver lists no pods")?;
+    let list: Value = serde_json::from_slice(&list).context("kube-apiserver's list is no JSON")?;
     let running =
         |pod: &&Value| pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
     let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
@@ -69,18 +89,18 @@ struct Verdict {
     carried: f64,
 }
 
-async fn pod(api: &Api, options: &Options, name: &str) -> Result<Verdict> {
+async fn pod(api: &Client, options: &Options, name: &str) -> Result<Verdict> {
     let base = format!("/api/v1/namespaces/{}/pods/{name}:{}/proxy", options.namespace, options.port);
-    let ready = api.get(&format!("{base}/readyz")).await?;
-    ensure!(ready.status.is_success(), "/readyz says {}: {}", ready.status.as_u16(), brief(&ready.body));
-    let metrics = api.get(&format!("{base}/metrics")).await?;
-    ensure!(
-        metrics.status.is_success(),
-        "/metrics says {}: {}",
-        metrics.status.as_u16(),
-        brief(&metrics.body)
-    );
-    judge(options.of, &String::from_utf8_lossy(&metrics.body))
+    page(api, &base, "/readyz").await?;
+    let metrics = page(api, &base, "/metrics").await?;
+    judge(options.of, &String::from_utf8_lossy(&metrics))
+}
+
+async fn page(api: &Client, base: &str, name: &str) -> Result<Bytes> {
+    api.get(&format!("{base}{name}"), PATIENCE).await.map_err(|error| match error {
+        ApiError::Status { code, message, .. } => anyhow!("{name} says {code}: {message}"),
+        error => anyhow!("{name}: {error}"),
+    })
 }
 
 fn judge(of: Of, scrape: &str) -> Result<Verdict> {
@@ -100,13 +120,6 @@ fn judge(of: Of, scrape: &str) -> Result<Verdict> {
             Ok(Verdict { text: format!("ready, {streams} streams"), carried: 0.0 })
         }
     }
-}
-
-/// A body for a message: 300 characters at most, nothing that a terminal obeys.
-fn brief(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let shown = text.trim().chars().take(300);
-    shown.map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

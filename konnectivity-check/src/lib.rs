@@ -6,7 +6,6 @@
 //! It is no program of its own: proxy-server and proxy-agent are it under its name ([`is_called`]), so that an image holds the
 //! TLS and HTTP of both once.
 
-pub mod api;
 pub mod check;
 pub mod flags;
 mod run;

@@ -8,8 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::time::{Instant, sleep};
 
-use crate::api::Api;
-use crate::check::look;
+use crate::check::{client, look};
 use crate::flags::Options;
 
 /// Pause between two looks.
@@ -36,7 +35,7 @@ pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<String> {
-    let api = Api::new(options)?;
+    let api = client(options)?;
     let end = Instant::now() + options.timeout;
     loop {
         match look(&api, options).await {

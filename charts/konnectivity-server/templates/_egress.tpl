@@ -3,7 +3,7 @@
 apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
-  # What kube-apiserver starts towards nodes, pods and services; the control plane and etcd stay direct.
+  # Connections to nodes, pods and services. Connections to the control plane and etcd stay direct.
   - name: cluster
     connection:
       proxyProtocol: {{ ternary "GRPC" "HTTPConnect" (eq .Values.mode "grpc") }}
@@ -113,7 +113,7 @@ fullnameOverride: {{ $values.agentAuth.serviceAccount }}
 {{- if $node }}
 kind: DaemonSet
 {{- if $values.agentAuth.sourceAddress }}
-# What vouches for an agent's address is that it comes from there: it must be the node's.
+# The source address of the connection proves the agent's address, so it must be the address of the node.
 hostNetwork: true
 {{- if regexMatch "\\.svc(\\.|$)" (include "konnectivity-server.externalHost" .) }}
 dnsPolicy: ClusterFirstWithHostNet
@@ -123,7 +123,7 @@ dnsPolicy: ClusterFirstWithHostNet
 {{- with $identifiers }}
 agentIdentifiers: {{ . }}
 {{- end }}
-# Agents verify the servers' certificate by ConfigMap kube-root-ca.crt. If another authority issued it: ca.existingSecret or ca.configMap.
+# Agents verify the servers' certificate with the ConfigMap kube-root-ca.crt. Set ca.existingSecret or ca.configMap if another CA issued it.
 proxyServer:
   host: {{ include "konnectivity-server.externalHost" . | quote }}
   port: {{ include "konnectivity-server.externalPort" . }}
@@ -138,7 +138,7 @@ auth:
     existingSecret: konnectivity-agent-client
   {{- end }}
 {{- if include "konnectivity-server.needsServiceAccount" . }}
-# The servers' rights are their own account's, in the same cluster.
+# The servers use the rights of their own service account in this cluster.
 rbac:
   serverAuthDelegator: false
   serverLeases: false

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use time::OffsetDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::format_description::well_known::Rfc3339;
+use time::macros::format_description;
 
 const MICROS: i64 = 1_000_000;
-const DAY: i64 = 86_400;
 
 /// A moment: whole microseconds since 1970, UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,87 +73,23 @@ impl Moment {
 
     /// Reads RFC 3339, with any number of decimals and any offset.
     pub fn parse(text: &str) -> Option<Self> {
-        let bytes = text.as_bytes();
-        let number = |from: usize, to: usize| -> Option<i64> {
-            let digits = text.get(from..to)?;
-            digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
-        };
-        let is = |at: usize, byte: u8| bytes.get(at) == Some(&byte);
-        let separated = is(4, b'-') && is(7, b'-') && is(13, b':') && is(16, b':');
-        if !separated || !matches!(bytes.get(10), Some(b'T' | b't')) {
+        // `time` takes any separator.
+        if !matches!(text.as_bytes().get(10), Some(b'T' | b't')) {
             return None;
         }
-        let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-        let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-        let in_range = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60;
-        if !in_range || second > 60 {
-            return None;
-        }
-        let (micros, zone) = fraction(text.get(19..)?)?;
-        let seconds = days(year, month, day) * DAY + hour * 3_600 + minute * 60 + second - offset(zone)?;
-        Some(Self(seconds * MICROS + micros))
+        let nanos = OffsetDateTime::parse(text, &Rfc3339).ok()?.unix_timestamp_nanos();
+        i64::try_from(nanos.div_euclid(1_000)).ok().map(Self)
     }
 }
 
-/// Microseconds of `.123456789`, if there is such a part, and what stands behind it.
-fn fraction(text: &str) -> Option<(i64, &str)> {
-    let Some(rest) = text.strip_prefix('.') else { return Some((0, text)) };
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let (digits, zone) = rest.split_at(end);
-    if digits.is_empty() {
-        return None;
-    }
-    let micros = digits.bytes().chain(std::iter::repeat(b'0')).take(6);
-    Some((micros.fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')), zone))
-}
-
-/// Seconds east of UTC.
-fn offset(zone: &str) -> Option<i64> {
-    if matches!(zone, "Z" | "z") {
-        return Some(0);
-    }
-    let (sign, rest) = match zone.strip_prefix('+') {
-        Some(rest) => (1, rest),
-        None => (-1, zone.strip_prefix('-')?),
-    };
-    let (hours, minutes) = rest.split_once(':')?;
-    let two = |text: &str| -> Option<i64> {
-        (text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
-    };
-    Some(sign * (two(hours)? * 3_600 + two(minutes)? * 60))
-}
-
-/// Days from 1970-01-01 in the Gregorian calendar. Source: Howard Hinnant, "chrono-compatible low-level date
-/// algorithms" (public domain).
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
-}
-
-/// The inverse of [`days`].
-fn civil(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
+const MICRO_TIME: &[BorrowedFormatItem<'_>] =
+    format_description!(version = 2, "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
 
 impl fmt::Display for Moment {
     /// As the API's MicroTime: `2026-11-21T19:52:54.000001Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, micros) = (self.0.div_euclid(MICROS), self.0.rem_euclid(MICROS));
-        let (year, month, day) = civil(seconds.div_euclid(DAY));
-        let of_day = seconds.rem_euclid(DAY);
-        let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+        let moment = OffsetDateTime::UNIX_EPOCH.saturating_add(time::Duration::microseconds(self.0));
+        f.write_str(&moment.format(MICRO_TIME).map_err(|_| fmt::Error)?)
     }
 }
 

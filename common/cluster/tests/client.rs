@@ -13,7 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use cluster::{ApiError, Client, Config, Freshness, Lease, Moment, WatchEvent};
 use fake_apiserver::{FakeApi, Fault};
 use pki::pki;
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::json;
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -355,4 +356,34 @@ async fn it_is_known_when_the_certificate_that_is_shown_expires() {
 
     let token = client(&api, folder.path(), "{token: canary}").await;
     assert!(token.certificate_expiry().is_none());
+}
+
+/// An authority that serves with its own certificate: Go accepts it, and webpki does not.
+#[tokio::test]
+async fn any_path_is_read_and_certificates_are_judged_by_gos_rules() {
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let authority = params.self_signed(&key).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![authority.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    let (api, folder) = (FakeApi::start_tls(Arc::new(config)).await.unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(folder.path().join("ca"), authority.pem()).unwrap();
+    let path = api.kubeconfig(folder.path(), "{token: canary}").unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("server:", "certificate-authority: ca, server:")).unwrap();
+    let client = Client::new(Config::load(Some(&path)).unwrap(), "test", 0.0, 0);
+    api.put_lease("n", "a", json!({}), json!({}));
+    let body = client.get("/apis/coordination.k8s.io/v1/namespaces/n/leases/a", LIMIT).await.unwrap();
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), api.lease("n", "a").unwrap());
+    assert!(client.get("/nothing", LIMIT).await.unwrap_err().is(404));
+    assert_eq!(api.seen()[0].authorization, "Bearer canary");
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use crate::syntax::{self, Flags, SyntaxError};
+use crate::syntax::{self, SyntaxError};
 use crate::{Exit, Value, help};
 
 /// One flag: its name, the field it fills and what the help says of it.
@@ -163,12 +163,8 @@ impl FlagSet<'_> {
             }
         }
     }
-}
 
-impl Flags for FlagSet<'_> {
-    type Id = Id;
-
-    fn long(&self, name: &[u8]) -> Option<Id> {
+    pub(crate) fn long(&self, name: &[u8]) -> Option<Id> {
         match name {
             b"help" => Some(Id::Help),
             b"version" => Some(Id::Version),
@@ -180,21 +176,22 @@ impl Flags for FlagSet<'_> {
         }
     }
 
-    fn letter(&self, letter: u8) -> Option<Id> {
+    pub(crate) fn letter(&self, letter: u8) -> Option<Id> {
         if letter == b'h' {
             return Some(Id::Help);
         }
         self.flags.iter().position(|flag| flag.letter == Some(letter)).map(Id::At)
     }
 
-    fn stands_alone(&self, id: Id) -> bool {
+    /// Whether the flag may stand without a value.
+    pub(crate) fn stands_alone(&self, id: Id) -> bool {
         match id {
             Id::Help | Id::Version => true,
             Id::At(index) | Id::OldAt(index) => self.flags[index].value.stands_alone(),
         }
     }
 
-    fn assign(&mut self, id: Id, value: &OsStr) -> Result<(), SyntaxError> {
+    pub(crate) fn assign(&mut self, id: Id, value: &OsStr) -> Result<(), SyntaxError> {
         self.value(id).set(value).map_err(|reason| SyntaxError::Unfit {
             value: value.to_string_lossy().into_owned(),
             flag: self.title(id),

@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::Unfit;
+use crate::{FlagSet, Unfit};
 
 /// Why a command line cannot be read. The wording is pflag's: operators search for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,21 +40,10 @@ pub enum SyntaxError {
     },
 }
 
-/// What the reader needs to know of a set of flags.
-pub(crate) trait Flags {
-    /// Names a flag within the set.
-    type Id: Copy;
-    fn long(&self, name: &[u8]) -> Option<Self::Id>;
-    fn letter(&self, letter: u8) -> Option<Self::Id>;
-    /// Whether the flag may stand without a value.
-    fn stands_alone(&self, id: Self::Id) -> bool;
-    fn assign(&mut self, id: Self::Id, value: &OsStr) -> Result<(), SyntaxError>;
-}
-
 /// Reads `words` (without the program's name) in order; the first fault ends it. Words that are no flags are
 /// skipped, as everything behind `--` is: the Go peers ignore positional arguments.
-pub(crate) fn read<F: Flags>(
-    flags: &mut F,
+pub(crate) fn read(
+    flags: &mut FlagSet<'_>,
     mut words: impl Iterator<Item = OsString>,
 ) -> Result<(), SyntaxError> {
     while let Some(word) = words.next() {
@@ -69,8 +58,8 @@ pub(crate) fn read<F: Flags>(
 }
 
 /// `name`, `name=value` or `name` with the value in the next word.
-fn read_long<F: Flags>(
-    flags: &mut F,
+fn read_long(
+    flags: &mut FlagSet<'_>,
     word: &[u8],
     words: &mut impl Iterator<Item = OsString>,
 ) -> Result<(), SyntaxError> {
@@ -92,8 +81,8 @@ fn read_long<F: Flags>(
 
 /// Letters after one dash: switches may be followed by more letters; a letter with a value takes the rest of
 /// the word (`v4`, `v=4`) or the next word.
-fn read_letters<F: Flags>(
-    flags: &mut F,
+fn read_letters(
+    flags: &mut FlagSet<'_>,
     word: &[u8],
     words: &mut impl Iterator<Item = OsString>,
 ) -> Result<(), SyntaxError> {

@@ -39,100 +39,45 @@ pub(crate) fn utf8(text: &OsStr) -> Result<&str, Unfit> {
     text.to_str().ok_or_else(|| Unfit::because("it is not UTF-8"))
 }
 
-impl Value for String {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        *self = utf8(text)?.to_owned();
-        Ok(())
-    }
-    fn shown(&self) -> String {
-        self.clone()
-    }
-    fn kind(&self) -> &'static str {
-        "TEXT"
-    }
+/// A value of this type: its kind in the help, how it is read, how it is shown.
+macro_rules! value {
+    ($type:ty, $kind:literal, $parse:expr, $shown:expr) => {
+        value!($type, $kind, $parse, $shown, false);
+    };
+    ($type:ty, $kind:literal, $parse:expr, $shown:expr, $stands_alone:literal) => {
+        impl Value for $type {
+            fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
+                *self = $parse(text)?;
+                Ok(())
+            }
+            fn shown(&self) -> String {
+                $shown(self)
+            }
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+            fn stands_alone(&self) -> bool {
+                $stands_alone
+            }
+        }
+    };
 }
 
-/// A path, which need not be UTF-8.
-impl Value for OsString {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        *self = text.to_owned();
-        Ok(())
-    }
-    fn shown(&self) -> String {
-        self.to_string_lossy().into_owned()
-    }
-    fn kind(&self) -> &'static str {
-        "PATH"
-    }
+/// Reads UTF-8 by a parser that says why it refuses.
+fn by<T, E: ToString>(parse: fn(&str) -> Result<T, E>) -> impl Fn(&OsStr) -> Result<T, Unfit> {
+    move |text| parse(utf8(text)?).map_err(Unfit::because)
 }
 
-impl Value for bool {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        *self = boolean::parse(utf8(text)?).map_err(Unfit::because)?;
-        Ok(())
-    }
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-    fn kind(&self) -> &'static str {
-        "BOOL"
-    }
-    fn stands_alone(&self) -> bool {
-        true
-    }
-}
-
-impl Value for i64 {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        *self = integer::signed(utf8(text)?).map_err(Unfit::because)?;
-        Ok(())
-    }
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-    fn kind(&self) -> &'static str {
-        "INT"
-    }
-}
-
-impl Value for u64 {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        *self = integer::unsigned(utf8(text)?).map_err(Unfit::because)?;
-        Ok(())
-    }
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-    fn kind(&self) -> &'static str {
-        "INT"
-    }
-}
-
-impl Value for f32 {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        *self = float::parse(utf8(text)?).map_err(Unfit::because)?;
-        Ok(())
-    }
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-    fn kind(&self) -> &'static str {
-        "NUMBER"
-    }
-}
-
-impl Value for GoDuration {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        *self = utf8(text)?.parse::<Self>().map_err(Unfit::because)?;
-        Ok(())
-    }
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-    fn kind(&self) -> &'static str {
-        "DURATION"
-    }
-}
+value!(String, "TEXT", |text| utf8(text).map(str::to_owned), Self::clone);
+// A path, which need not be UTF-8.
+value!(OsString, "PATH", |text: &OsStr| Ok(text.to_owned()), |path: &Self| path
+    .to_string_lossy()
+    .into_owned());
+value!(bool, "BOOL", by(boolean::parse), ToString::to_string, true);
+value!(i64, "INT", by(integer::signed), ToString::to_string);
+value!(u64, "INT", by(integer::unsigned), ToString::to_string);
+value!(f32, "NUMBER", by(float::parse), ToString::to_string);
+value!(GoDuration, "DURATION", by(str::parse), ToString::to_string);
 
 /// A comma-separated list. The first occurrence replaces the default, later ones append.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,8 @@
-//! `docs/compatibility.md` names tests: they exist. `docs/migrating.md` names the flags that Go does not have: all of them.
+//! What the documents say of tests and flags is so: `docs/compatibility.md` names tests that exist, and `docs/flags.md`
+//! has the help of both programs. `UPDATE_DOCS=1` writes the generated blocks anew.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -25,14 +27,17 @@ fn functions(folder: &Path, names: &mut BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
+fn root() -> Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("a workspace")
+}
+
 #[test]
 fn every_named_test_exists() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("a workspace")?;
     let mut names = BTreeSet::new();
     for folder in ["e2e", "common", "proto", "proxy-server", "proxy-agent"] {
-        functions(&root.join(folder), &mut names)?;
+        functions(&root()?.join(folder), &mut names)?;
     }
-    let text = std::fs::read_to_string(root.join("docs/compatibility.md"))?;
+    let text = std::fs::read_to_string(root()?.join("docs/compatibility.md"))?;
     // Every second piece between backticks is quoted.
     let quoted =
         text.split('`').skip(1).step_by(2).filter(|word| word.contains("::") && !word.ends_with("..."));
@@ -42,33 +47,62 @@ fn every_named_test_exists() -> Result<()> {
     Ok(())
 }
 
+/// What a program prints for `--help`.
+fn help(program: Program) -> Result<String> {
+    Ok(String::from_utf8(Command::new(program.path()?).arg("--help").output()?.stdout)?)
+}
+
 /// The flags of which a program's help says that Go does not have them.
-fn own_flags(program: Program) -> Result<BTreeSet<String>> {
-    let output = Command::new(program.path()?).arg("--help").output()?;
-    let help = String::from_utf8(output.stdout)?;
+fn own_flags(help: &str) -> Result<BTreeSet<&str>> {
     let mut own = BTreeSet::new();
     for block in help.split("\n  --").skip(1) {
         let name = block.split([' ', '[', '\n']).next().unwrap_or_default();
         let words = block.split_whitespace().collect::<Vec<_>>().join(" ");
         if ["(Not a flag of the Go", "has no such flag.)"].iter().any(|mark| words.contains(mark)) {
-            own.insert(format!("--{name}"));
+            own.insert(name);
         }
     }
-    ensure!(own.len() > 6, "only {own:?} in the help of {program:?}");
+    ensure!(own.len() > 6, "the help names only {own:?} as flags that Go does not have");
     Ok(own)
 }
 
-/// Whoever goes back to Go must take all of them away, and no other.
+/// A table of the flags that Go does not have, by program.
+fn own_flags_table(server: &str, agent: &str) -> Result<String> {
+    let (server, agent) = (own_flags(server)?, own_flags(agent)?);
+    let mut table = "| flag | program |\n|---|---|\n".to_owned();
+    for flag in server.union(&agent) {
+        let program = match (server.contains(flag), agent.contains(flag)) {
+            (true, true) => "both",
+            (true, false) => "server",
+            _ => "agent",
+        };
+        writeln!(table, "| `--{flag}` | {program} |")?;
+    }
+    Ok(table)
+}
+
+/// The page with a block between its markers replaced.
+fn with_block(page: &str, name: &str, block: &str) -> Result<String> {
+    let (begin, end) = (format!("<!-- generated: {name} -->\n"), "<!-- end -->");
+    let (before, rest) = page.split_once(&begin).with_context(|| format!("no marker of {name}"))?;
+    let (_, after) = rest.split_once(end).with_context(|| format!("no end of {name}"))?;
+    Ok(format!("{before}{begin}\n{block}\n{end}{after}"))
+}
+
 #[test]
-fn the_way_back_names_every_own_flag() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("a workspace")?;
-    let text = std::fs::read_to_string(root.join("docs/migrating.md"))?;
-    let step =
-        text.split("Remove the flags that are ours: ").nth(1).and_then(|rest| rest.split("Go exits").next());
-    let named: BTreeSet<String> =
-        step.context("the step")?.split('`').skip(1).step_by(2).map(str::to_owned).collect();
-    let own: BTreeSet<String> =
-        own_flags(Program::Server)?.into_iter().chain(own_flags(Program::Agent)?).collect();
-    ensure!(named == own, "docs/migrating.md names {named:?}, the programs have {own:?}");
+fn the_flag_page_has_the_help_of_both_programs() -> Result<()> {
+    let path = root()?.join("docs/flags.md");
+    let page = std::fs::read_to_string(&path)?;
+    let (server, agent) = (help(Program::Server)?, help(Program::Agent)?);
+    let mut wanted = with_block(&page, "own flags", &own_flags_table(&server, &agent)?)?;
+    for (name, help) in [("proxy-server --help", server), ("proxy-agent --help", agent)] {
+        wanted = with_block(&wanted, name, &format!("```text\n{help}```\n"))?;
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &wanted)?;
+        return Ok(());
+    }
+    let differing = page.lines().zip(wanted.lines()).find(|(page, wanted)| page != wanted);
+    ensure!(page == wanted, "docs/flags.md is out of date, first at {differing:?}: run with UPDATE_DOCS=1");
     Ok(())
 }

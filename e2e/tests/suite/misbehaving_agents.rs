@@ -16,8 +16,6 @@ use proto::{Packet, PacketType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
-use crate::server_first::next_of;
-
 async fn server() -> Result<Pair> {
     Setup::grpc().agents(0).start().await
 }
@@ -129,7 +127,7 @@ async fn dial_ids_are_the_servers_own() -> Result<()> {
             anyhow::bail!("no DIAL_RSP");
         };
         assert_eq!((response.random, response.error.as_str()), (42, ""));
-        let Some(Body::Data(data)) = next_of(stream, response.connect_id).await? else {
+        let Some(Body::Data(data)) = stream.expect("the DATA").await?.payload else {
             anyhow::bail!("no DATA")
         };
         assert_eq!(data.data, address.as_bytes());

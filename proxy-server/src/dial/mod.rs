@@ -1,10 +1,9 @@
 //! From a target to an open connection: choose an agent, try it, fail over once.
 //!
-//! The decisions are in [`machine`], which has no clock; the [`Dialer`] here is the thin shell around it: it asks
-//! the [`BackendManager`], waits for room, sends, and keeps the one deadline. Both frontends dial through it, and
-//! render what it returns by [`DialFailure`]. It never touches payload, and keeps nothing about a connection.
+//! The [`Dialer`] asks the [`BackendManager`], waits for room, sends, and keeps the one deadline. Both frontends dial
+//! through it, and render what it returns by [`DialFailure`]. It never touches payload, and keeps nothing about a
+//! connection.
 
-pub mod machine;
 pub mod reason;
 
 mod target;
@@ -20,12 +19,11 @@ use std::time::Duration;
 use relay::Ceiling;
 use tokio::time::{Instant, timeout_at};
 
-use self::machine::{Action, Answer, DialMachine, Event};
-pub use self::reason::{DialFailure, FailureReason, HttpHeaders, RemoteError, RemoteErrorKind};
+pub use self::reason::{DialFailure, FailureReason};
 pub use self::target::Target;
-use crate::limits::{ConnectionSlot, DialSlot, ServerBudget};
-use crate::link::{LinkDialError, LinkHandle, OpenConnection, PendingDial};
-use crate::route::{BackendManager, Choice, LinkId};
+use crate::limits::{ConnectionSlot, ServerBudget};
+use crate::link::{LinkHandle, OpenConnection, PendingDial};
+use crate::route::{BackendManager, Choice};
 
 /// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0: below the 30 s of Go's client and of
 /// kube-apiserver, so that they get an answer.
@@ -36,7 +34,7 @@ pub trait DialLink: Clone + Send + Sync + 'static {
     /// What a successful dial brings. Dropping it closes it.
     type Connection: Send;
     /// A dial under way. Dropping it cancels it.
-    type Pending: Future<Output = Result<Self::Connection, LinkDialError>> + Send;
+    type Pending: Future<Output = Result<Self::Connection, DialFailure>> + Send;
 
     /// Sends a DIAL_REQ.
     fn open(&self, target: &Target) -> Self::Pending;
@@ -47,7 +45,7 @@ impl DialLink for LinkHandle {
     type Pending = PendingDial;
 
     fn open(&self, target: &Target) -> PendingDial {
-        self.dial(&target.protocol, &target.address)
+        self.dial(target.protocol.clone(), target.address.clone())
     }
 }
 
@@ -63,16 +61,8 @@ pub trait DialObserver: Send + Sync {
     fn failed(&self, reason: FailureReason);
 }
 
-/// Nobody is told.
-impl DialObserver for () {
-    fn started(&self) {}
-
-    fn succeeded(&self, _elapsed: Duration) {}
-
-    fn failed(&self, _reason: FailureReason) {}
-}
-
 /// Dials targets through agents. Cheap to clone; clones share their limits.
+#[derive(Clone)]
 pub struct Dialer<L = LinkHandle> {
     backends: BackendManager<L>,
     budget: ServerBudget,
@@ -88,8 +78,6 @@ pub struct Dialed<C = OpenConnection> {
     pub connection: C,
     /// Through which agent.
     pub agent_id: Arc<str>,
-    /// From the request to the agent's answer.
-    pub elapsed: Duration,
     /// The connection's room within the limits: the owner of the frontend's end keeps it until the end.
     pub slot: ConnectionSlot,
 }
@@ -113,176 +101,80 @@ impl<L: DialLink> Dialer<L> {
     /// The one reason for which there is no connection.
     pub async fn dial(&self, target: &Target) -> Result<Dialed<L::Connection>, DialFailure> {
         let started = Instant::now();
-        let watch = Watch::start(&*self.observer);
+        let mut watch = Watch::start(&*self.observer);
+        let outcome = self.try_twice(target, started + self.timeout).await;
+        watch.outcome = match &outcome {
+            Ok(_) => Ok(started.elapsed()),
+            Err(failure) => Err(failure.metric()),
+        };
+        outcome
+    }
+
+    /// Asks an agent; and one other where the first one's stream was lost before it answered, does not answer pings while
+    /// another agent does, or is full. An agent's answer is final: an endpoint that refused has been asked.
+    async fn try_twice(
+        &self,
+        target: &Target,
+        deadline: Instant,
+    ) -> Result<Dialed<L::Connection>, DialFailure> {
         if self.memory.turn_away() {
-            watch.failed(&DialFailure::NoMemory);
             return Err(DialFailure::NoMemory);
         }
-        let mut attempt =
-            Attempt { dialer: self, target, deadline: started + self.timeout, link: None, retried: false };
-        let (mut machine, mut action) = DialMachine::start();
-        let outcome = loop {
-            match action {
-                Action::Finish(outcome) => break outcome,
-                action_to_do => action = machine.handle(attempt.act(action_to_do).await),
+        let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
+        let tried = first.link;
+        let first_try = async {
+            tokio::select! {
+                outcome = self.try_link(first, target, deadline) => outcome,
+                // Not answered: its drop cancels it.
+                () = self.backends.until_another_is_better(tried, &target.host) => Err(DialFailure::LinkLost),
             }
         };
-        let elapsed = started.elapsed();
-        // An open connection is there whenever the machine says so: it heard of it from the attempt.
-        match outcome.and_then(|_| attempt.into_dialed(elapsed).ok_or(DialFailure::LinkLost)) {
-            Ok(dialed) => {
-                watch.succeeded(elapsed);
-                Ok(dialed)
-            }
-            Err(failure) => {
-                watch.failed(&failure);
-                Err(failure)
-            }
+        let failure = match first_try.await {
+            Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => failure,
+            outcome => return outcome,
+        };
+        if Instant::now() >= deadline {
+            return Err(DialFailure::TimedOut);
         }
+        // One retry for a full agent, too: a server whose agents are all full must say so soon.
+        let second = self.backends.choose(&target.host, &[tried]).ok_or(failure)?;
+        self.try_link(second, target, deadline).await
     }
-}
 
-impl<L: DialLink> Dialer<L> {
-    /// An agent's answer to a dial. One that `may_move` reads as lost once the agent does not answer pings and another one
-    /// does: it has not been answered, and its drop cancels it. Without another it waits on.
-    async fn answer(
+    /// Waits for room for one more dial, then for the agent's answer.
+    async fn try_link(
         &self,
-        pending: L::Pending,
-        link: LinkId,
-        host: &str,
-        may_move: bool,
-    ) -> Result<L::Connection, LinkDialError> {
-        tokio::select! {
-            answer = pending => answer,
-            () = self.backends.until_another_is_better(link, host), if may_move => Err(LinkDialError::Lost),
-        }
+        choice: Choice<L>,
+        target: &Target,
+        deadline: Instant,
+    ) -> Result<Dialed<L::Connection>, DialFailure> {
+        let slot = self.budget.connection(&choice.budget).ok_or(DialFailure::Full)?;
+        let turn = timeout_at(deadline, self.budget.dial(&choice.budget)).await;
+        let _turn = turn.map_err(|_| DialFailure::SendFailed)?;
+        let answer = timeout_at(deadline, choice.handle.open(target)).await;
+        let connection = answer.map_err(|_| DialFailure::TimedOut)??;
+        Ok(Dialed { connection, agent_id: choice.agent_id, slot })
     }
 }
 
-/// A dial under way: what the machine's actions need, and what they brought.
-struct Attempt<'a, L: DialLink> {
-    dialer: &'a Dialer<L>,
-    target: &'a Target,
-    deadline: Instant,
-    link: Option<Chosen<L>>,
-    /// Another link was tried before.
-    retried: bool,
-}
-
-/// The link that is being tried.
-struct Chosen<L: DialLink> {
-    choice: Choice<L>,
-    room: Option<(ConnectionSlot, DialSlot)>,
-    connection: Option<L::Connection>,
-}
-
-impl<L: DialLink> Attempt<'_, L> {
-    /// Does what the machine asks for and tells it what came of it.
-    async fn act(&mut self, action: Action) -> Event {
-        let deadline = self.deadline;
-        match (action, &mut self.link) {
-            (Action::Choose { exclude }, _) => self.choose(exclude.as_slice()),
-            (Action::Admit(link), Some(chosen)) => {
-                let Some(slot) = self.dialer.budget.connection(&chosen.choice.budget) else {
-                    return Event::Answered(link, Answer::Full);
-                };
-                match timeout_at(deadline, self.dialer.budget.dial(&chosen.choice.budget)).await {
-                    Ok(turn) => {
-                        chosen.room = Some((slot, turn));
-                        Event::Admitted(link)
-                    }
-                    Err(_) => Event::Deadline,
-                }
-            }
-            (Action::Send(link), Some(chosen)) => {
-                let pending = chosen.choice.handle.open(self.target);
-                let answer = self.dialer.answer(pending, link, &self.target.host, !self.retried);
-                match timeout_at(deadline, answer).await {
-                    Ok(Ok(connection)) => {
-                        chosen.connection = Some(connection);
-                        Event::Answered(link, Answer::Opened)
-                    }
-                    Ok(Err(error)) => Event::Answered(link, Answer::from(error)),
-                    Err(_) => Event::Deadline,
-                }
-            }
-            // The machine waits for nobody else, and has no link to ask before one was chosen.
-            (Action::Wait | Action::Finish(_) | Action::Admit(_) | Action::Send(_), _) => Event::Deadline,
-        }
-    }
-
-    fn choose(&mut self, exclude: &[LinkId]) -> Event {
-        if Instant::now() >= self.deadline {
-            return Event::Deadline;
-        }
-        self.retried = !exclude.is_empty();
-        let choice = self.dialer.backends.choose(&self.target.host, exclude);
-        let link = choice.as_ref().map(|choice| choice.link);
-        // Gives back the room of the link that was tried.
-        self.link = choice.map(|choice| Chosen { choice, room: None, connection: None });
-        Event::Chosen(link)
-    }
-
-    fn into_dialed(self, elapsed: Duration) -> Option<Dialed<L::Connection>> {
-        let Chosen { choice, room, connection } = self.link?;
-        let (slot, _turn) = room?;
-        Some(Dialed { connection: connection?, agent_id: choice.agent_id, elapsed, slot })
-    }
-}
-
-impl From<LinkDialError> for Answer {
-    fn from(error: LinkDialError) -> Self {
-        match error {
-            LinkDialError::Refused(text) => Answer::Refused(RemoteError::parse(text)),
-            // As final as a refusal, and the agent's doing as well: 502, counted as an error response.
-            LinkDialError::BadAnswer => Answer::Refused(RemoteError::parse(error.to_string())),
-            LinkDialError::Closed => Answer::Closed,
-            LinkDialError::Lost => Answer::Lost,
-            LinkDialError::Full => Answer::Full,
-        }
-    }
-}
-
-/// Tells the observer the end of a dial exactly once, a cancelled one's too.
+/// Tells the observer the end of a dial exactly once. A dial that is dropped was canceled by its frontend.
 struct Watch<'a> {
-    observer: Option<&'a dyn DialObserver>,
+    observer: &'a dyn DialObserver,
+    outcome: Result<Duration, FailureReason>,
 }
 
 impl<'a> Watch<'a> {
     fn start(observer: &'a dyn DialObserver) -> Self {
         observer.started();
-        Self { observer: Some(observer) }
-    }
-
-    fn succeeded(mut self, elapsed: Duration) {
-        if let Some(observer) = self.observer.take() {
-            observer.succeeded(elapsed);
-        }
-    }
-
-    fn failed(mut self, failure: &DialFailure) {
-        if let Some(observer) = self.observer.take() {
-            observer.failed(failure.metric());
-        }
+        Self { observer, outcome: Err(FailureReason::FrontendClose) }
     }
 }
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if let Some(observer) = self.observer.take() {
-            observer.failed(DialFailure::Cancelled.metric());
-        }
-    }
-}
-
-impl<L> Clone for Dialer<L> {
-    fn clone(&self) -> Self {
-        Self {
-            backends: self.backends.clone(),
-            budget: self.budget.clone(),
-            memory: self.memory.clone(),
-            timeout: self.timeout,
-            observer: Arc::clone(&self.observer),
+        match self.outcome {
+            Ok(elapsed) => self.observer.succeeded(elapsed),
+            Err(reason) => self.observer.failed(reason),
         }
     }
 }

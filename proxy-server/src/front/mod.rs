@@ -6,8 +6,8 @@
 //! agent, retries, or touches another connection than the client's own.
 
 pub mod account;
+pub mod barrier;
 pub mod grpc;
-pub mod hold;
 pub mod http_connect;
 pub mod listen;
 pub mod meters;

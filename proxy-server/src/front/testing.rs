@@ -89,7 +89,7 @@ impl Dial for ScriptedDialer {
         self.0.send(ScriptedDial { target: target.clone(), answer }).map_err(|_| DialFailure::NoAgent)?;
         let connection = outcome.await.map_err(|_| DialFailure::LinkLost)??;
         let slot = ServerBudget::new(1, 1).connection(&AgentBudget::new(1, 1)).expect("room for one");
-        Ok(Dialed { connection, agent_id: "agent".into(), elapsed: Duration::ZERO, slot })
+        Ok(Dialed { connection, agent_id: "agent".into(), slot })
     }
 }
 

@@ -10,25 +10,7 @@ use relay::Local;
 use tokio::sync::{mpsc, oneshot};
 use tunnel::{ConnKey, ConnectId};
 
-/// Why a dial on one link brought no connection.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LinkDialError {
-    /// The agent answered with an error: its text, as it came. Final.
-    #[error("{0}")]
-    Refused(String),
-    /// The agent's answer made no sense. Final.
-    #[error("the agent answered with an impossible connection id")]
-    BadAnswer,
-    /// The agent gave the dial up. Final.
-    #[error("the agent gave up the dial")]
-    Closed,
-    /// The link was lost before it answered (or before the request was written).
-    #[error("agent stream lost")]
-    Lost,
-    /// The link already carries as many dials or connections as it may.
-    #[error("too many connections on this agent")]
-    Full,
-}
+use crate::dial::DialFailure;
 
 /// What a link's task is asked to do.
 pub(crate) enum Command {
@@ -41,7 +23,7 @@ pub(crate) enum Command {
 }
 
 /// A link's answer to a dial.
-pub(crate) type DialReply = Result<OpenConnection, LinkDialError>;
+pub(crate) type DialReply = Result<OpenConnection, DialFailure>;
 
 pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 
@@ -68,10 +50,9 @@ impl LinkHandle {
     }
 
     /// Sends a DIAL_REQ on this link.
-    pub fn dial(&self, protocol: &str, address: &str) -> PendingDial {
+    pub fn dial(&self, protocol: String, address: String) -> PendingDial {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        let (protocol, address) = (protocol.to_owned(), address.to_owned());
         // If the link's task has gone, `reply` is dropped with the command, and the dial reads as lost.
         let _ = self.commands.send(Command::Dial { token, protocol, address, reply });
         PendingDial { token, answer, commands: Some(self.commands.clone()) }
@@ -102,12 +83,12 @@ pub struct PendingDial {
 }
 
 impl Future for PendingDial {
-    type Output = Result<OpenConnection, LinkDialError>;
+    type Output = DialReply;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = std::task::ready!(Pin::new(&mut self.answer).poll(cx));
         self.commands = None;
-        Poll::Ready(answer.unwrap_or(Err(LinkDialError::Lost)))
+        Poll::Ready(answer.unwrap_or(Err(DialFailure::LinkLost)))
     }
 }
 

@@ -14,5 +14,5 @@ mod owner;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::AgentGate;
-pub use handle::{LinkDialError, LinkHandle, OpenConnection, PendingDial};
+pub use handle::{LinkHandle, OpenConnection, PendingDial};
 pub use listen::AgentListener;

@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 use tunnel::{ConnKey, ConnectId, DialError, Server, Time};
 
-use super::handle::{Command, Commands, DialReply, LinkDialError, LinkHandle, OpenConnection};
+use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
+use crate::dial::DialFailure;
 
 /// How long dials wait before the agent is pinged, and between such pings.
 const ASK_AFTER: Duration = Duration::from_millis(250);
@@ -70,7 +71,7 @@ impl<X: LinkObserver> ServerOwner<X> {
         match command {
             Command::Dial { token, protocol, address, reply } => {
                 if self.lost {
-                    let _ = reply.send(Err(LinkDialError::Lost));
+                    let _ = reply.send(Err(DialFailure::LinkLost));
                     return;
                 }
                 match conns.link().dial(&protocol, &address) {
@@ -79,7 +80,7 @@ impl<X: LinkObserver> ServerOwner<X> {
                         self.dials.insert(key, (token, reply));
                     }
                     Err(tunnel::Full) => {
-                        let _ = reply.send(Err(LinkDialError::Full));
+                        let _ = reply.send(Err(DialFailure::Full));
                     }
                 }
             }
@@ -148,14 +149,8 @@ impl<X: LinkObserver> Owner<Server> for ServerOwner<X> {
     }
 
     fn dial_failed(&mut self, key: ConnKey, error: DialError) {
-        let error = match error {
-            DialError::Refused(text) => LinkDialError::Refused(text),
-            DialError::Closed => LinkDialError::Closed,
-            DialError::BadAnswer => LinkDialError::BadAnswer,
-            DialError::LinkLost => LinkDialError::Lost,
-        };
         if let Some(reply) = self.take_reply(key) {
-            let _ = reply.send(Err(error));
+            let _ = reply.send(Err(error.into()));
         }
     }
 

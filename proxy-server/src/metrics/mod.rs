@@ -103,7 +103,6 @@ pub struct Families {
     agent_auth_mode: Family<AgentAuthMode, Gauge>,
 }
 
-serve::label!(FailureReason in "reason");
 serve::label!(Strategy in "proxy_strategy");
 
 impl Metrics {

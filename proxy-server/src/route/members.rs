@@ -11,23 +11,19 @@ pub(super) enum Health {
     Leaving,
 }
 
-/// Streams by health. Ids grow with each registration, so that a sorted list is in order of registration.
+/// Streams by [`Health`]. Ids grow with each registration, so that a sorted list is in order of registration.
 ///
 /// Invariant: an id is in at most one of the two lists.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    ready: Vec<LinkId>,
-    leaving: Vec<LinkId>,
+    lists: [Vec<LinkId>; 2],
 }
 
 impl Members {
     /// Adds a stream, or moves it to the list of its new health.
     pub(super) fn set(&mut self, id: LinkId, health: Health) {
         self.remove(id);
-        let list = match health {
-            Health::Ready => &mut self.ready,
-            Health::Leaving => &mut self.leaving,
-        };
+        let list = &mut self.lists[health as usize];
         if let Err(at) = list.binary_search(&id) {
             list.insert(at, id);
         }
@@ -35,7 +31,7 @@ impl Members {
 
     /// Forgets a stream; nothing happens if it is not there.
     pub(super) fn remove(&mut self, id: LinkId) {
-        for list in [&mut self.ready, &mut self.leaving] {
+        for list in &mut self.lists {
             if let Ok(at) = list.binary_search(&id) {
                 list.remove(at);
             }
@@ -44,19 +40,15 @@ impl Members {
 
     /// The first registered stream of that health which is not excluded.
     pub(super) fn first(&self, health: Health, exclude: &[LinkId]) -> Option<LinkId> {
-        let list = match health {
-            Health::Ready => &self.ready,
-            Health::Leaving => &self.leaving,
-        };
-        list.iter().find(|id| !exclude.contains(id)).copied()
+        self.lists[health as usize].iter().find(|id| !exclude.contains(id)).copied()
     }
 
     /// Ready as soon as one stream is.
     pub(super) fn health(&self) -> Health {
-        if self.ready.is_empty() { Health::Leaving } else { Health::Ready }
+        if self.lists[Health::Ready as usize].is_empty() { Health::Leaving } else { Health::Ready }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.ready.is_empty() && self.leaving.is_empty()
+        self.lists.iter().all(Vec::is_empty)
     }
 }

@@ -104,7 +104,7 @@ pub trait RouteObserver: Send + Sync {
     fn ready_backend_connections(&self, count: usize);
 }
 
-/// Nobody is told.
+#[cfg(test)]
 impl RouteObserver for () {
     fn ready_backends(&self, _strategy: Strategy, _count: usize) {}
 

@@ -14,8 +14,8 @@ use super::members::{Health, Members};
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     agents: HashMap<Arc<str>, Entry>,
-    ready: Vec<Arc<str>>,
-    leaving: Vec<Arc<str>>,
+    /// Agents by [`Health`].
+    lists: [Vec<Arc<str>>; 2],
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Pool {
             }
         }
         blocked.sort_unstable();
-        let list = self.of(health);
+        let list = &self.lists[health as usize];
         let free = list.len() - blocked.len();
         if free + extra.len() == 0 {
             return None;
@@ -90,19 +90,9 @@ impl Pool {
         self.agents.get(list.get(at)?)?.members.first(health, &ids)
     }
 
-    fn of(&self, health: Health) -> &Vec<Arc<str>> {
-        match health {
-            Health::Ready => &self.ready,
-            Health::Leaving => &self.leaving,
-        }
-    }
-
     fn list(&mut self, agent: &Arc<str>, members: Members) {
         let health = members.health();
-        let list = match health {
-            Health::Ready => &mut self.ready,
-            Health::Leaving => &mut self.leaving,
-        };
+        let list = &mut self.lists[health as usize];
         let at = list.len();
         list.push(Arc::clone(agent));
         self.agents.insert(Arc::clone(agent), Entry { members, health, at });
@@ -110,10 +100,7 @@ impl Pool {
 
     /// Takes an entry, which is no longer in the map, out of its dense list; the list's last one fills the gap.
     fn unlist(&mut self, entry: Entry) -> Members {
-        let list = match entry.health {
-            Health::Ready => &mut self.ready,
-            Health::Leaving => &mut self.leaving,
-        };
+        let list = &mut self.lists[entry.health as usize];
         list.swap_remove(entry.at);
         if let Some(moved) = list.get(entry.at).and_then(|agent| self.agents.get_mut(agent)) {
             moved.at = entry.at;

@@ -113,16 +113,28 @@ impl Client {
         answer.status.ok_or(ApiError::Answer("a TokenReview without status"))
     }
 
+    /// Reads what is at `path` (with its query), whatever it is; `escaped` writes its parts.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn get(&self, path: &str, limit: Duration) -> Result<Bytes, ApiError> {
+        self.body(Call { method: Method::GET, path: path.to_owned(), body: None, secret: None, limit }).await
+    }
+
     /// Makes a call and reads its answer.
     async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
+        serde_json::from_slice(&self.body(call).await?).map_err(|_| ApiError::Answer("no such JSON"))
+    }
+
+    async fn body(&self, call: Call) -> Result<Bytes, ApiError> {
         let deadline = Instant::now() + call.limit;
-        let answer = self.within(deadline, call.limit, async {
+        self.within(deadline, call.limit, async {
             let (response, pooled) = self.send(&call, deadline).await?;
             let body = self.read(response).await?;
             self.0.pool.put(pooled);
             Ok(body)
-        });
-        serde_json::from_slice(&answer.await?).map_err(|_| ApiError::Answer("no such JSON"))
+        })
+        .await
     }
 
     /// Makes a call whose answer is read bit by bit. The limit is that of the answer's head.
@@ -241,7 +253,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// A segment of a path, or a value of a query.
-fn escaped(text: &str) -> impl std::fmt::Display {
+pub fn escaped(text: &str) -> impl std::fmt::Display {
     utf8_percent_encode(text, PLAIN)
 }
 

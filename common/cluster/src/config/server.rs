@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use transport::host_port::{self, SplitError};
+
 /// Where the API server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
@@ -34,21 +36,10 @@ impl Server {
         if authority.contains('@') {
             return Err("it has credentials, which belong to the user's section");
         }
-        let (host, port) = match authority.strip_prefix('[') {
-            Some(inner) => {
-                let (host, rest) = inner.split_once(']').ok_or("its ']' is missing")?;
-                let port = if rest.is_empty() {
-                    None
-                } else {
-                    Some(rest.strip_prefix(':').ok_or("behind ']' a port must follow")?)
-                };
-                (host, port)
-            }
-            None => match authority.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, None),
-            },
-        };
+        let (host, port) = host_port::split(authority).map_err(|error| match error {
+            SplitError::Unclosed => "its ']' is missing",
+            SplitError::Trailing => "behind ']' a port must follow",
+        })?;
         if host.is_empty() {
             return Err("it names no host");
         }
@@ -62,8 +53,7 @@ impl Server {
 
     /// `HOST:PORT`, brackets around an IPv6 address.
     pub fn authority(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        host_port::Joined(&self.host, self.port).to_string()
     }
 }
 

@@ -4,6 +4,9 @@ use std::fmt::{self, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use time::OffsetDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata};
 
@@ -37,20 +40,19 @@ impl Style {
         let mut line = String::with_capacity(64 + fields.message.len() + fields.rest.len());
         let caller = Caller { metadata, folders: self.folders };
         let (_, letter, level) = severity(*metadata.level());
-        let moment = Moment::at(now);
         // Writing to a String cannot fail.
         match self.format {
             Format::Text => {
                 if self.headers {
-                    let _ = write!(line, "{letter}{} {:7} {caller}] ", moment.klog(), std::process::id());
+                    let _ = write!(line, "{letter}{} {:7} {caller}] ", utc(now, KLOG), std::process::id());
                 }
                 escape::quoted(&mut line, &fields.message);
                 line.push_str(&fields.rest);
                 limit(&mut line, "...(cut)");
             }
             Format::Json => {
-                let head =
-                    format!("\"ts\":\"{}\",\"level\":\"{level}\",\"caller\":\"{caller}\"", moment.rfc3339());
+                let ts = utc(now, RFC_3339);
+                let head = format!("\"ts\":\"{ts}\",\"level\":\"{level}\",\"caller\":\"{caller}\"");
                 let message = escape::json(&fields.message);
                 if head.len() + message.len() + fields.rest.len() > LINE_LIMIT {
                     let message = escape::json(escape::cut(&fields.message, LINE_LIMIT / 8));
@@ -177,71 +179,36 @@ impl Visit for Fields {
     }
 }
 
-/// A moment in UTC.
-struct Moment {
-    year: i64,
-    month: u64,
-    day: u64,
-    second: u64,
-    micros: u32,
-}
+/// How text lines have a time.
+const KLOG: &[BorrowedFormatItem<'_>] =
+    format_description!(version = 2, "[month][day] [hour]:[minute]:[second].[subsecond digits:6]");
+/// How JSON lines have it.
+const RFC_3339: &[BorrowedFormatItem<'_>] =
+    format_description!(version = 2, "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
+/// How the opening lines of a file have it.
+const OPENING: &[BorrowedFormatItem<'_>] =
+    format_description!(version = 2, "[year]/[month]/[day] [hour]:[minute]:[second]");
+/// How a file's name has it.
+const COMPACT: &[BorrowedFormatItem<'_>] =
+    format_description!(version = 2, "[year][month][day]-[hour][minute][second]");
 
-impl Moment {
-    /// The civil date of a time since 1970. Source of the arithmetic: H. Hinnant, "chrono-compatible low-level date
-    /// algorithms", `civil_from_days`.
-    fn at(since_epoch: Duration) -> Self {
-        let days = since_epoch.as_secs() / 86_400 + 719_468;
-        let (era, day_of_era) = (days / 146_097, days % 146_097);
-        let year_of_era =
-            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        // Months are counted from March, so that the leap day is the last one.
-        let from_march = (5 * day_of_year + 2) / 153;
-        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-        Self {
-            year: i64::try_from(year_of_era + era * 400).unwrap_or(i64::MAX) + i64::from(month <= 2),
-            month,
-            day: day_of_year - (153 * from_march + 2) / 5 + 1,
-            second: since_epoch.as_secs() % 86_400,
-            micros: since_epoch.subsec_micros(),
-        }
-    }
-
-    fn time(&self) -> String {
-        let (hour, minute, second) = (self.second / 3600, self.second / 60 % 60, self.second % 60);
-        format!("{hour:02}:{minute:02}:{second:02}")
-    }
-
-    /// `mmdd hh:mm:ss.uuuuuu`
-    fn klog(&self) -> String {
-        format!("{:02}{:02} {}.{:06}", self.month, self.day, self.time(), self.micros)
-    }
-
-    fn rfc3339(&self) -> String {
-        format!("{:04}-{:02}-{:02}T{}.{:06}Z", self.year, self.month, self.day, self.time(), self.micros)
-    }
-
-    /// `2006/01/02 15:04:05`, for the opening lines of a file.
-    fn opening(&self) -> String {
-        format!("{:04}/{:02}/{:02} {}", self.year, self.month, self.day, self.time())
-    }
-
-    /// `20060102-150405`, for a file's name.
-    fn compact(&self) -> String {
-        format!("{:04}{:02}{:02}-{}", self.year, self.month, self.day, self.time().replace(':', ""))
-    }
+/// A time since 1970, in UTC.
+fn utc(since_epoch: Duration, format: &[BorrowedFormatItem<'_>]) -> String {
+    let since_epoch = since_epoch.try_into().unwrap_or(time::Duration::MAX);
+    // Every field of the formats is there.
+    OffsetDateTime::UNIX_EPOCH.saturating_add(since_epoch).format(format).unwrap_or_default()
 }
 
 /// The present, for a file's opening lines and for its name.
 pub(super) fn stamps() -> (String, String) {
-    let moment = Moment::at(now());
-    (moment.opening(), moment.compact())
+    let now = now();
+    (utc(now, OPENING), utc(now, COMPACT))
 }
 
 /// The present, as text lines and as JSON lines have it.
 pub(super) fn notice_stamps() -> (String, String) {
-    let moment = Moment::at(now());
-    (moment.klog(), moment.rfc3339())
+    let now = now();
+    (utc(now, KLOG), utc(now, RFC_3339))
 }
 
 #[cfg(test)]
@@ -259,12 +226,13 @@ mod tests {
             (1_795_278_845, "2026-11-21T16:34:05.000000Z"),
             (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
         ] {
-            assert_eq!(Moment::at(Duration::from_secs(seconds)).rfc3339(), text);
+            assert_eq!(utc(Duration::from_secs(seconds), RFC_3339), text);
         }
-        let moment = Moment::at(Duration::from_micros(1_795_278_845_123_456));
-        assert_eq!(moment.klog(), "1121 16:34:05.123456");
-        assert_eq!(moment.opening(), "2026/11/21 16:34:05");
-        assert_eq!(moment.compact(), "20261121-163405");
+        let moment = Duration::from_micros(1_795_278_845_123_456);
+        assert_eq!(utc(moment, KLOG), "1121 16:34:05.123456");
+        assert_eq!(utc(moment, OPENING), "2026/11/21 16:34:05");
+        assert_eq!(utc(moment, COMPACT), "20261121-163405");
+        assert!(utc(Duration::MAX, RFC_3339).starts_with("9999-12-31T"));
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::host_port;
+
 /// The exemptions. `localhost` and loopback addresses are always exempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NoProxy {
@@ -103,14 +105,8 @@ fn canonical(network: IpNet) -> IpNet {
 
 /// Splits at a port's colon, if there is exactly one outside brackets.
 fn split_port(entry: &str) -> (&str, Option<&str>) {
-    if let Some((host, after)) = entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return match after.strip_prefix(':') {
-            Some(port) => (host, Some(port)),
-            None => (entry, None),
-        };
-    }
-    match entry.split_once(':') {
-        Some((host, port)) if !port.contains(':') => (host, Some(port)),
+    match host_port::split(entry) {
+        Ok((host, Some(port))) if entry.starts_with('[') || !port.contains(':') => (host, Some(port)),
         _ => (entry, None),
     }
 }

@@ -7,6 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
+use crate::host_port::{self, SplitError};
+
 /// Who dials, and so what a proxy's scheme means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialler {
@@ -133,11 +135,7 @@ impl Proxy {
 impl fmt::Display for Proxy {
     /// `host:port`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        host_port::Joined(&self.host, self.port).fmt(f)
     }
 }
 
@@ -159,20 +157,10 @@ fn is_scheme(text: &str) -> bool {
 
 /// `host`, `host:port`, `[ipv6]`, `[ipv6]:port`.
 fn split_port(address: &str) -> Result<(&str, Option<u16>), &'static str> {
-    let (host, port) = match address.strip_prefix('[') {
-        Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or("a bracket is not closed")?;
-            match after.strip_prefix(':') {
-                Some(port) => (host, Some(port)),
-                None if after.is_empty() => (host, None),
-                None => return Err("something follows the bracket"),
-            }
-        }
-        None => match address.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (address, None),
-        },
-    };
+    let (host, port) = host_port::split(address).map_err(|error| match error {
+        SplitError::Unclosed => "a bracket is not closed",
+        SplitError::Trailing => "something follows the bracket",
+    })?;
     if host.is_empty() {
         return Err("it has no host");
     }

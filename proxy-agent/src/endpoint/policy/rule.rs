@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use transport::host_port;
 
 /// A host with ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,18 +81,9 @@ impl fmt::Display for DestinationRule {
 
 /// Host and ports. An IPv6 address or network without brackets has no ports.
 fn split(text: &str) -> Result<(&str, Option<&str>), RuleError> {
-    if let Some(inner) = text.strip_prefix('[') {
-        let (host, rest) = inner.split_once(']').ok_or(RuleError::Network)?;
-        return match rest.strip_prefix(':') {
-            Some(ports) => Ok((host, Some(ports))),
-            None if rest.is_empty() => Ok((host, None)),
-            None => Err(RuleError::Network),
-        };
-    }
-    match text.split_once(':') {
-        Some((_, rest)) if rest.contains(':') => Ok((text, None)),
-        Some((host, ports)) => Ok((host, Some(ports))),
-        None => Ok((text, None)),
+    match host_port::split(text) {
+        Ok((_, Some(ports))) if !text.starts_with('[') && ports.contains(':') => Ok((text, None)),
+        split => split.map_err(|_| RuleError::Network),
     }
 }
 

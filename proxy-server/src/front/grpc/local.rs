@@ -18,9 +18,9 @@ use tunnel::Packet;
 use super::LINGER;
 use super::machine::{CONNECTION, Order};
 use super::pieces::Pieces;
-use super::ready::Readiness;
 use super::stream::Stream;
 use crate::front::account::Account;
+use crate::front::barrier::FirstByteBarrier;
 
 /// A Go client waits 10 s for the answer to its CLOSE_REQ.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -36,8 +36,7 @@ pub struct GrpcLocal<W> {
     gone_on: usize,
     /// The client has closed, behind what is ahead: when that is answered, whatever is still on its way.
     closed: Option<Pin<Box<Sleep>>>,
-    /// Until the client has registered its connection.
-    hold: Option<Readiness>,
+    barrier: FirstByteBarrier,
     account: Account,
     pieces: Pieces,
     /// Since when the client grants nothing, for the write histogram.
@@ -47,14 +46,14 @@ pub struct GrpcLocal<W> {
 }
 
 impl<W: Wire> GrpcLocal<W> {
-    /// `stream` has sent its DIAL_RSP.
+    /// `stream` has just sent its DIAL_RSP.
     pub fn new(stream: Stream<W>, account: Account) -> Self {
         GrpcLocal {
             stream,
             ahead: VecDeque::new(),
             gone_on: 0,
             closed: None,
-            hold: Some(Readiness::told()),
+            barrier: FirstByteBarrier::start(),
             account,
             pieces: Pieces::default(),
             blocked: None,
@@ -78,26 +77,11 @@ impl<W: Wire> GrpcLocal<W> {
         bytes
     }
 
-    fn poll_hold(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(hold) = &mut self.hold {
-            ready!(hold.poll(cx, &mut self.stream));
-            self.hold = None;
-        }
-        Poll::Ready(())
-    }
-
-    /// The next order; wakes what is held once the client has shown that it is ready.
+    /// The next order. A client that sends or closes has registered its connection.
     fn poll_order(&mut self, cx: &mut Context<'_>) -> Poll<Order> {
-        let before = self.stream.machine().is_answered();
-        let order = self.stream.poll_order(cx);
-        if self.stream.machine().is_answered() != before {
-            cx.waker().wake_by_ref();
-        }
-        if order.is_ready() && self.hold.take().is_some() {
-            // Who sends, or closes, has registered.
-            cx.waker().wake_by_ref();
-        }
-        order
+        let order = ready!(self.stream.poll_order(cx));
+        self.barrier.lift(cx);
+        Poll::Ready(order)
     }
 
     /// Sends CLOSE_RSP unless the client has had its terminal packet, or is gone.
@@ -164,7 +148,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
             queue.clear();
             return Poll::Ready(Ok(()));
         }
-        ready!(self.poll_hold(cx));
+        ready!(self.barrier.poll_lifted(cx));
         let start = *self.blocked.get_or_insert_with(Instant::now);
         let room = ready!(self.stream.poll_ready(cx));
         self.blocked = None;
@@ -192,10 +176,10 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
 
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
         if self.lingering.is_none() {
-            // Nobody else reads any more: the client's answer, and whatever else it says, which has nowhere to go.
-            while self.hold.is_some() && self.poll_order(cx).is_ready() {}
+            // Nobody else reads any more. What the client sends lifts the barrier, and goes nowhere.
+            while !self.barrier.is_lifted() && self.poll_order(cx).is_ready() {}
             if !self.stream.is_lost() {
-                ready!(self.poll_hold(cx));
+                ready!(self.barrier.poll_lifted(cx));
             }
             self.account.ended(ending);
             self.send_end(&ending.wire_text());

@@ -28,10 +28,6 @@ use crate::limits::{MAX_ADDRESS_BYTES, MAX_PROTOCOL_BYTES};
 /// The connect id of the one connection of a stream, as its client knows it.
 pub const CONNECTION: ConnectId = ConnectId(1);
 
-/// A connection that no client has. The Go client answers DATA for it by CLOSE_REQ (v0.28 and later), and thereby shows
-/// that it has read everything before; it also logs a line.
-pub const NOBODYS: ConnectId = ConnectId(i64::MAX);
-
 const BEFORE_DIAL_CLOSE: &str = "backend uninitialized";
 const BEFORE_DIAL_DATA: &str = "backend not initialized";
 const CLOSE_WHILE_DIALING: &str = "CLOSE_REQ to backend failed";
@@ -39,9 +35,10 @@ const MISMATCHED: &str = "mismatched connection IDs";
 const UNKNOWN_CLOSE: &str = "Unknown connectID";
 const SECOND_DIAL: &str = "one connection per stream";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// No DIAL_REQ has come.
+    #[default]
     Idle,
     /// A dial is under way; the client's id of it.
     Dialing(DialId),
@@ -93,44 +90,15 @@ impl From<Order> for Reaction {
 }
 
 /// One frontend stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Machine {
     state: State,
-    question: Question,
-}
-
-/// Whether the client was asked to show that it has read its DIAL_RSP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Question {
-    Unasked,
-    Asked,
-    Answered,
-}
-
-impl Default for Machine {
-    fn default() -> Self {
-        Machine { state: State::Idle, question: Question::Unasked }
-    }
 }
 
 impl Machine {
     /// Whether the client's end of this stream has been settled: nothing more is to be sent.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
-    }
-
-    /// Asks the client of an open connection to show that it has read its DIAL_RSP: the packet to send. At most once.
-    pub fn ask(&mut self) -> Option<Packet<Bytes>> {
-        if self.question != Question::Unasked || !matches!(self.state, State::Open(_)) {
-            return None;
-        }
-        self.question = Question::Asked;
-        Some(Packet::Data { id: NOBODYS, payload: Bytes::from_static(&[0]) })
-    }
-
-    /// Whether it has shown it.
-    pub fn is_answered(&self) -> bool {
-        self.question == Question::Answered
     }
 
     /// Something arrived from the client.
@@ -193,10 +161,6 @@ impl Machine {
     }
 
     fn handle_close(&mut self, id: ConnectId) -> Reaction {
-        if id == NOBODYS && self.question == Question::Asked {
-            self.question = Question::Answered;
-            return Order::Nothing.into();
-        }
         match self.state {
             State::Idle => reply(close_rsp(id, BEFORE_DIAL_CLOSE), Order::Nothing),
             State::Dialing(_) => {

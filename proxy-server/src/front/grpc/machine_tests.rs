@@ -8,7 +8,7 @@ const STATES: [State; 5] =
     [State::Idle, State::Dialing(FIRST), State::Open(FIRST), State::Closing, State::Over];
 
 fn machine_in(state: State) -> Machine {
-    Machine { state, ..Machine::default() }
+    Machine { state }
 }
 
 fn dial_req(random: DialId) -> Incoming {
@@ -98,25 +98,6 @@ fn what_arrives_and_what_is_answered() {
         }
         assert_eq!(machine.state, after, "{incoming:?} in {state:?}");
     }
-}
-
-#[test]
-fn an_open_client_is_asked_once_and_answers_once() {
-    for state in STATES {
-        let mut machine = machine_in(state);
-        let question = machine.ask();
-        assert_eq!(question.is_some(), state == State::Open(FIRST), "{state:?}");
-        assert!(machine.ask().is_none() && !machine.is_answered());
-    }
-    let mut machine = machine_in(State::Open(FIRST));
-    let question = machine.ask();
-    assert_eq!(question, Some(Packet::Data { id: NOBODYS, payload: Bytes::from_static(&[0]) }));
-    assert_eq!(machine.handle(close_req(2)).replies, [rsp(2, "Unknown connectID")]);
-    assert!(!machine.is_answered());
-    assert_eq!(machine.handle(close_req(i64::MAX)), Order::Nothing.into());
-    assert!(machine.is_answered());
-    assert_eq!(machine.handle(close_req(i64::MAX)).replies, [rsp(i64::MAX, "Unknown connectID")]);
-    assert_eq!(machine.state, State::Open(FIRST));
 }
 
 #[test]

@@ -6,7 +6,6 @@
 pub mod local;
 pub mod machine;
 mod pieces;
-mod ready;
 pub mod stream;
 
 #[cfg(test)]
@@ -72,8 +71,6 @@ impl<D: Dial> GrpcFrontend<D> {
                 };
                 let identity = Identity { id, frontend: "grpc", peer, address: target.address, agent };
                 let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
-                // The Go client registers its connection only after it has handed out the DIAL_RSP: DATA that comes
-                // sooner is answered by CLOSE_REQ, and a CLOSE_RSP is lost.
                 connection.attach(Box::new(GrpcLocal::new(stream, account)));
             }
             Err(failure) => {
@@ -117,7 +114,7 @@ async fn dial<D: Dial, W: Wire>(
 
 /// Tells the client of its dial's failure; false if it does not wait for that any more.
 fn refuse<W: Wire>(stream: &mut Stream<W>, failure: &DialFailure) -> bool {
-    let Some(answer) = stream.machine().handle_refused(failure.grpc_text().into_owned()) else {
+    let Some(answer) = stream.machine().handle_refused(failure.to_string()) else {
         return false;
     };
     let _lost = match failure {

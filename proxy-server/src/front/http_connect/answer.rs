@@ -8,7 +8,7 @@
 
 use super::head::HeadError;
 
-/// The success: a status line, no field, an empty line. Payload follows, never in the same read.
+/// The success: a status line, no field, an empty line. Payload follows in a write of its own.
 pub const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 /// The answer to a head that is refused.

@@ -10,6 +10,8 @@
 
 use std::net::Ipv6Addr;
 
+use transport::host_port::{self, SplitError};
+
 use crate::limits::MAX_ADDRESS_BYTES;
 
 /// Bytes of the head, the empty line included.
@@ -204,18 +206,17 @@ fn authority(target: &str) -> Result<String, HeadError> {
     if target.contains('@') {
         return Err(HeadError::UserInfo);
     }
-    let (host, port) = match target.strip_prefix('[') {
-        Some(rest) => {
-            let (literal, port) = rest.split_once(']').ok_or(HeadError::Target)?;
-            (format!("[{}]", ipv6(literal)?), port.strip_prefix(':').ok_or(HeadError::Port)?)
-        }
-        None => {
-            let (host, port) = target.split_once(':').ok_or(HeadError::Port)?;
-            if host.is_empty() || !host.bytes().all(is_host) {
-                return Err(HeadError::Target);
-            }
-            (host.to_owned(), port)
-        }
+    let (host, port) = host_port::split(target).map_err(|error| match error {
+        SplitError::Unclosed => HeadError::Target,
+        SplitError::Trailing => HeadError::Port,
+    })?;
+    let port = port.ok_or(HeadError::Port)?;
+    let host = if target.starts_with('[') {
+        format!("[{}]", ipv6(host)?)
+    } else if host.is_empty() || !host.bytes().all(is_host) {
+        return Err(HeadError::Target);
+    } else {
+        host.to_owned()
     };
     if !port.bytes().all(|b| b.is_ascii_digit()) {
         return Err(HeadError::Target);

@@ -16,7 +16,7 @@ use tunnel::Cause;
 
 use super::socket::Socket;
 use crate::front::account::Account;
-use crate::front::hold::Hold;
+use crate::front::barrier::FirstByteBarrier;
 
 /// Bytes of one read at most, whatever the link offers: two frames on the wire.
 const LARGEST_READ: usize = 128 * 1024;
@@ -33,8 +33,7 @@ pub(super) struct SocketLocal<S> {
     early: Bytes,
     /// What ended reading, behind bytes that were read together with it.
     failed: Option<io::Error>,
-    /// Until the client has read the answer to its request.
-    hold: Option<Hold>,
+    barrier: FirstByteBarrier,
     state: State,
     account: Account,
     /// Since when the client takes nothing, or is to hear of the end, for the write histogram.
@@ -56,13 +55,13 @@ enum State {
 }
 
 impl<S: Socket> SocketLocal<S> {
-    /// `early` is what followed the head.
-    pub(super) fn new(socket: S, early: Bytes, hold: Hold, account: Account) -> Self {
+    /// The client has just been sent its 200; `early` is what followed the head of its request.
+    pub(super) fn new(socket: S, early: Bytes, account: Account) -> Self {
         SocketLocal {
             socket,
             early,
             failed: None,
-            hold: Some(hold),
+            barrier: FirstByteBarrier::start(),
             state: State::Open,
             account,
             blocked: None,
@@ -73,15 +72,6 @@ impl<S: Socket> SocketLocal<S> {
     /// Empty at end of file.
     fn poll_socket(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
         poll_read_full(&mut self.socket, cx, max.min(LARGEST_READ), &mut self.failed)
-    }
-
-    /// Ready once the client can take payload.
-    fn poll_hold(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(hold) = &mut self.hold {
-            ready!(hold.poll_over(cx));
-            self.hold = None;
-        }
-        Poll::Ready(())
     }
 
     /// Flushes and shuts down, then lingers. What fails here failed because nobody listens any more.
@@ -122,8 +112,6 @@ impl<S: Socket> SocketLocal<S> {
 
 impl<S: Socket> Local for SocketLocal<S> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
-        // Here too, so that an idle connection does not keep what the hold needs.
-        let _ = self.poll_hold(cx);
         let sent_before = !self.early.is_empty();
         let bytes = if self.early.is_empty() {
             match ready!(self.poll_socket(cx, max)) {
@@ -149,10 +137,9 @@ impl<S: Socket> Local for SocketLocal<S> {
         }
         self.account.from_client(bytes.len());
         self.look = None;
-        // What it sent with its request shows nothing.
-        if !sent_before && self.hold.as_ref().is_some_and(Hold::ends_with_data) {
-            self.hold = None;
-            cx.waker().wake_by_ref();
+        // What the client sent with its request does not show that it has read the 200.
+        if !sent_before {
+            self.barrier.lift(cx);
         }
         Poll::Ready(Ok(Read::Data(bytes)))
     }
@@ -170,7 +157,7 @@ impl<S: Socket> Local for SocketLocal<S> {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
-        ready!(self.poll_hold(cx));
+        ready!(self.barrier.poll_lifted(cx));
         let start = *self.blocked.get_or_insert_with(Instant::now);
         let written = ready!(queue.poll_write_to(Pin::new(&mut self.socket), cx));
         self.blocked = None;
@@ -191,7 +178,7 @@ impl<S: Socket> Local for SocketLocal<S> {
     }
 
     fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        ready!(self.poll_hold(cx));
+        ready!(self.barrier.poll_lifted(cx));
         Pin::new(&mut self.socket).poll_shutdown(cx).map_ok(|()| true)
     }
 

@@ -36,7 +36,6 @@ use self::head::{Head, HeadError, HeadParser};
 use self::local::SocketLocal;
 use self::socket::Socket;
 use super::account::{Account, Identity};
-use super::hold::Hold;
 use super::meters::Meters;
 use super::{Attach, Dial, WASTE, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
@@ -121,19 +120,16 @@ impl<D: Dial> HttpConnect<D> {
                 let start = Instant::now();
                 let told = send_head(&mut socket).await;
                 self.meters.frontend_write(start.elapsed());
-                let hold = match told {
-                    Ok(hold) => hold,
-                    Err(error) => {
-                        tracing::info!(connection = id, %peer, %error, "the client left before it was told of its connection");
-                        self.meters.answer_not_delivered();
-                        return; // which closes what was dialled
-                    }
-                };
+                if let Err(error) = told {
+                    tracing::info!(connection = id, %peer, %error, "the client left before it was told of its connection");
+                    self.meters.answer_not_delivered();
+                    return; // which closes what was dialled
+                }
                 let identity =
                     Identity { id, frontend: "http-connect", peer, address: target.address, agent };
                 let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
-                connection.attach(Box::new(SocketLocal::new(socket, early, hold, account)));
+                connection.attach(Box::new(SocketLocal::new(socket, early, account)));
             }
             Err(failure) => {
                 tracing::info!(connection = id, %peer, address = %Peer(&target.address), failure = %Peer(&failure.to_string()), "dial failed");
@@ -157,10 +153,13 @@ impl<D: Dial> HttpConnect<D> {
     }
 }
 
-/// Tells the client that it is connected, so that no payload can share a read with the telling.
-async fn send_head<S: Socket>(socket: &mut S) -> io::Result<Hold> {
-    let sent = timeout(ANSWER_TIMEOUT, socket.send_head(answer::ESTABLISHED)).await;
-    sent.map_err(|_| io::ErrorKind::TimedOut)?
+/// Tells the client that it is connected. The 200 is written alone: on TLS it is a record of its own.
+async fn send_head<S: Socket>(socket: &mut S) -> io::Result<()> {
+    let sent = timeout(ANSWER_TIMEOUT, async {
+        socket.write_all(answer::ESTABLISHED).await?;
+        socket.flush().await
+    });
+    sent.await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 /// What is behind the head stays in `buffer`, as does the head.

@@ -63,10 +63,6 @@ impl AsyncWrite for Hostile {
 impl Socket for Hostile {
     const LINGER: Duration = Duration::from_secs(1);
 
-    async fn send_head(&mut self, _head: &[u8]) -> io::Result<Hold> {
-        Ok(Hold::by_time())
-    }
-
     fn poll_cut(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.seen.cut.store(true, Ordering::Relaxed);
         self.poll_flush(cx)
@@ -80,7 +76,7 @@ impl Socket for Hostile {
 fn local(takes_nothing: bool) -> (SocketLocal<Hostile>, Arc<Seen>, Readings) {
     let (seen, readings) = (Arc::<Seen>::default(), Readings::new());
     let socket = Hostile { seen: Arc::clone(&seen), takes_nothing };
-    (SocketLocal::new(socket, Bytes::new(), Hold::by_time(), account(&readings)), seen, readings)
+    (SocketLocal::new(socket, Bytes::new(), account(&readings)), seen, readings)
 }
 
 #[tokio::test(start_paused = true)]

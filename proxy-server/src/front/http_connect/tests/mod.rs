@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::dial::RemoteError;
-use crate::front::testing::{ReadEnd, Readings, SOON, ScriptedDial, ScriptedDialer, dialer};
+use crate::front::barrier;
+use crate::front::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, ScriptedDialer, dialer};
 
 const REQUEST: &[u8] = b"CONNECT node:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
 
@@ -162,12 +162,44 @@ async fn what_came_with_the_request_does_not_show_that_its_answer_was_read() {
     let (mut client, _task) = bench.connect();
     client.write_all(&[REQUEST, b"early"].concat()).await.unwrap();
     let mut endpoint = bench.dial().await.succeed();
-    let began = Instant::now();
     endpoint.stream.write_all(b"first").await.unwrap();
     assert_eq!(read_exactly(&mut endpoint.stream, 5).await, b"early");
     expect_established(&mut client).await;
+    let told = Instant::now();
     assert_eq!(read_exactly(&mut client, 5).await, b"first");
-    assert!(began.elapsed() >= crate::front::hold::BY_TIME, "{:?}", began.elapsed());
+    assert_eq!(told.elapsed(), barrier::LONGEST);
+}
+
+/// The client's read is large enough for the 200 and what the endpoint said before it.
+async fn greeted(bench: &mut Bench) -> (DuplexStream, Endpoint) {
+    let (mut client, _task) = bench.connect();
+    client.write_all(REQUEST).await.unwrap();
+    let mut endpoint = bench.dial().await.succeed();
+    endpoint.stream.write_all(b"greeting").await.unwrap();
+    endpoint.stream.shutdown().await.unwrap();
+    let mut first = [0; 4096];
+    let length = client.read(&mut first).await.unwrap();
+    assert_eq!(&first[..length], answer::ESTABLISHED);
+    (client, endpoint)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_200_is_written_alone_and_payload_waits_50_ms() {
+    let mut bench = Bench::new();
+    let (mut client, _endpoint) = greeted(&mut bench).await;
+    let told = Instant::now();
+    assert_eq!(read_exactly(&mut client, 8).await, b"greeting");
+    assert_eq!(told.elapsed(), Duration::from_millis(50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn payload_follows_the_clients_first_byte_at_once() {
+    let mut bench = Bench::new();
+    let (mut client, _endpoint) = greeted(&mut bench).await;
+    let told = Instant::now();
+    client.write_all(b"h").await.unwrap();
+    assert_eq!(read_exactly(&mut client, 8).await, b"greeting");
+    assert_eq!(told.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,17 +327,17 @@ async fn failed_dials_are_answered_as_go_answers() {
              currently no tunnels available: No agent available",
         ),
         (
-            DialFailure::Refused(RemoteError::parse("dial tcp 10.0.0.1:9: connect: connection refused")),
+            DialFailure::refused("dial tcp 10.0.0.1:9: connect: connection refused"),
             "HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
              dial tcp 10.0.0.1:9: connect: connection refused",
         ),
         (
-            DialFailure::Refused(RemoteError::parse("dial tcp 10.0.0.1:9: i/o timeout")),
+            DialFailure::refused("dial tcp 10.0.0.1:9: i/o timeout"),
             "HTTP/1.1 504 Gateway Timeout\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
              dial tcp 10.0.0.1:9: i/o timeout",
         ),
         (
-            DialFailure::Refused(RemoteError::parse("socket: too many open files")),
+            DialFailure::refused("socket: too many open files"),
             "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
              socket: too many open files",
         ),

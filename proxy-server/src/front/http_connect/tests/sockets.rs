@@ -10,36 +10,6 @@ use super::super::socket::has_ended;
 use super::*;
 use crate::front::testing::Endpoint;
 
-/// The client's first read brings the head alone, a later one the payload. With `late` it reads only after the
-/// endpoint has spoken and gone.
-async fn head_then_payload(bench: &mut Bench, client: &mut UnixStream, late: bool) {
-    client.write_all(REQUEST).await.unwrap();
-    let Endpoint { mut stream, end: _alive, mut attached } = bench.dial().await.succeed();
-    stream.write_all(b"server first").await.unwrap();
-    drop(stream);
-    if late {
-        let ended = timeout(Duration::from_millis(20), &mut attached).await;
-        assert!(ended.is_err(), "payload waits until the head has been read");
-    }
-    let mut buffer = vec![0; 4096];
-    let read = client.read(&mut buffer).await.unwrap();
-    buffer.truncate(read);
-    assert_eq!(buffer, answer::ESTABLISHED);
-    assert_eq!(read_all(client).await, "server first");
-}
-
-#[tokio::test]
-async fn on_a_unix_socket_the_head_is_read_alone_every_time() {
-    let mut bench = Bench::new();
-    for round in 0..10_000 {
-        let (mut client, server) = UnixStream::pair().unwrap();
-        let task = bench.serve(server);
-        let late = round % 500 == 0;
-        head_then_payload(&mut bench, &mut client, late).await;
-        task.await.expect("no panic");
-    }
-}
-
 #[tokio::test]
 async fn a_unix_socket_tells_a_half_close_from_a_close() {
     let mut bench = Bench::new();

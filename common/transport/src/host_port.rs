@@ -1,0 +1,67 @@
+//! `HOST:PORT` as URLs and flags write it, with brackets around an IPv6 address. Nothing is judged here but the brackets: what
+//! a host or a port may be is the caller's to know.
+
+use std::fmt;
+
+/// Why a text is not `HOST`, `HOST:PORT`, `[HOST]` or `[HOST]:PORT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SplitError {
+    /// The bracket is not closed.
+    Unclosed,
+    /// Something other than a colon follows the bracket.
+    Trailing,
+}
+
+/// Splits at the bracket or else at the first colon. The host has lost its brackets; the port is `None` without a colon.
+///
+/// # Errors
+/// Brackets that do not fit.
+pub fn split(text: &str) -> Result<(&str, Option<&str>), SplitError> {
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(inner) => inner.split_once(']').ok_or(SplitError::Unclosed)?,
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    match rest.strip_prefix(':') {
+        Some(port) => Ok((host, Some(port))),
+        None if rest.is_empty() => Ok((host, None)),
+        None => Err(SplitError::Trailing),
+    }
+}
+
+/// `HOST:PORT`, with brackets around a host that has colons.
+#[derive(Debug, Clone, Copy)]
+pub struct Joined<'a>(pub &'a str, pub u16);
+
+impl fmt::Display for Joined<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Joined(host, port) = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_or_the_first_colon_split() {
+        for (text, split_up) in [
+            ("host", Ok(("host", None))),
+            ("host:1", Ok(("host", Some("1")))),
+            ("host:", Ok(("host", Some("")))),
+            (":1", Ok(("", Some("1")))),
+            ("::1", Ok(("", Some(":1")))),
+            ("[::1]", Ok(("::1", None))),
+            ("[::1]:1", Ok(("::1", Some("1")))),
+            ("[]:1:2", Ok(("", Some("1:2")))),
+            ("[::1", Err(SplitError::Unclosed)),
+            ("[::1]1", Err(SplitError::Trailing)),
+        ] {
+            assert_eq!(split(text), split_up, "{text}");
+        }
+        assert_eq!(
+            (Joined("a", 1).to_string(), Joined("::1", 1).to_string()),
+            ("a:1".into(), "[::1]:1".into())
+        );
+    }
+}
