@@ -17,6 +17,7 @@ pub mod kube;
 pub mod load;
 pub mod metrics;
 pub mod netns;
+pub mod outages;
 pub mod pair;
 pub mod payload;
 pub mod pki;

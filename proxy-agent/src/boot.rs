@@ -80,6 +80,7 @@ impl Agent {
             metadata,
             config.keepalive_time,
         )
+        .unresponsive_timeout(config.unresponsive_timeout)
         .pacing_far_only(Pacing::of_links(config.flow.pace_short_links));
         let client = lease_client(&config)?;
         let counted = client

@@ -78,6 +78,7 @@ impl Server {
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
         let flow = LinkFlow {
             keepalive: config.keepalive_time,
+            unresponsive_timeout: config.unresponsive_timeout,
             capabilities: Capabilities::ours(config.flow.connection_flow_control),
             bounds,
         };

@@ -36,7 +36,7 @@ pub use exit::Exit;
 pub use flow::{FlowFlags, FlowOptions};
 pub use go::duration::GoDuration;
 pub use log::{LogFlags, LogFormat, LogOptions, Severity};
-pub use period::period;
+pub use period::{period, unresponsive_timeout};
 pub use places::{Bind, BindHost, existing_file, header_text, identity, pair, port};
 pub use profiling::ProfilingFlags;
 pub use refusal::Refusal;

@@ -1,8 +1,22 @@
-//! Spans of time that may be switched off.
+//! Spans of time with a rule of their own.
 
 use std::time::Duration;
 
 use crate::{GoDuration, Refusal};
+
+/// The least that `--unresponsive-timeout` may be: a peer counts as unresponsive after three seconds.
+const LEAST_UNRESPONSIVE: GoDuration = GoDuration::from_seconds(10);
+
+/// `--unresponsive-timeout` of both programs.
+///
+/// # Errors
+/// Below 10 s.
+pub fn unresponsive_timeout(given: GoDuration) -> Result<Duration, Refusal> {
+    if given < LEAST_UNRESPONSIVE {
+        return Err(Refusal::value("unresponsive-timeout", given, "it must not be below 10s"));
+    }
+    Ok(given.or_zero())
+}
 
 /// A span of which 0 means none.
 ///

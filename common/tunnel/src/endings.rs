@@ -87,7 +87,7 @@ impl<S: Side> Link<S> {
 
     fn expire_leaving(&mut self, now: Time, key: ConnKey) {
         let Some(pace) = self.table.get(key).and_then(|conn| conn.leaving) else { return };
-        let due = pace.due(&self.limits);
+        let due = pace.progress.after(self.limits.credit_stall).min(pace.since.after(self.limits.flush_max));
         if due > now {
             self.arm(key, Some(due));
         } else {

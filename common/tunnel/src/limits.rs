@@ -29,6 +29,9 @@ pub struct Limits {
     pub flush_stall: Duration,
     /// No flush takes longer.
     pub flush_max: Duration,
+    /// What a local end that has gone leaves unread for want of credit may move nothing for this long: an outage that the
+    /// link survives must not cost it.
+    pub credit_stall: Duration,
     /// How long the server waits for a CLOSE_RSP before it forgets the connection.
     pub await_close: Duration,
     /// How wide a connection's window may grow between own peers, in bytes of payload.
@@ -62,6 +65,7 @@ impl Default for Limits {
             answer_close: Duration::from_secs(5),
             flush_stall: Duration::from_secs(10),
             flush_max: Duration::from_secs(60),
+            credit_stall: Duration::from_secs(45),
             await_close: Duration::from_secs(10),
             window_max: 1 << 20,
             window_far: 8 << 20,

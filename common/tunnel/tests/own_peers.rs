@@ -294,9 +294,9 @@ fn who_has_gone_and_lacks_credit_gets_a_flushs_time() {
     link.handle_packet(at(9), Packet::Grant { id: ONE, offset: 110 });
     assert!(link.poll_transmit(100).is_some());
     link.read(at(9), key, ReadOutcome::Data(10));
-    link.handle_timeout(at(10));
+    link.handle_timeout(at(45));
     assert_eq!(link.poll_event(), None, "it moved at 9 s");
-    link.handle_timeout(at(19));
+    link.handle_timeout(at(54));
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }));
 }
 
@@ -305,7 +305,9 @@ fn who_is_said_to_have_gone_twice_gets_no_more_time() {
     let (mut link, key) = server(own());
     link.leaving(T0, key);
     link.leaving(at(9), key);
-    link.handle_timeout(at(10));
+    link.handle_timeout(at(44));
+    assert_eq!(link.poll_event(), None, "an outage is no stall");
+    link.handle_timeout(at(45));
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }));
 }
 

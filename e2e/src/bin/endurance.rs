@@ -1,4 +1,4 @@
-//! `endurance rotations|rollouts|stalls|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
+//! `endurance rotations|rollouts|stalls|outages|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
 //! `--release`, and name programs built so by `PROXY_SERVER` and `PROXY_AGENT`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use e2e::frontend::Mode;
 use e2e::load::Plan;
+use e2e::netns::Network;
+use e2e::outages::{Fault, Outage};
 use e2e::rollout::restart_all_under_load;
 use e2e::rotation::rotate_under_load;
 use e2e::soak::{Soak, soak};
@@ -44,6 +46,9 @@ fn command() -> Command {
                 .about("Readers and endpoints that stall, by both frontends, whichever half knows flow control: others are served")
                 .arg(number("count", "1000", "How many of each")),
         )
+        .subcommand(Command::new("outages").about(
+            "Programs that stand still for up to two minutes, networks that pass nothing for up to 20 s: no connection ends",
+        ))
         .subcommand(
             Command::new("soak")
                 .about("Random load with stalls, kills and resets: in the end everything is back where it was")
@@ -63,6 +68,9 @@ async fn run(matches: &ArgMatches) -> Result<()> {
         println!("{time:?} of random load: {figures}");
         return figures.check();
     }
+    if name == "outages" {
+        return outages().await;
+    }
     let count = usize::try_from(number("count"))?;
     if name == "stalls" {
         return stalls(count).await;
@@ -78,6 +86,31 @@ async fn run(matches: &ArgMatches) -> Result<()> {
     };
     println!("{count} {name}: {report}");
     report.check()
+}
+
+async fn outages() -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        for seconds in [8, 20, 40, 120] {
+            for fault in [Fault::StoppedAgent, Fault::StoppedServer, Fault::StuckRelay] {
+                // A dial waits for 25 s, and no answer comes from a server that stands still.
+                let dials = seconds <= 20 && !matches!(fault, Fault::StoppedServer);
+                survive(Outage { mode, fault, length: Duration::from_secs(seconds), dials }).await?;
+            }
+        }
+        for (seconds, dials) in [(4, false), (4, true), (8, false), (8, true), (20, false)] {
+            let network = Network::new(1)?;
+            let length = Duration::from_secs(seconds);
+            let inside = || survive(Outage { mode, fault: Fault::Blackhole(&network), length, dials });
+            tokio::task::block_in_place(|| network.near.block_on(inside))?;
+        }
+    }
+    Ok(())
+}
+
+async fn survive(outage: Outage<'_>) -> Result<()> {
+    outage.survive().await?;
+    println!("survived: {outage:?}");
+    Ok(())
 }
 
 async fn stalls(count: usize) -> Result<()> {

@@ -22,9 +22,8 @@ use e2e::wild::{AgentMeta, WildAgent, WildServer};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// How soon own peers, and others, must have noticed.
-const OWN: Duration = Duration::from_secs(20);
-const OTHERS: Duration = Duration::from_secs(30);
+/// How soon a lost host must have been given up: 30 to 42 s after the first ping, which an idle connection sends after 10 s.
+const GIVEN_UP: Duration = Duration::from_secs(70);
 
 /// The way to a peer, which can be cut.
 enum Way<'a> {
@@ -45,7 +44,7 @@ impl Way<'_> {
     /// Waits for a gauge of an agent behind it.
     async fn wait_metric(&self, agent: &Agent, name: &str, condition: impl Fn(f64) -> bool) -> Result<f64> {
         let full = format!("{AGENT}{name}");
-        until(name, DEADLINE * 2, || async {
+        until(name, GIVEN_UP * 2, || async {
             let scrape = match self {
                 Way::Relayed(_) => agent.metrics().await.ok()?,
                 Way::Routed(network) => {
@@ -77,7 +76,9 @@ impl<'a> Rig<'a> {
     async fn new(network: Option<&'a Network>) -> Result<Self> {
         let at = near(network);
         let setup = Setup::grpc().agents(0).server_arg(format!("--agent-bind-address={at}"));
-        let mut pair = setup.start().await?;
+        // A relay that is stuck acknowledges like a program that stands still.
+        let patience = "--unresponsive-timeout=30s";
+        let mut pair = setup.server_arg(patience).agent_arg(patience).start().await?;
         let server = SocketAddr::from((at, pair.server().agent_port()));
         let (way, vanishing, staying) = match network {
             Some(network) => {
@@ -131,7 +132,7 @@ async fn vanish(network: Option<&Network>) -> Result<()> {
     };
     let dials = async {
         let mut slowest = Duration::ZERO;
-        while began.elapsed() < OWN {
+        while began.elapsed() < GIVEN_UP {
             let dialled = Instant::now();
             works(rig.pair.frontend(), &rig.endpoint.target()).await.context("a dial meanwhile")?;
             slowest = slowest.max(dialled.elapsed());
@@ -144,9 +145,9 @@ async fn vanish(network: Option<&Network>) -> Result<()> {
         "noticed after {at_the_server:.1?} (server) and {at_the_agent:.1?} (agent); slowest dial {slowest:.1?}"
     );
     say("vanished agent", figures);
-    ensure!(at_the_server <= OWN, "the server noticed after {at_the_server:?}");
-    ensure!(at_the_agent <= OWN, "the agent noticed after {at_the_agent:?}");
-    ensure!(slowest <= Duration::from_secs(15), "a dial took {slowest:?}");
+    ensure!(at_the_server <= GIVEN_UP, "the server noticed after {at_the_server:?}");
+    ensure!(at_the_agent <= GIVEN_UP, "the agent noticed after {at_the_agent:?}");
+    ensure!(slowest <= Duration::from_secs(6), "a dial took {slowest:?}");
     let resets = rig.pair.server().metric("connection_resets_total", &[("reason", "link_lost")]).await?;
     ensure!(resets == through, "{resets} connections were reset, {through} were lost");
     let mut ended = 0.0;
@@ -224,7 +225,7 @@ async fn strange_agent(network: Option<&Network>) -> Result<()> {
     ready(&pair, 1.0).await?;
     way.cut(true)?;
     let began = Instant::now();
-    within_limit("the server's notice", OTHERS, ready(&pair, 0.0)).await??;
+    within_limit("the server's notice", GIVEN_UP, ready(&pair, 0.0)).await??;
     say("strange agent", format!("noticed after {:.1?}", began.elapsed()));
     Ok(())
 }
@@ -260,7 +261,7 @@ async fn strange_server(network: Option<&Network>) -> Result<()> {
     let noticed = began.elapsed();
     say("strange server", format!("noticed after {noticed:.1?}"));
     // Behind a relay that acknowledges every byte only the rare pings are left: 35 s, and 20 s for the answer.
-    let limit = if network.is_some() { OTHERS } else { OTHERS * 2 };
+    let limit = if network.is_some() { GIVEN_UP } else { GIVEN_UP * 2 };
     ensure!(noticed <= limit, "{noticed:?}");
     Ok(())
 }

@@ -26,6 +26,7 @@ mod metrics;
 mod misbehaving_agents;
 mod misbehaving_frontends;
 mod misbehaving_servers;
+mod outages;
 mod replicas;
 mod rollouts;
 mod server_first;

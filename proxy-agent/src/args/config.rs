@@ -23,6 +23,8 @@ pub struct Config {
     pub alpn_protos: Vec<String>,
     /// Idle time before a ping to a server; at least 10 s.
     pub keepalive_time: Duration,
+    /// `--unresponsive-timeout`.
+    pub unresponsive_timeout: Duration,
     /// A file with a token to show, read anew for each connect.
     pub service_account_token_path: Option<PathBuf>,
     /// Time between looks at the files of certificate, key and authorities; `None`: they are not looked at again.

@@ -93,6 +93,7 @@ impl Lines {
             ca: uplink.ca,
             alpn_protos: uplink.alpn_protos,
             keepalive_time: uplink.keepalive_time,
+            unresponsive_timeout: uplink.unresponsive_timeout,
             service_account_token_path: uplink.token_path,
             certificate_reload_interval: uplink.certificate_reload_interval,
             agent_id,

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{FlagSet, GoDuration, List, Refusal, existing_file, header_text, pair, period, port};
+use flags::{
+    FlagSet, GoDuration, List, Refusal, existing_file, header_text, pair, period, port, unresponsive_timeout,
+};
 
 use super::CertPair;
 
@@ -21,6 +23,7 @@ pub(super) struct Lines {
     ca_cert: OsString,
     alpn_proto: List,
     keepalive_time: GoDuration,
+    unresponsive_timeout: GoDuration,
     service_account_token_path: OsString,
     certificate_reload_interval: GoDuration,
 }
@@ -33,6 +36,7 @@ pub(super) struct Uplink {
     pub(super) ca: Option<PathBuf>,
     pub(super) alpn_protos: Vec<String>,
     pub(super) keepalive_time: Duration,
+    pub(super) unresponsive_timeout: Duration,
     pub(super) token_path: Option<PathBuf>,
     pub(super) certificate_reload_interval: Option<Duration>,
 }
@@ -47,6 +51,7 @@ impl Default for Lines {
             ca_cert: OsString::new(),
             alpn_proto: List::default(),
             keepalive_time: GoDuration::from_seconds(3_600),
+            unresponsive_timeout: GoDuration::from_seconds(300),
             service_account_token_path: OsString::new(),
             certificate_reload_interval: GoDuration::from_seconds(10),
         }
@@ -91,6 +96,12 @@ impl Lines {
             &mut self.keepalive_time,
             "Idle time before a ping to a server. At least 10s; 0 is 10s.",
         );
+        set.add(
+            "unresponsive-timeout",
+            &mut self.unresponsive_timeout,
+            "How long the connections of a server are kept whose host acknowledges bytes and whose program answers no ping. \
+             At least 10s. (The Go proxy-agent has no such flag.)",
+        );
     }
 
     pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Uplink, Refusal> {
@@ -117,6 +128,7 @@ impl Lines {
             ca,
             alpn_protos: self.alpn_proto.items,
             keepalive_time: self.keepalive_time.or_zero().max(LEAST_KEEPALIVE),
+            unresponsive_timeout: unresponsive_timeout(self.unresponsive_timeout)?,
             certificate_reload_interval: period(
                 "certificate-reload-interval",
                 self.certificate_reload_interval,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-/// Told whether a stream owes a sign of life for longer than it should.
+/// Told whether the server of a stream does not answer pings.
 pub type SuspectObserver = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// The course of one stream's life. Cheap to clone.

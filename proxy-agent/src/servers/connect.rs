@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
+use transport::kernel::{TcpPeer, bound_silence};
 use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, Pacing, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
@@ -28,9 +29,6 @@ const DIAL_LIMIT: Duration = Duration::from_secs(10);
 /// after its restart two thousand stand in that line for seven minutes, and who leaves it keeps the place taken. (Go's agent waits for
 /// ever; a server that hangs is found by pings, within a minute.)
 const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
-
-/// How long what was sent may stay unacknowledged (grpc-go's keepalive timeout).
-const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The gRPC method of agents.
 const PATH: &str = "/AgentService/Connect";
@@ -135,6 +133,8 @@ pub struct GrpcConnector<R> {
     agent: AgentMetadata,
     /// `--keepalive-time`.
     keepalive: Duration,
+    /// `--unresponsive-timeout`.
+    unresponsive_timeout: Duration,
     pacing: Option<Pacing>,
 }
 
@@ -151,7 +151,13 @@ impl<R: Resolve> GrpcConnector<R> {
         // The destination policy is for what servers ask for, not for where they are.
         let dialer =
             Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT).spreading();
-        Self { server, dialer, proxy, tls, agent, keepalive, pacing: None }
+        let unresponsive_timeout = capabilities::UNRESPONSIVE_TIMEOUT;
+        Self { server, dialer, proxy, tls, agent, keepalive, unresponsive_timeout, pacing: None }
+    }
+
+    /// How long a server of ours that answers no ping keeps its stream: `--unresponsive-timeout`.
+    pub fn unresponsive_timeout(self, unresponsive_timeout: Duration) -> Self {
+        Self { unresponsive_timeout, ..self }
     }
 
     /// Keeps this off the connections to servers, and gives it to those of servers that are far.
@@ -161,7 +167,8 @@ impl<R: Resolve> GrpcConnector<R> {
         self
     }
 
-    async fn dial(&self, address: &str) -> Result<TcpStream, ConnectError> {
+    /// A connection, and what its kernel is asked about the other end.
+    async fn dial(&self, address: &str) -> Result<(TcpStream, Option<TcpPeer>), ConnectError> {
         let stream = match self.proxy.proxy_for(&self.server.host, self.server.port)? {
             None => self.dialer.dial("tcp", address).await?.stream,
             Some(proxy) => {
@@ -170,8 +177,9 @@ impl<R: Resolve> GrpcConnector<R> {
                 env_proxy::tunnel(stream, proxy, address).await?
             }
         };
-        tune(&stream, KeepAlive::default(), Some(USER_TIMEOUT)).map_err(ConnectError::Socket)?;
-        Ok(stream)
+        tune(&stream, KeepAlive::default(), None).map_err(ConnectError::Socket)?;
+        let kernel = bound_silence(&stream).map_err(ConnectError::Socket)?;
+        Ok((stream, kernel))
     }
 
     /// Until the server has answered, it is pinged as often as any tolerates: one that hangs keeps the agent from all others.
@@ -182,7 +190,7 @@ impl<R: Resolve> GrpcConnector<R> {
     async fn open(&self) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
         let metadata = self.agent.headers()?;
         let address = self.server.to_string();
-        let tcp = self.dial(&address).await?;
+        let (tcp, kernel) = self.dial(&address).await?;
         let shown = self.own_validity();
         let handshake = self.tls.connect(tls::ReadAhead::new(tcp));
         let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
@@ -205,8 +213,11 @@ impl<R: Resolve> GrpcConnector<R> {
             wire::connect(io, &settings, &authority, PATH, metadata, deadline, on_measured).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
+        if let Some(kernel) = kernel {
+            connected.connection.pulse.watch_kernel(Arc::new(kernel));
+        }
         connected.connection.set_keepalive(match answer.pings {
-            true => capabilities::keepalive(self.keepalive),
+            true => capabilities::keepalive(self.keepalive, self.unresponsive_timeout),
             false => pings(self.keepalive.max(GO_PING_INTERVAL)),
         });
         connected.connection.pulse.measure(if answer.pings { capabilities::WAY_PINGS } else { 1 });

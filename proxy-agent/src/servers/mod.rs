@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relay::LinkEnd;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 use transport::tls::Validity;
-use transport::wire::{ConnectionHandle, Pulse, WireStream};
+use transport::wire::{ConnectionHandle, WireStream};
 use tunnel::Terms;
 
 use crate::endpoint::Resolve;
@@ -29,12 +30,6 @@ pub use set::{ClientSet, RunEnd, Servers};
 
 /// How long the connection below a finished stream may take to end by itself.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-
-/// A server that owes the answer to a ping for so long gets another stream beside the one that may be dead.
-const SUSPECT_AFTER: Duration = Duration::from_secs(3);
-
-/// Between looks at a stream's pulse.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A stream that a server has answered.
 #[derive(Debug)]
@@ -86,34 +81,21 @@ pub struct GrpcStream {
 impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
     async fn run(&self, server_id: Arc<str>, stream: GrpcStream, life: Life) -> LinkEnd {
         let (own, told) = (stream.own, Arc::clone(&life.suspect));
-        let pulse = Arc::clone(&stream.connection.pulse);
-        let suspicions = async {
-            match own {
-                true => watch_pulse(pulse, told).await,
-                // A Go server is given a second stream only where there is no other way: when a certificate has aged.
-                false => std::future::pending().await,
-            }
-        };
-        let end = tokio::select! {
-            end = Links::run(self, server_id, stream.wire, stream.own, stream.terms, life) => end,
-            never = suspicions => match never {},
-        };
+        // A Go server is given a second stream only where there is no other way: when a certificate has aged.
+        let _watch = own.then(|| {
+            let unresponsive = stream.connection.pulse.unresponsive();
+            AbortOnDropHandle::new(tokio::spawn(watch_server(unresponsive, told)))
+        });
+        let end = Links::run(self, server_id, stream.wire, stream.own, stream.terms, life).await;
         stream.connection.close(CLOSE_WITHIN).await;
         end
     }
 }
 
-/// Tells whenever the peer begins, or ceases, to owe a sign of life for too long.
-async fn watch_pulse(pulse: Arc<Pulse>, told: SuspectObserver) -> std::convert::Infallible {
-    let mut looks = interval(LOOK_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut suspect = false;
-    loop {
-        looks.tick().await;
-        let silent = pulse.unanswered_for().is_some_and(|silent| silent >= SUSPECT_AFTER);
-        if silent != suspect {
-            suspect = silent;
-            told(suspect);
-        }
+/// Tells whenever the server ceases to answer, so that it gets another stream beside the one that may be dead, and whenever
+/// it answers again.
+async fn watch_server(mut unresponsive: watch::Receiver<bool>, told: SuspectObserver) {
+    while unresponsive.changed().await.is_ok() {
+        told(*unresponsive.borrow_and_update());
     }
 }

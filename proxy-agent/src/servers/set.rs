@@ -50,7 +50,7 @@ pub enum RunEnd {
 type Attempt<S> = Pin<Box<dyn Future<Output = Result<ConnectedStream<S>, ConnectError>> + Send>>;
 type Jitter = fn() -> f64;
 
-/// A stream began or ceased to owe a sign of life.
+/// The server of a stream ceased to answer pings, or answers again.
 type Suspicion = (StreamId, bool);
 
 /// A stream that another can take the place of.
@@ -158,7 +158,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     fn suspected(&mut self, id: StreamId, suspect: bool) {
         let server_id = self.kept.values().find(|(kept, _)| *kept == id).map(|(_, server_id)| server_id);
         match server_id.map(|server_id| Peer(server_id)) {
-            Some(server_id) if suspect => tracing::warn!(serverID = %server_id, "keepalive ping unanswered"),
+            Some(server_id) if suspect => {
+                tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
+            }
             Some(server_id) => tracing::info!(serverID = %server_id, "keepalive ping answered again"),
             None => {}
         }

@@ -82,6 +82,11 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
                 &["--keepalive-time=1"],
                 "invalid argument \"1\" for \"--keepalive-time\" flag: the unit is",
             ),
+        flag("unresponsive-timeout", |c| format!("{:?}", c.unresponsive_timeout))
+            .default("300s")
+            .takes_what_go_refuses(&["--unresponsive-timeout=10s"], "10s")
+            .takes_what_go_refuses(&["--unresponsive-timeout=1h"], "3600s")
+            .refuses(&["--unresponsive-timeout=9s"], "--unresponsive-timeout=9s: it must not be below 10s"),
     ]
 }
 

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair, period};
+use flags::{
+    Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair, period, unresponsive_timeout,
+};
 use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 
 use super::AgentListener;
@@ -21,6 +23,7 @@ pub(super) struct Lines {
     cluster_key: OsString,
     cluster_ca_cert: OsString,
     keepalive_time: GoDuration,
+    unresponsive_timeout: GoDuration,
     cipher_suites: List,
     tls_min_version: String,
     certificate_reload_interval: GoDuration,
@@ -30,6 +33,7 @@ pub(super) struct Lines {
 pub(super) struct Agents {
     pub(super) listener: AgentListener,
     pub(super) keepalive_time: Duration,
+    pub(super) unresponsive_timeout: Duration,
     pub(super) cipher_suites: CipherSuites,
     pub(super) tls_min_version: TlsVersion,
     pub(super) certificate_reload_interval: Option<Duration>,
@@ -44,6 +48,7 @@ impl Default for Lines {
             cluster_key: OsString::new(),
             cluster_ca_cert: OsString::new(),
             keepalive_time: HOUR,
+            unresponsive_timeout: GoDuration::from_seconds(300),
             cipher_suites: List::default(),
             tls_min_version: String::new(),
             certificate_reload_interval: GoDuration::from_seconds(10),
@@ -71,6 +76,12 @@ impl Lines {
             "keepalive-time",
             &mut self.keepalive_time,
             "Idle time before a ping to an agent. At least 1s; 0 is 2h.",
+        );
+        set.add(
+            "unresponsive-timeout",
+            &mut self.unresponsive_timeout,
+            "How long the connections of an agent are kept whose host acknowledges bytes and whose program answers no ping. \
+             At least 10s. (The Go proxy-server has no such flag.)",
         );
         set.add(
             "cipher-suites",
@@ -109,6 +120,7 @@ impl Lines {
         Ok(Agents {
             listener: AgentListener { bind, cert, key, client_ca },
             keepalive_time: keepalive(self.keepalive_time),
+            unresponsive_timeout: unresponsive_timeout(self.unresponsive_timeout)?,
             cipher_suites,
             tls_min_version,
             certificate_reload_interval,

@@ -23,6 +23,8 @@ pub struct Config {
     pub admin: Bind,
     /// Idle time before a ping to an agent; at least a second.
     pub keepalive_time: Duration,
+    /// `--unresponsive-timeout`.
+    pub unresponsive_timeout: Duration,
     /// Idle time before a ping to a frontend; at least a second.
     pub frontend_keepalive_time: Duration,
     /// Serve profiles on the admin port.

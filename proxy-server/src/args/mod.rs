@@ -87,6 +87,7 @@ impl Lines {
             health: serving.health,
             admin: serving.admin,
             keepalive_time: agents.keepalive_time,
+            unresponsive_timeout: agents.unresponsive_timeout,
             frontend_keepalive_time: frontend.keepalive_time,
             profiling: serving.profiling,
             server_id: routing.server_id,

@@ -115,8 +115,9 @@ impl<L: DialLink> Dialer<L> {
         outcome
     }
 
-    /// Asks an agent; and one other where the first one's stream was lost before it answered, or is full. An agent's answer
-    /// is final: an endpoint that refused has been asked. `agent` becomes the one that was asked last.
+    /// Asks an agent; and one other where the first one's stream was lost before it answered, does not answer pings while
+    /// another agent does, or is full. An agent's answer is final: an endpoint that refused has been asked. `agent`
+    /// becomes the one that was asked last.
     async fn try_twice(
         &self,
         target: &Target,
@@ -129,7 +130,14 @@ impl<L: DialLink> Dialer<L> {
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
         let tried = first.link;
         *agent = Some(Arc::clone(&first.agent_id));
-        let failure = match self.try_link(first, target, deadline).await {
+        let first_try = async {
+            tokio::select! {
+                outcome = self.try_link(first, target, deadline) => outcome,
+                // Not answered: its drop cancels it.
+                () = self.backends.until_another_is_better(tried, &target.host) => Err(DialFailure::LinkLost),
+            }
+        };
+        let failure = match first_try.await {
             Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => failure,
             outcome => return outcome,
         };

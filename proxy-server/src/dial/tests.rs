@@ -101,24 +101,26 @@ impl DialObserver for World {
 struct Bench {
     world: Arc<World>,
     dialer: Dialer<FakeLink>,
-    _kept: Vec<Registration<FakeLink>>,
+    kept: Vec<Registration<FakeLink>>,
 }
 
 fn bench(timeout: Duration, budget: ServerBudget, scripts: &[Script]) -> Bench {
     let world = Arc::new(World::default());
     let backends = BackendManager::new(&[Strategy::DestHost], Arc::new(()));
-    let register = |(script, name): (&Script, char)| {
-        let handle = FakeLink { script: script.clone(), world: Arc::clone(&world) };
-        let identifiers = Identifiers::parse("host=node").unwrap();
-        backends.register(Backend { agent_id: name.to_string().into(), identifiers, handle }).unwrap()
-    };
-    let _kept = scripts.iter().zip('a'..).map(register).collect();
-    let dialer =
-        Dialer::new(backends.clone(), budget, Ceiling::new(1 << 20), timeout, Arc::clone(&world) as Arc<_>);
-    Bench { world, dialer, _kept }
+    let dialer = Dialer::new(backends, budget, Ceiling::new(1 << 20), timeout, Arc::clone(&world) as Arc<_>);
+    let mut bench = Bench { world, dialer, kept: Vec::new() };
+    bench.kept = scripts.iter().zip('a'..).map(|(script, name)| bench.register(script, name)).collect();
+    bench
 }
 
 impl Bench {
+    fn register(&self, script: &Script, name: char) -> Registration<FakeLink> {
+        let handle = FakeLink { script: script.clone(), world: Arc::clone(&self.world) };
+        let identifiers = Identifiers::parse("host=node").unwrap();
+        let backend = Backend { agent_id: name.to_string().into(), identifiers, handle };
+        self.dialer.backends.register(backend).unwrap()
+    }
+
     async fn dial(&self) -> Result<Dialed<&'static str>, DialFailure> {
         self.dialer.dial(&Target::new("tcp", "node:443")).await
     }
@@ -262,4 +264,38 @@ async fn connections_are_limited_until_they_end() {
     drop(first.slot);
     assert!(bench.dial().await.is_ok());
     assert_eq!(bench.sum(), (2, 0, vec!["10ms".to_owned(), "no_agent".to_owned(), "10ms".to_owned()]));
+}
+
+/// Marks the first link unresponsive after that time.
+async fn first_falls_silent(bench: &Bench, after: Duration) {
+    tokio::time::sleep(after).await;
+    bench.dialer.backends.mark_suspect(bench.kept[0].id(), true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dial_leaves_an_agent_that_ceases_to_answer_for_one_that_does() {
+    let bench = bench(Duration::ZERO, many(), &[Script::Silent, Script::Open(SOON)]);
+    let (dialed, ()) = tokio::join!(bench.dial(), first_falls_silent(&bench, 5 * SOON));
+    assert_eq!(&*dialed.unwrap().agent_id, "b");
+    assert_eq!(bench.sum(), (2, 1, vec!["60ms".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other() {
+    let after = 100 * SOON;
+    let alone = bench(Duration::ZERO, many(), &[Script::Open(after)]);
+    let (dialed, ()) = tokio::join!(alone.dial(), first_falls_silent(&alone, SOON));
+    assert_eq!(&*dialed.unwrap().agent_id, "a");
+    assert_eq!(alone.sum(), (1, 0, vec!["1s".to_owned()]));
+    // Both are silent, until a third one comes.
+    let both = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent]);
+    both.dialer.backends.mark_suspect(both.kept[1].id(), true);
+    let third = async {
+        first_falls_silent(&both, SOON).await;
+        tokio::time::sleep(after).await;
+        assert_eq!(both.world.sent.lock().len(), 1, "the dial waits");
+        both.register(&Script::Open(SOON), 'c')
+    };
+    let (dialed, _third) = tokio::join!(both.dial(), third);
+    assert_eq!(&*dialed.unwrap().agent_id, "c");
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 use relay::{Bounds, LinkEnd, Relay};
 use serve::logs::Peer;
+use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
 use transport::wire::{Code, Pulse, Request};
 use tunnel::Server;
@@ -21,11 +22,7 @@ use super::meter::LinkMeter;
 use super::owner::{LinkObserver, ServerOwner};
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
-use crate::route::{Backend, BackendManager, Registration};
-
-/// An agent that owes the answer to a ping for so long gets dials only when nobody else can take them: a half-dead
-/// stream must not keep its successor out.
-const SUSPECT_AFTER: Duration = Duration::from_secs(3);
+use crate::route::{Backend, BackendManager, LinkId, Registration};
 
 /// The path of the agents' method.
 const CONNECT: &str = "/AgentService/Connect";
@@ -48,6 +45,8 @@ pub struct AgentService {
 pub struct LinkFlow {
     /// `--keepalive-time`.
     pub keepalive: Duration,
+    /// `--unresponsive-timeout`.
+    pub unresponsive_timeout: Duration,
     /// What agents are answered of what they offer.
     pub capabilities: Capabilities,
     /// What may wait on each stream, and in all.
@@ -144,7 +143,9 @@ impl AgentService {
         let answer = self.flow.capabilities.and(offer);
         greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
         if answer.pings {
-            request.pulse.set_keepalive(capabilities::keepalive(self.flow.keepalive));
+            request
+                .pulse
+                .set_keepalive(capabilities::keepalive(self.flow.keepalive, self.flow.unresponsive_timeout));
         }
         pulse.measure(capabilities::WAY_PINGS);
         let stream = match request.accept(greeting) {
@@ -165,6 +166,13 @@ impl AgentService {
             sibling.ask();
         }
         let began = Instant::now();
+        let watch = tokio::spawn(steer(
+            self.backends.clone(),
+            registration.id(),
+            pulse.unresponsive(),
+            Arc::clone(&agent_id),
+        ));
+        let _watch = AbortOnDropHandle::new(watch);
         let observer = Observer {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
@@ -230,6 +238,25 @@ fn tell_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration)
     }
 }
 
+/// Keeps new dials off an agent for as long as it does not answer: a stream that may be dead must not keep its successor
+/// out. Its connections go on.
+async fn steer(
+    backends: BackendManager<LinkHandle>,
+    link: LinkId,
+    mut unresponsive: watch::Receiver<bool>,
+    agent_id: Arc<str>,
+) {
+    while unresponsive.changed().await.is_ok() {
+        let unresponsive = *unresponsive.borrow_and_update();
+        if unresponsive {
+            tracing::warn!(agentID = %Peer(&agent_id), "keepalive ping unanswered, dials go to other agents");
+        } else {
+            tracing::info!(agentID = %Peer(&agent_id), "keepalive ping answered again");
+        }
+        backends.mark_suspect(link, unresponsive);
+    }
+}
+
 /// What an agent's stream holds of who the agent is.
 struct Bound {
     identity: Arc<Identity>,
@@ -267,12 +294,8 @@ impl LinkObserver for Observer {
         }
     }
 
-    fn is_suspect(&mut self) -> bool {
-        let Some(registration) = &self.registration else { return false };
-        let suspect = self.pulse.unanswered_for().is_some_and(|silent| silent >= SUSPECT_AFTER);
-        self.backends.mark_suspect(registration.id(), suspect);
+    fn probe(&mut self) {
         self.pulse.probe();
-        suspect
     }
 
     fn lost(&mut self, established: usize) {

@@ -58,7 +58,7 @@ impl LinkHandle {
         PendingDial { token, answer, commands: Some(self.commands.clone()) }
     }
 
-    /// Asks the agent for a sign of life, now and for some seconds.
+    /// Pings the agent.
     pub fn ask(&self) {
         let _ = self.commands.send(Command::Ask);
     }

@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+use transport::kernel::bound_silence;
 use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, Pacing, tune};
-use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerStream, ServerTls};
-use transport::wire::{ServerSettings, serve_connection};
+use transport::tls::{
+    Gathering, HandshakeError, PeerIdentity, READ_AHEAD, ReadAhead, ServerStream, ServerTls,
+};
+use transport::wire::{Request, ServerSettings, serve_connection};
 
 use super::accept::AgentService;
 use crate::accept;
 use crate::auth::AgentPeer;
 use crate::room::Room;
-
-/// How long bytes that we sent may stay unacknowledged: grpc-go sets its keepalive time-out, 20 s.
-const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What the log says when there is no room.
 const FULL: &str =
@@ -92,11 +92,12 @@ async fn serve(
     service: AgentService,
 ) {
     let handshake = async {
-        tune(&stream, KeepAlive::default(), Some(USER_TIMEOUT))?;
-        gate.run(tls.accept(ReadAhead::new(stream))).await
+        tune(&stream, KeepAlive::default(), None)?;
+        let kernel = bound_silence(&stream)?.map(Arc::new);
+        Ok::<_, HandshakeError>((kernel, gate.run(tls.accept(ReadAhead::new(stream))).await?))
     };
-    let mut io = match handshake.await {
-        Ok(io) => io,
+    let (kernel, mut io) = match handshake.await {
+        Ok(accepted) => accepted,
         // Port checks end here; they are no news.
         Err(error) => {
             tracing::debug!(%address, %error, "agent connection not accepted");
@@ -107,7 +108,10 @@ async fn serve(
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let mut streams = JoinSet::new();
-    let on_stream = |request| {
+    let on_stream = |request: Request| {
+        if let Some(kernel) = &kernel {
+            request.pulse.watch_kernel(Arc::clone(kernel) as _);
+        }
         while let Some(ended) = streams.try_join_next() {
             ended.unwrap_or_else(|error| report(&error));
         }

@@ -14,10 +14,8 @@ use tunnel::{ConnKey, ConnectId, DialError, Server, Time};
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use crate::dial::DialFailure;
 
-/// How long dials wait before the agent is asked for a sign of life, and between such questions.
-const ASK_AFTER: Duration = Duration::from_secs(1);
-/// So many times an agent is asked whose id has come again: until it is suspect, or has answered.
-const QUESTIONS: u32 = 5;
+/// How long dials wait before the agent is pinged, and between such pings.
+const ASK_AFTER: Duration = Duration::from_millis(250);
 /// Commands carried out in one turn: the rest waits for the next, so that bytes move meanwhile.
 const COMMANDS_PER_TURN: usize = 256;
 
@@ -32,9 +30,8 @@ pub(crate) trait LinkObserver {
     /// The agent asks for no new dials.
     fn draining(&self);
 
-    /// Dials have waited for a second: asks whether the agent is there. True while it owes a sign of life for so
-    /// long that dials should rather go elsewhere.
-    fn is_suspect(&mut self) -> bool;
+    /// Dials have waited for a while: pings the agent.
+    fn probe(&mut self);
 
     /// The stream has ended, with so many connections: it is no backend any more.
     fn lost(&mut self, established: usize);
@@ -49,10 +46,8 @@ pub(crate) struct ServerOwner<X: LinkObserver> {
     dials: HashMap<ConnKey, (u64, oneshot::Sender<DialReply>)>,
     established: HashMap<ConnKey, X::Established>,
     observer: X,
-    /// Runs while dials wait or questions are left, and on while the agent is suspect.
+    /// Runs while dials wait.
     ask: Option<Pin<Box<Sleep>>>,
-    questions: u32,
-    suspect: bool,
     stopping: bool,
     lost: bool,
 }
@@ -67,8 +62,6 @@ impl<X: LinkObserver> ServerOwner<X> {
             established: HashMap::new(),
             observer,
             ask: None,
-            questions: 0,
-            suspect: false,
             stopping: false,
             lost: false,
         }
@@ -103,24 +96,20 @@ impl<X: LinkObserver> ServerOwner<X> {
                 conns.link().abandon(now, key);
                 conns.discard(key);
             }
-            Command::Ask => {
-                self.questions = QUESTIONS;
-                self.suspect = self.observer.is_suspect();
-            }
+            Command::Ask => self.observer.probe(),
             Command::Finish => self.stopping = true,
         }
     }
 
-    /// Looks after the agent while dials wait for it.
+    /// Pings the agent while dials wait for it.
     fn poll_ask(&mut self, cx: &mut Context<'_>) {
-        if self.lost || (self.dials.is_empty() && !self.suspect && self.questions == 0) {
+        if self.lost || self.dials.is_empty() {
             self.ask = None;
             return;
         }
         let ask = self.ask.get_or_insert_with(|| Box::pin(sleep(ASK_AFTER)));
         while ask.as_mut().poll(cx).is_ready() {
-            self.questions = self.questions.saturating_sub(1);
-            self.suspect = self.observer.is_suspect();
+            self.observer.probe();
             ask.as_mut().reset(Instant::now() + ASK_AFTER);
         }
     }

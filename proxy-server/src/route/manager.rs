@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use rand::Rng;
 use serve::logs::Peer;
+use tokio::sync::Notify;
 
 use super::hosts::HostTable;
 use super::identifiers::Identifiers;
@@ -24,6 +26,8 @@ pub struct BackendManager<L> {
 
 struct Shared<L> {
     state: RwLock<State<L>>,
+    /// A stream came, or its health changed.
+    changed: Notify,
     observer: Arc<dyn RouteObserver>,
 }
 
@@ -68,7 +72,8 @@ impl<L> BackendManager<L> {
             }
         }
         let state = State { last_id: 0, links: HashMap::new(), agents: HashMap::new(), tables };
-        Self { shared: Arc::new(Shared { state: RwLock::new(state), observer }) }
+        let (state, changed) = (RwLock::new(state), Notify::new());
+        Self { shared: Arc::new(Shared { state, changed, observer }) }
     }
 
     /// Adds a stream to the tables until the registration is dropped.
@@ -92,6 +97,8 @@ impl<L> BackendManager<L> {
             table.set(&backend.agent_id, &backend.identifiers, id, Health::Ready);
         });
         state.links.insert(id, Link { backend, draining: false, suspect: false });
+        drop(state);
+        self.shared.changed.notify_waiters();
         Ok(Registration { manager: self.clone(), id })
     }
 
@@ -159,6 +166,8 @@ impl<L> BackendManager<L> {
             for (_, table) in tables {
                 table.set(&link.backend.agent_id, &link.backend.identifiers, id, link.health());
             }
+            drop(state);
+            self.shared.changed.notify_waiters();
         }
     }
 
@@ -198,10 +207,7 @@ impl<L: Clone> BackendManager<L> {
             exclude.iter().filter_map(|id| Some(Excluded { id: *id, agent: agent_of(id)? })).collect();
         for health in [Health::Ready, Health::Leaving] {
             for (strategy, table) in &state.tables {
-                let found = match table {
-                    Table::Agents(pool) | Table::Routes(pool) => pool.pick(health, &excluded, rng),
-                    Table::Hosts(hosts) => hosts.find(host, health, exclude),
-                };
+                let found = table.find(host, health, &excluded, rng);
                 if let Some(choice) = found.and_then(|id| state.choice(id, *strategy)) {
                     choice.tell(health);
                     return Some(choice);
@@ -235,6 +241,31 @@ impl<L> Choice<L> {
                 agentID = %agent_id, strategy, "No non-draining backends available, using draining backend as fallback"
             ),
         }
+    }
+}
+
+impl<L> BackendManager<L> {
+    /// Waits until this stream does not answer pings while another, which does, could serve a target's host.
+    pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
+        let mut changed = pin!(self.shared.changed.notified());
+        loop {
+            // What changes from here on is not missed.
+            changed.as_mut().enable();
+            if self.is_another_better(link, host) {
+                return;
+            }
+            changed.as_mut().await;
+            changed.set(self.shared.changed.notified());
+        }
+    }
+
+    fn is_another_better(&self, link: LinkId, host: &str) -> bool {
+        let state = self.shared.state.read();
+        let Some(unresponsive) = state.links.get(&link).filter(|link| link.suspect) else { return false };
+        let excluded = [Excluded { id: link, agent: Arc::clone(&unresponsive.backend.agent_id) }];
+        let has_other =
+            |(_, table): &(Strategy, Table)| table.find(host, Health::Ready, &excluded, &mut rand::rng());
+        state.tables.iter().find_map(has_other).is_some()
     }
 }
 
@@ -275,6 +306,17 @@ impl Table {
             Table::Agents(_) => true,
             Table::Hosts(_) => !identifiers.hosts.is_empty() || !identifiers.networks.is_empty(),
             Table::Routes(_) => identifiers.default_route,
+        }
+    }
+
+    /// A stream of that health for a target's host.
+    fn find(&self, host: &str, health: Health, exclude: &[Excluded], rng: &mut impl Rng) -> Option<LinkId> {
+        match self {
+            Table::Agents(pool) | Table::Routes(pool) => pool.pick(health, exclude, rng),
+            Table::Hosts(hosts) => {
+                let ids: Vec<LinkId> = exclude.iter().map(|excluded| excluded.id).collect();
+                hosts.find(host, health, &ids)
+            }
         }
     }
 

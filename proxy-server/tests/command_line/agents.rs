@@ -52,6 +52,11 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
                 &["--keepalive-time="],
                 "invalid argument \"\" for \"--keepalive-time\" flag: it must be",
             ),
+        flag("unresponsive-timeout", |c| format!("{:?}", c.unresponsive_timeout))
+            .default("300s")
+            .takes_what_go_refuses(&["--unresponsive-timeout=10s"], "10s")
+            .takes_what_go_refuses(&["--unresponsive-timeout=1h"], "3600s")
+            .refuses(&["--unresponsive-timeout=9s"], "--unresponsive-timeout=9s: it must not be below 10s"),
         flag("cipher-suites", suites)
             .default("all")
             .takes(&["--cipher-suites="], "all")

@@ -23,10 +23,10 @@ pub struct KeepAlive {
 }
 
 impl Default for KeepAlive {
-    /// 10 s, 5 s, 3: a peer that vanished is noticed within 25 s, even when HTTP/2 pings are rare
+    /// 10 s, 5 s, 4: a peer that vanished is noticed after 30 s, even when HTTP/2 pings are rare
     /// because a Go server would count them as abuse.
     fn default() -> Self {
-        Self { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 3 }
+        Self { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 4 }
     }
 }
 

@@ -161,7 +161,7 @@ async fn connections_are_tuned() {
     assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
     assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
     assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(5));
-    assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+    assert_eq!(socket.tcp_keepalive_retries().unwrap(), 4);
     assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(20)));
 }
 

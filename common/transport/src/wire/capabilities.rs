@@ -24,9 +24,8 @@ pub const WINDOW: u32 = 128 << 10;
 /// A peer that grants less on a new connection is not believed to know what it says.
 const LEAST_WINDOW: u32 = 1 << 10;
 
-/// How silent own peers are asked: a dead one is noticed within 15 s.
+/// How silent own peers are asked: one that does not answer is noticed within 13 s.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What one end offers, or both agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,9 +95,13 @@ impl Capabilities {
 /// late. (A Go server, which counts pings, never minds the first one; a Go agent minds none.)
 pub const WAY_PINGS: u8 = 4;
 
-/// The keepalive towards a peer that bears [`Capabilities::pings`]; `flag` is what the operator set.
-pub fn keepalive(flag: Duration) -> Keepalive {
-    Keepalive { interval: flag.min(PING_INTERVAL), timeout: PING_TIMEOUT, while_idle: true }
+/// How long a peer whose program does not answer keeps its connections: the default of `--unresponsive-timeout`.
+pub const UNRESPONSIVE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The keepalive towards a peer that bears [`Capabilities::pings`]; the operator has set `--keepalive-time` and
+/// `--unresponsive-timeout`.
+pub fn keepalive(keepalive_time: Duration, unresponsive_timeout: Duration) -> Keepalive {
+    Keepalive { interval: keepalive_time.min(PING_INTERVAL), timeout: unresponsive_timeout, while_idle: true }
 }
 
 #[cfg(test)]
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn pings_come_as_often_as_the_operator_says_but_not_less() {
-        assert_eq!(keepalive(Duration::from_secs(3600)).interval, PING_INTERVAL);
-        assert_eq!(keepalive(Duration::from_secs(1)).interval, Duration::from_secs(1));
+        let interval = |flag| keepalive(Duration::from_secs(flag), UNRESPONSIVE_TIMEOUT).interval;
+        assert_eq!((interval(3600), interval(1)), (PING_INTERVAL, Duration::from_secs(1)));
     }
 }

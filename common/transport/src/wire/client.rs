@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
 use super::handover::Handover;
-use super::keepalive::{Dead, Keepalive, Pinger, Pulse};
+use super::keepalive::{Keepalive, Pinger, Pulse};
 use super::server::ConnectionError;
 use super::settings::ClientSettings;
 use super::status::{self, GRPC, GRPC_STATUS};
@@ -202,8 +202,8 @@ where
         if let Poll::Ready(end) = Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(end.map_err(ConnectionError::from));
         }
-        if let Poll::Ready(Dead) = pinger.poll(cx, flusher.bytes_read(), false) {
-            return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
+        if let Poll::Ready(dead) = pinger.poll(cx, flusher.bytes_read(), false) {
+            return Poll::Ready(Err(dead.into()));
         }
         pinger.tell_measured(&flusher, &mut on_measured);
         pinger.fit_window(cx, |window| connection.set_initial_window_size(window));

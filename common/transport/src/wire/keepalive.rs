@@ -1,29 +1,48 @@
-//! Finds dead peers: a PING when nothing was read for a while, and an end when nothing answers. Pings tell how long the
-//! way is, too: streams over a long one get a wider window.
+//! Finds peers that do not answer: a PING when nothing was read for a while. Pings tell how long the way is, too: streams
+//! over a long one get a wider window.
 //!
-//! Anything that is read counts as a sign of life, as in grpc-go: a peer that is busy sending is never
-//! pinged. Unread stream data does not delay an answer, since h2 reads on whatever streams do.
+//! Anything that is read counts as an answer, as in grpc-go: a peer that is busy sending is never pinged. Unread stream
+//! data does not delay an answer, since h2 reads on whatever streams do.
+//!
+//! | the peer | is noticed | and then |
+//! |---|---|---|
+//! | does not answer a ping | after [`UNRESPONSIVE_AFTER`] | [`Pulse::unresponsive`] says so; the connection goes on |
+//! | and its kernel acknowledges | [`Keepalive::timeout`] after the ping that was due by itself | the connection ends: its program stands still |
+//! | and its kernel does not | after [`HOST_TIMEOUT`](crate::kernel::HOST_TIMEOUT) | the connection ends: its host or the path is lost |
+//!
+//! The kernel is asked only while the peer is silent, see [`crate::kernel`].
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use h2::{Ping, PingPong};
 use parking_lot::Mutex;
 use tokio::io::AsyncWrite;
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::buffered::Flusher;
 use super::settings::{STREAM_WINDOW, stream_window};
+use crate::kernel::{Acknowledgment, HostSilence, TcpPeer};
+
+/// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive. With the quarter of
+/// a second that a dial waits before it asks for a ping, a dial goes elsewhere within three seconds.
+pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
+
+/// Between looks at what the peer's kernel acknowledges: while a ping is unanswered or the kernel was silent, and while nothing is
+/// read for other reasons.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_WHILE_QUIET: Duration = Duration::from_secs(4);
 
 /// How silent peers are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
     /// Silence after which a ping is sent.
     pub interval: Duration,
-    /// How long the answer, or anything else, may take.
+    /// How long the answer, or anything else, may take before the connection ends.
     pub timeout: Duration,
     /// Whether connections without a stream are asked too.
     pub while_idle: bool,
@@ -35,10 +54,25 @@ impl Keepalive {
         Keepalive { interval: Duration::from_secs(7200), timeout: Duration::from_secs(20), while_idle: true };
 }
 
+/// What the kernel knows of a connection's other end.
+pub trait PeerKernel: std::fmt::Debug + Send + Sync {
+    /// What it knows now; `None` if that cannot be had.
+    fn look(&self) -> Option<Acknowledgment>;
+}
+
+impl PeerKernel for TcpPeer {
+    fn look(&self) -> Option<Acknowledgment> {
+        TcpPeer::look(self).ok()
+    }
+}
+
 /// The keepalive of one connection as others see it: adjusted and asked at run time.
 #[derive(Debug)]
 pub struct Pulse {
     state: Mutex<State>,
+    /// A ping is unanswered for [`UNRESPONSIVE_AFTER`].
+    unresponsive: watch::Sender<bool>,
+    kernel: OnceLock<Arc<dyn PeerKernel>>,
     /// In nanoseconds; zero before the first.
     round_trip: AtomicU64,
 }
@@ -49,15 +83,17 @@ struct State {
     probe: bool,
     /// Pings that are still to be sent to measure the round trip; `None` where nobody wants it.
     samples: Option<u8>,
-    /// Since when a ping is out and nothing was read.
-    silent_since: Option<Instant>,
     driver: Option<Waker>,
 }
 
 impl Pulse {
     pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
-        let state = State { keepalive, probe: false, samples: None, silent_since: None, driver: None };
-        Arc::new(Pulse { state: Mutex::new(state), round_trip: AtomicU64::new(0) })
+        Arc::new(Pulse {
+            state: Mutex::new(State { keepalive, probe: false, samples: None, driver: None }),
+            unresponsive: watch::Sender::new(false),
+            kernel: OnceLock::new(),
+            round_trip: AtomicU64::new(0),
+        })
     }
 
     /// Takes effect at once, also for the silence so far.
@@ -97,9 +133,15 @@ impl Pulse {
         (left == 0).then_some(took)
     }
 
-    /// How long a ping has been out without anything being read; `None` while none is out.
-    pub fn unanswered_for(&self) -> Option<Duration> {
-        self.state.lock().silent_since.map(|since| since.elapsed())
+    /// Whether a ping is unanswered for [`UNRESPONSIVE_AFTER`], and every change of that.
+    pub fn unresponsive(&self) -> watch::Receiver<bool> {
+        self.unresponsive.subscribe()
+    }
+
+    /// Ends the connection, from now on, once the peer's host is silent by this word. The first one counts.
+    pub fn watch_kernel(&self, kernel: Arc<dyn PeerKernel>) {
+        self.kernel.get_or_init(|| kernel);
+        Self::wake(&mut self.state.lock());
     }
 
     fn wake(state: &mut State) {
@@ -123,17 +165,39 @@ pub(super) struct Pinger {
     window: Option<u32>,
     /// The round trip, until it is taken.
     measured: Option<Duration>,
+    /// What looks at the peer's kernel have shown, and when the last one was.
+    host: HostSilence,
+    looked: Instant,
+    /// Whether the peer was last said to be unresponsive.
+    unresponsive: bool,
 }
 
-/// No answer within [`Keepalive::timeout`].
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Dead;
+/// Why a peer is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dead {
+    /// No answer within [`Keepalive::timeout`].
+    Program,
+    /// Its host acknowledges nothing.
+    Host,
+}
 
 impl Pinger {
     pub(super) fn new(pings: Option<PingPong>, pulse: Arc<Pulse>) -> Self {
         let now = Instant::now();
         let timer = Box::pin(sleep_until(later(now, pulse.state.lock().keepalive.interval)));
-        Pinger { pings, pulse, timer, read: 0, heard: now, asked: None, window: None, measured: None }
+        Pinger {
+            pings,
+            pulse,
+            timer,
+            read: 0,
+            heard: now,
+            asked: None,
+            window: None,
+            measured: None,
+            host: HostSilence::default(),
+            looked: now,
+            unresponsive: false,
+        }
     }
 
     /// Once per turn of the driver. `read`: bytes read in the connection's life; `idle`: it has no stream.
@@ -157,16 +221,52 @@ impl Pinger {
             self.ask(now, idle && !keepalive.while_idle && !probe);
         }
         let silent_since = self.asked.map(|asked| asked.max(self.heard));
-        self.pulse.state.lock().silent_since = silent_since;
-        let due = match silent_since {
-            Some(since) => later(since, keepalive.timeout),
-            None => later(self.heard, keepalive.interval),
+        let ping_due = later(self.heard, keepalive.interval);
+        let mut due = match silent_since {
+            // A ping that was asked for sooner shows who is unresponsive, and ends nothing sooner.
+            Some(since) => later(since.max(ping_due), keepalive.timeout),
+            None => ping_due,
         };
         if silent_since.is_some() && now >= due {
-            return Poll::Ready(Dead);
+            return Poll::Ready(Dead::Program);
+        }
+        due = due.min(self.tell_unresponsive(now, silent_since).unwrap_or(due));
+        match self.look_at_host(now, silent_since) {
+            Ok(next) => due = due.min(next.unwrap_or(due)),
+            Err(dead) => return Poll::Ready(dead),
         }
         self.arm(cx, now, due);
         Poll::Pending
+    }
+
+    /// Tells whether the peer is unresponsive. Yields when it will be, unless something is read.
+    fn tell_unresponsive(&mut self, now: Instant, silent_since: Option<Instant>) -> Option<Instant> {
+        let from = silent_since.map(|since| since + UNRESPONSIVE_AFTER);
+        let unresponsive = from.is_some_and(|from| now >= from);
+        if std::mem::replace(&mut self.unresponsive, unresponsive) != unresponsive {
+            self.pulse.unresponsive.send_replace(unresponsive);
+        }
+        from.filter(|from| now < *from)
+    }
+
+    /// Asks the kernel, where there is one to ask and it is time to. Yields the next time.
+    fn look_at_host(&mut self, now: Instant, silent_since: Option<Instant>) -> Result<Option<Instant>, Dead> {
+        let Some(kernel) = self.pulse.kernel.get() else { return Ok(None) };
+        if now >= self.next_look(silent_since) {
+            self.looked = now;
+            if kernel.look().is_some_and(|seen| self.host.is_over(now, seen)) {
+                return Err(Dead::Host);
+            }
+        }
+        Ok(Some(self.next_look(silent_since)))
+    }
+
+    fn next_look(&self, silent_since: Option<Instant>) -> Instant {
+        match silent_since {
+            Some(since) => self.looked.max(since) + LOOK_EVERY,
+            None if self.host.is_silent() => self.looked + LOOK_EVERY,
+            None => self.looked.max(self.heard) + LOOK_WHILE_QUIET,
+        }
     }
 
     /// Tells the round trip once, when all pings of [`Pulse::measure`] are answered.

@@ -30,7 +30,7 @@ pub use buffered::Buffering;
 pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;
-pub use keepalive::{Keepalive, Pulse};
+pub use keepalive::{Keepalive, PeerKernel, Pulse, UNRESPONSIVE_AFTER};
 pub use packet::decode;
 pub use request::Request;
 pub use server::{ConnectionError, serve_connection, serve_connection_until};

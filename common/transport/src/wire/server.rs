@@ -20,6 +20,7 @@ use super::request::Request;
 use super::settings::{Farewell, ServerSettings};
 use super::tail::Tailing;
 use super::{Code, OutFrame};
+use crate::kernel::HOST_TIMEOUT;
 
 /// Why a connection ended otherwise than by its peer's orderly goodbye.
 #[derive(Debug, thiserror::Error)]
@@ -30,9 +31,12 @@ pub enum ConnectionError {
     /// The transport failed under a flush.
     #[error("transport: {0}")]
     Io(#[from] io::Error),
-    /// Nothing answered a ping: the peer is dead or cut off.
+    /// Nothing answered a ping in time: the peer's program stands still.
     #[error("keepalive: no answer to a ping in time")]
     KeepaliveTimeout,
+    /// The peer's kernel acknowledged nothing in time: its host, or the path to it, is lost.
+    #[error("keepalive: the peer's host acknowledged nothing for {}s", HOST_TIMEOUT.as_secs())]
+    HostTimeout,
     /// No stream was opened in time: the first, or another one behind the last that ended.
     #[error("no stream was opened in time")]
     NoStream,
@@ -44,10 +48,19 @@ impl ConnectionError {
         let kind = match self {
             ConnectionError::Http2(error) => error.get_io().map(io::Error::kind),
             ConnectionError::Io(error) => Some(error.kind()),
-            ConnectionError::KeepaliveTimeout | ConnectionError::NoStream => None,
+            ConnectionError::KeepaliveTimeout | ConnectionError::HostTimeout | ConnectionError::NoStream => None,
         };
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         matches!(kind, Some(BrokenPipe | ConnectionReset | UnexpectedEof))
+    }
+}
+
+impl From<Dead> for ConnectionError {
+    fn from(dead: Dead) -> Self {
+        match dead {
+            Dead::Program => ConnectionError::KeepaliveTimeout,
+            Dead::Host => ConnectionError::HostTimeout,
+        }
     }
 }
 
@@ -231,8 +244,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         }
         self.tailing.poll(cx);
         let idle = !self.connection.has_streams();
-        if let Poll::Ready(Dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
-            return Poll::Ready(Err(ConnectionError::KeepaliveTimeout));
+        if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
+            return Poll::Ready(Err(dead.into()));
         }
         self.pinger.tell_measured(&self.flusher, on_measured);
         self.pinger.fit_window(cx, |window| self.connection.set_initial_window_size(window));

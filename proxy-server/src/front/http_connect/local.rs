@@ -186,7 +186,7 @@ impl<S: Socket> Local for SocketLocal<S> {
         self.account.ended(ending);
         match ending {
             Ending::Flushed => self.poll_close(cx, allowance, S::poll_shutdown),
-            Ending::Broken(cause) if was_given_up(cause) => {
+            Ending::Broken(cause) if S::CUT_BY_CLOSE || was_given_up(cause) => {
                 self.socket.abort();
                 self.account.told_end(Duration::ZERO);
                 Poll::Ready(())

@@ -38,10 +38,18 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// connection: TCP's peer loses what it has not received yet (also by input that comes later), a Unix socket's
     /// is told ECONNRESET where the end of file was due.
     const LINGER: Duration;
+
+    /// Whether a close at once, with input unread, costs the peer nothing of what was written, and tells it by an error that
+    /// bytes may be missing.
+    const CUT_BY_CLOSE: bool = false;
 }
 
 impl Socket for UnixStream {
     const LINGER: Duration = ROUND_TRIP;
+
+    /// The peer reads what was written, then ECONNRESET if it has sent what nobody read (`unix_release_sock` in Linux), else an
+    /// end of file: nothing else can be told on a Unix socket.
+    const CUT_BY_CLOSE: bool = true;
 
     fn abort(&self) {}
 

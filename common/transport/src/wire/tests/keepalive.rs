@@ -11,10 +11,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{data, dial, failure, packet, pair, pair_with, serve, soon};
+use crate::kernel::Acknowledgment;
 use crate::raw::hello;
 use crate::wire::{
-    ClientSettings, Code, ConnectionError, Keepalive, Request, ServerSettings, Wire, connect,
-    serve_connection,
+    ClientSettings, Code, ConnectionError, Keepalive, PeerKernel, Request, ServerSettings,
+    UNRESPONSIVE_AFTER, Wire, connect, serve_connection,
 };
 
 const TEN_AND_FIVE: Keepalive =
@@ -92,17 +93,59 @@ async fn idle_connections_are_pinged_only_if_wanted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_shows_how_long_a_peer_is_silent() {
-    let pair = pair().await;
-    let pulse = &pair.client.connection.pulse;
-    assert_eq!(pulse.unanswered_for(), None);
-    pulse.probe();
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(pulse.unanswered_for(), None, "answered");
+async fn a_peer_that_does_not_answer_is_unresponsive_and_keeps_its_connection() {
+    let mut pair = pair().await;
+    let five_minutes = Duration::from_secs(300);
+    pair.client.connection.set_keepalive(Keepalive { timeout: five_minutes, ..TEN_AND_FIVE });
+    let mut unresponsive = pair.client.connection.pulse.unresponsive();
+    pair.client.connection.pulse.probe();
+    assert!(timeout(Duration::from_secs(5), unresponsive.changed()).await.is_err(), "answered");
     pair.frozen.store(true, Ordering::Relaxed);
-    pulse.probe();
-    sleep(Duration::from_secs(3)).await;
-    assert_eq!(pulse.unanswered_for().map(|silent| silent.as_secs()), Some(3));
+    let before = Instant::now();
+    pair.client.connection.pulse.probe();
+    soon(unresponsive.changed()).await.unwrap();
+    assert_eq!((before.elapsed(), *unresponsive.borrow_and_update()), (UNRESPONSIVE_AFTER, true));
+    sleep(five_minutes - Duration::from_secs(10)).await;
+    pair.frozen.store(false, Ordering::Relaxed);
+    pair.client.connection.pulse.probe();
+    soon(unresponsive.changed()).await.unwrap();
+    assert!(!*unresponsive.borrow());
+    pair.client.stream.send(data("here")).unwrap();
+    assert_eq!(packet(&mut pair.server).await, data("here"));
+}
+
+/// A kernel that says the same for ever.
+#[derive(Debug)]
+struct Says(Acknowledgment);
+
+impl PeerKernel for Says {
+    fn look(&self) -> Option<Acknowledgment> {
+        Some(self.0)
+    }
+}
+
+/// After how many seconds a connection of the client ends, and how, while `outstanding` is what its kernel says.
+async fn silent_with_kernel(outstanding: bool) -> (u64, Result<(), ConnectionError>) {
+    let mut pair = pair().await;
+    let keepalive = Keepalive { timeout: Duration::from_secs(300), ..TEN_AND_FIVE };
+    pair.client.connection.set_keepalive(keepalive);
+    pair.frozen.store(true, Ordering::Relaxed);
+    let (last_sent, last_heard) = (Duration::from_secs(5), Duration::from_secs(60));
+    let seen = Acknowledgment { outstanding, last_sent, last_heard, probes: 0 };
+    pair.client.connection.pulse.watch_kernel(Arc::new(Says(seen)));
+    let before = Instant::now();
+    let end = soon(pair.client.connection.closed()).await;
+    (before.elapsed().as_secs(), end)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_program_is_given_five_minutes_and_a_silent_host_thirty_seconds() {
+    let (after, end) = silent_with_kernel(false).await;
+    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert_eq!(after, 310);
+    let (after, end) = silent_with_kernel(true).await;
+    assert!(matches!(end, Err(ConnectionError::HostTimeout)), "{end:?}");
+    assert_eq!(after, 34, "the first look is after 4 s");
 }
 
 #[tokio::test(start_paused = true)]

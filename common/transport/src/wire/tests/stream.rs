@@ -140,8 +140,8 @@ async fn twenty_thousand_small_frames_unread() {
     // The second pong proves that everything before it was read by the server's connection.
     for _ in 0..2 {
         pair.client.connection.pulse.probe();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(pair.client.connection.pulse.unanswered_for(), None);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(!*pair.client.connection.pulse.unresponsive().borrow());
     }
     for number in 0..20_000_u32 {
         assert_eq!(packet(&mut pair.server).await, data(vec![number as u8]));

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use relay::{Ending, Local};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::UnixStream;
 use tunnel::Cause;
 
 use super::*;
@@ -130,5 +131,24 @@ async fn a_client_that_did_not_read_is_reset_at_once() {
         let ended = local.poll_end(&mut cx, &Ending::Broken(cause), &mut 2_000);
         assert!(ended.is_ready() && seen.aborted.load(Ordering::Relaxed), "reset");
         assert_eq!(readings.metrics.frontend_write.count(), 1, "told once");
+    }
+}
+
+#[tokio::test]
+async fn a_unix_client_whose_upload_is_cut_off_reads_what_there_was_and_then_an_error() {
+    for upload in [&b"unread"[..], b""] {
+        let (mut near, mut client) = UnixStream::pair().unwrap();
+        near.write_all(b"answer").await.unwrap();
+        client.write_all(upload).await.unwrap();
+        let mut local = SocketLocal::new(near, Bytes::new(), Hold::by_time(), account(&Readings::new()));
+        let lost = Ending::Broken(Cause::LinkLost);
+        assert!(local.poll_end(&mut Context::from_waker(Waker::noop()), &lost, &mut 2_000).is_ready());
+        drop(local);
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"answer");
+        let end = client.read(&mut answer).await.map_err(|error| error.kind());
+        let expected = if upload.is_empty() { Ok(0) } else { Err(io::ErrorKind::ConnectionReset) };
+        assert_eq!(end, expected);
     }
 }

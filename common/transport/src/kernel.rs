@@ -1,0 +1,210 @@
+//! Whether the other end's kernel still answers on a TCP connection, as this machine's kernel sees it.
+//!
+//! A program that is stopped or starved does not read, but its kernel acknowledges for it; a host that has gone, or a
+//! path that is cut, acknowledges nothing. No socket option tells the two apart: TCP_USER_TIMEOUT ends a connection
+//! whose peer has kept its window closed for that time, although the peer's kernel answers every window probe
+//! (`tcp_probe_timer` in Linux; measured with 6.18: 30.5 s with a time-out of 30 s, never without). Without that option
+//! a host that vanished under unacknowledged bytes is given up after some 15 minutes. So the option stays off, and
+//! [`TcpPeer::look`] asks for the connection's `tcp_info` by a message to the kernel (sock_diag(7): no privilege, no
+//! descriptor of the connection, some 20 µs). [`HostSilence`] judges what it says.
+//!
+//! Where the kernel offers no sock_diag (some sandboxes), TCP_USER_TIMEOUT is what is left: see [`bound_silence`].
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with, sockopt,
+};
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// How long a host may acknowledge nothing of what was sent to it.
+pub const HOST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// TCP doubles the time between its tries: an outage of this length is over before the last of them that counts.
+const OUTAGE: Duration = Duration::from_secs(20);
+
+/// How long the last try may take to be answered.
+const ROUND_TRIP: Duration = Duration::from_secs(1);
+
+/// Unanswered probes of a closed window: they come up to two minutes apart, and a single one may be lost.
+const WINDOW_PROBES: u8 = 2;
+
+/// What a connection's kernel waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acknowledgment {
+    /// Something that was sent again has not been answered: bytes, or a probe.
+    pub outstanding: bool,
+    /// Since bytes were last sent, again or for the first time.
+    pub last_sent: Duration,
+    /// Since the other kernel last acknowledged anything.
+    pub last_heard: Duration,
+    /// Probes without an answer, of a closed window or of an idle connection.
+    pub probes: u8,
+}
+
+/// For how long the other kernel has been silent, over several looks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostSilence(Option<Instant>);
+
+impl HostSilence {
+    /// Whether the last look showed it.
+    pub fn is_silent(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes what a look has shown. True once the host is to be given up: it has acknowledged nothing for
+    /// [`HOST_TIMEOUT`], not even what was sent again late in that time.
+    pub fn is_over(&mut self, now: Instant, seen: Acknowledgment) -> bool {
+        if !seen.outstanding {
+            self.0 = None;
+            return false;
+        }
+        let since = *self.0.get_or_insert(now);
+        let silent = now.duration_since(since);
+        if seen.last_heard < silent {
+            self.0 = Some(now);
+            return false;
+        }
+        let tried_late = match seen.probes {
+            0 => seen.last_sent >= ROUND_TRIP && silent.saturating_sub(seen.last_sent) >= OUTAGE,
+            probes => probes >= WINDOW_PROBES,
+        };
+        silent >= HOST_TIMEOUT && tried_late
+    }
+}
+
+/// A TCP connection by its name in the kernel. Holds no descriptor.
+#[derive(Debug, Clone)]
+pub struct TcpPeer {
+    request: [u8; REQUEST],
+}
+
+const NETLINK_HEADER: usize = 16;
+/// struct inet_diag_req_v2.
+const REQUEST: usize = NETLINK_HEADER + 56;
+/// struct inet_diag_msg, which attributes follow.
+const ANSWER: usize = NETLINK_HEADER + 72;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_REQUEST: u16 = 1;
+const IPPROTO_TCP: u8 = 6;
+/// The attribute that holds struct tcp_info.
+const INET_DIAG_INFO: u16 = 2;
+const ESTABLISHED: u8 = 1;
+
+impl TcpPeer {
+    /// The other end of this connection.
+    ///
+    /// # Errors
+    /// Those of getsockname(2) and getsockopt(2); the connection is most likely gone.
+    pub fn of(stream: &TcpStream) -> io::Result<Self> {
+        let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+        let cookie = sockopt::socket_cookie(stream)?;
+        let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let family = u8::try_from(family.as_raw()).map_err(io::Error::other)?;
+        let mut request = Vec::with_capacity(REQUEST);
+        request.extend_from_slice(&(REQUEST as u32).to_ne_bytes());
+        request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        request.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+        // Sequence number and port: the answer comes on a socket of its own.
+        request.extend_from_slice(&[0; 8]);
+        request.extend_from_slice(&[family, IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0]);
+        request.extend_from_slice(&u32::MAX.to_ne_bytes());
+        request.extend_from_slice(&local.port().to_be_bytes());
+        request.extend_from_slice(&peer.port().to_be_bytes());
+        request.extend_from_slice(&octets(local));
+        request.extend_from_slice(&octets(peer));
+        // Any interface: addresses, ports and cookie name the socket.
+        request.extend_from_slice(&0_u32.to_ne_bytes());
+        request.extend_from_slice(&cookie.to_ne_bytes());
+        let request = request.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(TcpPeer { request })
+    }
+
+    /// What the kernel knows now.
+    ///
+    /// # Errors
+    /// When the connection is not established any more, or the kernel offers no sock_diag.
+    pub fn look(&self) -> io::Result<Acknowledgment> {
+        let kernel = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            Some(netlink::SOCK_DIAG),
+        )?;
+        send(&kernel, &self.request, SendFlags::empty())?;
+        // The kernel answers within the call above.
+        let mut answer = [0; 4096];
+        let (length, _) = recv(&kernel, &mut answer, RecvFlags::empty())?;
+        read(answer.get(..length).unwrap_or_default()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Bounds how long a connection's sent bytes may stay unacknowledged by the other kernel: by looks at what it returns, or,
+/// where those are not to be had, by TCP_USER_TIMEOUT, which ends connections with a closed window as well.
+///
+/// # Errors
+/// Those of setsockopt(2) and [`TcpPeer::of`]; the connection is most likely gone.
+pub fn bound_silence(stream: &TcpStream) -> io::Result<Option<TcpPeer>> {
+    let peer = TcpPeer::of(stream)?;
+    if let Err(error) = peer.look() {
+        tracing::debug!(%error, "no sock_diag here, TCP_USER_TIMEOUT stands in");
+        SockRef::from(stream).set_tcp_user_timeout(Some(HOST_TIMEOUT))?;
+        return Ok(None);
+    }
+    Ok(Some(peer))
+}
+
+/// An address as sixteen bytes, as sock_diag has it.
+fn octets(address: SocketAddr) -> [u8; 16] {
+    match address.ip() {
+        IpAddr::V6(ip) => ip.octets(),
+        IpAddr::V4(ip) => {
+            let mut octets = [0; 16];
+            octets[..4].copy_from_slice(&ip.octets());
+            octets
+        }
+    }
+}
+
+/// The `tcp_info` of an answer; `None` if it has none, or is of a connection on its way out.
+fn read(answer: &[u8]) -> Option<Acknowledgment> {
+    if u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?) != SOCK_DIAG_BY_FAMILY {
+        return None;
+    }
+    let mut rest = answer.get(ANSWER..)?;
+    loop {
+        let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?);
+        let value = rest.get(4..length)?;
+        if kind == INET_DIAG_INFO {
+            return tcp_info(value);
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// The first fields of struct tcp_info (linux/tcp.h), which every kernel has.
+fn tcp_info(info: &[u8]) -> Option<Acknowledgment> {
+    let [state, _congestion, retransmits, probes, ..] = *info else { return None };
+    if state != ESTABLISHED {
+        return None;
+    }
+    // Behind eight single bytes: the fields of 32 bits by their number.
+    let word = |number: usize| -> Option<u32> {
+        let at = 8 + 4 * number;
+        Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?))
+    };
+    let milliseconds = |number| Some(Duration::from_millis(word(number)?.into()));
+    let (unacked, last_sent, last_heard) = (word(4)?, milliseconds(9)?, milliseconds(12)?);
+    // What was sent again and answered without being taken, for want of room, is no silence.
+    let resent = unacked > 0 && retransmits > 0 && last_sent < last_heard;
+    Some(Acknowledgment { outstanding: resent || probes > 0, last_sent, last_heard, probes })
+}
+
+#[cfg(test)]
+#[path = "kernel_tests.rs"]
+mod tests;
