@@ -14,6 +14,7 @@ use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
 use transport::wire::{Code, Pulse, Request};
 use tunnel::Server;
 
+use super::door::Door;
 use super::gate::AgentGate;
 use super::handle::LinkHandle;
 use super::hello::Hello;
@@ -84,7 +85,7 @@ impl AgentService {
     }
 
     /// Serves one stream to its end. Who the agent is comes before anything else of its metadata is read.
-    pub async fn serve(self, mut request: Request, peer: Arc<AgentPeer>) {
+    pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, door: Arc<Door>) {
         let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != CONNECT {
             request
@@ -97,7 +98,10 @@ impl AgentService {
                 if refused.code == Code::PermissionDenied {
                     self.metrics.name_refusals.count(PeerKind::Agent);
                 }
-                tracing::error!(%peer, error = %Peer(&refused.text), "Client authentication failed");
+                if let Some(suppressed) = self.log_due("authentication", &peer) {
+                    let error = Peer(&refused.text);
+                    tracing::error!(%peer, %error, suppressed, "Client authentication failed");
+                }
                 request.refuse(refused.code, &refused.text);
                 return;
             }
@@ -105,7 +109,9 @@ impl AgentService {
         let hello = match Hello::read(&request.metadata) {
             Ok(hello) => hello,
             Err(error) => {
-                tracing::error!(%peer, error = %Peer(&error.to_string()), "Invalid backend");
+                if let Some(suppressed) = self.log_due("metadata", &peer) {
+                    tracing::error!(%peer, error = %Peer(&error.to_string()), suppressed, "Invalid backend");
+                }
                 request.refuse(error.code(), &error.to_string());
                 return;
             }
@@ -118,10 +124,15 @@ impl AgentService {
             }
         };
         let bound = Bound { identity, recheck, owned };
-        self.connect(request, hello, bound, &peer).await;
+        self.connect(request, hello, bound, &peer, &door).await;
     }
 
-    async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer) {
+    /// Whether another line about this cause and peer is due.
+    fn log_due(&self, cause: &'static str, peer: &AgentPeer) -> Option<u64> {
+        self.gate.refusals.due(cause, peer.address.ip())
+    }
+
+    async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer, door: &Door) {
         let agent_id = Arc::clone(&hello.agent_id);
         let (handle, commands) = LinkHandle::new();
         let backend =
@@ -129,11 +140,16 @@ impl AgentService {
         let registration = match self.backends.register(backend) {
             Ok(registration) => registration,
             Err(error) => {
-                tracing::error!(agent_id = %Peer(&agent_id), %peer, %error, "Agent refused");
+                if let Some(suppressed) = self.log_due("registration", peer) {
+                    tracing::error!(agent_id = %Peer(&agent_id), %peer, %error, suppressed, "Agent refused");
+                }
                 request.refuse(Code::ResourceExhausted, &error.to_string());
                 return;
             }
         };
+        if !door.admit() {
+            return request.refuse(Code::ResourceExhausted, "the server has no place for another agent");
+        }
         let pulse = Arc::clone(&request.pulse);
         let mut greeting = self.greeting.clone();
         let offer = Capabilities::read(&request.metadata);
@@ -146,7 +162,10 @@ impl AgentService {
         let stream = match request.accept(greeting) {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::error!(agent_id = %Peer(&agent_id), %peer, %error, "Agent left before it was greeted");
+                if let Some(suppressed) = self.log_due("greeting", peer) {
+                    let agent_id = Peer(&agent_id);
+                    tracing::error!(%agent_id, %peer, %error, suppressed, "Agent left before it was greeted");
+                }
                 return;
             }
         };

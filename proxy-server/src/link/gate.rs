@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serve::logs::Peer;
+use serve::logs::{LogLimit, Peer};
 
 use super::hello::Hello;
 use crate::args::IdentityBinding;
@@ -14,6 +14,8 @@ use crate::metrics::{ClaimAction, Metrics};
 pub struct AgentGate {
     /// What authenticates them.
     pub auth: AgentAuth,
+    /// The rate limit of what is logged about those that are refused.
+    pub(super) refusals: LogLimit,
     mode: IdentityBinding,
     binding: Arc<Binding>,
     owners: Owners,
@@ -22,7 +24,8 @@ pub struct AgentGate {
 impl AgentGate {
     /// A gate that binds claims to identities as `mode` says.
     pub fn new(auth: AgentAuth, mode: IdentityBinding, binding: Binding) -> Self {
-        Self { auth, mode, binding: Arc::new(binding), owners: Owners::default() }
+        let (binding, owners, refusals) = (Arc::new(binding), Owners::default(), LogLimit::default());
+        Self { auth, refusals, mode, binding, owners }
     }
 
     /// Judges what an agent says of itself: its share in its agent id with `enforce`, or the text of its refusal.
@@ -44,10 +47,12 @@ impl AgentGate {
                 metrics.agent_claims.count((*claim, action));
             }
             let identity = identity.to_string();
-            tracing::warn!(
-                %agent_id, %peer, identity = %Peer(&identity), %claims, action = action.name(),
-                "Agent claims what its identity does not vouch for (--agent-identity-binding)"
-            );
+            if let Some(suppressed) = self.refusals.due("claims", peer.address.ip()) {
+                tracing::warn!(
+                    %agent_id, %peer, identity = %Peer(&identity), %claims, action = action.name(), suppressed,
+                    "Agent claims what its identity does not vouch for (--agent-identity-binding)"
+                );
+            }
             if enforced {
                 return Err(format!("the agent's identity does not vouch for: {claims}"));
             }
@@ -58,7 +63,9 @@ impl AgentGate {
         let owned = self.owners.claim(&hello.agent_id, identity);
         if owned.is_none() {
             metrics.agent_claims.count((crate::metrics::Claim::AgentId, action));
-            tracing::warn!(%agent_id, %peer, "Agent id belongs to another agent that is connected");
+            if let Some(suppressed) = self.refusals.due("agent id", peer.address.ip()) {
+                tracing::warn!(%agent_id, %peer, suppressed, "Agent id belongs to another agent that is connected");
+            }
             return Err("the agent ID belongs to another agent that is connected".to_owned());
         }
         Ok(owned)

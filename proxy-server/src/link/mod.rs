@@ -5,6 +5,7 @@
 //! Payload passes through the relay alone.
 
 mod accept;
+mod door;
 mod gate;
 mod handle;
 mod hello;
@@ -15,4 +16,4 @@ mod owner;
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::AgentGate;
 pub use handle::{LinkDialError, LinkHandle, OpenConnection, PendingDial};
-pub use listen::AgentListener;
+pub use listen::{AgentListener, AgentPlaces};

@@ -24,6 +24,7 @@
 
 mod escape;
 mod file;
+mod limit;
 mod line;
 mod queue;
 mod subscriber;
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 pub use escape::Peer;
 pub use flags::{LogFormat as Format, LogOptions as Options, Severity};
+pub use limit::LogLimit;
 pub use subscriber::Subscriber;
 
 use crate::metrics::Registry;

@@ -1,0 +1,120 @@
+//! From a TCP listener to connections whose TLS handshake is over, on the threads of handshakes.
+//!
+//! A connection costs a place and a socket until its ClientHello is whole; cryptography is done only then. Each handshake has
+//! [`HANDSHAKE_LIMIT`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinError;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use transport::listen::{AcceptLoop, HANDSHAKE_LIMIT, KeepAlive, Source, tune};
+use transport::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
+
+use super::{Place, Unauthenticated};
+use crate::accept;
+use crate::metrics::CloseReason;
+
+/// A connection whose handshake is over.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) stream: ServerStream<ReadAhead<TcpStream>>,
+    pub(crate) address: SocketAddr,
+    pub(crate) place: Place,
+}
+
+impl Arrived {
+    /// Moves the connection to the caller's runtime, where up to `read_ahead` bytes are read at once.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(crate) fn move_here(&mut self, read_ahead: usize) -> io::Result<()> {
+        let socket = self.stream.get_mut().0;
+        socket.move_to_this_runtime()?;
+        socket.begin(read_ahead);
+        Ok(())
+    }
+}
+
+/// The handshakes of a listener. Dropping it closes the listener and ends them.
+#[derive(Debug)]
+pub(crate) struct Handshakes {
+    /// No more than there are places.
+    arrived: UnboundedReceiver<Arrived>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Handshakes {
+    /// Accepts on the runtime `on`, where `listener` was bound. Bytes that we sent may stay unacknowledged for `user_timeout`.
+    pub(crate) fn start(
+        on: &Handle,
+        listener: TcpListener,
+        name: String,
+        tls: ServerTls,
+        user_timeout: Option<Duration>,
+        places: Unauthenticated,
+    ) -> Self {
+        let (done, arrived) = unbounded_channel();
+        let serve = move |(stream, address): (TcpStream, SocketAddr)| {
+            let (place, tls, done) = (places.enter(address), tls.clone(), done.clone());
+            serve(stream, address, tls, user_timeout, place, done)
+        };
+        let accepting = async move {
+            accept::each(AcceptLoop::new(listener, name), &CancellationToken::new(), serve, report).await;
+        };
+        Handshakes { arrived, _accepting: AbortOnDropHandle::new(on.spawn(accepting)) }
+    }
+}
+
+impl Source for Handshakes {
+    type Conn = Arrived;
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Arrived>> {
+        match self.arrived.poll_recv(cx) {
+            Poll::Ready(Some(arrived)) => Poll::Ready(Ok(arrived)),
+            // The accepting task ends with this.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+fn report(error: &JoinError) {
+    tracing::error!(%error, "a handshake's task failed; its connection is closed");
+}
+
+async fn serve(
+    stream: TcpStream,
+    address: SocketAddr,
+    tls: ServerTls,
+    user_timeout: Option<Duration>,
+    mut place: Place,
+    done: UnboundedSender<Arrived>,
+) {
+    let evicted = place.evicted();
+    let handshake = async {
+        tune(&stream, KeepAlive::default(), user_timeout)?;
+        tls.accept_with(stream, || place.renew()).await
+    };
+    let shaken = tokio::select! {
+        shaken = timeout(HANDSHAKE_LIMIT, handshake) => shaken,
+        () = evicted.cancelled() => return,
+    };
+    match shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT))) {
+        // An error means that the server has stopped.
+        Ok(stream) => drop(done.send(Arrived { stream, address, place })),
+        // Port checks end here; they are no news.
+        Err(error @ (HandshakeError::Closed | HandshakeError::Io(_))) => {
+            if let Some(suppressed) = place.log_due("handshake") {
+                tracing::debug!(peer = %address, %error, suppressed, "connection not accepted");
+            }
+        }
+        Err(error) => place.closed(CloseReason::of(&error), &error),
+    }
+}
