@@ -29,7 +29,7 @@ use crate::dial::Dialer;
 use crate::front;
 use crate::leases::LeaseController;
 use crate::limits::{ServerBudget, agent_connections_within, descriptor_limit, unauthenticated_within};
-use crate::link::{AgentListener, AgentPlaces, AgentService, Lifetimes, LinkFlow};
+use crate::link::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::route::BackendManager;
@@ -206,11 +206,11 @@ fn listen_for_agents(
         bind_links(&bind.host.text(), bind.port, pacing.as_ref()).context("--agent-port")?
     };
     let descriptors = descriptor_limit();
-    let places = AgentPlaces {
+    let limits = ConnectionLimits {
         agents: agent_connections_within(descriptors),
         unauthenticated: unauthenticated_within(descriptors),
     };
-    let listener = AgentListener::new(listener, tls, service, config.keepalive_time, places, metrics.clone());
+    let listener = AgentListener::new(listener, tls, service, config.keepalive_time, limits, metrics.clone());
     Ok(listener.pacing_far_only(pacing))
 }
 

@@ -17,9 +17,9 @@ use tokio::runtime::Builder;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_rustls::client::TlsStream;
 
-use super::frames::{END_HEADERS, END_STREAM, HEADERS, frame, hello};
+use super::frames::{END_HEADERS, END_STREAM, HEADERS, frame, hello, read_frame};
 use crate::frontend::tls_socket;
-use crate::wait::{DEADLINE, until};
+use crate::wait::{DEADLINE, until, within};
 
 /// The first flight of a client, to be sent again and again.
 pub fn client_hello(config: Arc<ClientConfig>) -> Result<Vec<u8>> {
@@ -129,6 +129,11 @@ impl Refused {
         stream.write_all(&hello()).await?;
         stream.flush().await?;
         Ok(Self { stream, next: 1, since: Instant::now() })
+    }
+
+    /// Waits for the server's first frame.
+    pub async fn answered(&mut self) -> Result<()> {
+        within("the server's SETTINGS", read_frame(&mut self.stream)).await?.map(drop)
     }
 
     /// Opens a stream for a path that nobody serves.

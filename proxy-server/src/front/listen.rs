@@ -38,7 +38,7 @@ use crate::accept;
 use crate::auth::AllowedNames;
 use crate::limits::{descriptor_limit, unauthenticated_within};
 use crate::metrics::{Metrics, PeerKind, Port};
-use crate::unauthenticated::{Arrived, Handshakes, Unauthenticated};
+use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// The one path of the gRPC frontend.
 const PROXY_PATH: &str = "/ProxyService/Proxy";
@@ -110,8 +110,8 @@ pub async fn serve_frontend<D: Dial>(
             let name =
                 tcp.local_addr().map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
             let most = unauthenticated_within(descriptor_limit());
-            let places = Unauthenticated::new(Port::Frontend, most, metrics.clone());
-            let arriving = Handshakes::start(&handshakes, tcp, name.clone(), tls, None, places);
+            let connections = ConnectionSet::new(Port::Frontend, most, metrics.clone());
+            let arriving = Handshakes::start(&handshakes, tcp, name.clone(), tls, None, connections);
             let serve = |arrived: Arrived| {
                 let (frontend, stop, names) = (frontend.clone(), stop.clone(), Arc::clone(&names));
                 let refusals = metrics.name_refusals.clone();
@@ -135,7 +135,7 @@ fn admit(
     let peer = peer_of(certificate.as_ref(), arrived.address);
     if !names.allow(&certificate.unwrap_or_default()) {
         refusals.count(PeerKind::Frontend);
-        if let Some(suppressed) = arrived.place.log_due("name") {
+        if let Some(suppressed) = arrived.slot.log_due("name") {
             tracing::warn!(%peer, suppressed, "Frontend refused: its certificate bears no allowed name");
         }
         return None;

@@ -14,12 +14,12 @@ use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
 use transport::wire::{Code, Pulse, Request};
 use tunnel::Server;
 
-use super::door::Door;
 use super::gate::AgentGate;
 use super::handle::LinkHandle;
 use super::hello::Hello;
 use super::meter::LinkMeter;
 use super::owner::{LinkObserver, ServerOwner};
+use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
 use crate::route::{Backend, BackendManager, Registration};
@@ -85,7 +85,7 @@ impl AgentService {
     }
 
     /// Serves one stream to its end. Who the agent is comes before anything else of its metadata is read.
-    pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, door: Arc<Door>) {
+    pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, slot: Arc<AgentSlot>) {
         let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != CONNECT {
             request
@@ -124,7 +124,7 @@ impl AgentService {
             }
         };
         let bound = Bound { identity, recheck, owned };
-        self.connect(request, hello, bound, &peer, &door).await;
+        self.connect(request, hello, bound, &peer, &slot).await;
     }
 
     /// Whether another line about this cause and peer is due.
@@ -132,7 +132,7 @@ impl AgentService {
         self.gate.refusals.due(cause, peer.address.ip())
     }
 
-    async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer, door: &Door) {
+    async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer, slot: &AgentSlot) {
         let agent_id = Arc::clone(&hello.agent_id);
         let (handle, commands) = LinkHandle::new();
         let backend =
@@ -147,8 +147,9 @@ impl AgentService {
                 return;
             }
         };
-        if !door.admit() {
-            return request.refuse(Code::ResourceExhausted, "the server has no place for another agent");
+        if !slot.admit() {
+            return request
+                .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
         }
         let pulse = Arc::clone(&request.pulse);
         let mut greeting = self.greeting.clone();

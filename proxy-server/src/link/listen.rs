@@ -13,11 +13,11 @@ use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerStrea
 use transport::wire::{ConnectionError, ServerSettings, serve_connection};
 
 use super::accept::AgentService;
-use super::door::Door;
+use super::slot::AgentSlot;
 use crate::accept;
 use crate::auth::AgentPeer;
 use crate::metrics::{CloseReason, Metrics, Port};
-use crate::unauthenticated::{Arrived, Handshakes, Unauthenticated};
+use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// How long bytes that we sent may stay unacknowledged: grpc-go sets its keepalive time-out, 20 s.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,7 +26,7 @@ type TlsConnection = Gathering<ServerStream<ReadAhead<TcpStream>>>;
 
 /// How many connections the agent port has at once.
 #[derive(Debug, Clone, Copy)]
-pub struct AgentPlaces {
+pub struct ConnectionLimits {
     /// Of agents that were admitted.
     pub agents: usize,
     /// Of peers before that.
@@ -40,7 +40,7 @@ pub struct AgentListener {
     service: AgentService,
     settings: ServerSettings,
     agents: Arc<Semaphore>,
-    unauthenticated: Unauthenticated,
+    unauthenticated: ConnectionSet,
     /// What is kept off the listener.
     pacing: Option<Pacing>,
 }
@@ -53,13 +53,13 @@ impl AgentListener {
         tls: ServerTls,
         service: AgentService,
         keepalive: Duration,
-        places: AgentPlaces,
+        limits: ConnectionLimits,
         metrics: Metrics,
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
         settings.keepalive.interval = keepalive;
-        let agents = Arc::new(Semaphore::new(places.agents));
-        let unauthenticated = Unauthenticated::new(Port::Agent, places.unauthenticated, metrics);
+        let agents = Arc::new(Semaphore::new(limits.agents));
+        let unauthenticated = ConnectionSet::new(Port::Agent, limits.unauthenticated, metrics);
         AgentListener { listener, tls, service, settings, agents, unauthenticated, pacing: None }
     }
 
@@ -74,8 +74,9 @@ impl AgentListener {
     pub async fn serve(self, handshakes: Handle, stop: CancellationToken) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
         let settings = Arc::new(self.settings);
-        let (places, timeout) = (self.unauthenticated, Some(USER_TIMEOUT));
-        let arriving = Handshakes::start(&handshakes, self.listener, name.clone(), self.tls, timeout, places);
+        let (connections, timeout) = (self.unauthenticated, Some(USER_TIMEOUT));
+        let arriving =
+            Handshakes::start(&handshakes, self.listener, name.clone(), self.tls, timeout, connections);
         let serve = |arrived: Arrived| {
             let (agents, settings) = (Arc::clone(&self.agents), Arc::clone(&settings));
             serve(arrived, agents, self.pacing.clone(), settings, self.service.clone())
@@ -100,16 +101,16 @@ async fn serve(
         tracing::warn!(address = %arrived.address, %error, "agent connection not accepted");
         return;
     }
-    let Arrived { stream: io, address, place } = arrived;
+    let Arrived { stream: io, address, slot } = arrived;
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
-    let door = Arc::new(Door::new(place, agents));
+    let slot = Arc::new(AgentSlot::new(slot, agents));
     let mut streams = JoinSet::new();
     let on_stream = |request| {
         while let Some(ended) = streams.try_join_next() {
             ended.unwrap_or_else(|error| report(&error));
         }
-        streams.spawn(service.clone().serve(request, Arc::clone(&peer), Arc::clone(&door)));
+        streams.spawn(service.clone().serve(request, Arc::clone(&peer), Arc::clone(&slot)));
     };
     let on_measured = |io: &TlsConnection, way| {
         if let Some(pacing) = pacing {
@@ -118,11 +119,11 @@ async fn serve(
     };
     let served = tokio::select! {
         served = serve_connection(Gathering::new(io), &settings, on_stream, on_measured) => served,
-        () = door.evicted() => return,
+        () = slot.evicted() => return,
     };
     match served {
         Ok(()) => tracing::debug!(%peer, "agent connection ended"),
-        Err(error @ ConnectionError::NotAdmitted) => door.closed(CloseReason::NotAdmitted, &error),
+        Err(error @ ConnectionError::NotAdmitted) => slot.closed(CloseReason::NotAdmitted, &error),
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }
     // What agents sent before they left is still delivered to frontends, within the core's bounds.

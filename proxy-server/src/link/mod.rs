@@ -5,15 +5,15 @@
 //! Payload passes through the relay alone.
 
 mod accept;
-mod door;
 mod gate;
 mod handle;
 mod hello;
 mod listen;
 mod meter;
 mod owner;
+mod slot;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::AgentGate;
 pub use handle::{LinkDialError, LinkHandle, OpenConnection, PendingDial};
-pub use listen::{AgentListener, AgentPlaces};
+pub use listen::{AgentListener, ConnectionLimits};

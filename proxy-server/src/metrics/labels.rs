@@ -75,9 +75,9 @@ serve::label! {
 serve::label! {
     /// Why the server closed a connection whose peer had not been authenticated.
     pub enum CloseReason in "reason" {
-        /// It made room for a new one.
+        /// It was closed for a new one, since the limit was reached.
         Evicted => "evicted",
-        /// All places of admitted agents are taken.
+        /// The connection limit for admitted agents is reached.
         AgentLimit => "agent_limit",
         /// The handshake took too long.
         HandshakeTimeout => "handshake_timeout",

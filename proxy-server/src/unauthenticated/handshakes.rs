@@ -1,6 +1,6 @@
 //! From a TCP listener to connections whose TLS handshake is over, on the threads of handshakes.
 //!
-//! A connection costs a place and a socket until its ClientHello is whole; cryptography is done only then. Each handshake has
+//! A connection costs a slot and a socket until its ClientHello is whole; cryptography is done only then. Each handshake has
 //! [`HANDSHAKE_LIMIT`].
 
 use std::io;
@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use transport::listen::{AcceptLoop, HANDSHAKE_LIMIT, KeepAlive, Source, tune};
 use transport::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
 
-use super::{Place, Unauthenticated};
+use super::{ConnectionSet, Slot};
 use crate::accept;
 use crate::metrics::CloseReason;
 
@@ -27,7 +27,7 @@ use crate::metrics::CloseReason;
 pub(crate) struct Arrived {
     pub(crate) stream: ServerStream<ReadAhead<TcpStream>>,
     pub(crate) address: SocketAddr,
-    pub(crate) place: Place,
+    pub(crate) slot: Slot,
 }
 
 impl Arrived {
@@ -46,7 +46,7 @@ impl Arrived {
 /// The handshakes of a listener. Dropping it closes the listener and ends them.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
-    /// No more than there are places.
+    /// No more than there are slots.
     arrived: UnboundedReceiver<Arrived>,
     _accepting: AbortOnDropHandle<()>,
 }
@@ -59,12 +59,12 @@ impl Handshakes {
         name: String,
         tls: ServerTls,
         user_timeout: Option<Duration>,
-        places: Unauthenticated,
+        connections: ConnectionSet,
     ) -> Self {
         let (done, arrived) = unbounded_channel();
         let serve = move |(stream, address): (TcpStream, SocketAddr)| {
-            let (place, tls, done) = (places.enter(address), tls.clone(), done.clone());
-            serve(stream, address, tls, user_timeout, place, done)
+            let (slot, tls, done) = (connections.enter(address), tls.clone(), done.clone());
+            serve(stream, address, tls, user_timeout, slot, done)
         };
         let accepting = async move {
             accept::each(AcceptLoop::new(listener, name), &CancellationToken::new(), serve, report).await;
@@ -94,13 +94,13 @@ async fn serve(
     address: SocketAddr,
     tls: ServerTls,
     user_timeout: Option<Duration>,
-    mut place: Place,
+    mut slot: Slot,
     done: UnboundedSender<Arrived>,
 ) {
-    let evicted = place.evicted();
+    let evicted = slot.evicted();
     let handshake = async {
         tune(&stream, KeepAlive::default(), user_timeout)?;
-        tls.accept_with(stream, || place.renew()).await
+        tls.accept_with(stream, || slot.renew()).await
     };
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_LIMIT, handshake) => shaken,
@@ -108,13 +108,13 @@ async fn serve(
     };
     match shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT))) {
         // An error means that the server has stopped.
-        Ok(stream) => drop(done.send(Arrived { stream, address, place })),
+        Ok(stream) => drop(done.send(Arrived { stream, address, slot })),
         // Port checks end here; they are no news.
         Err(error @ (HandshakeError::Closed | HandshakeError::Io(_))) => {
-            if let Some(suppressed) = place.log_due("handshake") {
+            if let Some(suppressed) = slot.log_due("handshake") {
                 tracing::debug!(peer = %address, %error, suppressed, "connection not accepted");
             }
         }
-        Err(error) => place.closed(CloseReason::of(&error), &error),
+        Err(error) => slot.closed(CloseReason::of(&error), &error),
     }
 }

@@ -1,9 +1,9 @@
 //! Connections of peers that have not shown who they are: how many each port has at once, and which one is closed for a new
 //! one.
 //!
-//! They have places of their own, so that they take none of an agent or of a frontend. A new peer always gets a place. When all
+//! They have slots of their own, so that they take none of an agent or of a frontend. A new peer always gets a slot. When all
 //! are taken, the peer address that holds most of them loses its oldest connection, where the age counts from the last step
-//! that only a real handshake takes: so a flood closes its own connections, and a slow peer keeps its place.
+//! that only a real handshake takes: so a flood closes its own connections, and a slow peer keeps its slot.
 
 mod handshakes;
 mod runtime;
@@ -24,7 +24,7 @@ use crate::metrics::{CloseReason, Metrics, Port};
 
 /// The unauthenticated connections of one port. Clones are one.
 #[derive(Debug, Clone)]
-pub(crate) struct Unauthenticated(Arc<Shared>);
+pub(crate) struct ConnectionSet(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -35,7 +35,7 @@ struct Shared {
     table: Mutex<Table>,
 }
 
-/// Who holds places.
+/// Which connections hold slots.
 #[derive(Debug, Default)]
 struct Table {
     /// The next age: ages grow, so that the smallest is the oldest.
@@ -45,15 +45,15 @@ struct Table {
     held: HashMap<IpAddr, usize>,
 }
 
-impl Unauthenticated {
+impl ConnectionSet {
     /// At most `most` connections of a port for such peers.
     pub(crate) fn new(port: Port, most: usize, metrics: Metrics) -> Self {
         let (log, table) = (LogLimit::default(), Mutex::default());
-        Unauthenticated(Arc::new(Shared { port, most: most.max(1), metrics, log, table }))
+        ConnectionSet(Arc::new(Shared { port, most: most.max(1), metrics, log, table }))
     }
 
-    /// A place for a new connection. Another one is closed for it where that is needed.
-    pub(crate) fn enter(&self, peer: SocketAddr) -> Place {
+    /// A slot for a new connection. Another one is closed for it where that is needed.
+    pub(crate) fn enter(&self, peer: SocketAddr) -> Slot {
         let evicted = CancellationToken::new();
         let (age, closed) = {
             let mut table = self.0.table.lock();
@@ -65,7 +65,7 @@ impl Unauthenticated {
             self.0.closed(closed, CloseReason::Evicted, &"too many connections of unauthenticated peers");
         }
         let live = self.0.metrics.unauthenticated.enter(self.0.port);
-        Place { shared: Arc::clone(&self.0), peer, age, evicted, _live: live }
+        Slot { shared: Arc::clone(&self.0), peer, age, evicted, _live: live }
     }
 }
 
@@ -121,9 +121,9 @@ fn group(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The place of one connection, given back when this is dropped.
+/// The slot of one connection, given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Slot {
     shared: Arc<Shared>,
     peer: SocketAddr,
     age: u64,
@@ -131,7 +131,7 @@ pub(crate) struct Place {
     _live: LiveGuard,
 }
 
-impl Place {
+impl Slot {
     /// Falls when the connection is to be closed for a new one.
     pub(crate) fn evicted(&self) -> CancellationToken {
         self.evicted.clone()
@@ -156,7 +156,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.shared.table.lock().remove(self.age);
     }
@@ -168,18 +168,18 @@ mod tests {
 
     use super::*;
 
-    fn port(most: usize) -> (Unauthenticated, Exposition) {
+    fn port(most: usize) -> (ConnectionSet, Exposition) {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
-        (Unauthenticated::new(Port::Agent, most, metrics), Exposition::new(registry))
+        (ConnectionSet::new(Port::Agent, most, metrics), Exposition::new(registry))
     }
 
-    fn enter(port: &Unauthenticated, ip: &str) -> Place {
+    fn enter(port: &ConnectionSet, ip: &str) -> Slot {
         port.enter(SocketAddr::new(ip.parse().unwrap(), 1))
     }
 
-    fn evicted(places: &[&Place]) -> Vec<bool> {
-        places.iter().map(|place| place.evicted.is_cancelled()).collect()
+    fn evicted(slots: &[&Slot]) -> Vec<bool> {
+        slots.iter().map(|slot| slot.evicted.is_cancelled()).collect()
     }
 
     #[tokio::test]
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(evicted(&[&first, &second, &third]), [true, false, false]);
         drop(second);
         let fourth = enter(&port, "10.0.0.1");
-        assert_eq!(evicted(&[&third, &fourth]), [false, false], "a place was given back");
+        assert_eq!(evicted(&[&third, &fourth]), [false, false], "a slot was given back");
         drop((first, third, fourth));
         assert!(port.0.table.lock().held.is_empty() && port.0.table.lock().by_age.is_empty());
         let scrape = scrape.scrape();
@@ -208,11 +208,11 @@ mod tests {
             flood.push(enter(&port, &format!("2001:db8::{number:x}")));
         }
         assert!(!slow.evicted.is_cancelled());
-        assert_eq!(flood.iter().filter(|place| !place.evicted.is_cancelled()).count(), 3);
+        assert_eq!(flood.iter().filter(|slot| !slot.evicted.is_cancelled()).count(), 3);
     }
 
     #[tokio::test]
-    async fn a_step_of_the_handshake_renews_a_place() {
+    async fn a_step_of_the_handshake_renews_a_slot() {
         let (port, _) = port(2);
         let (mut shaking, silent) = (enter(&port, "10.0.0.1"), enter(&port, "10.0.0.1"));
         shaking.renew();
