@@ -34,21 +34,28 @@ impl Usage {
                 .unwrap_or(0)
         };
         let stat = read_to_string(format!("/proc/{pid}/stat")).context("the process is gone")?;
-        // The name in parentheses may contain spaces: count the fields behind it. utime and stime are 14 and 15.
-        let ticks: u32 = stat
-            .rsplit_once(')')
-            .map(|(_, rest)| rest.split_whitespace().skip(11).take(2))
-            .into_iter()
-            .flatten()
-            .filter_map(|number| number.parse::<u32>().ok())
-            .sum();
         Ok(Self {
             rss_kib: field("VmRSS:"),
             descriptors: read_dir(format!("/proc/{pid}/fd")).map(Iterator::count).unwrap_or(0),
             threads: usize::try_from(field("Threads:")).unwrap_or(0),
-            cpu: TICK * ticks,
+            cpu: time(&stat),
         })
     }
+}
+
+/// Processor time since their start of the threads of the process `pid` that have this name.
+pub fn thread_time(pid: u32, name: &str) -> Result<Duration> {
+    let threads = read_dir(format!("/proc/{pid}/task")).context("the process is gone")?;
+    let stats = threads.flatten().filter_map(|thread| read_to_string(thread.path().join("stat")).ok());
+    let name = format!("({name})");
+    Ok(stats.filter(|stat| stat.contains(&name)).map(|stat| time(&stat)).sum())
+}
+
+/// What a line of `stat` says of processor time, user and system.
+fn time(stat: &str) -> Duration {
+    // The name in parentheses may contain spaces: count the fields behind it. utime and stime are 14 and 15.
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(2));
+    TICK * fields.into_iter().flatten().filter_map(|number| number.parse::<u32>().ok()).sum::<u32>()
 }
 
 #[cfg(test)]

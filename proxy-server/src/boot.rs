@@ -16,6 +16,7 @@ use serve::certificates::{keep_fresh, keep_kubeconfig_shown};
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use transport::listen::{Pacing, bind_links};
@@ -27,8 +28,8 @@ use crate::certificates;
 use crate::dial::Dialer;
 use crate::front;
 use crate::leases::LeaseController;
-use crate::limits::{ServerBudget, agent_connections_within, descriptor_limit};
-use crate::link::{AgentListener, AgentService, Lifetimes, LinkFlow};
+use crate::limits::{ServerBudget, agent_connections_within, descriptor_limit, unauthenticated_within};
+use crate::link::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::route::BackendManager;
@@ -53,14 +54,21 @@ pub struct Server {
     /// End when dropped.
     watches: Vec<AbortOnDropHandle<()>>,
     leases: Option<LeaseController>,
+    /// The runtime of handshakes.
+    handshakes: Handle,
 }
 
 impl Server {
-    /// Loads certificates and binds sockets. Must be called within a runtime.
+    /// Loads certificates and binds sockets; peers will shake hands on `handshakes`. Must be called within a runtime.
     ///
     /// # Errors
     /// What an operator must mend before the server can start.
-    pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
+    pub fn build(
+        config: Config,
+        mut registry: Registry,
+        ops: &OpsRuntime,
+        handshakes: &Handle,
+    ) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
         let backends = BackendManager::new(&config.strategies, Arc::new(metrics.clone()));
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
@@ -93,9 +101,7 @@ impl Server {
         )
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;
         let tls = agent_tls(&config, &metrics)?;
-        let bind = &config.agent_listener.bind;
-        let pacing = Pacing::of_links(config.flow.pace_short_links);
-        let listener = bind_links(&bind.host.text(), bind.port, pacing.as_ref()).context("--agent-port")?;
+        let agents = listen_for_agents(&config, service, tls.clone(), &metrics, handshakes)?;
         let frontend_tls = frontend_tls(&config, &metrics)?;
         let every = config.certificate_reload_interval;
         let watch =
@@ -106,11 +112,8 @@ impl Server {
             .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
         let of_agents = watch(&tls, certificates::AGENTS);
         let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig).collect();
-        let most = agent_connections_within(descriptor_limit());
-        let agents =
-            AgentListener::new(listener, tls, service, config.keepalive_time, most).pacing_far_only(pacing);
         let readiness = Arc::<Readiness>::default();
-        let frontend = match frontend::bind(&config, frontend_tls.as_ref(), &readiness) {
+        let frontend = match frontend::bind(&config, frontend_tls.as_ref(), &readiness, handshakes) {
             Ok(listener) => {
                 readiness.listens();
                 Some(listener)
@@ -135,6 +138,7 @@ impl Server {
             ports,
             watches,
             leases,
+            handshakes: handshakes.clone(),
         })
     }
 
@@ -143,7 +147,7 @@ impl Server {
         let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
         tracing::info!("Starting frontend server for client connections.");
         tracing::info!("Starting agent server for tunnel connections.");
-        let agents = tokio::spawn(self.agents.serve(close_agents.clone()));
+        let agents = tokio::spawn(self.agents.serve(self.handshakes.clone(), close_agents.clone()));
         let frontend = Frontend {
             config: self.config.clone(),
             tls: self.frontend_tls,
@@ -151,6 +155,7 @@ impl Server {
             dialer: self.dialer,
             metrics: self.metrics,
             lifetimes: self.lifetimes.connections.clone(),
+            handshakes: self.handshakes,
         };
         let frontend = tokio::spawn(frontend.serve(self.frontend, close_frontends.clone()));
         tracing::info!(server_id = self.config.server_id, "Proxy server is running");
@@ -197,6 +202,29 @@ fn tell_graceful(finished: bool, grace: Duration, left: usize) {
         let message = format!("Graceful shutdown timed out after {grace:?}, forcing termination.");
         tracing::warn!(connections = left, "{message}");
     }
+}
+
+/// Binds the agent port.
+fn listen_for_agents(
+    config: &Config,
+    service: AgentService,
+    tls: ServerTls,
+    metrics: &Metrics,
+    handshakes: &Handle,
+) -> Result<AgentListener> {
+    let bind = &config.agent_listener.bind;
+    let pacing = Pacing::of_links(config.flow.pace_short_links);
+    let listener = {
+        let _on = handshakes.enter();
+        bind_links(&bind.host.text(), bind.port, pacing.as_ref()).context("--agent-port")?
+    };
+    let descriptors = descriptor_limit();
+    let limits = ConnectionLimits {
+        agents: agent_connections_within(descriptors),
+        unauthenticated: unauthenticated_within(descriptors),
+    };
+    let listener = AgentListener::new(listener, tls, service, config.keepalive_time, limits, metrics.clone());
+    Ok(listener.pacing_far_only(pacing))
 }
 
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {

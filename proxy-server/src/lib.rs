@@ -15,5 +15,5 @@ pub mod limits;
 pub mod link;
 pub mod metrics;
 mod readiness;
-mod room;
 pub mod route;
+pub mod unauthenticated;

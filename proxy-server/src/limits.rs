@@ -20,7 +20,7 @@ pub const MAX_STREAMS_PER_AGENT: usize = 4;
 /// Agent ids known at once: about three times the largest supported cluster (5,000 nodes, an agent on each).
 pub const MAX_AGENTS: usize = 16_000;
 
-/// Connections of the agent port, before the descriptor limit is looked at. An agent has one, for a moment two, so that
+/// Connections of admitted agents, before the descriptor limit is looked at. An agent has one, for a moment two, so that
 /// this is never in the way of [`MAX_AGENTS`].
 pub const MAX_AGENT_CONNECTIONS: usize = 2 * MAX_AGENTS;
 
@@ -47,13 +47,13 @@ pub const MAX_CONNECTIONS: usize = 50_000;
 /// Descriptors kept free for listeners, agent streams, files and probes: the smaller of this and a quarter.
 pub const RESERVED_DESCRIPTORS: u64 = 512;
 
-/// Connections to the frontend's port whose handshake is not over, before the descriptor limit is looked at: some seconds' worth of
-/// handshakes.
-pub const MAX_STRANGERS: usize = 4_096;
+/// Connections of unauthenticated peers to each port with TLS, before the descriptor limit is looked at. With 450 new ones
+/// a second each has 9 s, which is a slow handshake's time; at 32 KiB each they are below 128 MiB.
+pub const MAX_UNAUTHENTICATED: usize = 4_096;
 
-/// [`MAX_STRANGERS`], or less where the process may not open so many descriptors: an eighth of them.
-pub fn strangers_within(descriptors: Option<u64>) -> usize {
-    within(MAX_STRANGERS, descriptors, |all| all - all / 8)
+/// [`MAX_UNAUTHENTICATED`], or less where the process may not open so many descriptors: an eighth of them.
+pub fn unauthenticated_within(descriptors: Option<u64>) -> usize {
+    within(MAX_UNAUTHENTICATED, descriptors, |all| all - all / 8)
 }
 
 /// [`MAX_CONNECTIONS`], or less where the process may not open so many descriptors (one per connection). `None`
@@ -62,10 +62,10 @@ pub fn connections_within(descriptors: Option<u64>) -> usize {
     within(MAX_CONNECTIONS, descriptors, |all| RESERVED_DESCRIPTORS.min(all / 4))
 }
 
-/// [`MAX_AGENT_CONNECTIONS`], or less where the process may not open so many descriptors: a quarter is never the agent
-/// port's, so that frontends, probes and files have some whoever connects there.
+/// [`MAX_AGENT_CONNECTIONS`], or less where the process may not open so many descriptors: a quarter is left for frontends,
+/// probes and files, and an eighth for the port's unauthenticated peers.
 pub fn agent_connections_within(descriptors: Option<u64>) -> usize {
-    within(MAX_AGENT_CONNECTIONS, descriptors, |all| all / 4)
+    within(MAX_AGENT_CONNECTIONS, descriptors, |all| all / 4 + all / 8)
 }
 
 /// `most`, or what `reserved` leaves of all descriptors if that is less.
@@ -178,7 +178,8 @@ mod tests {
         for plenty in [None, Some(u64::MAX), Some(1_048_576), Some(65_536)] {
             assert_eq!(agent_connections_within(plenty), MAX_AGENT_CONNECTIONS);
         }
-        assert_eq!(agent_connections_within(Some(1_024)), 768);
+        assert_eq!(agent_connections_within(Some(1_024)), 640);
+        assert_eq!(unauthenticated_within(Some(1_024)), 128);
         assert_eq!(agent_connections_within(Some(0)), 0);
     }
 

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use proxy_server::unauthenticated::HandshakeRuntime;
 use proxy_server::{args, boot::Server};
 use serve::http::OpsRuntime;
 use serve::logs::{self, Logs};
@@ -56,12 +57,14 @@ fn start(config: args::Config) -> anyhow::Result<()> {
         last_words.exit("second signal, exiting at once");
     });
 
+    let handshakes = HandshakeRuntime::start()?;
     let runtime = relay::data_runtime(relay::Turns::Short)?;
     Tasks::register(&mut registry, proxy_server::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
-        Server::build(config, registry, &ops)?.run(&signals).await;
+        Server::build(config, registry, &ops, handshakes.handle())?.run(&signals).await;
         Ok(())
     });
+    drop(handshakes);
     runtime.shutdown_background();
     drop(logs);
     served

@@ -7,6 +7,7 @@ mod packets;
 mod server;
 mod stream;
 mod token;
+pub mod unauthenticated;
 
 pub use self::agent::{AgentMeta, WildAgent};
 pub use self::authority::{Authority, dial_with_authority};

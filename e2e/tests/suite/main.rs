@@ -35,4 +35,5 @@ mod startup;
 mod strategies;
 mod tokens;
 mod transports;
+mod unauthenticated_peers;
 mod uploads;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,15 +31,21 @@ pub(super) struct Frontend {
     pub(super) dialer: Dialer,
     pub(super) metrics: Metrics,
     pub(super) lifetimes: TaskTracker,
+    /// The runtime of handshakes.
+    pub(super) handshakes: Handle,
 }
 
 impl Frontend {
+    fn bind(&self) -> Result<FrontendListener> {
+        bind(&self.config, self.tls.as_ref(), &self.readiness, &self.handshakes)
+    }
+
     /// Serves the listener, `bound` already or as soon as that succeeds.
     pub(super) async fn serve(self, bound: Option<FrontendListener>, stop: CancellationToken) {
         let listener = match bound {
             Some(listener) => listener,
             None => tokio::select! {
-                listener = insist(|| bind(&self.config, self.tls.as_ref(), &self.readiness), say) => listener,
+                listener = insist(|| self.bind(), say) => listener,
                 () = stop.cancelled() => return,
             },
         };
@@ -52,11 +59,12 @@ impl Frontend {
     }
 }
 
-/// Binds; `tls` is that of a port. `readiness` learns whether clients reach a socket.
+/// Binds; `tls` is that of a port, whose handshakes run on `handshakes`. `readiness` learns whether clients reach a socket.
 pub(super) fn bind(
     config: &Config,
     tls: Option<&ServerTls>,
     readiness: &Readiness,
+    handshakes: &Handle,
 ) -> Result<FrontendListener> {
     Ok(match (&config.frontend, tls) {
         (args::FrontendListener::Unix { path, delete_existing }, _) => {
@@ -64,7 +72,9 @@ pub(super) fn bind(
         }
         (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
             let names = AllowedNames::new(config.frontend_names.clone());
-            FrontendListener::Tls(bind_tcp(&bind.host.text(), bind.port)?, tls.clone(), names)
+            let _on = handshakes.enter();
+            let listener = bind_tcp(&bind.host.text(), bind.port)?;
+            FrontendListener::Tls(listener, tls.clone(), names, handshakes.clone())
         }
         (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
     })

@@ -18,14 +18,16 @@ use std::time::Duration;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use serve::logs::Peer;
+use serve::metrics::CountBy;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::authority::AuthorityPatch;
-use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, UnixSocket, tune};
-use transport::tls::{HandshakeError, PeerIdentity, ReadAhead, ServerStream, ServerTls};
+use transport::listen::{AcceptLoop, UnixSocket};
+use transport::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
 
 use super::Dial;
@@ -34,18 +36,15 @@ use super::http_connect::HttpConnect;
 use super::meters::Meters;
 use crate::accept;
 use crate::auth::AllowedNames;
-use crate::limits::{descriptor_limit, strangers_within};
-use crate::metrics::{Metrics, PeerKind};
-use crate::room::Room;
+use crate::limits::{descriptor_limit, unauthenticated_within};
+use crate::metrics::{Metrics, PeerKind, Port};
+use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// The one path of the gRPC frontend.
 const PROXY_PATH: &str = "/ProxyService/Proxy";
 /// Read-ahead under a frontend's TLS, in bytes: one record. Agents' links get more; a frontend's connection
 /// carries one tunnel, and there are thousands.
 const READ_AHEAD: usize = 17 * 1024;
-
-/// What the log says when too many have not shown who they are.
-const FULL: &str = "Too many connections to the frontend's port have not completed their handshake: newcomers are closed. Look who connects";
 
 /// What clients speak (`--mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +60,8 @@ pub enum Mode {
 pub enum FrontendListener {
     /// A Unix socket; its file's mode is the access control.
     Unix(UnixSocket),
-    /// TCP with mutual TLS, for certificates with these names.
-    Tls(TcpListener, ServerTls, AllowedNames),
+    /// TCP with mutual TLS, for certificates with these names. The listener was bound on this runtime of handshakes.
+    Tls(TcpListener, ServerTls, AllowedNames, Handle),
 }
 
 /// One listener's work. Clones share everything.
@@ -87,8 +86,7 @@ pub async fn serve_frontend<D: Dial>(
     lifetimes: TaskTracker,
     stop: CancellationToken,
 ) {
-    let refusals = metrics.name_refusals.clone();
-    let meters = Meters::new(metrics);
+    let meters = Meters::new(metrics.clone());
     let frontend = match mode {
         Mode::Grpc => {
             let mut settings = ServerSettings::for_frontends();
@@ -107,40 +105,46 @@ pub async fn serve_frontend<D: Dial>(
             };
             accept::each(AcceptLoop::new(socket, name), &stop, serve, report).await;
         }
-        FrontendListener::Tls(tcp, tls, names) => {
+        FrontendListener::Tls(tcp, tls, names, handshakes) => {
             let names = Arc::new(names);
             let name =
                 tcp.local_addr().map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
-            let gate = HandshakeGate::default();
-            let strangers = Room::new(strangers_within(descriptor_limit()), FULL);
-            let serve = |(connection, address): (TcpStream, SocketAddr)| {
-                let (frontend, tls, gate, stop) = (frontend.clone(), tls.clone(), gate.clone(), stop.clone());
-                let (names, refusals) = (Arc::clone(&names), refusals.clone());
-                let place = strangers.enter();
+            let most = unauthenticated_within(descriptor_limit());
+            let connections = ConnectionSet::new(Port::Frontend, most, metrics.clone());
+            let arriving = Handshakes::start(&handshakes, tcp, name.clone(), tls, connections);
+            let serve = |arrived: Arrived| {
+                let (frontend, stop, names) = (frontend.clone(), stop.clone(), Arc::clone(&names));
+                let refusals = metrics.name_refusals.clone();
                 async move {
-                    let Some(place) = place else { return };
-                    let shaken = handshake(connection, &tls, &gate).await;
-                    drop(place);
-                    match shaken {
-                        Ok(mut connection) => {
-                            let certificate = PeerIdentity::of(connection.get_ref().1.peer_certificates());
-                            let peer = peer_of(certificate.as_ref(), address);
-                            if !names.allow(&certificate.unwrap_or_default()) {
-                                refusals.count(PeerKind::Frontend);
-                                tracing::warn!(%peer, "Frontend refused: its certificate bears no allowed name");
-                                return;
-                            }
-                            connection.get_mut().0.begin(READ_AHEAD);
-                            frontend.serve_tls(connection, peer, stop).await;
-                        }
-                        // Port checks end here; they are no news.
-                        Err(error) => tracing::debug!(%address, %error, "frontend connection not accepted"),
-                    }
+                    let Some((connection, peer)) = admit(arrived, &names, &refusals) else { return };
+                    frontend.serve_tls(connection, peer, stop).await;
                 }
             };
-            accept::each(AcceptLoop::new(tcp, name), &stop, serve, report).await;
+            accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
         }
     }
+}
+
+/// A client whose certificate TLS has verified, if it bears an allowed name.
+fn admit(
+    mut arrived: Arrived,
+    names: &AllowedNames,
+    refusals: &CountBy<PeerKind>,
+) -> Option<(TlsConnection, Arc<str>)> {
+    let certificate = PeerIdentity::of(arrived.stream.get_ref().1.peer_certificates());
+    let peer = peer_of(certificate.as_ref(), arrived.address);
+    if !names.allow(&certificate.unwrap_or_default()) {
+        refusals.count(PeerKind::Frontend);
+        if let Some(suppressed) = arrived.slot.log_due("name") {
+            tracing::warn!(%peer, suppressed, "Frontend refused: its certificate bears no allowed name");
+        }
+        return None;
+    }
+    if let Err(error) = arrived.move_here(READ_AHEAD) {
+        tracing::warn!(%peer, %error, "frontend connection not accepted");
+        return None;
+    }
+    Some((arrived.stream, peer))
 }
 
 fn report(error: &JoinError) {
@@ -148,15 +152,6 @@ fn report(error: &JoinError) {
 }
 
 type TlsConnection = ServerStream<ReadAhead<TcpStream>>;
-
-async fn handshake(
-    connection: TcpStream,
-    tls: &ServerTls,
-    gate: &HandshakeGate,
-) -> Result<TlsConnection, HandshakeError> {
-    tune(&connection, KeepAlive::default(), None)?;
-    gate.run(tls.accept(ReadAhead::new(connection))).await
-}
 
 /// The certificate's name and where it came from.
 fn peer_of(certificate: Option<&PeerIdentity>, address: SocketAddr) -> Arc<str> {

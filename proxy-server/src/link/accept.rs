@@ -20,6 +20,7 @@ use super::handle::LinkHandle;
 use super::hello::Hello;
 use super::meter::LinkMeter;
 use super::owner::{LinkObserver, ServerOwner};
+use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
 use crate::route::{Backend, BackendManager, LinkId, Registration};
@@ -83,7 +84,7 @@ impl AgentService {
     }
 
     /// Serves one stream to its end. Who the agent is comes before anything else of its metadata is read.
-    pub async fn serve(self, mut request: Request, peer: Arc<AgentPeer>) {
+    pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, slot: Arc<AgentSlot>) {
         let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != CONNECT {
             request
@@ -96,7 +97,10 @@ impl AgentService {
                 if refused.code == Code::PermissionDenied {
                     self.metrics.name_refusals.count(PeerKind::Agent);
                 }
-                tracing::error!(err = %Peer(&refused.text), %peer, "Client authentication failed");
+                if let Some(suppressed) = self.log_due("authentication", &peer) {
+                    let err = Peer(&refused.text);
+                    tracing::error!(%err, %peer, suppressed, "Client authentication failed");
+                }
                 request.refuse(refused.code, &refused.text);
                 return;
             }
@@ -104,7 +108,9 @@ impl AgentService {
         let hello = match Hello::read(&request.metadata) {
             Ok(hello) => hello,
             Err(error) => {
-                tracing::error!(err = %Peer(&error.to_string()), %peer, "Invalid backend");
+                if let Some(suppressed) = self.log_due("metadata", &peer) {
+                    tracing::error!(err = %Peer(&error.to_string()), %peer, suppressed, "Invalid backend");
+                }
                 request.refuse(error.code(), &error.to_string());
                 return;
             }
@@ -117,10 +123,15 @@ impl AgentService {
             }
         };
         let bound = Bound { identity, recheck, owned };
-        self.connect(request, hello, bound, &peer).await;
+        self.connect(request, hello, bound, &peer, &slot).await;
     }
 
-    async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer) {
+    /// Whether another line about this cause and peer is due.
+    fn log_due(&self, cause: &'static str, peer: &AgentPeer) -> Option<u64> {
+        self.gate.refusals.due(cause, peer.address.ip())
+    }
+
+    async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer, slot: &AgentSlot) {
         let agent_id = Arc::clone(&hello.agent_id);
         tracing::info!(
             target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
@@ -132,11 +143,17 @@ impl AgentService {
         let registration = match self.backends.register(backend) {
             Ok(registration) => registration,
             Err(error) => {
-                tracing::error!(err = %error, agentID = %Peer(&agent_id), %peer, "agent refused");
+                if let Some(suppressed) = self.log_due("registration", peer) {
+                    tracing::error!(err = %error, agentID = %Peer(&agent_id), %peer, suppressed, "agent refused");
+                }
                 request.refuse(Code::ResourceExhausted, &error.to_string());
                 return;
             }
         };
+        if !slot.admit() {
+            return request
+                .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
+        }
         let pulse = Arc::clone(&request.pulse);
         let mut greeting = self.greeting.clone();
         let offer = Capabilities::read(&request.metadata);
@@ -151,9 +168,12 @@ impl AgentService {
         let stream = match request.accept(greeting) {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::error!(
-                    err = %error, agentID = %Peer(&agent_id), %peer, "Failed to send server count back to agent"
-                );
+                if let Some(suppressed) = self.log_due("greeting", peer) {
+                    tracing::error!(
+                        err = %error, agentID = %Peer(&agent_id), %peer, suppressed,
+                        "Failed to send server count back to agent"
+                    );
+                }
                 return;
             }
         };

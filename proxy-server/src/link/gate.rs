@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serve::logs::Peer;
+use serve::logs::{LogLimit, Peer};
 
 use super::hello::Hello;
 use crate::args::IdentityBinding;
@@ -20,6 +20,8 @@ const REMEMBERED: usize = 4_096;
 pub struct AgentGate {
     /// What authenticates them.
     pub auth: AgentAuth,
+    /// The rate limit of what is logged about those that are refused.
+    pub(super) refusals: LogLimit,
     mode: IdentityBinding,
     binding: Arc<Binding>,
     owners: Owners,
@@ -29,7 +31,8 @@ pub struct AgentGate {
 impl AgentGate {
     /// A gate that binds claims to identities as `mode` says.
     pub fn new(auth: AgentAuth, mode: IdentityBinding, binding: Binding) -> Self {
-        Self { auth, mode, binding: Arc::new(binding), owners: Owners::default(), told: Arc::default() }
+        let (binding, owners, refusals) = (Arc::new(binding), Owners::default(), LogLimit::default());
+        Self { auth, refusals, mode, binding, owners, told: Arc::default() }
     }
 
     /// Judges what an agent says of itself: its share in its agent id with `enforce`, or the text of its refusal.
@@ -56,9 +59,10 @@ impl AgentGate {
                         metrics.agent_claims.count((*claim, action));
                     }
                 }
-                if is_news {
+                let due = if is_news { self.refusals.due("claims", peer.address.ip()) } else { None };
+                if let Some(suppressed) = due {
                     tracing::warn!(
-                        agentID = %agent_id, %peer, identity = %Peer(&identity), %claims, action = action.name(),
+                        agentID = %agent_id, %peer, identity = %Peer(&identity), %claims, action = action.name(), suppressed,
                         "agent claims what its identity does not vouch for (--agent-identity-binding)"
                     );
                 }
@@ -73,7 +77,11 @@ impl AgentGate {
         let owned = self.owners.claim(&hello.agent_id, identity);
         if owned.is_none() {
             metrics.agent_claims.count((crate::metrics::Claim::AgentId, action));
-            tracing::warn!(agentID = %agent_id, %peer, "agent id belongs to another agent that is connected");
+            if let Some(suppressed) = self.refusals.due("agent id", peer.address.ip()) {
+                tracing::warn!(
+                    agentID = %agent_id, %peer, suppressed, "agent id belongs to another agent that is connected"
+                );
+            }
             return Err("the agent ID belongs to another agent that is connected".to_owned());
         }
         Ok(owned)

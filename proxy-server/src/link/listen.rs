@@ -1,29 +1,36 @@
 //! The agent port: from a TCP connection to the streams that it carries.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use transport::kernel::bound_silence;
-use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, Pacing, tune};
-use transport::tls::{
-    Gathering, HandshakeError, PeerIdentity, READ_AHEAD, ReadAhead, ServerStream, ServerTls,
-};
-use transport::wire::{Request, ServerSettings, serve_connection};
+use transport::listen::{AcceptLoop, Pacing};
+use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerStream, ServerTls};
+use transport::wire::{ConnectionError, Request, ServerSettings, serve_connection};
 
 use super::accept::AgentService;
+use super::slot::AgentSlot;
 use crate::accept;
 use crate::auth::AgentPeer;
-use crate::room::Room;
+use crate::metrics::{CloseReason, Metrics, Port};
+use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
-/// What the log says when there is no room.
-const FULL: &str =
-    "The agent port is full: newcomers are closed. Raise the limit of open files, or look who connects";
 
 type TlsConnection = Gathering<ServerStream<ReadAhead<TcpStream>>>;
+
+/// How many connections the agent port has at once.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Of agents that were admitted.
+    pub agents: usize,
+    /// Of peers before that.
+    pub unauthenticated: usize,
+}
 
 /// What serves the agent port.
 pub struct AgentListener {
@@ -31,24 +38,28 @@ pub struct AgentListener {
     tls: ServerTls,
     service: AgentService,
     settings: ServerSettings,
-    room: Room,
+    agents: Arc<Semaphore>,
+    unauthenticated: ConnectionSet,
     /// What is kept off the listener.
     pacing: Option<Pacing>,
 }
 
 impl AgentListener {
-    /// A listener that is bound, and not accepting yet. Agents that say nothing for `keepalive` are pinged; there are
-    /// `most` connections at once.
+    /// A listener that is bound on the runtime of handshakes, and not accepting yet. Agents that say nothing for `keepalive` are
+    /// pinged.
     pub fn new(
         listener: TcpListener,
         tls: ServerTls,
         service: AgentService,
         keepalive: Duration,
-        most: usize,
+        limits: ConnectionLimits,
+        metrics: Metrics,
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
         settings.keepalive.interval = keepalive;
-        AgentListener { listener, tls, service, settings, room: Room::new(most, FULL), pacing: None }
+        let agents = Arc::new(Semaphore::new(limits.agents));
+        let unauthenticated = ConnectionSet::new(Port::Agent, limits.unauthenticated, metrics);
+        AgentListener { listener, tls, service, settings, agents, unauthenticated, pacing: None }
     }
 
     /// Gives this, which was kept off the listener, to the connections of agents that are far.
@@ -57,23 +68,18 @@ impl AgentListener {
         self
     }
 
-    /// Accepts agents until `stop` falls, then waits for the connections of those that were accepted. Dropping
-    /// the future ends them.
-    pub async fn serve(self, stop: CancellationToken) {
+    /// Accepts agents until `stop` falls, then waits for the connections of those that were accepted. They shake hands on
+    /// `handshakes`. Dropping the future ends them.
+    pub async fn serve(self, handshakes: Handle, stop: CancellationToken) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
-        let (gate, settings) = (HandshakeGate::default(), Arc::new(self.settings));
-        let serve = |(stream, address): (TcpStream, SocketAddr)| {
-            let place = self.room.enter();
-            let (tls, gate, pacing) = (self.tls.clone(), gate.clone(), self.pacing.clone());
-            let served =
-                serve(stream, address, tls, gate, pacing, Arc::clone(&settings), self.service.clone());
-            async move {
-                if let Some(_place) = place {
-                    served.await;
-                }
-            }
+        let settings = Arc::new(self.settings);
+        let arriving =
+            Handshakes::start(&handshakes, self.listener, name.clone(), self.tls, self.unauthenticated);
+        let serve = |arrived: Arrived| {
+            let (agents, settings) = (Arc::clone(&self.agents), Arc::clone(&settings));
+            serve(arrived, agents, self.pacing.clone(), settings, self.service.clone())
         };
-        accept::each(AcceptLoop::new(self.listener, name), &stop, serve, report).await;
+        accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
     }
 }
 
@@ -83,30 +89,24 @@ fn report(error: &JoinError) {
 
 /// Serves one connection and the streams on it.
 async fn serve(
-    stream: TcpStream,
-    address: SocketAddr,
-    tls: ServerTls,
-    gate: HandshakeGate,
+    mut arrived: Arrived,
+    agents: Arc<Semaphore>,
     pacing: Option<Pacing>,
     settings: Arc<ServerSettings>,
     service: AgentService,
 ) {
-    let handshake = async {
-        tune(&stream, KeepAlive::default(), None)?;
-        let kernel = bound_silence(&stream)?.map(Arc::new);
-        Ok::<_, HandshakeError>((kernel, gate.run(tls.accept(ReadAhead::new(stream))).await?))
-    };
-    let (kernel, mut io) = match handshake.await {
-        Ok(accepted) => accepted,
-        // Port checks end here; they are no news.
+    let moved = arrived.move_here(READ_AHEAD).and_then(|()| bound_silence(arrived.stream.get_ref().0.get_ref()));
+    let kernel = match moved {
+        Ok(kernel) => kernel.map(Arc::new),
         Err(error) => {
-            tracing::debug!(%address, %error, "agent connection not accepted");
+            tracing::warn!(address = %arrived.address, %error, "agent connection not accepted");
             return;
         }
     };
-    io.get_mut().0.begin(READ_AHEAD);
+    let Arrived { stream: io, address, slot } = arrived;
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
+    let slot = Arc::new(AgentSlot::new(slot, agents));
     let mut streams = JoinSet::new();
     let on_stream = |request: Request| {
         if let Some(kernel) = &kernel {
@@ -115,16 +115,21 @@ async fn serve(
         while let Some(ended) = streams.try_join_next() {
             ended.unwrap_or_else(|error| report(&error));
         }
-        streams.spawn(service.clone().serve(request, Arc::clone(&peer)));
+        streams.spawn(service.clone().serve(request, Arc::clone(&peer), Arc::clone(&slot)));
     };
     let on_measured = |io: &TlsConnection, way| {
         if let Some(pacing) = pacing {
             pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
         }
     };
-    match serve_connection(Gathering::new(io), &settings, on_stream, on_measured).await {
+    let served = tokio::select! {
+        served = serve_connection(Gathering::new(io), &settings, on_stream, on_measured) => served,
+        () = slot.evicted() => return,
+    };
+    match served {
         Ok(()) => tracing::trace!(%peer, "agent connection ended"),
         Err(error) if error.is_closed_by_peer() => tracing::trace!(%peer, "the agent closed its connection"),
+        Err(error @ ConnectionError::NotAdmitted) => slot.closed(CloseReason::NotAdmitted, &error),
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }
     // What agents sent before they left is still delivered to frontends, within the core's bounds.

@@ -11,8 +11,9 @@ mod hello;
 mod listen;
 mod meter;
 mod owner;
+mod slot;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::AgentGate;
 pub use handle::{LinkHandle, OpenConnection, PendingDial};
-pub use listen::AgentListener;
+pub use listen::{AgentListener, ConnectionLimits};

@@ -1,5 +1,7 @@
 //! Label values that belong to no other module.
 
+use transport::tls::HandshakeError;
+
 serve::label! {
     /// The gRPC method that a stream belongs to.
     pub enum ServiceMethod in "service_method" {
@@ -57,6 +59,50 @@ serve::label! {
         Logged => "logged",
         /// The agent was refused.
         Refused => "refused",
+    }
+}
+
+serve::label! {
+    /// A port with TLS.
+    pub enum Port in "port" {
+        /// `--agent-port`.
+        Agent => "agent",
+        /// `--server-port`.
+        Frontend => "frontend",
+    }
+}
+
+serve::label! {
+    /// Why the server closed a connection whose peer had not been authenticated.
+    pub enum CloseReason in "reason" {
+        /// It was closed for a new one, since the limit was reached.
+        Evicted => "evicted",
+        /// The connection limit for admitted agents is reached.
+        AgentLimit => "agent_limit",
+        /// The handshake took too long.
+        HandshakeTimeout => "handshake_timeout",
+        /// The handshake took too many bytes.
+        HandshakeTooLarge => "handshake_too_large",
+        /// The handshake failed: no TLS, nothing in common, or a certificate that is not accepted.
+        HandshakeFailed => "handshake_failed",
+        /// No stream was accepted in time behind the handshake.
+        NotAdmitted => "not_admitted",
+    }
+}
+
+impl CloseReason {
+    /// Why this handshake was given up.
+    pub fn of(error: &HandshakeError) -> Self {
+        match error {
+            HandshakeError::Timeout(_) => CloseReason::HandshakeTimeout,
+            HandshakeError::TooLarge => CloseReason::HandshakeTooLarge,
+            _ => CloseReason::HandshakeFailed,
+        }
+    }
+
+    /// Whether it is the port that is full, and not the peer that failed.
+    pub fn is_limit_of_port(self) -> bool {
+        matches!(self, CloseReason::Evicted | CloseReason::AgentLimit)
     }
 }
 

@@ -23,7 +23,9 @@ use crate::dial::FailureReason;
 use crate::route::Strategy;
 
 pub use established::{Established, EstablishedGuard};
-pub use labels::{AgentAuthMode, Claim, ClaimAction, PeerKind, ReviewResult, ServiceMethod};
+pub use labels::{
+    AgentAuthMode, Claim, ClaimAction, CloseReason, PeerKind, Port, ReviewResult, ServiceMethod,
+};
 
 /// What every name begins with.
 pub const PREFIX: &str = "konnectivity_network_proxy_server";
@@ -78,6 +80,10 @@ pub struct Families {
     pub agent_claims: CountBy<(Claim, ClaimAction)>,
     /// `name_refusals_total` (ours): peers whose certificate bears no allowed name.
     pub name_refusals: CountBy<PeerKind>,
+    /// `unauthenticated_connections` (ours): connections to a port whose peer has not been authenticated yet.
+    pub unauthenticated: LiveBy<Port>,
+    /// `unauthenticated_connections_closed_total` (ours): those of them that the server closed.
+    pub unauthenticated_closed: CountBy<(Port, CloseReason)>,
     /// `queued_bytes_limit` (ours): what may wait in all.
     pub queued_bytes_limit: Gauge,
     /// `lease_last_renewal_timestamp_seconds` (ours): when our lease was last renewed, in seconds of Unix time; 0 before. Shown
@@ -153,6 +159,16 @@ impl Metrics {
                 r,
                 "name_refusals_total",
                 "Peers whose certificate bears no allowed name, by peer",
+            ),
+            unauthenticated: LiveBy::register(
+                r,
+                "unauthenticated_connections",
+                "Open connections whose peer is not authenticated yet, by port",
+            ),
+            unauthenticated_closed: CountBy::register(
+                r,
+                "unauthenticated_connections_closed_total",
+                "Connections of unauthenticated peers that the server closed, by port and reason",
             ),
             lease_renewed: lazy_gauge(
                 r,

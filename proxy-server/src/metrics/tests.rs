@@ -56,6 +56,8 @@ const OURS: &[Family] = &[
     ("odd_certificates_total", "counter", &["reason"], &[]),
     ("queued_bytes", "gauge", &[], &[]),
     ("queued_bytes_limit", "gauge", &[], &[]),
+    ("unauthenticated_connections", "gauge", &["port"], &[]),
+    ("unauthenticated_connections_closed_total", "counter", &["port", "reason"], &[]),
 ];
 
 struct Scraped {
@@ -109,6 +111,8 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.lease_renewed.set(1);
     metrics.set_agent_auth_mode(AgentAuthMode::None);
     metrics.odd_certificates.observer()(OddPki::CaAsLeaf);
+    drop(metrics.unauthenticated.enter(Port::Agent));
+    metrics.unauthenticated_closed.count((Port::Frontend, CloseReason::Evicted));
     metrics.certificates.loaded("agents", 1);
     metrics.certificates.expires("cluster-cert", 1);
     RouteObserver::ready_backends(metrics, Strategy::DestHost, 2);

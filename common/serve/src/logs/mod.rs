@@ -28,6 +28,7 @@
 
 mod escape;
 mod file;
+mod limit;
 mod line;
 mod queue;
 mod subscriber;
@@ -45,6 +46,7 @@ use std::time::Duration;
 
 pub use escape::Peer;
 pub use flags::{LogFormat as Format, LogOptions as Options, Severity};
+pub use limit::LogLimit;
 pub use subscriber::Subscriber;
 
 use crate::metrics::Registry;

@@ -9,14 +9,8 @@ pub const ACCEPT_BACKOFF_FIRST: Duration = Duration::from_millis(5);
 /// Longest pause between accepts. A listener works again within this time after descriptors are back.
 pub const ACCEPT_BACKOFF_MOST: Duration = Duration::from_secs(1);
 
-/// Longest time from accept to the end of the TLS handshake, its turn included. A link with a
-/// 300 ms round trip needs about one second.
+/// Longest time from accept to the end of the TLS handshake. A link with an RTT of 300 ms needs about one second.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-
-/// Handshakes under way at once. More than two cores can do in 10 ms each within the limit, and a bound on the memory
-/// for peers nobody knows yet: about 40 KiB each, 10 MiB. (rustls keeps an unfinished message of 64 KiB at most, so
-/// that not even ill will makes it 30.) Whoever waits for a turn costs a socket.
-pub const HANDSHAKES_IN_FLIGHT: usize = 256;
 
 /// Connections that the kernel keeps until they are accepted (it caps this at `net.core.somaxconn`,
 /// which is what Go asks for).

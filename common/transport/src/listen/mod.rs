@@ -1,8 +1,7 @@
 //! Listening sockets: TCP and Unix, bound with clear errors, accepted from without ever spinning.
 //!
 //! A [`TcpListener`](tokio::net::TcpListener) from [`bind_tcp`] or a [`UnixSocket`] goes into an
-//! [`AcceptLoop`], which survives a lack of descriptors or memory; a [`HandshakeGate`] bounds what
-//! follows before a peer is known.
+//! [`AcceptLoop`], which survives a lack of descriptors or memory.
 //!
 //! Never here: what is spoken on a connection.
 
@@ -11,7 +10,6 @@ mod abstract_tests;
 mod accept;
 mod descriptors;
 mod error;
-mod gate;
 mod limits;
 mod pacing;
 mod tcp;
@@ -22,10 +20,8 @@ mod unix;
 pub use accept::{AcceptLoop, Source};
 pub use descriptors::DescriptorLimit;
 pub use error::BindError;
-pub use gate::HandshakeGate;
 pub use limits::{
-    ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, HANDSHAKES_IN_FLIGHT, UNIX_MODE,
-    UNIX_WATCH,
+    ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, UNIX_MODE, UNIX_WATCH,
 };
 pub use pacing::Pacing;
 pub use tcp::{KeepAlive, bind_links, bind_tcp, tune};

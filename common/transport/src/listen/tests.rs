@@ -20,7 +20,6 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::tls::HandshakeError;
 
 /// Plays a script of accepts, and notes when it was asked.
 struct Script {
@@ -104,23 +103,6 @@ async fn a_stopped_loop_closes_its_listener() {
     running.await.unwrap();
     assert_eq!(TcpStream::connect(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     assert!(stream.peer_addr().is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn handshakes_are_bounded_in_number_and_time() {
-    let gate = HandshakeGate::new(1, HANDSHAKE_LIMIT);
-    let stuck = tokio::spawn({
-        let gate = gate.clone();
-        async move { gate.run(std::future::pending::<Result<(), HandshakeError>>()).await }
-    });
-    tokio::task::yield_now().await;
-    let before = Instant::now();
-    // Waits for the stuck one's end, and is served then.
-    let waited = gate.clone();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(waited.run(async { Ok::<_, HandshakeError>(5) }).await.is_ok_and(|five| five == 5));
-    assert!(before.elapsed() >= HANDSHAKE_LIMIT - Duration::from_millis(10));
-    assert!(matches!(stuck.await.unwrap(), Err(HandshakeError::Timeout(_))));
 }
 
 #[tokio::test]

@@ -1,35 +1,58 @@
 //! The read-ahead under a TLS stream: rustls asks its socket for 4 KiB at a time, and with more buffered below it the
 //! number of system calls stops being what limits bulk transfers.
 //!
-//! Nothing is buffered, or allocated for it, before the handshake is over: until then the peer may be anybody.
+//! Nothing is read ahead before the handshake is over, and a server bounds what its peer may send until then: the peer may
+//! be anybody. A buffer is lent by the thread and held only while the reader has something to get of it, so that an idle
+//! connection has none.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// The peer has sent more than it may before the end of its handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the peer sent too many bytes before the end of its handshake")]
+pub struct TooLarge;
 
 /// A socket that is read ahead of its reader, from [`ReadAhead::begin`] on.
 #[derive(Debug)]
 pub struct ReadAhead<IO> {
     io: IO,
-    /// Empty before the begin.
+    /// Bytes that the peer may send before the begin.
+    allowed: usize,
+    /// Bytes that one read takes at most; zero before the begin.
+    most: usize,
+    /// What was read and not handed out lies between `next` and `end`; empty while there is nothing.
     buffer: Box<[u8]>,
-    /// The reader has still to get what of the buffer lies between.
     next: usize,
     end: usize,
 }
 
 impl<IO> ReadAhead<IO> {
-    /// For a handshake: reads pass through.
+    /// For a handshake with a peer that was chosen: reads pass through.
     pub fn new(io: IO) -> Self {
-        Self { io, buffer: Box::default(), next: 0, end: 0 }
+        Self::bounded(io, usize::MAX)
+    }
+
+    /// For a handshake with anybody: reads pass through until the peer has sent so many bytes (and up to one more read), and
+    /// then fail with [`TooLarge`].
+    pub fn bounded(io: IO, bytes: usize) -> Self {
+        Self { io, allowed: bytes, most: 0, buffer: Box::default(), next: 0, end: 0 }
+    }
+
+    /// The peer may send so many bytes from here on until the begin.
+    pub fn allow(&mut self, bytes: usize) {
+        self.allowed = bytes;
     }
 
     /// Reads up to `bytes` ahead from now on. Once, when the peer is known.
     pub fn begin(&mut self, bytes: usize) {
         debug_assert!(self.next == self.end, "begun once: nothing was read ahead before");
-        self.buffer = vec![0; bytes].into_boxed_slice();
+        self.most = bytes;
     }
 
     /// The socket.
@@ -38,22 +61,93 @@ impl<IO> ReadAhead<IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for ReadAhead<IO> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { io, buffer, next, end } = self.get_mut();
-        if next == end {
-            if out.remaining() >= buffer.len() {
-                return Pin::new(io).poll_read(cx, out);
-            }
-            let mut ahead = ReadBuf::new(buffer);
-            ready!(Pin::new(io).poll_read(cx, &mut ahead))?;
-            (*next, *end) = (0, ahead.filled().len());
+impl ReadAhead<TcpStream> {
+    /// Registers the socket with the runtime of the caller, in place of the one that it was accepted on.
+    ///
+    /// # Errors
+    /// The process has no descriptor left; the socket stays where it was.
+    pub fn move_to_this_runtime(&mut self) -> io::Result<()> {
+        use std::os::fd::AsFd;
+        let socket = std::net::TcpStream::from(self.io.as_fd().try_clone_to_owned()?);
+        self.io = TcpStream::from_std(socket)?;
+        Ok(())
+    }
+}
+
+impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
+    fn poll_read_bounded(&mut self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.allowed == 0 {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, TooLarge)));
         }
-        let until = (*end).min(*next + out.remaining());
-        out.put_slice(&buffer[*next..until]);
-        *next = until;
+        let before = out.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, out))?;
+        self.allowed = self.allowed.saturating_sub(out.filled().len() - before);
         Poll::Ready(Ok(()))
     }
+
+    /// Reads once into a buffer that this thread lends.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut buffer = lend(self.most);
+        let mut ahead = ReadBuf::new(&mut buffer);
+        let read = Pin::new(&mut self.io).poll_read(cx, &mut ahead);
+        (self.next, self.end) = (0, ahead.filled().len());
+        self.buffer = buffer;
+        if self.end == 0 {
+            self.give_back();
+        }
+        read
+    }
+
+    fn give_back(&mut self) {
+        (self.next, self.end) = (0, 0);
+        give_back(std::mem::take(&mut self.buffer));
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for ReadAhead<IO> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.next == this.end {
+            if this.most == 0 {
+                return this.poll_read_bounded(cx, out);
+            }
+            if out.remaining() >= this.most {
+                return Pin::new(&mut this.io).poll_read(cx, out);
+            }
+            ready!(this.poll_fill(cx))?;
+        }
+        let until = this.end.min(this.next + out.remaining());
+        out.put_slice(&this.buffer[this.next..until]);
+        this.next = until;
+        if this.next == this.end {
+            this.give_back();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Buffers that a thread keeps between reads: one of each of the two sizes in use.
+const SPARES: usize = 2;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A buffer of that length: a spare one, or a new one while others are in use.
+fn lend(bytes: usize) -> Box<[u8]> {
+    SPARE.with_borrow_mut(|spares| {
+        let found = spares.iter().position(|spare| spare.len() == bytes);
+        found.map_or_else(|| vec![0; bytes].into_boxed_slice(), |at| spares.swap_remove(at))
+    })
+}
+
+fn give_back(buffer: Box<[u8]>) {
+    SPARE.with_borrow_mut(|spares| {
+        let known = spares.iter().any(|spare| spare.len() == buffer.len());
+        if !buffer.is_empty() && !known && spares.len() < SPARES {
+            spares.push(buffer);
+        }
+    });
 }
 
 impl<IO: AsyncWrite + Unpin> AsyncWrite for ReadAhead<IO> {
@@ -119,5 +213,36 @@ mod tests {
         let mut rest = Vec::new();
         ahead.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, [b"cdef".as_slice(), &[b'g'; 100]].concat());
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_holds_no_buffer() {
+        let (mut near, far) = duplex(1 << 10);
+        let mut ahead = ReadAhead::new(far);
+        ahead.begin(512);
+        near.write_all(b"ab").await.unwrap();
+        assert_eq!((ahead.buffer.len(), ahead.read_u8().await.unwrap()), (0, b'a'));
+        assert_eq!(ahead.buffer.len(), 512, "a byte is left in it");
+        assert_eq!((ahead.read_u8().await.unwrap(), ahead.buffer.len()), (b'b', 0));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut byte = [0];
+        assert!(Pin::new(&mut ahead).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending());
+        assert_eq!(ahead.buffer.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_a_peer_sends_before_its_handshake_is_over_is_bounded() {
+        let (mut near, far) = duplex(1 << 10);
+        let mut ahead = ReadAhead::bounded(far, 4);
+        near.write_all(&[7; 100]).await.unwrap();
+        let mut some = [0; 3];
+        ahead.read_exact(&mut some).await.unwrap();
+        ahead.read_exact(&mut some).await.unwrap();
+        let error = ahead.read_u8().await.unwrap_err();
+        assert!(error.get_ref().is_some_and(|inner| inner.is::<TooLarge>()), "{error}");
+        ahead.allow(94);
+        let mut rest = [0; 94];
+        ahead.read_exact(&mut rest).await.unwrap();
+        assert_eq!(ahead.read_u8().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

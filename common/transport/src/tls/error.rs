@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::TooLarge;
+
 /// A flag's text that cannot be used. The caller puts the flag's name in front.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{value:?}: {want}")]
@@ -112,12 +114,15 @@ fn read_failure(error: &io::Error) -> String {
 /// A handshake that did not come to an end.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
-    /// The peer took too long, or waited too long for its turn.
+    /// The peer took too long.
     #[error("TLS handshake timed out after {} s", .0.as_secs())]
     Timeout(Duration),
     /// The peer went away in the middle (a TCP health check looks like this).
     #[error("connection closed during the TLS handshake")]
     Closed,
+    /// The peer sent more than any real one does.
+    #[error("TLS handshake: {TooLarge}")]
+    TooLarge,
     /// The protocol, or the peer's certificate.
     #[error("TLS handshake: {0}")]
     Tls(rustls::Error),
@@ -131,6 +136,7 @@ impl From<io::Error> for HandshakeError {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         match tls {
             Some(tls) => Self::Tls(tls.clone()),
+            None if error.get_ref().is_some_and(|inner| inner.is::<TooLarge>()) => Self::TooLarge,
             None if error.kind() == io::ErrorKind::UnexpectedEof => Self::Closed,
             None => Self::Io(error),
         }

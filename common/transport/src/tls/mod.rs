@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
-pub use ahead::ReadAhead;
+pub use ahead::{ReadAhead, TooLarge};
 pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
 pub use error::{HandshakeError, TlsError, TlsFlagError};
 pub use gather::{Gathering, Session};

@@ -17,9 +17,17 @@ use super::material::Material;
 use super::odd::{ClientCerts, Report};
 use super::validity::Judge;
 use super::{
-    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, OddPkiObserver, Reloadable, Rotating, TlsError,
-    TlsVersion, Validities, Validity, pem,
+    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, OddPkiObserver, ReadAhead, Reloadable, Rotating,
+    TlsError, TlsVersion, Validities, Validity, pem,
 };
+
+/// Bytes of a ClientHello, its records' heads included: one record. Real ones have 200 to 2,000, with key shares of
+/// post-quantum cryptography.
+const HELLO_LIMIT: usize = 16 << 10;
+
+/// Bytes of what a client sends behind its hello until its handshake is over. rustls takes a chain of certificates of 64 KiB at
+/// most.
+const FLIGHT_LIMIT: usize = 80 << 10;
 
 /// A TLS stream as a listener has it.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
@@ -90,15 +98,33 @@ impl ServerTls {
         &self.shared.options
     }
 
-    /// Shakes hands on an accepted connection. Bound it in time: see [`crate::listen::HandshakeGate`].
+    /// Shakes hands on an accepted connection. The caller bounds the time, see [`crate::listen::HANDSHAKE_LIMIT`].
     ///
     /// # Errors
-    /// Peers that leave, do not speak TLS, or fail verification; they were sent an alert.
-    pub async fn accept<IO>(&self, io: IO) -> Result<ServerStream<IO>, HandshakeError>
+    /// Peers that leave, do not speak TLS, or fail verification (they were sent an alert), and those that send too much.
+    pub async fn accept<IO>(&self, io: IO) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let hello = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
+        self.accept_with(io, || ()).await
+    }
+
+    /// Like [`ServerTls::accept`], and calls `on_hello` when the ClientHello is whole: all cryptography comes behind that.
+    ///
+    /// # Errors
+    /// Those of [`ServerTls::accept`].
+    pub async fn accept_with<IO>(
+        &self,
+        io: IO,
+        on_hello: impl FnOnce(),
+    ) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let io = ReadAhead::bounded(io, HELLO_LIMIT);
+        let mut hello = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
+        on_hello();
+        hello.io.allow(FLIGHT_LIMIT);
         let configs = self.shared.configs.load();
         let offered = hello.client_hello().alpn();
         let ignored = offered.is_some_and(|offered| ignores_alpn(&self.shared.options.alpn, offered));

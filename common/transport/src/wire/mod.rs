@@ -2,6 +2,7 @@
 //!
 //! Everything above sees [`Wire`] alone; everything below (HTTP/2, gRPC framing, protobuf) is this folder's.
 
+mod admission;
 mod buffered;
 pub mod capabilities;
 mod client;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tunnel::Packet;
 
+pub use admission::Admission;
 pub use buffered::Buffering;
 pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;

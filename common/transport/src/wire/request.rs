@@ -7,6 +7,7 @@ use h2::server::SendResponse;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http::{Method, Response, StatusCode};
 
+use super::admission::Admission;
 use super::frame::Queued;
 use super::keepalive::Pulse;
 use super::status::{self, GRPC};
@@ -22,6 +23,8 @@ pub struct Request {
     pub metadata: HeaderMap,
     /// The keepalive of the connection that the stream is on.
     pub pulse: Arc<Pulse>,
+    /// Whether the connection has had an accepted stream; [`Request::accept`] grants it.
+    pub admission: Admission,
     respond: SendResponse<OutFrame>,
     body: RecvStream,
     tails: Tails,
@@ -30,16 +33,18 @@ pub struct Request {
 
 impl Request {
     /// A request as it came, unless it is no gRPC: that is refused, as grpc-go does.
-    pub(super) fn admit(
+    pub(super) fn read(
         request: http::Request<RecvStream>,
         respond: SendResponse<OutFrame>,
         pulse: Arc<Pulse>,
+        admission: Admission,
         tails: Tails,
         window: u32,
     ) -> Option<Self> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
-        let request = Request { path, metadata: head.headers, pulse, respond, body, tails, window };
+        let request =
+            Request { path, metadata: head.headers, pulse, admission, respond, body, tails, window };
         if head.method != Method::POST {
             request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
             return None;
@@ -52,12 +57,13 @@ impl Request {
         Some(request)
     }
 
-    /// Accepts: the response headers go out at once, with `metadata` among them.
+    /// Accepts: the connection is admitted, and the response headers go out at once, with `metadata` among them.
     pub fn accept(mut self, metadata: HeaderMap) -> Result<WireStream, WireError> {
         let encoded = status::is_encoded(&self.metadata);
         let mut response = Response::new(());
         *response.headers_mut() = metadata;
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
+        self.admission.grant();
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
         let side = Side::Server(self.tails, Queued::default());
         Ok(WireStream::new(Some((send, self.body)), side, self.pulse, encoded, self.window))

@@ -14,6 +14,7 @@ use h2::server::{Connection, SendResponse};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
+use super::admission::Admission;
 use super::buffered::{Buffered, Flusher, buffered};
 use super::keepalive::{Dead, Pinger, Pulse};
 use super::request::Request;
@@ -37,7 +38,10 @@ pub enum ConnectionError {
     /// The peer's kernel acknowledged nothing in time: its host, or the path to it, is lost.
     #[error("keepalive: the peer's host acknowledged nothing for {}s", HOST_TIMEOUT.as_secs())]
     HostTimeout,
-    /// No stream was opened in time: the first, or another one behind the last that ended.
+    /// No stream was accepted in time.
+    #[error("no stream was accepted in time")]
+    NotAdmitted,
+    /// No stream was opened in time behind the last that ended.
     #[error("no stream was opened in time")]
     NoStream,
 }
@@ -48,7 +52,10 @@ impl ConnectionError {
         let kind = match self {
             ConnectionError::Http2(error) => error.get_io().map(io::Error::kind),
             ConnectionError::Io(error) => Some(error.kind()),
-            ConnectionError::KeepaliveTimeout | ConnectionError::HostTimeout | ConnectionError::NoStream => None,
+            ConnectionError::KeepaliveTimeout
+            | ConnectionError::HostTimeout
+            | ConnectionError::NotAdmitted
+            | ConnectionError::NoStream => None,
         };
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         matches!(kind, Some(BrokenPipe | ConnectionReset | UnexpectedEof))
@@ -131,7 +138,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Serving<IO>>, ConnectionError> {
     let (io, flusher) = buffered(io, settings.buffering);
-    let mut streamless = settings.first_stream_timeout.map(|limit| Box::pin(sleep(limit)));
+    let mut overdue = settings.admission_timeout.map(|limit| Box::pin(sleep(limit)));
     let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
     let connection = poll_fn(|cx| {
         if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
@@ -140,7 +147,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         if shutdown.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ok(None));
         }
-        poll_turn_end(cx, &flusher, &mut streamless)
+        poll_turn_end(cx, &flusher, &mut overdue, false)
     });
     let Some(mut connection) = connection.await? else { return Ok(None) };
     let pulse = Pulse::new(settings.keepalive);
@@ -151,7 +158,9 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         flusher,
         pinger,
         pulse,
-        streamless,
+        admission: Admission::default(),
+        admitted: false,
+        overdue,
         next_stream: settings.next_stream_timeout,
         farewell: settings.farewell,
         leaving: Leaving::No,
@@ -159,22 +168,19 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     }))
 }
 
-/// Flushes what the turn has written, and looks whether a stream is overdue.
+/// Flushes what the turn has written, and checks whether a stream is overdue.
 fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
     cx: &mut Context<'_>,
     flusher: &Flusher<IO>,
-    streamless: &mut Option<Pin<Box<Sleep>>>,
+    overdue: &mut Option<Pin<Box<Sleep>>>,
+    admitted: bool,
 ) -> Poll<Result<T, ConnectionError>> {
     if let Poll::Ready(Err(error)) = flusher.poll_flush(cx) {
         return Poll::Ready(Err(error.into()));
     }
-    match streamless {
-        Some(timer) => {
-            ready!(timer.as_mut().poll(cx));
-            Poll::Ready(Err(ConnectionError::NoStream))
-        }
-        None => Poll::Pending,
-    }
+    let Some(timer) = overdue else { return Poll::Pending };
+    ready!(timer.as_mut().poll(cx));
+    Poll::Ready(Err(if admitted { ConnectionError::NoStream } else { ConnectionError::NotAdmitted }))
 }
 
 /// A connection past its handshake. Dropping it ends its streams.
@@ -185,9 +191,12 @@ struct Serving<IO> {
     flusher: Flusher<IO>,
     pinger: Pinger,
     pulse: Arc<Pulse>,
-    /// While there is no stream, where that is bounded.
-    streamless: Option<Pin<Box<Sleep>>>,
-    /// The bound behind the first one.
+    admission: Admission,
+    /// Whether the driver has seen that the admission was granted.
+    admitted: bool,
+    /// Where that is bounded: the time until a stream is accepted, and later until one is opened while there is none.
+    overdue: Option<Pin<Box<Sleep>>>,
+    /// The second of these bounds.
     next_stream: Option<Duration>,
     farewell: Farewell,
     leaving: Leaving,
@@ -226,10 +235,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
     ) -> Poll<Result<(), ConnectionError>> {
         loop {
             match self.connection.poll_accept(cx) {
-                Poll::Ready(Some(Ok((request, respond)))) => {
-                    self.streamless = None;
-                    self.admit(request, respond, on_stream);
-                }
+                Poll::Ready(Some(Ok((request, respond)))) => self.pass_on(request, respond, on_stream),
                 // Peers may hang up as soon as they have read GOAWAY.
                 Poll::Ready(Some(Err(error))) if self.leaving == Leaving::Said && error.is_io() => {
                     return Poll::Ready(Ok(()));
@@ -249,21 +255,37 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         }
         self.pinger.tell_measured(&self.flusher, on_measured);
         self.pinger.fit_window(cx, |window| self.connection.set_initial_window_size(window));
-        if idle && self.streamless.is_none() {
-            self.streamless = self.next_stream.map(|limit| Box::pin(sleep(limit)));
+        self.fit_overdue(idle);
+        poll_turn_end(cx, &self.flusher, &mut self.overdue, self.admitted)
+    }
+
+    /// The time of a connection runs until its first accepted stream, whatever else was opened on it, and behind its last
+    /// stream.
+    fn fit_overdue(&mut self, idle: bool) {
+        if !self.admission.is_granted() {
+            return;
         }
-        poll_turn_end(cx, &self.flusher, &mut self.streamless)
+        let first = !std::mem::replace(&mut self.admitted, true);
+        if first || !idle {
+            self.overdue = None;
+        }
+        if idle && self.overdue.is_none() {
+            self.overdue = self.next_stream.map(|limit| Box::pin(sleep(limit)));
+        }
     }
 
     /// Refuses what is no gRPC, as grpc-go does, and hands the rest to the caller.
-    fn admit(
+    fn pass_on(
         &self,
         request: http::Request<RecvStream>,
         respond: SendResponse<OutFrame>,
         on_stream: &mut impl FnMut(Request),
     ) {
-        let (pulse, tails) = (Arc::clone(&self.pulse), self.tailing.tails());
-        let Some(request) = Request::admit(request, respond, pulse, tails, self.window) else { return };
+        let (pulse, admission, tails) =
+            (Arc::clone(&self.pulse), self.admission.clone(), self.tailing.tails());
+        let Some(request) = Request::read(request, respond, pulse, admission, tails, self.window) else {
+            return;
+        };
         if self.leaving == Leaving::No {
             on_stream(request);
         } else {

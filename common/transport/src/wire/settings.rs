@@ -55,8 +55,11 @@ const AGENT_FRAME_BUDGET: usize = 192 << 20;
 /// authenticated by certificate or by the socket's mode.
 const FRONTEND_FRAME_BUDGET: usize = 512 << 20;
 
-/// How long a peer that completed its transport handshake may take to open its first stream, and an agent to open
-/// another one on a connection that has none left.
+/// How long a peer that completed its transport handshake may take until a stream of it is accepted: a token review
+/// takes 10 s at most.
+const ADMISSION: Duration = Duration::from_secs(15);
+
+/// How long an agent may take to open another stream on a connection that has none left.
 const STREAMLESS: Duration = Duration::from_secs(10);
 
 /// What a server's connection says when it is to end.
@@ -95,9 +98,9 @@ pub struct ServerSettings {
     pub buffering: Buffering,
     /// Pings to silent peers.
     pub keepalive: Keepalive,
-    /// How long a connection may live before its first stream; `None` is for ever.
-    pub first_stream_timeout: Option<Duration>,
-    /// How long it may be without one later on; `None` is for ever.
+    /// How long a connection may live before a stream of it is accepted (refused ones do not count); `None` is for ever.
+    pub admission_timeout: Option<Duration>,
+    /// How long it may be without a stream later on; `None` is for ever.
     pub next_stream_timeout: Option<Duration>,
     /// How a connection ends at shutdown.
     pub farewell: Farewell,
@@ -118,8 +121,8 @@ impl ServerSettings {
             data_frame_budget: AGENT_FRAME_BUDGET,
             buffering: Buffering::OVER_TLS,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            first_stream_timeout: Some(STREAMLESS),
-            // Agents open a connection for each stream: one that has lost it is of no use, or a stranger's who was refused.
+            admission_timeout: Some(ADMISSION),
+            // Agents open a connection for each stream: one that has lost it is of no use.
             next_stream_timeout: Some(STREAMLESS),
             farewell: Farewell::WhenIdle,
         }
@@ -140,7 +143,7 @@ impl ServerSettings {
             data_frame_budget: FRONTEND_FRAME_BUDGET,
             buffering: Buffering::OVER_SOCKET,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            first_stream_timeout: Some(STREAMLESS),
+            admission_timeout: Some(ADMISSION),
             // Known clients, which may keep a connection for the next dial.
             next_stream_timeout: None,
             farewell: Farewell::GoAway,

@@ -107,3 +107,18 @@ async fn what_is_not_tls_is_refused() {
     drop(near);
     assert!(matches!(server.accept(far).await, Err(HandshakeError::Closed)));
 }
+
+/// A record says that it begins a ClientHello of 60,000 bytes, and more records follow.
+#[tokio::test]
+async fn a_client_hello_is_one_record_at_most() {
+    let server = World::new().server();
+    let (mut near, far) = duplex(64 << 10);
+    let mut record = vec![0x16, 3, 1, 0x3f, 0xff, 1, 0, 0xea, 0x60];
+    record.resize(5 + 0x3fff, 0);
+    near.write_all(&record).await.unwrap();
+    near.write_all(&[&[0x16, 3, 1, 0x3f, 0xff], &record[5..]].concat()).await.unwrap();
+    let mut told = false;
+    let end = server.accept_with(far, || told = true).await;
+    assert!(matches!(end, Err(HandshakeError::TooLarge)), "{:?}", end.err());
+    assert!(!told, "the hello is not whole");
+}

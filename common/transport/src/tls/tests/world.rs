@@ -6,8 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::pki::{Files, Pair, ca, leaf};
 use crate::tls::{
-    ALPN_H2, CaSource, CipherSuites, ClientStream, ClientTls, ClientTlsOptions, HandshakeError, ServerStream,
-    ServerTls, ServerTlsOptions, TlsVersion, ignore_odd_pki,
+    ALPN_H2, CaSource, CipherSuites, ClientStream, ClientTls, ClientTlsOptions, HandshakeError, ReadAhead,
+    ServerStream, ServerTls, ServerTlsOptions, TlsVersion, ignore_odd_pki,
 };
 
 pub(super) const NAME: &str = "server.test";
@@ -64,13 +64,13 @@ impl World {
 }
 
 pub(super) struct Ends {
-    pub(super) server: Result<ServerStream<DuplexStream>, HandshakeError>,
+    pub(super) server: Result<ServerStream<ReadAhead<DuplexStream>>, HandshakeError>,
     pub(super) client: Result<ClientStream<DuplexStream>, HandshakeError>,
 }
 
 impl Ends {
     #[track_caller]
-    pub(super) fn both(self) -> (ServerStream<DuplexStream>, ClientStream<DuplexStream>) {
+    pub(super) fn both(self) -> (ServerStream<ReadAhead<DuplexStream>>, ClientStream<DuplexStream>) {
         (self.server.expect("server"), self.client.expect("client"))
     }
 

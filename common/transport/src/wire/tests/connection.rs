@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tunnel::Packet;
 
-use super::{data, dial, next, packet, serve, soon};
+use super::{Served, data, dial, next, packet, serve, soon};
 use crate::wire::{
     ClientSettings, Code, ConnectionError, ServerSettings, Wire, WireError, connect, serve_connection,
     serve_connection_until,
@@ -156,37 +156,67 @@ async fn a_connection_without_a_stream_ends() {
             kept = Some(requests);
         }
         let end = soon(served.serving).await.unwrap();
-        assert!(matches!(end, Err(ConnectionError::NoStream)), "{end:?}");
-        assert_eq!(before.elapsed().as_secs(), 10);
+        assert!(matches!(end, Err(ConnectionError::NotAdmitted)), "{end:?}");
+        assert_eq!(before.elapsed().as_secs(), 15);
         drop((silent, kept));
     }
 }
 
-/// A stranger's stream is refused, and an agent's ends; each reconnects by a new connection.
+/// Anybody can open streams that are refused, and leave others unanswered.
+#[tokio::test(start_paused = true)]
+async fn refused_and_waiting_streams_do_not_keep_a_connection() {
+    for waiting in [false, true] {
+        let (near, far) = duplex(1 << 20);
+        let mut served = serve(far, ServerSettings::for_agents());
+        let (requests, connection) = h2::client::handshake(near).await.unwrap();
+        tokio::spawn(connection);
+        let before = Instant::now();
+        let mut held = Vec::new();
+        for _ in 0..7 {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            assert!(!served.serving.is_finished());
+            answer(&requests, request(Method::GET, "")).await;
+            let mut requests = requests.clone().ready().await.unwrap();
+            let sent = requests.send_request(request(Method::POST, "application/grpc"), false).unwrap();
+            let request = soon(served.requests.recv()).await.unwrap();
+            if waiting {
+                held.push((Some(request), sent));
+            } else {
+                request.refuse(Code::Unauthenticated, "who are you?");
+                held.push((None, sent));
+            }
+        }
+        let end = soon(served.serving).await.unwrap();
+        assert!(matches!(end, Err(ConnectionError::NotAdmitted)), "{end:?}");
+        assert_eq!(before.elapsed().as_secs(), 15, "waiting: {waiting}");
+        drop((requests, held));
+    }
+}
+
+/// An agent's stream ends; the agent reconnects by a new connection.
 #[tokio::test(start_paused = true)]
 async fn an_agents_connection_ends_behind_its_last_stream() {
-    for refused in [true, false] {
+    for open_for in [0, 3600] {
         let (near, far) = duplex(1 << 20);
         let mut served = serve(far, ServerSettings::for_agents());
         let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
         tokio::spawn(connection);
+        tokio::time::sleep(Duration::from_secs(14)).await;
         let mut kept = requests.ready().await.unwrap();
         // It does not end its side: what is left is the server's to end.
         let sent = kept.send_request(request(Method::POST, "application/grpc"), false).unwrap();
         let request = soon(served.requests.recv()).await.unwrap();
-        tokio::time::sleep(Duration::from_secs(100)).await;
-        assert!(!served.serving.is_finished(), "a stream that nobody has answered is one");
-        if refused {
-            request.refuse(Code::Unauthenticated, "who are you?");
-        } else {
-            let mut stream = request.accept(HeaderMap::new()).unwrap();
-            tokio::time::sleep(Duration::from_secs(3600)).await;
-            stream.finish();
-        }
+        assert!(!request.admission.is_granted());
+        let admission = request.admission.clone();
+        let mut stream = request.accept(HeaderMap::new()).unwrap();
+        assert!(admission.is_granted());
+        tokio::time::sleep(Duration::from_secs(open_for)).await;
+        stream.finish();
+        drop(stream);
         let before = Instant::now();
         let end = soon(served.serving).await.unwrap();
         assert!(matches!(end, Err(ConnectionError::NoStream)), "{end:?}");
-        assert_eq!(before.elapsed().as_secs(), 10, "refused: {refused}");
+        assert_eq!(before.elapsed().as_secs(), 10, "open for {open_for} s");
         drop((kept, sent));
     }
 }
@@ -195,24 +225,33 @@ async fn an_agents_connection_ends_behind_its_last_stream() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_in_time_keeps_an_agents_connection() {
     let (near, far) = duplex(1 << 20);
-    let served = serve(far, ServerSettings::for_agents());
-    let (requests, connection) = h2::client::handshake(near).await.unwrap();
+    let mut served = serve(far, ServerSettings::for_agents());
+    let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
     tokio::spawn(connection);
     for _ in 0..5 {
-        answer(&requests, request(Method::GET, "")).await;
+        accept_one(&requests, &mut served).await;
         tokio::time::sleep(Duration::from_secs(9)).await;
         assert!(!served.serving.is_finished());
     }
 }
 
+/// Opens a stream that is accepted, and ended by both.
+async fn accept_one(requests: &SendRequest<Bytes>, served: &mut Served) {
+    let mut requests = requests.clone().ready().await.unwrap();
+    let (response, _send) = requests.send_request(request(Method::POST, "application/grpc"), true).unwrap();
+    let mut stream = soon(served.requests.recv()).await.unwrap().accept(HeaderMap::new()).unwrap();
+    stream.finish();
+    soon(response).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_frontends_connection_stays_for_the_next_stream() {
     let (near, far) = duplex(1 << 20);
-    let served = serve(far, ServerSettings::for_frontends());
-    let (requests, connection) = h2::client::handshake(near).await.unwrap();
+    let mut served = serve(far, ServerSettings::for_frontends());
+    let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
     tokio::spawn(connection);
     for _ in 0..2 {
-        answer(&requests, request(Method::GET, "")).await;
+        accept_one(&requests, &mut served).await;
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert!(!served.serving.is_finished());
     }

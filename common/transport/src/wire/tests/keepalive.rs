@@ -24,7 +24,7 @@ const TEN_AND_FIVE: Keepalive =
 fn settings(keepalive: Keepalive) -> ServerSettings {
     ServerSettings {
         keepalive,
-        first_stream_timeout: None,
+        admission_timeout: None,
         next_stream_timeout: None,
         ..ServerSettings::for_agents()
     }

@@ -1,0 +1,105 @@
+//! A rate limit of lines that unauthenticated peers can cause: one a minute for each cause and peer address, with a count of
+//! those that were suppressed.
+//!
+//! ```text
+//! if let Some(suppressed) = limit.due("authentication", address.ip()) {
+//!     tracing::error!(%address, suppressed, "Client authentication failed");
+//! }
+//! ```
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Between two lines about one cause and peer address.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Peer addresses and causes that are told apart, at about 80 bytes each. The addresses beyond share one line for each cause.
+const MOST: usize = 1_024;
+
+/// Decides which lines are written. Clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct LogLimit(Arc<Mutex<HashMap<Key, Said>>>);
+
+/// `None` stands for all addresses that have no entry of their own.
+type Key = (&'static str, Option<IpAddr>);
+
+#[derive(Debug)]
+struct Said {
+    at: Instant,
+    suppressed: u64,
+}
+
+impl LogLimit {
+    /// Whether a line about this is to be written now: `Some` with the number of lines that were suppressed since the last
+    /// one. `cause` names the place in the code, it is no text of the peer's.
+    pub fn due(&self, cause: &'static str, peer: IpAddr) -> Option<u64> {
+        let (mut lines, now) = (self.0.lock(), Instant::now());
+        let mut key = (cause, Some(peer.to_canonical()));
+        if lines.len() >= MOST && !lines.contains_key(&key) {
+            lines.retain(|_, said| now.duration_since(said.at) < PERIOD);
+            if lines.len() >= MOST {
+                key = (cause, None);
+            }
+        }
+        let Some(said) = lines.get_mut(&key) else {
+            lines.insert(key, Said { at: now, suppressed: 0 });
+            return Some(0);
+        };
+        if now.duration_since(said.at) < PERIOD {
+            said.suppressed += 1;
+            return None;
+        }
+        said.at = now;
+        Some(std::mem::take(&mut said.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn peer(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(number).into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_line_a_minute_says_how_many_were_suppressed() {
+        let limit = LogLimit::default();
+        let mut lines = Vec::new();
+        for second in 0..130 {
+            for _ in 0..100 {
+                lines.extend(limit.clone().due("token", peer(1)).map(|suppressed| (second, suppressed)));
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(lines, [(0, 0), (60, 5_999), (120, 5_999)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn causes_and_addresses_are_told_apart() {
+        let limit = LogLimit::default();
+        assert_eq!(limit.due("token", peer(1)), Some(0));
+        assert_eq!(limit.due("token", peer(2)), Some(0));
+        assert_eq!(limit.due("metadata", peer(1)), Some(0));
+        assert_eq!(limit.due("token", peer(1)), None);
+        assert_eq!(limit.due("token", "::ffff:0.0.0.1".parse().unwrap()), None, "the same in IPv6");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_from_many_addresses_is_bounded_too() {
+        let limit = LogLimit::default();
+        let lines = (0..100_000).filter_map(|number| limit.due("token", peer(number))).count();
+        assert_eq!(lines, MOST + 1);
+        assert!(limit.0.lock().len() <= MOST + 1);
+        tokio::time::advance(PERIOD).await;
+        assert_eq!(limit.due("token", peer(1 << 20)), Some(0), "there is room for new ones");
+        assert_eq!(limit.0.lock().len(), 1);
+    }
+}

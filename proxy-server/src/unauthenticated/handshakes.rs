@@ -1,0 +1,117 @@
+//! From a TCP listener to connections whose TLS handshake is over, on the threads of handshakes.
+//!
+//! A connection costs a slot and a socket until its ClientHello is whole; cryptography is done only then. Each handshake has
+//! [`HANDSHAKE_LIMIT`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinError;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use transport::listen::{AcceptLoop, HANDSHAKE_LIMIT, KeepAlive, Source, tune};
+use transport::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
+
+use super::{ConnectionSet, Slot};
+use crate::accept;
+use crate::metrics::CloseReason;
+
+/// A connection whose handshake is over.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) stream: ServerStream<ReadAhead<TcpStream>>,
+    pub(crate) address: SocketAddr,
+    pub(crate) slot: Slot,
+}
+
+impl Arrived {
+    /// Moves the connection to the caller's runtime, where up to `read_ahead` bytes are read at once.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(crate) fn move_here(&mut self, read_ahead: usize) -> io::Result<()> {
+        let socket = self.stream.get_mut().0;
+        socket.move_to_this_runtime()?;
+        socket.begin(read_ahead);
+        Ok(())
+    }
+}
+
+/// The handshakes of a listener. Dropping it closes the listener and ends them.
+#[derive(Debug)]
+pub(crate) struct Handshakes {
+    /// No more than there are slots.
+    arrived: UnboundedReceiver<Arrived>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Handshakes {
+    /// Accepts on the runtime `on`, where `listener` was bound.
+    pub(crate) fn start(
+        on: &Handle,
+        listener: TcpListener,
+        name: String,
+        tls: ServerTls,
+        connections: ConnectionSet,
+    ) -> Self {
+        let (done, arrived) = unbounded_channel();
+        let serve = move |(stream, address): (TcpStream, SocketAddr)| {
+            let (slot, tls, done) = (connections.enter(address), tls.clone(), done.clone());
+            serve(stream, address, tls, slot, done)
+        };
+        let accepting = async move {
+            accept::each(AcceptLoop::new(listener, name), &CancellationToken::new(), serve, report).await;
+        };
+        Handshakes { arrived, _accepting: AbortOnDropHandle::new(on.spawn(accepting)) }
+    }
+}
+
+impl Source for Handshakes {
+    type Conn = Arrived;
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Arrived>> {
+        match self.arrived.poll_recv(cx) {
+            Poll::Ready(Some(arrived)) => Poll::Ready(Ok(arrived)),
+            // The accepting task ends with this.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+fn report(error: &JoinError) {
+    tracing::error!(%error, "a handshake's task failed; its connection is closed");
+}
+
+async fn serve(
+    stream: TcpStream,
+    address: SocketAddr,
+    tls: ServerTls,
+    mut slot: Slot,
+    done: UnboundedSender<Arrived>,
+) {
+    let evicted = slot.evicted();
+    let handshake = async {
+        tune(&stream, KeepAlive::default(), None)?;
+        tls.accept_with(stream, || slot.renew()).await
+    };
+    let shaken = tokio::select! {
+        shaken = timeout(HANDSHAKE_LIMIT, handshake) => shaken,
+        () = evicted.cancelled() => return,
+    };
+    match shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT))) {
+        // An error means that the server has stopped.
+        Ok(stream) => drop(done.send(Arrived { stream, address, slot })),
+        // Port checks end here; they are no news.
+        Err(error @ (HandshakeError::Closed | HandshakeError::Io(_))) => {
+            if let Some(suppressed) = slot.log_due("handshake") {
+                tracing::debug!(peer = %address, %error, suppressed, "connection not accepted");
+            }
+        }
+        Err(error) => slot.closed(CloseReason::of(&error), &error),
+    }
+}

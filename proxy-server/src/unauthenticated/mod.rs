@@ -1,0 +1,226 @@
+//! Connections of peers that have not shown who they are: how many each port has at once, and which one is closed for a new
+//! one.
+//!
+//! They have slots of their own, so that they take none of an agent or of a frontend. A new peer always gets a slot. When all
+//! are taken, the peer address that holds most of them loses its oldest connection, where the age counts from the last step
+//! that only a real handshake takes: so a flood closes its own connections, and a slow peer keeps its slot.
+
+mod handshakes;
+mod runtime;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serve::logs::LogLimit;
+use serve::metrics::LiveGuard;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::handshakes::{Arrived, Handshakes};
+pub use self::runtime::HandshakeRuntime;
+use crate::metrics::{CloseReason, Metrics, Port};
+
+/// The unauthenticated connections of one port. Clones are one.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionSet(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    port: Port,
+    most: usize,
+    metrics: Metrics,
+    log: LogLimit,
+    table: Mutex<Table>,
+}
+
+/// Which connections hold slots.
+#[derive(Debug, Default)]
+struct Table {
+    /// The next age: ages grow, so that the smallest is the oldest.
+    next: u64,
+    by_age: BTreeMap<u64, (SocketAddr, CancellationToken)>,
+    /// How many each peer address holds, none of them zero.
+    held: HashMap<IpAddr, usize>,
+}
+
+impl ConnectionSet {
+    /// At most `most` connections of a port for such peers.
+    pub(crate) fn new(port: Port, most: usize, metrics: Metrics) -> Self {
+        let (log, table) = (LogLimit::default(), Mutex::default());
+        ConnectionSet(Arc::new(Shared { port, most: most.max(1), metrics, log, table }))
+    }
+
+    /// A slot for a new connection. Another one is closed for it where that is needed.
+    pub(crate) fn enter(&self, peer: SocketAddr) -> Slot {
+        let evicted = CancellationToken::new();
+        let (age, closed) = {
+            let mut table = self.0.table.lock();
+            let closed = if table.by_age.len() >= self.0.most { table.evict() } else { None };
+            (table.insert(peer, evicted.clone()), closed)
+        };
+        if let Some((closed, token)) = closed {
+            token.cancel();
+            self.0.closed(closed, CloseReason::Evicted, &"too many connections of unauthenticated peers");
+        }
+        let live = self.0.metrics.unauthenticated.enter(self.0.port);
+        Slot { shared: Arc::clone(&self.0), peer, age, evicted, _live: live }
+    }
+}
+
+impl Shared {
+    /// Counts a connection that we have closed, and says so.
+    fn closed(&self, peer: SocketAddr, reason: CloseReason, error: &dyn Display) {
+        self.metrics.unauthenticated_closed.count((self.port, reason));
+        let Some(suppressed) = self.log.due(reason.name(), peer.ip()) else { return };
+        let (port, name) = (self.port.name(), reason.name());
+        if reason.is_limit_of_port() {
+            tracing::warn!(%peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");
+        } else {
+            tracing::info!(%peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");
+        }
+    }
+}
+
+impl Table {
+    fn insert(&mut self, peer: SocketAddr, evicted: CancellationToken) -> u64 {
+        let age = self.next;
+        self.next += 1;
+        self.by_age.insert(age, (peer, evicted));
+        *self.held.entry(group(peer.ip())).or_default() += 1;
+        age
+    }
+
+    fn remove(&mut self, age: u64) -> Option<(SocketAddr, CancellationToken)> {
+        let removed = self.by_age.remove(&age)?;
+        let group = group(removed.0.ip());
+        if let Some(held) = self.held.get_mut(&group) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&group);
+            }
+        }
+        Some(removed)
+    }
+
+    fn evict(&mut self) -> Option<(SocketAddr, CancellationToken)> {
+        let most = self.held.values().max().copied()?;
+        let oldest =
+            self.by_age.iter().find(|(_, (peer, _))| self.held.get(&group(peer.ip())) == Some(&most));
+        let age = oldest.map(|(age, _)| *age)?;
+        self.remove(age)
+    }
+}
+
+/// Addresses that one peer can have at will count as one: in IPv6 a network of 64 bits.
+fn group(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
+}
+
+/// The slot of one connection, given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    shared: Arc<Shared>,
+    peer: SocketAddr,
+    age: u64,
+    evicted: CancellationToken,
+    _live: LiveGuard,
+}
+
+impl Slot {
+    /// Falls when the connection is to be closed for a new one.
+    pub(crate) fn evicted(&self) -> CancellationToken {
+        self.evicted.clone()
+    }
+
+    /// The peer has taken a step of its handshake: the connection is as old as a new one from now on.
+    pub(crate) fn renew(&mut self) {
+        let mut table = self.shared.table.lock();
+        if let Some((peer, evicted)) = table.remove(self.age) {
+            self.age = table.insert(peer, evicted);
+        }
+    }
+
+    /// Counts that we close the connection, and says so.
+    pub(crate) fn closed(&self, reason: CloseReason, error: &dyn Display) {
+        self.shared.closed(self.peer, reason, error);
+    }
+
+    /// Whether another line about this cause and peer is due, see [`LogLimit::due`].
+    pub(crate) fn log_due(&self, cause: &'static str) -> Option<u64> {
+        self.shared.log.due(cause, self.peer.ip())
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.shared.table.lock().remove(self.age);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serve::metrics::{Exposition, Registry};
+
+    use super::*;
+
+    fn port(most: usize) -> (ConnectionSet, Exposition) {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        (ConnectionSet::new(Port::Agent, most, metrics), Exposition::new(registry))
+    }
+
+    fn enter(port: &ConnectionSet, ip: &str) -> Slot {
+        port.enter(SocketAddr::new(ip.parse().unwrap(), 1))
+    }
+
+    fn evicted(slots: &[&Slot]) -> Vec<bool> {
+        slots.iter().map(|slot| slot.evicted.is_cancelled()).collect()
+    }
+
+    #[tokio::test]
+    async fn the_oldest_is_closed_for_a_new_one() {
+        let (port, scrape) = port(2);
+        let (first, second) = (enter(&port, "10.0.0.1"), enter(&port, "10.0.0.1"));
+        let third = enter(&port, "10.0.0.1");
+        assert_eq!(evicted(&[&first, &second, &third]), [true, false, false]);
+        drop(second);
+        let fourth = enter(&port, "10.0.0.1");
+        assert_eq!(evicted(&[&third, &fourth]), [false, false], "a slot was given back");
+        drop((first, third, fourth));
+        assert!(port.0.table.lock().held.is_empty() && port.0.table.lock().by_age.is_empty());
+        let scrape = scrape.scrape();
+        assert!(scrape.contains("unauthenticated_connections{port=\"agent\"} 0\n"), "{scrape}");
+        let closed = "unauthenticated_connections_closed_total{port=\"agent\",reason=\"evicted\"} 1\n";
+        assert!(scrape.contains(closed), "{scrape}");
+    }
+
+    #[tokio::test]
+    async fn a_flood_closes_its_own_connections() {
+        let (port, _) = port(4);
+        let slow = enter(&port, "10.0.0.1");
+        let mut flood = Vec::new();
+        for number in 0..100 {
+            flood.push(enter(&port, &format!("2001:db8::{number:x}")));
+        }
+        assert!(!slow.evicted.is_cancelled());
+        assert_eq!(flood.iter().filter(|slot| !slot.evicted.is_cancelled()).count(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_step_of_the_handshake_renews_a_slot() {
+        let (port, _) = port(2);
+        let (mut shaking, silent) = (enter(&port, "10.0.0.1"), enter(&port, "10.0.0.1"));
+        shaking.renew();
+        let _new = enter(&port, "10.0.0.1");
+        assert_eq!(evicted(&[&shaking, &silent]), [false, true]);
+        let (silent_age, before) = (silent.age, port.0.table.lock().by_age.len());
+        let mut silent = silent;
+        silent.renew();
+        assert_eq!((silent.age, port.0.table.lock().by_age.len()), (silent_age, before), "it stays evicted");
+    }
+}
