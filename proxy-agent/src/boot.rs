@@ -18,7 +18,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use transport::env_proxy::EnvProxy;
-use transport::listen::Pacing;
 use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
@@ -78,8 +77,7 @@ impl Agent {
             tls,
             metadata,
             config.keepalive_time,
-        )
-        .pacing_far_only(Pacing::of_links(config.flow.pace_short_links));
+        );
         let client = lease_client(&config)?;
         let counted = client
             .as_ref()

@@ -18,7 +18,7 @@ use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::listen::{Pacing, bind_links};
+use transport::listen::bind_links;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
@@ -93,8 +93,7 @@ impl Server {
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;
         let tls = agent_tls(&config, &metrics)?;
         let bind = &config.agent_listener.bind;
-        let pacing = Pacing::of_links(config.flow.pace_short_links);
-        let listener = bind_links(&bind.host.text(), bind.port, pacing.as_ref()).context("--agent-port")?;
+        let listener = bind_links(&bind.host.text(), bind.port).context("--agent-port")?;
         let frontend_tls = frontend_tls(&config, &metrics)?;
         let every = config.certificate_reload_interval;
         let watch =
@@ -106,8 +105,7 @@ impl Server {
         let of_agents = watch(&tls, certificates::AGENTS);
         let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig).collect();
         let most = agent_connections_within(descriptor_limit());
-        let agents =
-            AgentListener::new(listener, tls, service, config.keepalive_time, most).pacing_far_only(pacing);
+        let agents = AgentListener::new(listener, tls, service, config.keepalive_time, most);
         let readiness = Arc::<Readiness>::default();
         let frontend = match frontend::bind(&config, frontend_tls.as_ref(), &readiness) {
             Ok(listener) => {

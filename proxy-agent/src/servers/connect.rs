@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
-use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, Pacing, tune};
+use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
@@ -44,8 +44,6 @@ const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
 const fn pings(interval: Duration) -> Keepalive {
     Keepalive { interval, timeout: GO_PING_TIMEOUT, while_idle: true }
 }
-
-type TlsConnection = tls::Gathering<tls::ClientStream<tls::ReadAhead<TcpStream>>>;
 
 /// A try that failed.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +133,6 @@ pub struct GrpcConnector<R> {
     agent: AgentMetadata,
     /// `--keepalive-time`.
     keepalive: Duration,
-    pacing: Option<Pacing>,
 }
 
 impl<R: Resolve> GrpcConnector<R> {
@@ -151,14 +148,7 @@ impl<R: Resolve> GrpcConnector<R> {
         // The destination policy is for what servers ask for, not for where they are.
         let dialer =
             Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT).spreading();
-        Self { server, dialer, proxy, tls, agent, keepalive, pacing: None }
-    }
-
-    /// Keeps this off the connections to servers, and gives it to those of servers that are far.
-    pub fn pacing_far_only(mut self, pacing: Option<Pacing>) -> Self {
-        self.dialer = self.dialer.without(pacing.clone());
-        self.pacing = pacing;
-        self
+        Self { server, dialer, proxy, tls, agent, keepalive }
     }
 
     async fn dial(&self, address: &str) -> Result<TcpStream, ConnectError> {
@@ -192,17 +182,10 @@ impl<R: Resolve> GrpcConnector<R> {
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;
         let io = tls::Gathering::new(io);
-        let pacing = self.pacing.clone();
-        let on_measured = move |io: &TlsConnection, way| {
-            if let Some(pacing) = pacing {
-                pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
-            }
-        };
         let settings = self.settings();
         let authority =
             if self.tls.validities().own.is_some() { self.server.bare_host() } else { address.clone() };
-        let connected =
-            wire::connect(io, &settings, &authority, PATH, metadata, deadline, on_measured).await?;
+        let connected = wire::connect(io, &settings, &authority, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         connected.connection.set_keepalive(match answer.pings {

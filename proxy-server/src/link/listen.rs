@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, Pacing, tune};
-use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerStream, ServerTls};
+use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, tune};
+use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerTls};
 use transport::wire::{ServerSettings, serve_connection};
 
 use super::accept::AgentService;
@@ -23,8 +23,6 @@ const USER_TIMEOUT: Duration = Duration::from_secs(20);
 const FULL: &str =
     "The agent port is full: newcomers are closed. Raise the limit of open files, or look who connects";
 
-type TlsConnection = Gathering<ServerStream<ReadAhead<TcpStream>>>;
-
 /// What serves the agent port.
 pub struct AgentListener {
     listener: TcpListener,
@@ -32,8 +30,6 @@ pub struct AgentListener {
     service: AgentService,
     settings: ServerSettings,
     room: Room,
-    /// What is kept off the listener.
-    pacing: Option<Pacing>,
 }
 
 impl AgentListener {
@@ -48,13 +44,7 @@ impl AgentListener {
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
         settings.keepalive.interval = keepalive;
-        AgentListener { listener, tls, service, settings, room: Room::new(most, FULL), pacing: None }
-    }
-
-    /// Gives this, which was kept off the listener, to the connections of agents that are far.
-    pub fn pacing_far_only(mut self, pacing: Option<Pacing>) -> Self {
-        self.pacing = pacing;
-        self
+        AgentListener { listener, tls, service, settings, room: Room::new(most, FULL) }
     }
 
     /// Accepts agents until `stop` falls, then waits for the connections of those that were accepted. Dropping
@@ -64,9 +54,8 @@ impl AgentListener {
         let (gate, settings) = (HandshakeGate::default(), Arc::new(self.settings));
         let serve = |(stream, address): (TcpStream, SocketAddr)| {
             let place = self.room.enter();
-            let (tls, gate, pacing) = (self.tls.clone(), gate.clone(), self.pacing.clone());
-            let served =
-                serve(stream, address, tls, gate, pacing, Arc::clone(&settings), self.service.clone());
+            let (tls, gate) = (self.tls.clone(), gate.clone());
+            let served = serve(stream, address, tls, gate, Arc::clone(&settings), self.service.clone());
             async move {
                 if let Some(_place) = place {
                     served.await;
@@ -87,7 +76,6 @@ async fn serve(
     address: SocketAddr,
     tls: ServerTls,
     gate: HandshakeGate,
-    pacing: Option<Pacing>,
     settings: Arc<ServerSettings>,
     service: AgentService,
 ) {
@@ -113,12 +101,7 @@ async fn serve(
         }
         streams.spawn(service.clone().serve(request, Arc::clone(&peer)));
     };
-    let on_measured = |io: &TlsConnection, way| {
-        if let Some(pacing) = pacing {
-            pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
-        }
-    };
-    match serve_connection(Gathering::new(io), &settings, on_stream, on_measured).await {
+    match serve_connection(Gathering::new(io), &settings, on_stream).await {
         Ok(()) => tracing::debug!(%peer, "agent connection ended"),
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }

@@ -13,7 +13,6 @@ mod descriptors;
 mod error;
 mod gate;
 mod limits;
-mod pacing;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -27,6 +26,5 @@ pub use limits::{
     ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, HANDSHAKES_IN_FLIGHT, UNIX_MODE,
     UNIX_WATCH,
 };
-pub use pacing::Pacing;
 pub use tcp::{KeepAlive, bind_links, bind_tcp, tune};
 pub use unix::UnixSocket;

@@ -12,10 +12,8 @@ use std::time::Duration;
 
 use h2::{Ping, PingPong};
 use parking_lot::Mutex;
-use tokio::io::AsyncWrite;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::buffered::Flusher;
 use super::settings::{STREAM_WINDOW, stream_window};
 
 /// How silent peers are asked.
@@ -87,14 +85,14 @@ impl Pulse {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown. Returns it
-    /// when no ping is left to be sent for it.
-    fn sampled(&self, took: Duration) -> Option<Duration> {
-        let left = self.state.lock().samples?;
+    /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown.
+    fn sampled(&self, took: Duration) {
+        if self.state.lock().samples.is_none() {
+            return;
+        }
         let took = took.min(self.round_trip().unwrap_or(Duration::MAX));
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         self.round_trip.store(nanos, Ordering::Relaxed);
-        (left == 0).then_some(took)
     }
 
     /// How long a ping has been out without anything being read; `None` while none is out.
@@ -121,8 +119,6 @@ pub(super) struct Pinger {
     asked: Option<Instant>,
     /// The streams' window, once it was fitted to the way.
     window: Option<u32>,
-    /// The round trip, until it is taken.
-    measured: Option<Duration>,
 }
 
 /// No answer within [`Keepalive::timeout`].
@@ -133,7 +129,7 @@ impl Pinger {
     pub(super) fn new(pings: Option<PingPong>, pulse: Arc<Pulse>) -> Self {
         let now = Instant::now();
         let timer = Box::pin(sleep_until(later(now, pulse.state.lock().keepalive.interval)));
-        Pinger { pings, pulse, timer, read: 0, heard: now, asked: None, window: None, measured: None }
+        Pinger { pings, pulse, timer, read: 0, heard: now, asked: None, window: None }
     }
 
     /// Once per turn of the driver. `read`: bytes read in the connection's life; `idle`: it has no stream.
@@ -149,7 +145,7 @@ impl Pinger {
         {
             self.asked = None;
             if pong.is_ok() {
-                self.measured = self.pulse.sampled(now - asked);
+                self.pulse.sampled(now - asked);
             }
         }
         let (keepalive, probe) = self.look(cx);
@@ -167,19 +163,6 @@ impl Pinger {
         }
         self.arm(cx, now, due);
         Poll::Pending
-    }
-
-    /// Tells the round trip once, when all pings of [`Pulse::measure`] are answered.
-    pub(super) fn tell_measured<IO: AsyncWrite + Unpin>(
-        &mut self,
-        flusher: &Flusher<IO>,
-        on_measured: &mut Option<impl FnOnce(&IO, Duration)>,
-    ) {
-        if let Some(way) = self.measured.take()
-            && let Some(tell) = on_measured.take()
-        {
-            flusher.show(|io| tell(io, way));
-        }
     }
 
     /// Sets the window of the connection's streams to what the way is known to need, by `set`.
