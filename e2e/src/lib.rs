@@ -31,6 +31,7 @@ pub mod sockets;
 pub mod stalls;
 pub mod usage;
 pub mod wait;
+pub mod wan;
 pub mod wild;
 
 /// The generated client and server stubs of both services.

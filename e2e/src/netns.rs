@@ -76,7 +76,7 @@ impl Network {
 }
 
 impl Namespace {
-    fn add(name: String, address: Ipv4Addr) -> Result<Self> {
+    pub(crate) fn add(name: String, address: Ipv4Addr) -> Result<Self> {
         run(&["ip", "netns", "add", &name])?;
         let namespace = Self { name, address: address.into() };
         namespace.ip(&["link", "set", "dev", "lo", "up"])?;
@@ -134,11 +134,11 @@ impl Namespace {
         })
     }
 
-    fn ip(&self, args: &[&str]) -> Result<()> {
+    pub(crate) fn ip(&self, args: &[&str]) -> Result<()> {
         run(&[&["ip", "-n", &self.name], args].concat())
     }
 
-    fn exec(&self, args: &[&str]) -> Result<()> {
+    pub(crate) fn exec(&self, args: &[&str]) -> Result<()> {
         run(&[&["ip", "netns", "exec", &self.name], args].concat())
     }
 }

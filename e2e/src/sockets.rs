@@ -30,12 +30,16 @@ pub fn connections(pid: u32, remote: SocketAddr) -> Result<usize> {
         .count())
 }
 
-/// The congestion control of the TCP connections of the process `pid` that have `port` at either end: each name once. It must be
-/// a child of this process, or one that may be traced.
-pub fn congestion_controls(pid: u32, port: u16) -> Result<BTreeSet<String>> {
+/// An option of the TCP connections of the process `pid` that have `port` at either end: each value once. It must be a
+/// child of this process, or one that may be traced.
+pub fn options<T: Ord>(
+    pid: u32,
+    port: u16,
+    option: impl Fn(&SockRef<'_>) -> std::io::Result<T>,
+) -> Result<BTreeSet<T>> {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process id")?;
     let process = pidfd_open(process, PidfdFlags::empty()).context("the process is gone")?;
-    let mut names = BTreeSet::new();
+    let mut values = BTreeSet::new();
     for entry in read_dir(format!("/proc/{pid}/fd")).context("the process is gone")? {
         let Some(number) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let descriptor = match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
@@ -49,11 +53,10 @@ pub fn congestion_controls(pid: u32, port: u16) -> Result<BTreeSet<String>> {
         let (Ok(near), Ok(far)) = (socket.local_addr(), socket.peer_addr()) else { continue };
         let mut ports = [near, far].into_iter().filter_map(|end| end.as_socket()).map(|end| end.port());
         if ports.any(|end| end == port) {
-            let name = socket.tcp_congestion()?;
-            names.insert(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned());
+            values.insert(option(&socket)?);
         }
     }
-    Ok(names)
+    Ok(values)
 }
 
 /// The remote address and the inode of an established connection.
@@ -75,7 +78,7 @@ mod tests {
 
     use socket2::SockRef;
 
-    use super::{congestion_controls, connections};
+    use super::{connections, options};
 
     #[test]
     fn connections_are_counted_by_their_remote_end() {
@@ -87,15 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn congestion_controls_are_those_of_connections_with_that_port() {
+    fn options_are_those_of_connections_with_that_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap();
-        let names = || congestion_controls(std::process::id(), remote.port()).unwrap();
-        assert!(names().is_empty(), "a listener has no peer");
+        let bounds =
+            || options(std::process::id(), remote.port(), |socket| socket.tcp_notsent_lowat()).unwrap();
+        assert!(bounds().is_empty(), "a listener has no peer");
         let held = TcpStream::connect(remote).unwrap();
-        let name = SockRef::from(&held).tcp_congestion().unwrap();
-        assert!(name.starts_with(names().first().unwrap().as_bytes()));
-        SockRef::from(&held).set_tcp_congestion(b"reno").unwrap();
-        assert!(names().contains("reno"));
+        SockRef::from(&held).set_tcp_notsent_lowat(77_777).unwrap();
+        assert!(bounds().contains(&77_777));
     }
 }

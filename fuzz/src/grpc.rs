@@ -73,7 +73,7 @@ fn served(wire: Vec<u8>) -> (Vec<Incoming>, Option<WireError>) {
             streams.borrow_mut().push(stream);
         };
         let mut connection =
-            pin!(serve_connection(join(Fed { bytes: wire, at: 0 }, sink()), &settings, accept, |_, _| ()));
+            pin!(serve_connection(join(Fed { bytes: wire, at: 0 }, sink()), &settings, accept));
         let mut cx = Context::from_waker(Waker::noop());
         let mut got = Vec::new();
         // Each turn of the connection reads a piece; the stream ends before these are used up.

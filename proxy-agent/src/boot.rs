@@ -18,7 +18,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use transport::env_proxy::EnvProxy;
-use transport::listen::Pacing;
 use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
@@ -80,8 +79,7 @@ impl Agent {
             metadata,
             config.keepalive_time,
         )
-        .unresponsive_timeout(config.unresponsive_timeout)
-        .pacing_far_only(Pacing::of_links(config.flow.pace_short_links));
+        .unresponsive_timeout(config.unresponsive_timeout);
         let client = lease_client(&config)?;
         let counted = client
             .as_ref()

@@ -19,7 +19,7 @@ use serve::signals::Signals;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::listen::{Pacing, bind_links};
+use transport::listen::bind_links;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
@@ -213,18 +213,16 @@ fn listen_for_agents(
     handshakes: &Handle,
 ) -> Result<AgentListener> {
     let bind = &config.agent_listener.bind;
-    let pacing = Pacing::of_links(config.flow.pace_short_links);
     let listener = {
         let _on = handshakes.enter();
-        bind_links(&bind.host.text(), bind.port, pacing.as_ref()).context("--agent-port")?
+        bind_links(&bind.host.text(), bind.port).context("--agent-port")?
     };
     let descriptors = descriptor_limit();
     let limits = ConnectionLimits {
         agents: agent_connections_within(descriptors),
         unauthenticated: unauthenticated_within(descriptors),
     };
-    let listener = AgentListener::new(listener, tls, service, config.keepalive_time, limits, metrics.clone());
-    Ok(listener.pacing_far_only(pacing))
+    Ok(AgentListener::new(listener, tls, service, config.keepalive_time, limits, metrics.clone()))
 }
 
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {

@@ -1,4 +1,4 @@
-//! Flags that both binaries have beside Go's: flow control, the memory for payload that waits, pacing.
+//! Flags that both binaries have beside Go's: flow control, and the memory for payload that waits.
 
 use std::ffi::OsStr;
 
@@ -19,9 +19,6 @@ pub struct FlowOptions {
     pub connection_memory_limit: u64,
     /// Bytes that may wait in the whole process; `None`: by the machine, or the cgroup.
     pub memory_limit: Option<u64>,
-    /// Leave the system's congestion control to connections between agents and servers even where it paces and their way is
-    /// short.
-    pub pace_short_links: bool,
 }
 
 /// The flags as they are written.
@@ -30,7 +27,6 @@ pub struct FlowFlags {
     connection_flow_control: bool,
     connection_memory_limit: Quantity,
     memory_limit: Quantity,
-    pace_short_links: bool,
 }
 
 impl Default for FlowFlags {
@@ -39,7 +35,6 @@ impl Default for FlowFlags {
             connection_flow_control: true,
             connection_memory_limit: Quantity(8 << 20),
             memory_limit: Quantity(0),
-            pace_short_links: false,
         }
     }
 }
@@ -67,14 +62,6 @@ impl FlowFlags {
              reset and new dials refused. 0: 40% of the cgroup's limit, or 25% of the machine's memory, 2Gi at \
              most. (Not a flag of the Go programs.)",
         );
-        set.add(
-            "pace-short-links",
-            &mut self.pace_short_links,
-            "Where the system's TCP congestion control paces (bbr), use it between agents and servers from the start, \
-             however short the way. Without this flag they start with cubic (or reno), which sets no timers, and get \
-             the system's once a round trip of a millisecond or more is found; where the system's does not pace the \
-             flag changes nothing. (Not a flag of the Go programs.)",
-        );
     }
 
     /// What they mean.
@@ -93,7 +80,6 @@ impl FlowFlags {
             connection_flow_control: self.connection_flow_control,
             connection_memory_limit: each,
             memory_limit: (all != 0).then_some(all),
-            pace_short_links: self.pace_short_links,
         })
     }
 }

@@ -12,7 +12,6 @@ use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::pki::client_with;
 use e2e::process::Process;
-use e2e::sockets::congestion_controls;
 use e2e::wait::{DEADLINE, until, within};
 use e2e::wild::frames::{ACK, END_HEADERS, Frame, GOAWAY, HEADERS, PING, frame, hello, read_frame};
 use fake_apiserver::FakeApi;
@@ -237,53 +236,4 @@ async fn both_keepalives_ping_as_often_as_they_say() -> Result<()> {
     within("a ping to a frontend", pinged(pair.frontend().socket().await?, "/ProxyService/Proxy")).await??;
     let agent = tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?;
     within("a ping to an agent", pinged(Box::new(agent), "/AgentService/Connect")).await?
-}
-
-/// What a program says of pacing.
-struct Said {
-    useless: bool,
-    /// What its links begin with, where the system's is kept off them.
-    instead: Option<&'static str>,
-    long: bool,
-}
-
-impl Said {
-    fn by(process: &Process) -> Self {
-        let begins_with = |name: &&str| process.said(&format!("instead={name:?}"));
-        Said {
-            useless: process.said("--pace-short-links changes nothing here"),
-            instead: ["cubic", "reno"].into_iter().find(begins_with),
-            long: process.said("a long way: paced"),
-        }
-    }
-}
-
-/// What a machine without BBR cannot show is shown by tests of the sockets themselves.
-#[tokio::test]
-async fn long_links_are_paced_and_short_ones_only_if_wanted() -> Result<()> {
-    let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
-    let (system, far) = (system.trim(), Duration::from_millis(25));
-    for (flag, distance) in [(false, Duration::ZERO), (false, far), (true, Duration::ZERO)] {
-        let arg = format!("--pace-short-links={flag}");
-        let pair = Setup::grpc().far(distance).server_arg(&arg).agent_arg(&arg).start().await?;
-        let port = pair.server().agent_port();
-        for (process, port) in [
-            (&pair.server().process, port),
-            (&pair.agent().process, pair.balancer.as_ref().map_or(port, |way| way.address().port())),
-        ] {
-            // A busy machine may take a short way for a long one: then it says so.
-            let as_said = || async {
-                let Said { useless, instead, long } = Said::by(process);
-                let wanted = instead.filter(|_| !long).unwrap_or(system);
-                let names = congestion_controls(process.pid(), port).ok()?;
-                let fits = names.iter().eq([wanted]) && useless == (flag && !system.starts_with("bbr"));
-                let known = distance.is_zero() || instead.is_none() || long;
-                (fits && known && (instead.is_none() || !flag)).then_some(())
-            };
-            until(&arg, DEADLINE, as_said).await.with_context(|| {
-                format!("{distance:?}: {:?}, {:?}", congestion_controls(process.pid(), port), process.log())
-            })?;
-        }
-    }
-    Ok(())
 }

@@ -15,7 +15,6 @@ use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
-use transport::listen::Pacing;
 
 use super::address::{Host, Network, Target, this_machine};
 use super::error::{DialError, LookupError, Step};
@@ -55,7 +54,6 @@ pub struct Dialer<R> {
     resolver: R,
     policy: DestinationPolicy,
     timeout: Duration,
-    unpaced: Option<Pacing>,
     /// Addresses of equal preference come in a random order.
     spread: bool,
 }
@@ -70,18 +68,12 @@ struct Candidate {
 impl<R: Resolve> Dialer<R> {
     /// Dials by `resolver` and `policy` within [`DIAL_TIMEOUT`].
     pub fn new(resolver: R, policy: DestinationPolicy) -> Self {
-        Self { resolver, policy, timeout: DIAL_TIMEOUT, unpaced: None, spread: false }
+        Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false }
     }
 
     /// Replaces the dial's time in all, lookup included.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
-        self
-    }
-
-    /// Keeps this off the connections.
-    pub fn without(mut self, pacing: Option<Pacing>) -> Self {
-        self.unpaced = pacing;
         self
     }
 
@@ -99,7 +91,7 @@ impl<R: Resolve> Dialer<R> {
         let target = Target::parse(network, address)?;
         let candidates = self.candidates(network, &target, deadline).await?;
         let allowed = self.allowed(network, &target, candidates)?;
-        race(network, allowed, self.unpaced.as_ref(), deadline).await
+        race(network, allowed, deadline).await
     }
 
     /// Those of the candidates that the policy allows, never none.
@@ -192,16 +184,15 @@ fn zone_index(zone: &str) -> u32 {
 async fn race(
     network: Network,
     candidates: Vec<Candidate>,
-    unpaced: Option<&Pacing>,
     deadline: Instant,
 ) -> Result<Endpoint, DialError> {
     let prefers_v4 = candidates.first().is_some_and(|first| first.address.is_ipv4());
     let (first, second): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|candidate| candidate.address.is_ipv4() == prefers_v4);
     if second.is_empty() {
-        return in_turn(network, &first, unpaced, deadline).await;
+        return in_turn(network, &first, deadline).await;
     }
-    let mut preferred = pin!(in_turn(network, &first, unpaced, deadline));
+    let mut preferred = pin!(in_turn(network, &first, deadline));
     let head_start = tokio::time::sleep(HEAD_START);
     let failed = tokio::select! {
         result = &mut preferred => match result {
@@ -210,7 +201,7 @@ async fn race(
         },
         () = head_start => None,
     };
-    let other = in_turn(network, &second, unpaced, deadline);
+    let other = in_turn(network, &second, deadline);
     match failed {
         // The preferred family's error is the one to tell.
         Some(error) => other.await.map_err(|_| error),
@@ -240,14 +231,13 @@ where
 async fn in_turn(
     network: Network,
     candidates: &[Candidate],
-    unpaced: Option<&Pacing>,
     deadline: Instant,
 ) -> Result<Endpoint, DialError> {
     let mut first = None;
     for (index, candidate) in candidates.iter().enumerate() {
         let share = share(deadline.saturating_duration_since(Instant::now()), candidates.len() - index);
         let until = Instant::now() + share;
-        let tried = timeout_at(until, connect(network, candidate, unpaced)).await.unwrap_or_else(|_| {
+        let tried = timeout_at(until, connect(network, candidate)).await.unwrap_or_else(|_| {
             Err(DialError::Timeout { network: network.name(), address: candidate.text.clone() })
         });
         match tried {
@@ -267,11 +257,7 @@ fn share(left: Duration, addresses: usize) -> Duration {
     equal.max(LEAST_SHARE).min(left)
 }
 
-async fn connect(
-    network: Network,
-    candidate: &Candidate,
-    unpaced: Option<&Pacing>,
-) -> Result<TcpStream, DialError> {
+async fn connect(network: Network, candidate: &Candidate) -> Result<TcpStream, DialError> {
     let fail = |step, source: io::Error| DialError::Os {
         network: network.name(),
         address: candidate.text.clone(),
@@ -285,7 +271,7 @@ async fn connect(
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         };
         let socket = socket.map_err(|source| fail(Step::Socket, source))?;
-        configure(&socket, unpaced).map_err(|source| fail(Step::SetSockOpt, source))?;
+        configure(&socket).map_err(|source| fail(Step::SetSockOpt, source))?;
         let stream = socket.connect(candidate.address).await.map_err(|source| fail(Step::Connect, source))?;
         if stream.local_addr().ok() != stream.peer_addr().ok() {
             return Ok(stream);
@@ -294,11 +280,8 @@ async fn connect(
     Err(fail(Step::Connect, Errno::CONNREFUSED.into()))
 }
 
-fn configure(socket: &TcpSocket, unpaced: Option<&Pacing>) -> io::Result<()> {
+fn configure(socket: &TcpSocket) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    if let Some(pacing) = unpaced {
-        pacing.keep_off(socket);
-    }
     let socket = SockRef::from(socket);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;

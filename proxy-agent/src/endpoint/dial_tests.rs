@@ -248,18 +248,3 @@ async fn no_failure_leads_to_an_address_that_is_denied() {
     let text = refused(&dialer, "tcp", &format!("mixed:{port}")).await;
     assert_eq!(text, format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
 }
-
-#[tokio::test]
-async fn what_paces_is_kept_off_where_it_is_to_be() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let algorithm = async |dialer: Dialer<Arc<Table>>| {
-        let endpoint = dialer.dial("tcp", &address).await.unwrap();
-        SockRef::from(&endpoint.stream).tcp_congestion().unwrap()
-    };
-    let (pacing, expected) = (Pacing::of_any().unwrap(), TcpSocket::new_v4().unwrap());
-    pacing.keep_off(&expected);
-    let unpaced = algorithm(dialer([]).without(Some(pacing))).await;
-    assert_eq!(unpaced, SockRef::from(&expected).tcp_congestion().unwrap());
-    assert_ne!(unpaced, algorithm(dialer([])).await);
-}

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
 use transport::kernel::{TcpPeer, bound_silence};
-use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, Pacing, tune};
+use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
@@ -42,8 +42,6 @@ const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
 const fn pings(interval: Duration) -> Keepalive {
     Keepalive { interval, timeout: GO_PING_TIMEOUT, while_idle: true }
 }
-
-type TlsConnection = tls::Gathering<tls::ClientStream<tls::ReadAhead<TcpStream>>>;
 
 /// A try that failed.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +133,6 @@ pub struct GrpcConnector<R> {
     keepalive: Duration,
     /// `--unresponsive-timeout`.
     unresponsive_timeout: Duration,
-    pacing: Option<Pacing>,
 }
 
 impl<R: Resolve> GrpcConnector<R> {
@@ -152,19 +149,12 @@ impl<R: Resolve> GrpcConnector<R> {
         let dialer =
             Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT).spreading();
         let unresponsive_timeout = capabilities::UNRESPONSIVE_TIMEOUT;
-        Self { server, dialer, proxy, tls, agent, keepalive, unresponsive_timeout, pacing: None }
+        Self { server, dialer, proxy, tls, agent, keepalive, unresponsive_timeout }
     }
 
-    /// How long a server of ours that answers no ping keeps its stream: `--unresponsive-timeout`.
+    /// How long a native server that answers no ping keeps its stream: `--unresponsive-timeout`.
     pub fn unresponsive_timeout(self, unresponsive_timeout: Duration) -> Self {
         Self { unresponsive_timeout, ..self }
-    }
-
-    /// Keeps this off the connections to servers, and gives it to those of servers that are far.
-    pub fn pacing_far_only(mut self, pacing: Option<Pacing>) -> Self {
-        self.dialer = self.dialer.without(pacing.clone());
-        self.pacing = pacing;
-        self
     }
 
     /// A connection, and what its kernel is asked about the other end.
@@ -200,17 +190,10 @@ impl<R: Resolve> GrpcConnector<R> {
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;
         let io = tls::Gathering::new(io);
-        let pacing = self.pacing.clone();
-        let on_measured = move |io: &TlsConnection, way| {
-            if let Some(pacing) = pacing {
-                pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
-            }
-        };
         let settings = self.settings();
         let authority =
             if self.tls.validities().own.is_some() { self.server.bare_host() } else { address.clone() };
-        let connected =
-            wire::connect(io, &settings, &authority, PATH, metadata, deadline, on_measured).await?;
+        let connected = wire::connect(io, &settings, &authority, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if let Some(kernel) = kernel {

@@ -109,7 +109,7 @@ async fn serve(
                         stream.finish();
                     });
                 };
-                let _ = serve_connection(io, &ServerSettings::for_agents(), on_stream, |_, _| ()).await;
+                let _ = serve_connection(io, &ServerSettings::for_agents(), on_stream).await;
             });
         }
     });
@@ -179,22 +179,6 @@ async fn nobody_there_reads_as_in_go() {
     assert_eq!(error.to_string(), format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
     let error = connector(&pki, "elsewhere", port, &[]).connect().await.unwrap_err();
     assert_eq!(error.to_string(), "dial tcp: lookup elsewhere: no such host");
-}
-
-#[tokio::test]
-async fn what_paces_is_kept_off_connections_to_servers() {
-    let pki = Pki::new();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let pacing = Pacing::of_any().unwrap();
-    let expected = TcpSocket::new_v4().unwrap();
-    pacing.keep_off(&expected);
-    let connector = connector(&pki, NAME, address.port(), &[]).pacing_far_only(Some(pacing));
-    let stream = connector.dial(&connector.server.to_string()).await.unwrap();
-    let algorithm = |socket: SockRef<'_>| socket.tcp_congestion().unwrap();
-    assert_eq!(algorithm(SockRef::from(&stream)), algorithm(SockRef::from(&expected)));
-    let unasked = TcpSocket::new_v4().unwrap();
-    assert_ne!(algorithm(SockRef::from(&stream)), algorithm(SockRef::from(&unasked)));
 }
 
 #[tokio::test]

@@ -51,8 +51,7 @@ impl Bench {
     async fn open(&self, path: &str) -> Result<Connected, WireError> {
         let settings = ClientSettings::for_agents();
         let deadline = Instant::now() + SOON;
-        connect(self.connect().await, &settings, "localhost", path, HeaderMap::new(), deadline, |_, _| ())
-            .await
+        connect(self.connect().await, &settings, "localhost", path, HeaderMap::new(), deadline).await
     }
 
     async fn dial(&mut self) -> ScriptedDial {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use transport::kernel::bound_silence;
-use transport::listen::{AcceptLoop, Pacing};
-use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerStream, ServerTls};
+use transport::listen::AcceptLoop;
+use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ServerTls};
 use transport::wire::{ConnectionError, Request, ServerSettings, serve_connection};
 
 use super::accept::AgentService;
@@ -19,9 +19,6 @@ use crate::accept;
 use crate::auth::AgentPeer;
 use crate::metrics::{CloseReason, Metrics, Port};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
-
-
-type TlsConnection = Gathering<ServerStream<ReadAhead<TcpStream>>>;
 
 /// How many connections the agent port has at once.
 #[derive(Debug, Clone, Copy)]
@@ -40,8 +37,6 @@ pub struct AgentListener {
     settings: ServerSettings,
     agents: Arc<Semaphore>,
     unauthenticated: ConnectionSet,
-    /// What is kept off the listener.
-    pacing: Option<Pacing>,
 }
 
 impl AgentListener {
@@ -59,13 +54,7 @@ impl AgentListener {
         settings.keepalive.interval = keepalive;
         let agents = Arc::new(Semaphore::new(limits.agents));
         let unauthenticated = ConnectionSet::new(Port::Agent, limits.unauthenticated, metrics);
-        AgentListener { listener, tls, service, settings, agents, unauthenticated, pacing: None }
-    }
-
-    /// Gives this, which was kept off the listener, to the connections of agents that are far.
-    pub fn pacing_far_only(mut self, pacing: Option<Pacing>) -> Self {
-        self.pacing = pacing;
-        self
+        AgentListener { listener, tls, service, settings, agents, unauthenticated }
     }
 
     /// Accepts agents until `stop` falls, then waits for the connections of those that were accepted. They shake hands on
@@ -77,7 +66,7 @@ impl AgentListener {
             Handshakes::start(&handshakes, self.listener, name.clone(), self.tls, self.unauthenticated);
         let serve = |arrived: Arrived| {
             let (agents, settings) = (Arc::clone(&self.agents), Arc::clone(&settings));
-            serve(arrived, agents, self.pacing.clone(), settings, self.service.clone())
+            serve(arrived, agents, settings, self.service.clone())
         };
         accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
     }
@@ -91,7 +80,6 @@ fn report(error: &JoinError) {
 async fn serve(
     mut arrived: Arrived,
     agents: Arc<Semaphore>,
-    pacing: Option<Pacing>,
     settings: Arc<ServerSettings>,
     service: AgentService,
 ) {
@@ -117,13 +105,8 @@ async fn serve(
         }
         streams.spawn(service.clone().serve(request, Arc::clone(&peer), Arc::clone(&slot)));
     };
-    let on_measured = |io: &TlsConnection, way| {
-        if let Some(pacing) = pacing {
-            pacing.resume(io.get_ref().get_ref().0.get_ref(), way);
-        }
-    };
     let served = tokio::select! {
-        served = serve_connection(Gathering::new(io), &settings, on_stream, on_measured) => served,
+        served = serve_connection(Gathering::new(io), &settings, on_stream) => served,
         () = slot.evicted() => return,
     };
     match served {

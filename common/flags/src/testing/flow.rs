@@ -1,4 +1,4 @@
-//! The entries of the flags of flow control, memory and pacing, which both binaries carry and Go's do not.
+//! The entries of the flags of flow control and memory, which both binaries carry and Go's do not.
 
 use super::Entry;
 use crate::FlowOptions;
@@ -42,10 +42,5 @@ pub fn flow_entries<C: 'static>(
             .takes_what_go_refuses(&["--memory-limit=1Gi"], "Some(1073741824)")
             .refuses(&["--memory-limit=1Mi"], "--memory-limit=1048576: it must be 0 or at least 16Mi")
             .refuses(&["--memory-limit=-1"], "invalid argument \"-1\" for \"--memory-limit\" flag"),
-        flag("pace-short-links", |flow| flow.pace_short_links.to_string())
-            .default("false")
-            .takes_what_go_refuses(&["--pace-short-links"], "true")
-            .takes_what_go_refuses(&["--pace-short-links=false"], "false")
-            .refuses(&["--pace-short-links=bbr"], "invalid argument \"bbr\" for \"--pace-short-links\""),
     ]
 }

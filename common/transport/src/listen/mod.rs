@@ -11,7 +11,6 @@ mod accept;
 mod descriptors;
 mod error;
 mod limits;
-mod pacing;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -23,6 +22,5 @@ pub use error::BindError;
 pub use limits::{
     ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, UNIX_MODE, UNIX_WATCH,
 };
-pub use pacing::Pacing;
 pub use tcp::{KeepAlive, bind_links, bind_tcp, tune};
 pub use unix::UnixSocket;

@@ -9,7 +9,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::error::BindError;
 use super::limits::BACKLOG;
-use super::pacing::Pacing;
 
 /// TCP's own probes of a silent peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,17 +40,12 @@ pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
     bind(host, port, &|_| Ok(()))
 }
 
-/// Binds a TCP listener for agents: segments of its connections are bounded, and what paces is kept off them, from the first on.
+/// Binds a TCP listener for agents: segments of its connections are bounded from the first on.
 ///
 /// # Errors
 /// [`BindError::Tcp`] and [`BindError::Host`].
-pub fn bind_links(host: &str, port: u16, unpaced: Option<&Pacing>) -> Result<TcpListener, BindError> {
-    bind(host, port, &|socket| {
-        if let Some(pacing) = unpaced {
-            pacing.keep_off(socket);
-        }
-        socket.set_tcp_mss(LARGEST_SEGMENT)
-    })
+pub fn bind_links(host: &str, port: u16) -> Result<TcpListener, BindError> {
+    bind(host, port, &|socket| socket.set_tcp_mss(LARGEST_SEGMENT))
 }
 
 /// What is set before anybody can connect.

@@ -149,7 +149,7 @@ async fn connections_are_tuned() {
 
 #[tokio::test]
 async fn segments_are_bounded_in_both_directions() {
-    let listener = bind_links("127.0.0.1", 0, None).unwrap();
+    let listener = bind_links("127.0.0.1", 0).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (accepted, _) = listener.accept().await.unwrap();
     for socket in [&stream, &accepted] {

@@ -75,11 +75,6 @@ pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flush
 }
 
 impl<IO: AsyncWrite + Unpin> Flusher<IO> {
-    /// Shows the transport.
-    pub(super) fn show(&self, see: impl FnOnce(&IO)) {
-        see(&self.0.lock().io);
-    }
-
     /// The true flush. Pending when the transport blocks: the waker is registered, call again when woken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.lock().poll_flush(cx)

@@ -82,8 +82,7 @@ fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
 
 /// Opens the stream `path` on a fresh transport, and returns once the server's response headers are there.
 ///
-/// A refusal by the server is its status; what is over before `deadline` ends in DeadlineExceeded. `on_measured` is told the
-/// round trip when the last ping of [`Pulse::measure`] is answered, and may see the transport.
+/// A refusal by the server is its status; what is over before `deadline` ends in DeadlineExceeded.
 pub async fn connect<IO>(
     io: IO,
     settings: &ClientSettings,
@@ -91,13 +90,12 @@ pub async fn connect<IO>(
     path: &str,
     metadata: HeaderMap,
     deadline: Instant,
-    on_measured: impl FnOnce(&IO, Duration) + Send + 'static,
 ) -> Result<Connected, WireError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let request = request(settings, authority, path, metadata)?;
-    timeout_at(deadline, open(io, settings, request, on_measured)).await.unwrap_or_else(|_| {
+    timeout_at(deadline, open(io, settings, request)).await.unwrap_or_else(|_| {
         Err(WireError::new(Code::DeadlineExceeded, "the server did not answer the stream in time"))
     })
 }
@@ -122,12 +120,7 @@ fn request(
     Ok(request)
 }
 
-async fn open<IO>(
-    io: IO,
-    settings: &ClientSettings,
-    request: Request<()>,
-    on_measured: impl FnOnce(&IO, Duration) + Send + 'static,
-) -> Result<Connected, WireError>
+async fn open<IO>(io: IO, settings: &ClientSettings, request: Request<()>) -> Result<Connected, WireError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -137,7 +130,7 @@ where
     let pulse = Pulse::new(settings.keepalive);
     let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
     let linger = Arc::<Linger>::default();
-    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), on_measured));
+    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger)));
     let connection = ConnectionHandle { task, pulse: Arc::clone(&pulse) };
     let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
@@ -188,14 +181,12 @@ async fn drive<IO>(
     flusher: Flusher<IO>,
     mut pinger: Pinger,
     linger: Arc<Linger>,
-    on_measured: impl FnOnce(&IO, Duration),
 ) -> Result<(), ConnectionError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     // Behind the connection, whose end they outlive.
     let mut lingering = Vec::new();
-    let mut on_measured = Some(on_measured);
     poll_fn(|cx| {
         lingering.extend(linger.take(cx));
         lingering.retain_mut(|(_send, recv)| poll_to_end(recv, cx).is_pending());
@@ -205,7 +196,6 @@ where
         if let Poll::Ready(dead) = pinger.poll(cx, flusher.bytes_read(), false) {
             return Poll::Ready(Err(dead.into()));
         }
-        pinger.tell_measured(&flusher, &mut on_measured);
         pinger.fit_window(cx, |window| connection.set_initial_window_size(window));
         match flusher.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),

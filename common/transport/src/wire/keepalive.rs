@@ -20,11 +20,9 @@ use std::time::Duration;
 
 use h2::{Ping, PingPong};
 use parking_lot::Mutex;
-use tokio::io::AsyncWrite;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::buffered::Flusher;
 use super::settings::{STREAM_WINDOW, stream_window};
 use crate::kernel::{Acknowledgment, HostSilence, TcpPeer};
 
@@ -123,14 +121,14 @@ impl Pulse {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown. Returns it
-    /// when no ping is left to be sent for it.
-    fn sampled(&self, took: Duration) -> Option<Duration> {
-        let left = self.state.lock().samples?;
+    /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown.
+    fn sampled(&self, took: Duration) {
+        if self.state.lock().samples.is_none() {
+            return;
+        }
         let took = took.min(self.round_trip().unwrap_or(Duration::MAX));
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         self.round_trip.store(nanos, Ordering::Relaxed);
-        (left == 0).then_some(took)
     }
 
     /// Whether a ping is unanswered for [`UNRESPONSIVE_AFTER`], and every change of that.
@@ -163,8 +161,6 @@ pub(super) struct Pinger {
     asked: Option<Instant>,
     /// The streams' window, once it was fitted to the way.
     window: Option<u32>,
-    /// The round trip, until it is taken.
-    measured: Option<Duration>,
     /// What looks at the peer's kernel have shown, and when the last one was.
     host: HostSilence,
     looked: Instant,
@@ -193,7 +189,6 @@ impl Pinger {
             heard: now,
             asked: None,
             window: None,
-            measured: None,
             host: HostSilence::default(),
             looked: now,
             unresponsive: false,
@@ -213,7 +208,7 @@ impl Pinger {
         {
             self.asked = None;
             if pong.is_ok() {
-                self.measured = self.pulse.sampled(now - asked);
+                self.pulse.sampled(now - asked);
             }
         }
         let (keepalive, probe) = self.look(cx);
@@ -266,19 +261,6 @@ impl Pinger {
             Some(since) => self.looked.max(since) + LOOK_EVERY,
             None if self.host.is_silent() => self.looked + LOOK_EVERY,
             None => self.looked.max(self.heard) + LOOK_WHILE_QUIET,
-        }
-    }
-
-    /// Tells the round trip once, when all pings of [`Pulse::measure`] are answered.
-    pub(super) fn tell_measured<IO: AsyncWrite + Unpin>(
-        &mut self,
-        flusher: &Flusher<IO>,
-        on_measured: &mut Option<impl FnOnce(&IO, Duration)>,
-    ) {
-        if let Some(way) = self.measured.take()
-            && let Some(tell) = on_measured.take()
-        {
-            flusher.show(|io| tell(io, way));
         }
     }
 

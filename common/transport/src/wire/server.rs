@@ -72,21 +72,19 @@ impl From<Dead> for ConnectionError {
 }
 
 /// Serves a connection until its peer ends it or it fails. `on_stream` gets each new stream; it must not block.
-/// `on_measured` is told the round trip when the last ping of [`Pulse::measure`] is answered, and may see the transport.
 pub async fn serve_connection<IO, F>(
     io: IO,
     settings: &ServerSettings,
     on_stream: F,
-    on_measured: impl FnOnce(&IO, Duration),
 ) -> Result<(), ConnectionError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
     F: FnMut(Request),
 {
-    serve(io, settings, on_stream, pending(), on_measured).await
+    serve(io, settings, on_stream, pending()).await
 }
 
-/// Like [`serve_connection`] without `on_measured`; once `shutdown` completes, the connection takes no new streams,
+/// Like [`serve_connection`]; once `shutdown` completes, the connection takes no new streams,
 /// and ends with its last stream in the way of [`ServerSettings::farewell`].
 pub async fn serve_connection_until<IO, F>(
     io: IO,
@@ -98,7 +96,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
     F: FnMut(Request),
 {
-    serve(io, settings, on_stream, shutdown, |_: &IO, _| ()).await
+    serve(io, settings, on_stream, shutdown).await
 }
 
 async fn serve<IO, F>(
@@ -106,14 +104,12 @@ async fn serve<IO, F>(
     settings: &ServerSettings,
     mut on_stream: F,
     shutdown: impl Future<Output = ()>,
-    on_measured: impl FnOnce(&IO, Duration),
 ) -> Result<(), ConnectionError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
     F: FnMut(Request),
 {
     let mut shutdown = pin!(shutdown);
-    let mut on_measured = Some(on_measured);
     // In a box: what a handshake needs would otherwise be kept as long as the connection, three times its size.
     let Some(mut serving) = Box::pin(handshake(io, settings, shutdown.as_mut())).await? else {
         return Ok(());
@@ -126,7 +122,7 @@ where
             shutdown = None;
             serving.leave();
         }
-        serving.poll(cx, &mut on_stream, &mut on_measured)
+        serving.poll(cx, &mut on_stream)
     })
     .await
 }
@@ -231,7 +227,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         &mut self,
         cx: &mut Context<'_>,
         on_stream: &mut impl FnMut(Request),
-        on_measured: &mut Option<impl FnOnce(&IO, Duration)>,
     ) -> Poll<Result<(), ConnectionError>> {
         loop {
             match self.connection.poll_accept(cx) {
@@ -253,7 +248,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
             return Poll::Ready(Err(dead.into()));
         }
-        self.pinger.tell_measured(&self.flusher, on_measured);
         self.pinger.fit_window(cx, |window| self.connection.set_initial_window_size(window));
         self.fit_overdue(idle);
         poll_turn_end(cx, &self.flusher, &mut self.overdue, self.admitted)

@@ -125,9 +125,7 @@ async fn a_server_that_does_not_answer_is_a_deadline() {
     let (near, _far) = duplex(1 << 20);
     let deadline = Instant::now() + Duration::from_secs(30);
     let settings = ClientSettings::for_agents();
-    let error =
-        connect(near, &settings, "server", "/AgentService/Connect", HeaderMap::new(), deadline, |_, _| ())
-            .await;
+    let error = connect(near, &settings, "server", "/AgentService/Connect", HeaderMap::new(), deadline).await;
     assert_eq!(error.unwrap_err().code, Code::DeadlineExceeded);
     assert_eq!(Instant::now(), deadline);
 }
@@ -137,8 +135,7 @@ async fn an_authority_that_is_none_is_named() {
     let (near, _far) = duplex(1 << 20);
     let settings = ClientSettings::for_agents();
     let error =
-        connect(near, &settings, "a b", "/AgentService/Connect", HeaderMap::new(), Instant::now(), |_, _| ())
-            .await;
+        connect(near, &settings, "a b", "/AgentService/Connect", HeaderMap::new(), Instant::now()).await;
     assert!(error.unwrap_err().message.contains("\"a b\""));
 }
 
@@ -351,6 +348,6 @@ async fn a_shutdown_before_the_preface_ends_at_once() {
 #[tokio::test]
 async fn a_connection_does_not_keep_the_memory_of_its_handshake() {
     let (near, _far) = duplex(1 << 10);
-    let size = size_of_val(&serve_connection(near, &ServerSettings::for_frontends(), drop, |_, _| ()));
+    let size = size_of_val(&serve_connection(near, &ServerSettings::for_frontends(), drop));
     assert!(size <= 2 << 10, "{size} bytes");
 }

@@ -227,40 +227,15 @@ async fn a_window_that_nobody_asked_to_fit_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_ends_are_told_the_round_trip_once_behind_the_last_of_its_pings() {
+async fn a_client_measures_the_round_trip_when_it_is_asked_to() {
     let (near, far) = far(Duration::from_millis(25));
-    let began = Instant::now();
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let teller = |who| {
-        let tell = tell.clone();
-        move |_: &DuplexStream, way: Duration| tell.send((who, way.as_millis(), began.elapsed())).unwrap()
-    };
-    let (at_server, at_client) = (teller("server"), teller("client"));
-    drop(tell);
-    let (sender, mut requests) = mpsc::unbounded_channel();
-    let settings = settings(TEN_AND_FIVE);
-    let serving = tokio::spawn(async move {
-        serve_connection(far, &settings, |request| drop(sender.send(request)), at_server).await
-    });
-    let accept = async {
-        let request: Request = requests.recv().await.unwrap();
-        request.pulse.measure(4);
-        request.accept(HeaderMap::new()).unwrap()
-    };
-    let deadline = began + Duration::from_secs(60);
-    let settings = ClientSettings { keepalive: TEN_AND_FIVE, ..ClientSettings::for_agents() };
-    let connect = connect(near, &settings, "server", "/", HeaderMap::new(), deadline, at_client);
-    let (client, _server) = tokio::join!(connect, accept);
-    let client = client.unwrap();
+    let mut served = serve(far, settings(TEN_AND_FIVE));
+    let accept = async { served.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap() };
+    let (client, _server) = tokio::join!(dial(near, HeaderMap::new()), accept);
+    let pulse = client.unwrap().connection;
     sleep(Duration::from_secs(60)).await;
-    let (who, way, after) = told.try_recv().unwrap();
-    assert_eq!((who, way), ("server", 50));
-    assert!((200..400).contains(&after.as_millis()), "four of them: {after:?}");
-    assert!(told.try_recv().is_err(), "the client was not asked for it, and its keepalive says nothing");
-    client.connection.pulse.measure(1);
+    assert_eq!(pulse.pulse.round_trip(), None, "its keepalive says nothing");
+    pulse.pulse.measure(1);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(told.try_recv().map(|(who, way, _)| (who, way)), Ok(("client", 50)));
-    drop(client);
-    serving.abort();
-    assert!(told.recv().await.is_none(), "nobody is left who tells");
+    assert_eq!(pulse.pulse.round_trip(), Some(Duration::from_millis(50)));
 }

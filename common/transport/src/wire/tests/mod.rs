@@ -95,7 +95,7 @@ where
     let (sender, requests) = mpsc::unbounded_channel();
     let serving = tokio::spawn(async move {
         let on_stream = |request| drop(sender.send(request));
-        serve_connection(io, &settings, on_stream, |_, _| ()).await
+        serve_connection(io, &settings, on_stream).await
     });
     Served { requests, serving }
 }
@@ -112,7 +112,7 @@ where
 {
     let deadline = Instant::now() + Duration::from_secs(60);
     let settings = ClientSettings::for_agents();
-    connect(io, &settings, "server:8091", "/AgentService/Connect", metadata, deadline, |_, _| ()).await
+    connect(io, &settings, "server:8091", "/AgentService/Connect", metadata, deadline).await
 }
 
 /// Both ends of a stream, on transports that can be frozen.

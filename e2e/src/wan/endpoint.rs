@@ -1,0 +1,83 @@
+//! What connections end at: it sends, receives or returns bytes as the first byte of a connection asks.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::netns::Namespace;
+
+/// The size of one read or write.
+pub(super) const PIECE: usize = 256 << 10;
+
+/// What a connection's first byte asks for.
+pub(super) const DOWNLOAD: u8 = b'D';
+pub(super) const UPLOAD: u8 = b'U';
+pub(super) const ECHO: u8 = b'E';
+
+/// A listener in a namespace; it ends with this value.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) address: SocketAddr,
+    /// Bytes of uploads so far.
+    pub(super) received: Arc<AtomicU64>,
+    task: AbortHandle,
+}
+
+impl Endpoint {
+    pub(super) fn start(at: &Namespace) -> Result<Self> {
+        let listener = at.enter(|| Ok(StdListener::bind((at.address, 0))?))?;
+        listener.set_nonblocking(true)?;
+        let (address, listener) = (listener.local_addr()?, TcpListener::from_std(listener)?);
+        let received = Arc::<AtomicU64>::default();
+        let count = Arc::clone(&received);
+        let task = tokio::spawn(async move {
+            let mut serving = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                while serving.try_join_next().is_some() {}
+                serving.spawn(serve(stream, Arc::clone(&count)));
+            }
+        });
+        Ok(Self { address, received, task: task.abort_handle() })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Its error is the end of the connection, which the client sees.
+async fn serve(mut stream: TcpStream, received: Arc<AtomicU64>) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    match stream.read_u8().await? {
+        DOWNLOAD => {
+            let zeros = vec![0; PIECE];
+            loop {
+                stream.write_all(&zeros).await?;
+            }
+        }
+        UPLOAD => count(&mut stream, &received).await,
+        _ => {
+            let (mut input, mut output) = stream.split();
+            tokio::io::copy(&mut input, &mut output).await.map(drop)
+        }
+    }
+}
+
+/// Reads to the end, and counts.
+pub(super) async fn count(
+    from: &mut (impl tokio::io::AsyncRead + Unpin),
+    into: &AtomicU64,
+) -> std::io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    while let size @ 1.. = from.read(&mut piece).await? {
+        into.fetch_add(size as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
