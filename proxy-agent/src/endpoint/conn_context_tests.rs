@@ -204,7 +204,7 @@ async fn an_endpoint_that_sends_without_end_is_left_waiting() {
 #[tokio::test]
 async fn a_broken_connection_is_reset() {
     let (mut local, mut endpoint, _gauge) = pair().await;
-    end(&mut local, Ending::Broken(tunnel::Cause::LinkLost)).await;
+    end(&mut local, Ending::Broken(Cause::LinkLost)).await;
     drop(local);
     let error = endpoint.read(&mut [0; 8]).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

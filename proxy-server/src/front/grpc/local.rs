@@ -63,7 +63,8 @@ impl<W: Wire> GrpcLocal<W> {
 
     fn broken(&mut self, error: WireError) -> io::Error {
         self.account.note(&error);
-        io::Error::new(io::ErrorKind::ConnectionReset, error)
+        // Its client has left: as with a socket, that is no loss of ours.
+        io::Error::new(io::ErrorKind::ConnectionReset, format!("connection reset by peer: {error}"))
     }
 
     /// The next bytes of what is ahead, which is not empty.
