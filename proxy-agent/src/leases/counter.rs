@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use cluster::{ApiError, Clock, Freshness, LeaseList, Leases, Watch, WatchEvent};
+use flags::GoDuration;
 use serve::metrics::LeaseCall;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -232,8 +233,8 @@ impl LeaseCounter {
     async fn failed(&mut self, error: &ApiError) {
         self.blind = true;
         let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
-        let count = *self.count.borrow();
-        tracing::error!(%error, ?count, retry_in = ?wait, "Could not list or watch leases, the last count holds");
+        let (count, retry_in) = (*self.count.borrow(), GoDuration::from(wait));
+        tracing::error!(%error, count, %retry_in, "Could not list or watch leases, the last count holds");
         sleep(wait).await;
     }
 
