@@ -27,6 +27,7 @@ mod misbehaving_servers;
 mod replicas;
 mod rollouts;
 mod server_first;
+mod signals;
 mod soak;
 mod startup;
 mod strategies;

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use relay::{Bounds, LinkEnd, Relay};
 use serve::logs::Peer;
 use tokio::task::coop::unconstrained;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
@@ -26,6 +26,10 @@ use crate::route::{Backend, BackendManager, Registration};
 /// An agent that owes the answer to a ping for so long gets dials only when nobody else can take them: a half-dead
 /// stream must not keep its successor out.
 const SUSPECT_AFTER: Duration = Duration::from_secs(3);
+
+/// What clients get of bytes that have arrived, when the server stops although their connections go on. That these are cut off is
+/// decided: a client that keeps its own end open is not waited for as it is where a connection ends in order.
+const LAST_BYTES: Duration = Duration::from_millis(50);
 
 /// The path of the agents' method.
 const CONNECT: &str = "/AgentService/Connect";
@@ -199,7 +203,10 @@ impl AgentService {
         };
         tokio::select! {
             end = &mut relay => return end,
-            () = self.lifetimes.end_streams.cancelled() => handle.finish(),
+            () = self.lifetimes.end_streams.cancelled() => {
+                handle.finish();
+                return timeout(LAST_BYTES, relay).await.unwrap_or(LinkEnd::Stopped);
+            }
             why = refused => {
                 tracing::warn!(agent_id = %Peer(agent_id), why = %Peer(&why), "Agent's token is refused by now");
                 handle.finish();
