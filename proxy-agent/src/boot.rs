@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use transport::env_proxy::EnvProxy;
-use transport::tls::{CaSource, ClientTls, ClientTlsOptions};
+use transport::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
 use transport::wire::capabilities::Capabilities;
 
 use crate::args::{Config, ServerCountSource};
@@ -146,8 +146,13 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         server_name: config.proxy_server_host.clone(),
         alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
-    ClientTls::load(options, metrics.odd_certificates.observer())
-        .context("--ca-cert, --agent-cert or --agent-key")
+    ClientTls::load(options, metrics.odd_certificates.observer()).map_err(|error| {
+        let flags = match &error {
+            TlsError::ServerName(_) => "--proxy-server-host",
+            _ => "--ca-cert, --agent-cert or --agent-key",
+        };
+        anyhow::Error::new(error).context(flags)
+    })
 }
 
 /// The way to the Kubernetes API, if servers are counted by their leases.

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     match start(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            logs::fatal(&format!("{error:#}"));
+            logs::fatal(&logs::chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -34,9 +34,10 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
+    let fips = transport::tls::verified_fips()?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        fips = transport::tls::FIPS,
+        fips,
         agent_id = config.agent_id,
         "Proxy agent starts"
     );
@@ -44,12 +45,12 @@ fn start(config: args::Config) -> anyhow::Result<()> {
         tracing::info!("{line}");
     }
     let descriptors = transport::listen::DescriptorLimit::raise();
-    tracing::info!(?descriptors, "Descriptor limit");
+    tracing::info!(%descriptors, "Descriptor limit");
 
     let mut registry = Registry::default();
     logs.register(&mut registry, proxy_agent::metrics::PREFIX);
     let ops = OpsRuntime::start()?;
-    let signals = Signals::install(ops.handle())?;
+    let signals = Signals::install(ops.handle(), &logs.last_words())?;
     let runtime = relay::data_runtime(relay::Turns::Long)?;
     Tasks::register(&mut registry, proxy_agent::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {

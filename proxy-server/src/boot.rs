@@ -1,8 +1,15 @@
 //! From a configuration to a running server, and back down again.
 //!
 //! Everything that must be bound is bound by [`Server::build`]; [`Server::run`] serves until the first signal, then
-//! drains: readiness fails, listeners close, live connections get `--graceful-shutdown-timeout`, the lease goes, agent
-//! streams end with OK. A second signal is the caller's business: it exits at once.
+//! drains: readiness fails at once, live connections get `--graceful-shutdown-timeout`, then listeners close, the lease
+//! goes, agent streams end with OK. A second signal is the caller's business: it exits at once.
+//!
+//! The frontend goes on accepting and dialing while the server drains. kube-apiserver keeps idle connections to kubelets
+//! open for minutes, and an idle one cannot be told from a `kubectl exec` that waits for its user: neither may be cut, so
+//! that the drain usually lasts as long as it may. A frontend that was closed meanwhile would leave the one server of a
+//! kube-apiserver without a tunnel for all that time. A successor may start at any moment: it takes the socket's path over
+//! ([`UnixSocket`](transport::listen::UnixSocket) yields it), and this server keeps what it has. The server is drained when no
+//! connection is left and none has arrived for [`QUIET`].
 
 mod frontend;
 mod kubernetes;
@@ -11,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use flags::GoDuration;
 use relay::Bounds;
 use serve::certificates::{keep_fresh, keep_kubeconfig_shown};
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
@@ -18,7 +26,7 @@ use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::listen::bind_links;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
@@ -38,6 +46,8 @@ use frontend::Frontend;
 
 /// How long agent streams get to end in order, once connections have ended or their time is up.
 const STREAMS_END_WITHIN: Duration = Duration::from_secs(2);
+/// How long a draining server without connections waits for another: a client between its connect and its request.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// A server whose sockets are bound.
 pub struct Server {
@@ -162,14 +172,13 @@ impl Server {
         signals.first().await;
 
         self.readiness.leaves();
-        close_frontends.cancel();
-        self.lifetimes.connections.close();
-        let grace = self.config.graceful_shutdown_timeout;
-        tracing::info!(connections = self.lifetimes.connections.len(), ?grace, "Shutting down server.");
-        let finished = tokio::time::timeout(grace, self.lifetimes.connections.wait()).await.is_ok();
+        let (grace, connections) = (self.config.graceful_shutdown_timeout, &self.lifetimes.connections);
+        tracing::info!(connections = connections.len(), grace = %GoDuration::from(grace), "Shutting down server.");
+        let finished = tokio::time::timeout(grace, drained(connections)).await.is_ok();
         if !grace.is_zero() {
-            tell_graceful(finished, grace, self.lifetimes.connections.len());
+            tell_graceful(finished, grace, connections.len());
         }
+        close_frontends.cancel();
         // Not before: agents count the replicas by leases, and this one's streams until they end. If only the lease went,
         // a successor that starts meanwhile would not be missed, and have no agent before these streams have ended.
         let lease = tokio::spawn(async move {
@@ -199,7 +208,7 @@ fn tell_graceful(finished: bool, grace: Duration, left: usize) {
     if finished {
         tracing::info!("Graceful shutdown completed successfully.");
     } else {
-        let message = format!("Graceful shutdown timed out after {grace:?}, forcing termination.");
+        let message = format!("Graceful shutdown timed out after {}, forcing termination.", GoDuration::from(grace));
         tracing::warn!(connections = left, "{message}");
     }
 }
@@ -223,6 +232,19 @@ fn listen_for_agents(
         unauthenticated: unauthenticated_within(descriptors),
     };
     Ok(AgentListener::new(listener, tls, service, config.keepalive_time, limits, metrics.clone()))
+}
+
+/// Resolves once no connection is left and none has arrived for a moment.
+async fn drained(connections: &TaskTracker) {
+    // Connections may begin still; without this nobody can wait for the last one.
+    connections.close();
+    loop {
+        connections.wait().await;
+        tokio::time::sleep(QUIET).await;
+        if connections.is_empty() {
+            return;
+        }
+    }
 }
 
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
@@ -281,4 +303,31 @@ fn serve_ports(
             admin::server(exposition, config.profiling),
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_is_drained_once_nothing_arrives_any_more() {
+        let (tracker, began) = (TaskTracker::new(), Instant::now());
+        let arriving = tokio::spawn({
+            let tracker = tracker.clone();
+            async move {
+                for _ in 0..10 {
+                    let token = tracker.token();
+                    sleep(QUIET).await;
+                    drop(token);
+                    sleep(QUIET / 2).await;
+                }
+            }
+        });
+        tokio::task::yield_now().await;
+        drained(&tracker).await;
+        assert!(arriving.is_finished());
+        assert_eq!(began.elapsed(), QUIET * 31 / 2);
+    }
 }

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     match start(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            logs::fatal(&format!("{error:#}"));
+            logs::fatal(&logs::chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -35,9 +35,10 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
+    let fips = transport::tls::verified_fips()?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        fips = transport::tls::FIPS,
+        fips,
         server_id = config.server_id,
         "Proxy server starts"
     );
@@ -45,16 +46,16 @@ fn start(config: args::Config) -> anyhow::Result<()> {
         tracing::info!("{line}");
     }
     let descriptors = transport::listen::DescriptorLimit::raise();
-    tracing::info!(?descriptors, "Descriptor limit");
+    tracing::info!(%descriptors, "Descriptor limit");
 
     let mut registry = Registry::default();
     logs.register(&mut registry, proxy_server::metrics::PREFIX);
     let ops = OpsRuntime::start()?;
-    let signals = Signals::install(ops.handle())?;
+    let signals = Signals::install(ops.handle(), &logs.last_words())?;
     let (insist, last_words) = (signals.clone(), logs.last_words());
     ops.handle().spawn(async move {
         insist.second().await;
-        last_words.exit("second signal, exiting at once");
+        last_words.exit("second signal, exiting at once", 1);
     });
 
     let handshakes = HandshakeRuntime::start()?;

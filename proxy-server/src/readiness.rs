@@ -16,7 +16,7 @@ use crate::route::{BackendManager, Strategy};
 pub(crate) struct Readiness {
     /// Whether clients reach the frontend's listener. A Unix socket keeps it itself.
     listening: Arc<AtomicBool>,
-    leaving: AtomicBool,
+    leaving: Arc<AtomicBool>,
 }
 
 impl Readiness {
@@ -28,6 +28,11 @@ impl Readiness {
     /// For a listener that clients may cease to reach, and reach again.
     pub(crate) fn listening(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.listening)
+    }
+
+    /// For a listener that leaves its address to a successor.
+    pub(crate) fn leaving(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.leaving)
     }
 
     /// A signal came.

@@ -5,6 +5,11 @@ use std::time::Duration;
 use crate::api::Lease;
 use crate::time::Moment;
 
+/// The longest time that a renewal is believed to last. The API takes up to 68 years, and a server that is gone would be
+/// counted for all of them. Every release, Go's and ours, writes 30 s: an hour is 120 times that, so that no fork's longer
+/// lease is cut short, and an absurd one is over within hours.
+pub const LONGEST: Duration = Duration::from_secs(3_600);
+
 /// The end of a lease by its own times: the renewal (else the acquisition) plus the duration. `None` is a lease
 /// that never began, which counts as expired. (Go's util.IsLeaseValid; a lease without a duration, which crashes
 /// Go, has none.)
@@ -13,10 +18,10 @@ pub fn end(lease: &Lease) -> Option<Moment> {
     Some(began.plus(duration(lease)))
 }
 
-/// How long a renewal lasts.
+/// How long a renewal lasts, [`LONGEST`] at most.
 pub fn duration(lease: &Lease) -> Duration {
     let seconds = lease.spec.lease_duration_seconds.unwrap_or(0);
-    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LONGEST)
 }
 
 /// Whether a lease is valid at `now`: its end is in the future.
@@ -49,6 +54,9 @@ mod tests {
             (Some(1_000), None, Some(0), false),
             (Some(1_000), None, None, false),
             (Some(1_000), None, Some(-5), false),
+            (Some(-2_599), None, Some(i64::MAX), true),
+            (Some(-2_600), None, Some(i64::MAX), false),
+            (Some(-2_600), None, Some(i64::from(i32::MAX)), false),
         ];
         for (renewed, acquired, seconds, valid) in rows {
             let lease = lease(renewed, acquired, seconds);

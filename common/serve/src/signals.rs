@@ -2,12 +2,22 @@
 //!
 //! What the stages mean is the binary's own: the server shuts down and, at the second, exits at once; the agent
 //! drains, and then stops. Rust's runtime ignores SIGPIPE already.
+//!
+//! Other signals do what they do to a Go program: SIGUSR1 and SIGUSR2 do nothing, SIGHUP and SIGQUIT end it. The kernel
+//! sees to the latter two, except in a container's first process, for which it drops every signal without a handler: there
+//! they have one. Elsewhere they have none, so that `nohup` works.
 
 use std::io;
 
+use rustix::process::{Pid, getpid};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+
+use crate::logs::LastWords;
+
+/// What Go's runtime ends a process with that such a signal could not end.
+const GO_SIGNAL_EXIT: i32 = 2;
 
 /// Counts signals from [`Signals::install`] on. Clones see the same.
 #[derive(Debug, Clone)]
@@ -16,8 +26,14 @@ pub struct Signals(watch::Receiver<usize>);
 impl Signals {
     /// Takes SIGTERM and SIGINT over from the system's default, which is to die. They are received on this runtime:
     /// one that a busy data plane cannot delay.
-    pub fn install(runtime: &Handle) -> io::Result<Self> {
+    pub fn install(runtime: &Handle, last_words: &LastWords) -> io::Result<Self> {
         let _context = runtime.enter();
+        ignore(runtime, SignalKind::user_defined1(), "SIGUSR1")?;
+        ignore(runtime, SignalKind::user_defined2(), "SIGUSR2")?;
+        if getpid() == Pid::INIT {
+            end(runtime, SignalKind::hangup(), "SIGHUP: exiting at once", last_words)?;
+            end(runtime, SignalKind::quit(), "SIGQUIT: exiting at once", last_words)?;
+        }
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let (count, counted) = watch::channel(0);
@@ -57,17 +73,44 @@ impl Signals {
     }
 }
 
+/// The signal does nothing, instead of ending the process.
+fn ignore(runtime: &Handle, kind: SignalKind, name: &'static str) -> io::Result<()> {
+    let mut received = signal(kind)?;
+    runtime.spawn(async move {
+        while received.recv().await.is_some() {
+            tracing::debug!(signal = name, "Ignored signal");
+        }
+    });
+    Ok(())
+}
+
+/// The signal ends the process.
+fn end(runtime: &Handle, kind: SignalKind, message: &'static str, last_words: &LastWords) -> io::Result<()> {
+    let (mut received, last_words) = (signal(kind)?, last_words.clone());
+    runtime.spawn(async move {
+        if received.recv().await.is_some() {
+            last_words.exit(message, GO_SIGNAL_EXIT);
+        }
+    });
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use rustix::process::{Signal, getpid, kill_process};
+    use rustix::process::{Signal, kill_process};
 
     use super::*;
+    use crate::logs::{Logs, Options};
 
     #[tokio::test]
     async fn two_stages() {
-        let signals = Signals::install(&Handle::current()).expect("installs");
+        let (_subscriber, logs) = Logs::build(&Options::default()).expect("a log");
+        let signals = Signals::install(&Handle::current(), &logs.last_words()).expect("installs");
+        // Would end this process.
+        kill_process(getpid(), Signal::USR1).expect("a signal to oneself");
+        kill_process(getpid(), Signal::USR2).expect("a signal to oneself");
         let later = signals.clone();
         let mut second = std::pin::pin!(later.second());
         kill_process(getpid(), Signal::INT).expect("a signal to oneself");

@@ -1,13 +1,13 @@
 //! Signals: an agent drains, a server shuts down, and nobody loses a connection before its time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, works};
 use e2e::frontend::Place;
 use e2e::http1;
-use e2e::pair::Setup;
+use e2e::pair::{FRONTS, Setup};
 use e2e::payload::Payload;
 use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until, within, within_limit};
@@ -172,11 +172,7 @@ async fn a_graceful_shutdown_lets_connections_finish() -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
     pair.server().process.signal(Signal::TERM)?;
-    let frontend = pair.frontend().clone();
-    until("a frontend that takes no more", DEADLINE, || async {
-        frontend.socket().await.is_err().then_some(())
-    })
-    .await?;
+    pair.server_mut().wait_unready().await?;
     let mut conn = echo(conn, Payload::new(2, 1_000_000)).await?;
     conn.shutdown().await?;
     expect_any_end(&mut conn).await?;
@@ -184,6 +180,66 @@ async fn a_graceful_shutdown_lets_connections_finish() -> Result<()> {
     let status = pair.server_mut().process.exit(Duration::from_secs(10)).await?;
     assert!(status.success(), "{status}");
     Ok(())
+}
+
+/// kube-apiserver keeps idle connections to kubelets open: a drain lasts as long as it may, and dials come meanwhile.
+#[tokio::test]
+async fn a_draining_server_goes_on_dialing() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let mut pair = Setup::new(mode, front).server_arg("--graceful-shutdown-timeout=60s").start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let mut idle = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+        pair.server().process.signal(Signal::TERM)?;
+        pair.server_mut().wait_unready().await?;
+        works(pair.frontend(), &endpoint.target()).await?;
+        ensure!(pair.server_mut().process.ended().is_none(), "it has a connection");
+        idle.shutdown().await?;
+        expect_any_end(&mut idle).await?;
+        drop(idle);
+        let status = pair.server_mut().process.exit(Duration::from_secs(20)).await?;
+        assert!(status.success(), "{status}");
+        ensure!(pair.frontend().socket().await.is_err(), "its listener is open");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_successor_takes_the_socket_of_a_draining_server_over() -> Result<()> {
+    let mut pair = Setup::http_connect().server_arg("--graceful-shutdown-timeout=60s").start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let idle = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+    pair.server().process.signal(Signal::TERM)?;
+    pair.server_mut().wait_unready().await?;
+    let successor = Setup::http_connect().places(&[pair.frontend().place.clone()]).start().await?;
+    works(successor.frontend(), &endpoint.target()).await?;
+    ensure!(pair.server_mut().process.ended().is_none(), "the draining server has a connection");
+    let mut idle = echo(idle, Payload::new(2, 100_000)).await?;
+    idle.shutdown().await?;
+    expect_any_end(&mut idle).await?;
+    drop(idle);
+    let status = pair.server_mut().process.exit(Duration::from_secs(10)).await?;
+    assert!(status.success(), "{status}");
+    works(successor.frontend(), &endpoint.target()).await
+}
+
+/// Best of five: each took more than a second, as long as a client gets to close its own end where a connection ends in order.
+#[tokio::test]
+async fn a_stop_waits_for_no_client_that_keeps_its_end_open() -> Result<()> {
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let mut pair = Setup::http_connect().start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let _open = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+        let began = Instant::now();
+        pair.server().process.signal(Signal::TERM)?;
+        let status = pair.server_mut().process.exit(DEADLINE).await?;
+        assert!(status.success(), "{status}");
+        took.push(began.elapsed());
+        if began.elapsed() < Duration::from_millis(700) {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("stops took {took:?}")
 }
 
 #[tokio::test]
@@ -256,9 +312,9 @@ async fn the_agent_hop_is_untouched_while_connections_finish() -> Result<()> {
     agent.accept(1).await?;
     let mut conn = within("the dial", dial).await???;
     pair.server().process.signal(Signal::TERM)?;
-    let frontend = pair.frontend().clone();
-    until("a frontend that takes no more", DEADLINE, || async {
-        frontend.socket().await.is_err().then_some(())
+    until("the drain", DEADLINE, || {
+        let drains = pair.server().process.said("Shutting down");
+        async move { drains.then_some(()) }
     })
     .await?;
     conn.write_all(b"still here").await?;

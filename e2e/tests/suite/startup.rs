@@ -1,6 +1,7 @@
 //! Starts that must fail, and those that must not.
 
 use std::net::TcpListener;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
@@ -41,7 +42,78 @@ async fn fatal(mut pair: Pair, port: u16) -> Result<()> {
     let _taken = restart_with_taken(&mut pair, port)?;
     let status = pair.server_mut().process.exit(DEADLINE).await?;
     assert_eq!(status.code(), Some(1));
-    pair.server().process.wait_said(&port.to_string()).await
+    pair.server().process.wait_said(&port.to_string()).await?;
+    let log = pair.server().process.log();
+    let last = log.last().map(String::as_str).unwrap_or_default();
+    ensure!(last.matches("in use").count() == 1, "its reason is said once: {last}");
+    Ok(())
+}
+
+/// A server with the pair's certificates, whose ports are not the pair's: it must end before it binds them.
+fn unbound_server(pair: &Pair, folder: &Path, flags: &[&str]) -> Result<Process> {
+    let mut args = vec![
+        "--server-port=0".to_owned(),
+        format!("--uds-name={}", folder.join("s.sock").display()),
+        format!("--cluster-cert={}", pair.pki.cluster_server.cert.display()),
+        format!("--cluster-key={}", pair.pki.cluster_server.key.display()),
+    ];
+    args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    let (name, program) = ("proxy-server".to_owned(), Program::Server.path()?);
+    Process::spawn(Recipe { name, program, args, env: Vec::new() })
+}
+
+/// As client-go: a kubeconfig whose files are missing is an operator's mistake, not an outage.
+#[tokio::test]
+async fn a_kubeconfig_that_names_missing_files_is_fatal() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("there"), "")?;
+    let rows = [
+        ("certificate-authority: missing", "token: t", "certificate-authority"),
+        ("", "client-certificate: missing, client-key: there", "client-certificate"),
+        ("", "client-certificate: there, client-key: missing", "client-key"),
+        ("", "tokenFile: missing", "token file"),
+    ];
+    let mut pair = Setup::grpc().agents(0).start().await?;
+    for (row, (cluster, user, field)) in rows.into_iter().enumerate() {
+        let path = folder.path().join(format!("kubeconfig-{row}"));
+        let config = format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'https://127.0.0.1:1', {cluster}}}}}]\n\
+             users: [{{name: u, user: {{{user}}}}}]\n"
+        );
+        std::fs::write(&path, config)?;
+        let flag = format!("--kubeconfig={}", path.display());
+        let said = format!("--kubeconfig: {path:?}: {field} {:?}: ", folder.path().join("missing"));
+        let mut server = unbound_server(&pair, folder.path(), &["--enable-lease-controller", &flag])?;
+        let status = server.exit(DEADLINE).await?;
+        ensure!(status.code() == Some(1) && server.said(&said), "{said}: {status}: {:?}", server.log());
+        pair.add_agent("a", "", &["--count-server-leases", &flag])?;
+        let mut agent = pair.agents.remove(0);
+        let status = agent.process.exit(DEADLINE).await?;
+        ensure!(status.code() == Some(1) && agent.process.said(&said), "{status}: {:?}", agent.process.log());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_with_a_port_is_refused_by_its_flag() -> Result<()> {
+    let mut pair = Setup::grpc().agents(0).start().await?;
+    pair.add_agent("a", "", &["--proxy-server-host=x:8091"])?;
+    let agent = &mut pair.agents[0].process;
+    let status = agent.exit(DEADLINE).await?;
+    let named = agent.said("--proxy-server-host: \"x:8091\"") && !agent.said("--ca-cert");
+    ensure!(status.code() == Some(1) && named, "{status}: {:?}", agent.log());
+    Ok(())
+}
+
+/// A container runtime makes one where a hostPath is missing.
+#[tokio::test]
+async fn an_empty_directory_gives_way_to_the_socket() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("frontend.sock");
+    std::fs::create_dir(&path)?;
+    let pair = Setup::grpc().places(&[Place::Unix(path)]).start().await?;
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
 #[tokio::test]

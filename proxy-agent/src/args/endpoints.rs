@@ -25,8 +25,10 @@ impl Lines {
         set.add(
             "allow-cloud-metadata",
             &mut self.allow_cloud_metadata,
-            "Let servers reach the metadata services of clouds (169.254.169.254 and the like), which hand out this \
-             host's credentials. (Not a flag of the Go proxy-agent, which always does.)",
+            "Let servers reach link-local addresses (169.254.0.0/16, fe80::/10) and the metadata services of clouds \
+             (169.254.169.254 and the like), which hand out this host's credentials. To allow one of them only, \
+             node-local DNS for instance, see --allow-destinations. (Not a flag of the Go proxy-agent, which always \
+             does.)",
         );
         set.add(
             "deny-destinations",
@@ -39,7 +41,9 @@ impl Lines {
             "allow-destinations",
             &mut self.allow_destinations,
             "What servers may reach, written alike, as far as --deny-destinations does not deny it. Empty: \
-             everything. (Not a flag of the Go proxy-agent.)",
+             everything but link-local addresses and metadata services, which only a rule with their own network or \
+             address allows: *,169.254.20.10:53 is everything else and node-local DNS. (Not a flag of the Go \
+             proxy-agent.)",
         );
     }
 
@@ -47,7 +51,7 @@ impl Lines {
     pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Endpoints, Refusal> {
         if self.allow_cloud_metadata {
             notices
-                .push("--allow-cloud-metadata: servers can get at this host's cloud credentials".to_owned());
+                .push("--allow-cloud-metadata: servers can get at this host's cloud credentials and link-local services".to_owned());
         }
         Ok(Endpoints {
             allow_cloud_metadata: self.allow_cloud_metadata,

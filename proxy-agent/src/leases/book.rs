@@ -142,6 +142,26 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_with_absurd_times_counts_for_an_hour_at_most() {
+        for (renewed, lasts) in
+            [(0, i64::MAX), (0, i64::from(i32::MAX)), (250_000_000_000, i64::MAX), (i64::MIN, 30)]
+        {
+            let mut absurd = lease("a", 0);
+            absurd.spec.renew_time = Some(Moment::from_seconds(renewed.saturating_add(NOW)));
+            absurd.spec.lease_duration_seconds = Some(lasts);
+            let mut book = book();
+            book.list(&[absurd.clone()], at(0), None);
+            assert_eq!(count(&book, 3_600), 0, "{renewed} {lasts}: at first sight");
+            absurd.spec.renew_time = Some(Moment::from_seconds(NOW + 1));
+            book.there(&absurd, at(10));
+            assert_eq!((count(&book, 11), count(&book, 3_610)), (1, 0), "{renewed} {lasts}: renewed");
+            // Seen again after an outage.
+            book.list(&[absurd], at(20), Some(Duration::from_secs(15)));
+            assert_eq!((count(&book, 21), count(&book, 3_620)), (1, 0), "{renewed} {lasts}: after an outage");
+        }
+    }
+
+    #[test]
     fn a_lease_that_loses_its_label_stops_counting() {
         let mut book = book();
         book.there(&lease("a", 0), at(0));

@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use cluster::{ApiError, Clock, Freshness, LeaseList, Leases, Watch, WatchEvent};
+use flags::GoDuration;
 use serve::metrics::LeaseCall;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -236,10 +237,9 @@ impl LeaseCounter {
     async fn failed(&mut self, doing: &str, error: &ApiError) {
         self.blind = true;
         let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
-        let count = *self.count.borrow();
+        let (count, retry_in) = (self.count.borrow().unwrap_or(1), GoDuration::from(wait));
         tracing::error!(
-            "Could not {doing} leases: {error} (the last count holds: {}; trying again in {wait:?})",
-            count.unwrap_or(1)
+            "Could not {doing} leases: {error} (the last count holds: {count}; trying again in {retry_in})"
         );
         sleep(wait).await;
     }

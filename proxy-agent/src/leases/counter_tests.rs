@@ -98,6 +98,21 @@ async fn the_count_follows_servers_that_come_and_go() {
     assert!(scrape.contains("lease_list_latency_seconds_count{http_response_code=\"200\"} 1"), "{scrape}");
 }
 
+/// The end of such a lease is a moment that the clock cannot express.
+#[tokio::test]
+async fn an_absurd_duration_does_not_end_the_counting() {
+    let world = World::new().await;
+    world.put("absurd", i64::MAX);
+    let mut counted = world.count();
+    becomes(&mut counted, 1).await;
+    world.put("b", 600);
+    becomes(&mut counted, 2).await;
+    world.api.delete_lease("kube-system", "absurd");
+    world.put("c", 600);
+    world.put("d", 600);
+    becomes(&mut counted, 3).await;
+}
+
 #[tokio::test]
 async fn a_lease_ends_without_an_event_and_the_api_is_asked_once_before() {
     let world = World::new().await;

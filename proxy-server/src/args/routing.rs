@@ -72,7 +72,7 @@ impl Lines {
         set.add(
             "graceful-shutdown-timeout",
             &mut self.graceful_shutdown_timeout,
-            "Time for connections to finish after the first SIGTERM or SIGINT. 0: none.",
+            "Time for connections to finish after the first SIGTERM or SIGINT. Frontends are served meanwhile. 0: none.",
         );
         set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for each stream. Above 0.")
             .no_effect("what may be queued is limited in bytes, not in packets");

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use flags::GoDuration;
+use serve::logs::chain;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -68,7 +70,8 @@ pub(super) fn bind(
 ) -> Result<FrontendListener> {
     Ok(match (&config.frontend, tls) {
         (args::FrontendListener::Unix { path, delete_existing }, _) => {
-            FrontendListener::Unix(UnixSocket::bind(path, *delete_existing)?.telling(readiness.listening()))
+            let socket = UnixSocket::bind(path, *delete_existing)?;
+            FrontendListener::Unix(socket.telling(readiness.listening()).yielding(readiness.leaving()))
         }
         (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
             let names = AllowedNames::new(config.frontend_names.clone());
@@ -82,7 +85,8 @@ pub(super) fn bind(
 
 /// Says that the listener is not bound.
 pub(super) fn say(error: &anyhow::Error) {
-    tracing::error!(error = format!("{error:#}"), retry_in = ?BIND_AGAIN, "Frontend cannot listen, trying again");
+    let retry_in = GoDuration::from(BIND_AGAIN);
+    tracing::error!(error = chain(error.as_ref()), %retry_in, "Frontend cannot listen, trying again");
 }
 
 /// Tries again and again, and says so ever more rarely.

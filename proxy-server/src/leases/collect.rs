@@ -169,6 +169,19 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_with_absurd_times_is_found_within_two_hours() {
+        for (renewed, lasts) in [(NOW, i64::MAX), (NOW, i64::from(i32::MAX)), (250_000_000_000, i64::MAX)] {
+            let absurd = |_| {
+                let mut lease = lease("a", 1, Some(renewed));
+                lease.spec.lease_duration_seconds = Some(lasts);
+                lease
+            };
+            let step = found(1_000, absurd).expect("found");
+            assert!((240..=480).contains(&step), "{renewed} {lasts}: after {} s", step * 15);
+        }
+    }
+
+    #[test]
     fn a_lease_that_returns_counts_anew() {
         let mut sightings = Sightings::default();
         let now = Moment::from_seconds(NOW);

@@ -8,7 +8,7 @@ use relay::{Bounds, LinkEnd, Relay};
 use serve::logs::Peer;
 use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
@@ -24,6 +24,10 @@ use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
 use crate::route::{Backend, BackendManager, LinkId, Registration};
+
+/// What clients get of bytes that have arrived, when the server stops although their connections go on. That these are cut off is
+/// decided: a client that keeps its own end open is not waited for as it is where a connection ends in order.
+const LAST_BYTES: Duration = Duration::from_millis(50);
 
 /// The path of the agents' method.
 const CONNECT: &str = "/AgentService/Connect";
@@ -226,7 +230,10 @@ impl AgentService {
         };
         tokio::select! {
             end = &mut relay => return end,
-            () = self.lifetimes.end_streams.cancelled() => handle.finish(),
+            () = self.lifetimes.end_streams.cancelled() => {
+                handle.finish();
+                return timeout(LAST_BYTES, relay).await.unwrap_or(LinkEnd::Stopped);
+            }
             why = refused => {
                 tracing::warn!(agentID = %Peer(agent_id), why = %Peer(&why), "agent's token is refused by now");
                 handle.finish();

@@ -86,6 +86,13 @@ impl Credentials {
         Self(Source::Exec(exec))
     }
 
+    /// Whether the token's file can be read now; what is in it may come later.
+    pub(super) fn check_file(&self) -> Result<(), CredentialError> {
+        let Source::TokenFile(path) = &self.0 else { return Ok(()) };
+        let fail = |source| CredentialError::TokenFile { path: path.clone(), source };
+        std::fs::read(path).map(drop).map_err(fail)
+    }
+
     /// The credentials of now.
     pub(crate) async fn show(&self) -> Result<Shown, CredentialError> {
         match &self.0 {

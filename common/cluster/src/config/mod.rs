@@ -114,7 +114,11 @@ impl Config {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
         let mut config = match kubeconfig {
-            Some(path) => kubeconfig::load(path)?,
+            Some(path) => {
+                let config = kubeconfig::load(path)?;
+                config.check_files().map_err(|why| ConfigError::Content { path: path.to_owned(), why })?;
+                config
+            }
             None => InCluster::default().load(&environment)?,
         };
         // As client-go: NO_PROXY is for the environment's proxies alone.
@@ -129,6 +133,13 @@ impl Config {
             config.proxy = found.cloned();
         }
         Ok(config)
+    }
+
+    /// The files that a kubeconfig names can be read at the start, or the process does not start; client-go does the same.
+    /// They are read again at each use, since they rotate.
+    fn check_files(&self) -> Result<(), String> {
+        self.tls.check_files().map_err(|problem| problem.to_string())?;
+        self.credentials.check_file().map_err(|error| error.to_string())
     }
 }
 

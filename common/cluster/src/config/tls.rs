@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use transport::tls::{Validity, ignore_odd_pki, server_verifier, short_rsa, system_roots};
+use transport::tls::{Validity, check_config, ignore_odd_pki, server_verifier, short_rsa, system_roots};
 
 /// PEM text, or the file that has it.
 #[derive(Clone, PartialEq, Eq)]
@@ -25,6 +25,16 @@ impl std::fmt::Debug for Pem {
         match self {
             Self::Data(_) => f.write_str("Data(..)"),
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+impl std::fmt::Display for Pem {
+    /// What follows the name of a kubeconfig's field: the file, if there is one.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Data(_) => f.write_str("-data"),
+            Self::File(path) => write!(f, " {path:?}"),
         }
     }
 }
@@ -73,8 +83,10 @@ impl TlsFiles {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 let chain = certificates(chain, "client-certificate")?;
-                let key = PrivateKeyDer::from_pem_slice(&key.read("client-key")?)
-                    .map_err(|_| TlsProblem("client-key: holds no usable private key in PEM".into()))?;
+                let text = key.read("client-key")?;
+                let key = PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
+                    TlsProblem(format!("client-key{key}: holds no usable private key in PEM"))
+                })?;
                 let short = short_rsa(&key);
                 builder.with_client_auth_cert(chain, key).map_err(|why| match short {
                     Some(why) => problem("client-key", &why),
@@ -85,7 +97,21 @@ impl TlsFiles {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         // A connection lives for minutes; tickets would only outlive a rotated certificate.
         config.resumption = rustls::client::Resumption::disabled();
+        check_config(config.fips()).map_err(|why| problem("TLS", &why))?;
         Ok(Arc::new(config))
+    }
+
+    /// Whether the files can be read now. Authorities must be certificates too: client-go reads those once, and the pair anew
+    /// for each connection.
+    pub(super) fn check_files(&self) -> Result<(), TlsProblem> {
+        if let Some(ca) = &self.ca {
+            certificates(ca, "certificate-authority")?;
+        }
+        if let Some((chain, key)) = &self.identity {
+            chain.read("client-certificate")?;
+            key.read("client-key")?;
+        }
+        Ok(())
     }
 
     /// When the first certificate of our own chain expires, in seconds of Unix time. `None` without a chain, or one that can be
@@ -111,9 +137,7 @@ impl Pem {
     fn read(&self, what: &str) -> Result<Vec<u8>, TlsProblem> {
         match self {
             Self::Data(data) => Ok(data.clone()),
-            Self::File(path) => {
-                std::fs::read(path).map_err(|why| TlsProblem(format!("{what} {path:?}: {why}")))
-            }
+            Self::File(path) => std::fs::read(path).map_err(|why| TlsProblem(format!("{what}{self}: {why}"))),
         }
     }
 }
@@ -123,7 +147,8 @@ fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, T
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(TlsProblem(format!("{what}: holds no certificate in PEM"))),
+        Ok(_) => Err(TlsProblem(format!("{what}{pem}: holds no certificate in PEM"))),
+        Err(why) => Err(TlsProblem(format!("{what}{pem}: holds a malformed block: {why}"))),
     }
 }
 

@@ -43,6 +43,13 @@ impl GoDuration {
     }
 }
 
+/// To be shown as Go shows it; at most some 292 years.
+impl From<Duration> for GoDuration {
+    fn from(duration: Duration) -> Self {
+        Self { nanoseconds: i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX) }
+    }
+}
+
 impl FromStr for GoDuration {
     type Err = DurationError;
 

@@ -9,7 +9,7 @@ use crate::metrics::Exposition;
 
 /// The server's: its metrics are here too.
 pub fn server(exposition: Exposition, profiling: bool) -> Routes {
-    with_profiles(Routes::default().at("/metrics", move |_| metrics(&exposition)), profiling)
+    with_profiles(Routes::default().at("/metrics", move |request| metrics(request, &exposition)), profiling)
 }
 
 /// The agent's: its metrics are on the health port, to which this one points.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use http::StatusCode;
 
-use super::routes::{Request, Response, Routes, reply, text};
+use super::routes::{Request, Response, Routes, compressible, text};
 use crate::metrics::{CONTENT_TYPE, Exposition};
 
 /// One thing that readiness depends on.
@@ -100,9 +100,9 @@ fn routes(
         .at("/readyz", ready.clone())
         // Deprecated in Go, and still probed.
         .at("/ready", ready)
-        .at("/metrics", move |_| metrics(&exposition))
+        .at("/metrics", move |request| metrics(request, &exposition))
 }
 
-pub(super) fn metrics(exposition: &Exposition) -> Response {
-    reply(StatusCode::OK, CONTENT_TYPE, exposition.scrape())
+pub(super) fn metrics(request: &Request, exposition: &Exposition) -> Response {
+    compressible(request, CONTENT_TYPE, exposition.scrape())
 }

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, HeaderValue};
-use pprof::protos::Message;
+use pprof::protos::{Mapping, Message, Profile};
 use pprof::{ProfilerGuard, ProfilerGuardBuilder};
 
 use super::routes::{Response, error, reply};
@@ -56,8 +56,29 @@ fn failed(what: &str, reason: &dyn std::fmt::Display) -> Response {
 }
 
 fn encode(guard: &ProfilerGuard<'_>) -> io::Result<Vec<u8>> {
-    let profile = guard.report().build().and_then(|report| report.pprof()).map_err(io::Error::other)?;
+    let mut profile = guard.report().build().and_then(|report| report.pprof()).map_err(io::Error::other)?;
+    say_named(&mut profile);
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(&profile.encode_to_vec())?;
     gzip.finish()
+}
+
+/// Says that every place has its name already. Otherwise `go tool pprof BINARY FILE` looks the addresses up in the binary, and
+/// there are none.
+fn say_named(profile: &mut Profile) {
+    let program = std::env::current_exe().unwrap_or_default();
+    let filename = i64::try_from(profile.string_table.len()).unwrap_or_default();
+    profile.string_table.push(program.display().to_string());
+    profile.mapping = vec![Mapping {
+        id: 1,
+        filename,
+        has_functions: true,
+        has_filenames: true,
+        has_line_numbers: true,
+        has_inline_frames: true,
+        ..Mapping::default()
+    }];
+    for location in &mut profile.location {
+        location.mapping_id = 1;
+    }
 }

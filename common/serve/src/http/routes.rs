@@ -1,10 +1,13 @@
 //! A table of paths, and answers in the form of Go's net/http.
 
 use std::future::Future;
+use std::io::Write;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use http_body_util::Full;
 
@@ -57,6 +60,10 @@ impl Routes {
     /// The answer to a request.
     pub(super) async fn answer(&self, request: &Request) -> Response {
         let wanted = request.uri.path();
+        if let Some(clean) = cleaned(wanted) {
+            let query = request.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+            return moved(request, &(clean + &query));
+        }
         let exact = self.table.iter().find(|(path, _)| *path == wanted);
         let below = || self.table.iter().find(|(path, _)| path.ends_with('/') && wanted.starts_with(path));
         match exact.or_else(below) {
@@ -64,6 +71,49 @@ impl Routes {
             None => not_found("404 page not found\n"),
         }
     }
+}
+
+/// The path without empty and dot segments, if it has any: Go's mux sends clients there.
+fn cleaned(path: &str) -> Option<String> {
+    let (rest, slash) = match path.strip_prefix('/')?.strip_suffix('/') {
+        Some(rest) => (rest, "/"),
+        None => (path.strip_prefix('/')?, ""),
+    };
+    let mut segments = Vec::new();
+    for segment in rest.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    let slash = if segments.is_empty() { "" } else { slash };
+    let clean = format!("/{}{slash}", segments.join("/"));
+    (clean != path).then_some(clean)
+}
+
+/// An answer that is compressed for a client that accepts that. Prometheus does.
+pub(super) fn compressible(request: &Request, kind: &'static str, body: String) -> Response {
+    let accepted = request.headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    if !accepted.flat_map(|value| value.split(',')).any(accepts_gzip) {
+        return reply(StatusCode::OK, kind, body);
+    }
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    // Memory takes everything; if it did not, the body would go out as it is.
+    let Ok(packed) = gzip.write_all(body.as_bytes()).and_then(|()| gzip.finish()) else {
+        return reply(StatusCode::OK, kind, body);
+    };
+    let mut response = reply(StatusCode::OK, kind, packed);
+    response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    response
+}
+
+/// One entry of `Accept-Encoding`: `gzip`, with a weight that is not zero if there is one.
+fn accepts_gzip(entry: &str) -> bool {
+    let mut parts = entry.split(';').map(str::trim);
+    let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+    let weight = parts.find_map(|part| part.strip_prefix("q=")).map(|weight| weight.parse::<f32>());
+    named && weight.is_none_or(|weight| weight.is_ok_and(|weight| weight > 0.0))
 }
 
 /// An answer with this type and body.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flags::Bind;
+use flags::{Bind, GoDuration};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -52,7 +52,8 @@ pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -
         // A socket that listens has an address.
         let address = listener.local_addr().ok();
         bound_tx.send_replace(address);
-        tracing::info!(port = name, ?address, "Listening");
+        let address = address.as_ref().map(tracing::field::display);
+        tracing::info!(port = name, address, "Listening");
         accept(&listener, Arc::new(routes), stopped).await;
     });
     ServerHandle { bound, stop, task }
@@ -89,7 +90,8 @@ async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
         match bind_tcp(&bind.host.text(), bind.port) {
             Ok(listener) => return listener,
             Err(error) => {
-                tracing::error!(port = name, %error, retry_in = ?pause, "Cannot listen, trying again");
+                let retry_in = GoDuration::from(pause);
+                tracing::error!(port = name, %error, %retry_in, "Cannot listen, trying again");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY.1);
             }

@@ -90,6 +90,61 @@ async fn health_of_a_server() {
 }
 
 #[tokio::test]
+async fn a_path_with_empty_or_dot_segments_is_sent_to_the_clean_one() {
+    let server = start(health::server(Vec::new, exposition()));
+    let rows = [
+        ("//readyz", "/readyz"),
+        ("/x/..//readyz?verbose&x=1", "/readyz?verbose&x=1"),
+        ("/./metrics/", "/metrics/"),
+        ("///", "/"),
+        ("/nothing//here/", "/nothing/here/"),
+    ];
+    for (path, location) in rows {
+        let (head, body) = get(&server, path).await;
+        assert!(head.starts_with("http/1.1 301 moved permanently\r\n"), "{path}: {head}");
+        assert!(head.contains(&format!("\r\nlocation: {location}\r\n")), "{path}: {head}");
+        assert_eq!(
+            body,
+            format!("<a href=\"{}\">Moved Permanently</a>.\n\n", location.replace('&', "&amp;"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_compressed_for_those_who_accept_it() {
+    let rows = [
+        ("gzip", true),
+        ("deflate, GZIP;q=0.5", true),
+        ("gzip;q=0", false),
+        ("gzip;q=much", false),
+        ("identity", false),
+        ("xgzip", false),
+    ];
+    for server in [start(health::server(Vec::new, exposition())), start(admin::server(exposition(), false))] {
+        for (accepted, compressed) in rows {
+            let mut stream = connect(&server).await;
+            let request = format!(
+                "GET /metrics HTTP/1.1\r\nHost: h\r\nAccept-Encoding: {accepted}\r\nConnection: close\r\n\r\n"
+            );
+            stream.write_all(request.as_bytes()).await.expect("sends");
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.expect("answers");
+            let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head") + 4;
+            let (head, body) = answer.split_at(end);
+            let head = String::from_utf8_lossy(head).to_lowercase();
+            assert_eq!(head.contains("content-encoding: gzip"), compressed, "{accepted}: {head}");
+            assert!(head.contains(&format!("content-type: {CONTENT_TYPE}")), "{head}");
+            let mut text = String::from_utf8_lossy(body).into_owned();
+            if compressed {
+                text.clear();
+                flate2::read::GzDecoder::new(body).read_to_string(&mut text).expect("gzip");
+            }
+            assert!(text.starts_with("# HELP process_cpu_seconds_total "), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn health_of_an_agent() {
     let (switch, ready) = switchable();
     let readiness = move || {
@@ -186,6 +241,13 @@ async fn a_profile_decodes() {
     let mut raw = Vec::new();
     flate2::read::GzDecoder::new(&answer[head_end..]).read_to_end(&mut raw).expect("is gzip");
     let profile = pprof::protos::Profile::decode(raw.as_slice()).expect("is a profile");
+    let named = profile.mapping.iter().all(|mapping| mapping.has_functions && mapping.has_line_numbers);
+    assert!(
+        named && profile.mapping.len() == 1,
+        "a place without a name would be looked up: {:?}",
+        profile.mapping
+    );
+    assert!(profile.location.iter().all(|location| location.mapping_id == profile.mapping[0].id));
     let kinds: Vec<&str> =
         profile.sample_type.iter().map(|kind| profile.string_table[kind.ty as usize].as_str()).collect();
     assert_eq!(kinds, ["samples", "cpu"]);

@@ -1,8 +1,15 @@
 //! Log files as klog keeps them: appended to at the start, begun anew at their size, with opening lines.
+//!
+//! The operator names a `--log-file`, so that links are followed: /dev/stdout is one, and so is a file in /var/log that lives
+//! on another disk. The names of files in a folder are ours, and everybody can tell them beforehand; the folder may be /tmp. There
+//! a link (or a pipe, at which opening would wait) was put by somebody else, and is refused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::line::stamps;
 use super::{LogError, Options, Severity};
@@ -105,7 +112,7 @@ impl LogFile {
 impl Place {
     fn open(&self, keep: bool) -> Result<File, (PathBuf, io::Error)> {
         match self {
-            Place::Fixed(path) => open(path, keep).map_err(|error| (path.clone(), error)),
+            Place::Fixed(path) => open(path, keep, OFlags::empty()).map_err(|error| (path.clone(), error)),
             Place::Folders(folders, severity) => {
                 let mut last = (PathBuf::new(), io::Error::from(io::ErrorKind::NotFound));
                 for folder in folders {
@@ -120,13 +127,22 @@ impl Place {
     }
 }
 
-fn open(path: &Path, keep: bool) -> io::Result<File> {
-    let file = OpenOptions::new().append(true).create(true).open(path)?;
+fn open(path: &Path, keep: bool, flags: OFlags) -> io::Result<File> {
+    let flags = flags.bits().cast_signed();
+    let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
     // Devices, /dev/full among them, cannot be emptied and need not be.
     if !keep && file.metadata()?.is_file() {
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// Opens a file of a name that we made up: no link, no pipe, no device.
+fn open_own(path: &Path, keep: bool) -> io::Result<File> {
+    // Without NONBLOCK a pipe that nobody reads would be waited for. To a file it means nothing.
+    let file = open(path, keep, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
+    let found = file.metadata()?;
+    if found.is_file() { Ok(file) } else { Err(io::Error::other("it exists and is not a regular file")) }
 }
 
 /// `PROGRAM.HOST.USER.log.SEVERITY.DATE-TIME.PID`, and the link `PROGRAM.SEVERITY` to it.
@@ -140,7 +156,7 @@ fn open_in(folder: &Path, severity: Severity, keep: bool) -> io::Result<File> {
     let user = std::env::var("USER").unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
     let (program, pid) = (program(), std::process::id());
     let name = format!("{program}.{}.{}.log.{tag}.{}.{pid}", host(), user.replace('/', "_"), stamps().1);
-    let file = open(&folder.join(&name), keep)?;
+    let file = open_own(&folder.join(&name), keep)?;
     let link = folder.join(format!("{program}.{tag}"));
     // The link is a convenience.
     let _ = fs::remove_file(&link);
@@ -157,4 +173,50 @@ fn program() -> String {
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.split('.').next().unwrap_or("unknownhost").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn options(folder: &Path) -> Options {
+        Options {
+            logtostderr: false,
+            skip_log_headers: true,
+            log_dir: Some(folder.to_owned()),
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn a_planted_link_or_pipe_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let (victim, link, pipe) =
+            (folder.path().join("victim"), folder.path().join("link"), folder.path().join("pipe"));
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, &link).unwrap();
+        symlink(folder.path().join("new"), folder.path().join("dangling")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        for planted in [link, pipe, folder.path().join("dangling")] {
+            assert!(open_own(&planted, false).is_err(), "{}", planted.display());
+        }
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert!(!folder.path().join("new").exists());
+        open_own(&victim, true).unwrap().write_all(b" and ours").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious and ours");
+    }
+
+    #[test]
+    fn a_log_file_may_be_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (elsewhere, link) = (folder.path().join("elsewhere"), folder.path().join("link"));
+        symlink(&elsewhere, &link).unwrap();
+        let mut log =
+            LogFile::open(&Options { log_file: Some(link), ..options(folder.path()) }, Severity::Info)
+                .unwrap();
+        log.write(b"a line\n").unwrap();
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "a line\n");
+    }
 }

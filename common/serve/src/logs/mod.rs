@@ -125,13 +125,13 @@ impl Logs {
 }
 
 /// See [`Logs::last_words`].
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct LastWords(Arc<Queue>);
 
 impl LastWords {
-    /// Writes what is queued and says the one line, then ends the process with 1: after a fifth of a second at the latest, whether
-    /// standard error takes it or not.
-    pub fn exit(self, message: &'static str) -> ! {
+    /// Writes what is queued and says the one line, then ends the process with `code`: after a fifth of a second at the
+    /// latest, whether standard error takes it or not.
+    pub fn exit(self, message: &'static str, code: i32) -> ! {
         let (done, ended) = mpsc::channel();
         // Who writes to a standard error whose reader has stopped waits for ever.
         let say = move || {
@@ -143,7 +143,7 @@ impl LastWords {
         if said.is_ok() {
             let _ = ended.recv_timeout(2 * AT_ONCE);
         }
-        std::process::exit(1)
+        std::process::exit(code)
     }
 }
 
@@ -152,6 +152,19 @@ impl Drop for Logs {
         self.flush(FAREWELL);
         self.queue.close();
     }
+}
+
+/// An error and its causes, each said once: many texts end with their cause's already.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = text + ": " + &said;
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// Says the one line with which a process gives up, on standard error, whether there is a log or not.

@@ -237,3 +237,17 @@ fn an_impossible_file_is_named() {
     let error = Logs::build(&options).expect_err("cannot be opened");
     assert!(error.to_string().starts_with("cannot open the log file /nonexistent/folder/log"), "{error}");
 }
+
+#[test]
+fn a_cause_that_was_said_is_not_said_again() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot listen: {source}")]
+    struct Outer {
+        source: io::Error,
+    }
+    #[derive(Debug, thiserror::Error)]
+    #[error("--agent-port")]
+    struct Context(#[source] Outer);
+    let error = Context(Outer { source: io::Error::other("address in use") });
+    assert_eq!(chain(&error), "--agent-port: cannot listen: address in use");
+}

@@ -1,5 +1,7 @@
 //! The limit on open descriptors.
 
+use std::fmt;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The process's descriptor limit, raised as far as permitted. `None` is unlimited.
@@ -20,8 +22,21 @@ impl DescriptorLimit {
         let found = getrlimit(Resource::Nofile);
         let wanted = Rlimit { current: found.maximum, maximum: found.maximum };
         if found.current != found.maximum && setrlimit(Resource::Nofile, wanted).is_err() {
-            tracing::warn!(soft = ?found.current, hard = ?found.maximum, "cannot raise the limit on open descriptors");
+            tracing::warn!(
+                soft = found.current,
+                hard = found.maximum,
+                "cannot raise the limit on open descriptors"
+            );
         }
         Self { before: found.current, now: getrlimit(Resource::Nofile).current, hard: found.maximum }
+    }
+}
+
+impl fmt::Display for DescriptorLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.now {
+            Some(limit) => write!(f, "{limit}"),
+            None => f.write_str("unlimited"),
+        }
     }
 }

@@ -192,6 +192,14 @@ async fn what_is_at_the_path_decides() {
     std::os::unix::fs::symlink(dir.path().join("elsewhere"), dir.path().join("link")).unwrap();
     assert!(matches!(UnixSocket::bind(&dir.path().join("link"), true), Err(BindError::NotASocket { .. })));
 
+    let folder = dir.path().join("folder");
+    std::fs::create_dir_all(folder.join("full")).unwrap();
+    assert!(matches!(UnixSocket::bind(&folder, true), Err(BindError::NotASocket { .. })));
+    std::fs::remove_dir(folder.join("full")).unwrap();
+    assert!(matches!(UnixSocket::bind(&folder, false), Err(BindError::NotASocket { .. })));
+    assert!(folder.is_dir());
+    drop(UnixSocket::bind(&folder, true).unwrap());
+
     let error = UnixSocket::bind(&dir.path().join("none/s.sock"), true).unwrap_err();
     assert!(matches!(error, BindError::NoDirectory { .. }), "{error}");
     let error = UnixSocket::bind(&dir.path().join("x".repeat(200)), true).unwrap_err();
@@ -287,9 +295,30 @@ async fn a_socket_that_nobody_reaches_says_so() {
     running.abort();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_yields_leaves_its_path_to_the_successor() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s.sock");
+    let leaving = Arc::new(AtomicBool::new(false));
+    let socket = UnixSocket::bind(&path, true).unwrap().yielding(Arc::clone(&leaving));
+    let running = tokio::spawn(AcceptLoop::new(socket, "test").run(CancellationToken::new(), drop));
+    leaving.store(true, Ordering::Release);
+    UnixStream::connect(&path).await.unwrap();
+    // The successor is between its deletion and its bind.
+    std::fs::remove_file(&path).unwrap();
+    tokio::time::sleep(UNIX_WATCH * 3).await;
+    assert!(!path.exists());
+    let successor = UnixSocket::bind(&path, false).unwrap();
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    UnixStream::connect(&path).await.unwrap();
+    drop(successor);
+}
+
 #[test]
 fn the_descriptor_limit_is_raised() {
     let limit = DescriptorLimit::raise();
+    assert_eq!(limit.to_string(), limit.now.map_or("unlimited".to_owned(), |now| now.to_string()));
     assert!(limit.now >= limit.before);
     assert_eq!(DescriptorLimit::raise().before, limit.now);
 }

@@ -9,7 +9,11 @@
 //! A path that begins with `@` is, as in Go, the name of an abstract socket: it has no file, so that there is nothing to
 //! make room for, to protect by a mode, to watch and to remove. The kernel frees the name with the socket.
 //!
-//! Never here: deletion of anything that is not a socket.
+//! A process that is about to end goes on accepting while its successor starts on the same path ([`UnixSocket::yielding`]):
+//! from then on it binds no file again that is gone, since the successor is between its deletion and its own bind.
+//!
+//! An empty directory at the path gives way to the socket as well: a container runtime makes one where a hostPath is
+//! missing. Never here: deletion of anything else that is not a socket.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -43,6 +47,8 @@ pub struct UnixSocket {
     left_over: VecDeque<UnixStream>,
     /// Whether clients reach it, as far as was last seen: the file is there, and ours.
     reachable: Arc<AtomicBool>,
+    /// The process is about to end: the path is its successor's.
+    leaving: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -87,6 +93,7 @@ impl UnixSocket {
             watch: Box::pin(watch),
             left_over: VecDeque::new(),
             reachable: Arc::new(AtomicBool::new(true)),
+            leaving: Arc::default(),
         })
     }
 
@@ -104,6 +111,13 @@ impl UnixSocket {
         self
     }
 
+    /// While `leaving` holds, a file that is gone is not bound again, and another's file is no fault.
+    #[must_use]
+    pub fn yielding(mut self, leaving: Arc<AtomicBool>) -> Self {
+        self.leaving = leaving;
+        self
+    }
+
     /// Where it listens: a file's path, or `@name`.
     pub fn path(&self) -> &Path {
         &self.path
@@ -112,6 +126,9 @@ impl UnixSocket {
     /// Looks at the file, and binds again if there is none. Established connections do not notice.
     fn check(&mut self, cx: &mut Context<'_>) {
         let Some(file) = self.bound.file else { return };
+        if self.leaving.load(Ordering::Acquire) {
+            return;
+        }
         let why = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileId::of(&found) == file => {
                 return self.reachable.store(true, Ordering::Release);
@@ -219,6 +236,10 @@ fn make_room(path: &Path, delete_existing: bool) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(BindError::Unix { path: path_buf(), source }),
     };
+    if found.is_dir() && delete_existing && fs::remove_dir(path).is_ok() {
+        tracing::warn!(path = %path.display(), "removed an empty directory at the Unix socket's path");
+        return Ok(());
+    }
     if !found.file_type().is_socket() {
         return Err(BindError::NotASocket { path: path_buf() });
     }

@@ -147,11 +147,12 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// A name, or an address with or without brackets.
+/// A name, or an address with or without brackets. An IPv4-mapped address is the IPv4 address: certificates bear that one, and Go
+/// compares them as equal.
 fn server_name(text: &str) -> Result<ServerName<'static>, TlsError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(ip) = bare.parse::<IpAddr>() {
-        return Ok(ServerName::from(ip));
+        return Ok(ServerName::from(ip.to_canonical()));
     }
     ServerName::try_from(text.to_owned()).map_err(|_| TlsError::ServerName(text.to_owned()))
 }
@@ -191,6 +192,6 @@ fn generation(
     if !config.alpn_protocols.iter().any(|name| name == ALPN_H2) {
         config.alpn_protocols.push(ALPN_H2.to_vec());
     }
-    super::checked(config.fips())?;
+    super::check_config(config.fips())?;
     Ok(Generation { material, validities, config: Arc::new(config) })
 }

@@ -82,14 +82,14 @@ pub enum TlsError {
         key: PathBuf,
     },
     /// Neither a DNS name nor an IP address.
-    #[error("{0:?} is not a server name: a DNS name or an IP address is expected")]
+    #[error("{0:?} is not a server name: a DNS name or an IP address is expected, without a port")]
     ServerName(String),
     /// No CA file was given and the system has none.
     #[error("no CA certificates found on this system: name a CA file")]
     NoSystemRoots,
     /// A build for FIPS 140-3 with something in it that is not approved.
-    #[error("TLS configuration: not approved by FIPS 140-3, and this build must not use anything else")]
-    NotFips,
+    #[error("{0}: not approved by FIPS 140-3, and this build (feature fips) must not use anything else")]
+    NotFips(&'static str),
     /// rustls refuses the combination.
     #[error("TLS configuration: {0}")]
     Config(#[from] rustls::Error),

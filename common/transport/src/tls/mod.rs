@@ -73,9 +73,24 @@ impl<T> Accepted<T> {
 /// with extended master secrets only.
 pub const FIPS: bool = cfg!(feature = "fips");
 
-/// Refuses a configuration that a build with [`FIPS`] must not use.
-fn checked(fips: bool) -> Result<(), TlsError> {
-    if FIPS && !fips { Err(TlsError::NotFips) } else { Ok(()) }
+/// Whether this is a build with [`FIPS`], whose provider was asked and is the validated module. For a program's start.
+///
+/// # Errors
+/// It is such a build, and the provider is another.
+pub fn verified_fips() -> Result<bool, TlsError> {
+    judged(FIPS, provider().fips(), "the cryptography").map(|()| FIPS)
+}
+
+/// Refuses a configuration that a build with [`FIPS`] must not use: `approved` is what rustls says of it.
+///
+/// # Errors
+/// The build is for FIPS 140-3, and the configuration is not.
+pub fn check_config(approved: bool) -> Result<(), TlsError> {
+    judged(FIPS, approved, "the TLS configuration")
+}
+
+fn judged(wanted: bool, approved: bool, what: &'static str) -> Result<(), TlsError> {
+    if wanted && !approved { Err(TlsError::NotFips(what)) } else { Ok(()) }
 }
 
 /// The cryptography of this process, with every suite that rustls has.

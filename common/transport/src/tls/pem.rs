@@ -19,9 +19,10 @@ const RSA_LEAST: usize = 2048;
 
 /// All certificates of a file, in order; at least one, each of them well-formed.
 pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(file.bytes())
-        .collect::<Result<_, _>>()
-        .map_err(|error| broken(file, &error))?;
+    let numbered = CertificateDer::pem_slice_iter(file.bytes()).zip(1..);
+    let found: Vec<_> = numbered
+        .map(|(der, number)| der.map_err(|error| broken(file, &format!("block number {number}"), &error)))
+        .collect::<Result<_, _>>()?;
     if found.is_empty() {
         return Err(TlsError::NoCertificate { path: file.path().to_owned() });
     }
@@ -62,7 +63,7 @@ fn private_key(file: &Contents) -> Result<PrivateKeyDer<'static>, TlsError> {
     }
     PrivateKeyDer::from_pem_slice(file.bytes()).map_err(|error| match error {
         pem::Error::NoItemsFound => TlsError::NoKey { path: file.path().to_owned() },
-        other => broken(file, &other),
+        other => broken(file, "a block", &other),
     })
 }
 
@@ -97,12 +98,13 @@ fn modulus_bits(pkcs1: &[u8]) -> Option<usize> {
     Some(usize::try_from(first).ok()? + 8 * bytes.count())
 }
 
-fn broken(file: &Contents, error: &pem::Error) -> TlsError {
+/// `block` is the one that is malformed. Blocks that are no certificates have no number.
+fn broken(file: &Contents, block: &str, error: &pem::Error) -> TlsError {
     let why = match error {
-        pem::Error::MissingSectionEnd { .. } => "a block has no END line (is the file cut off?)".to_owned(),
-        pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed".to_owned(),
-        pem::Error::Base64Decode(_) => "a block is not valid base64".to_owned(),
-        other => other.to_string(),
+        pem::Error::MissingSectionEnd { .. } => format!("{block} has no END line (is the file cut off?)"),
+        pem::Error::IllegalSectionStart { .. } => format!("the BEGIN line of {block} is malformed"),
+        pem::Error::Base64Decode(_) => format!("{block} is not valid base64"),
+        other => format!("{block}: {other}"),
     };
     TlsError::Pem { path: file.path().to_owned(), why }
 }

@@ -212,7 +212,7 @@ fn configs(
     // By ids (TLS 1.2) and by tickets (TLS 1.3).
     without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
     without_alpn.send_tls13_tickets = 0;
-    super::checked(without_alpn.fips())?;
+    super::check_config(without_alpn.fips())?;
     let mut usual = without_alpn.clone();
     usual.alpn_protocols.clone_from(&options.alpn);
     Ok(Configs { material, validities, usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) })

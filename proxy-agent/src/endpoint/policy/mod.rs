@@ -4,29 +4,53 @@
 //! lookup and the connect, so that what was checked is what is connected to (a second lookup could answer
 //! differently). IPv4-mapped addresses count as what they map.
 //!
-//! In this order: the metadata services of clouds are denied (unless that was given up); what a rule of
-//! `--deny-destinations` matches is denied; what no rule of `--allow-destinations` matches is denied, if there are any.
-//! A rule with a name matches what was asked for, a rule with a network what it resolved to.
+//! In this order: link-local addresses and the metadata services of clouds are denied, unless the operator has allowed
+//! them; what a rule of `--deny-destinations` matches is denied; what no rule of `--allow-destinations` matches is denied,
+//! if there are any. A rule with a name matches what was asked for, a rule with a network what it resolved to.
+//!
+//! The operator allows all of the first group by `--allow-cloud-metadata`, one of them by a rule of `--allow-destinations`
+//! that is about nothing else: a link-local network for its addresses, the very address for a metadata service. A rule
+//! that is wider (`*`, `0.0.0.0/0`) or a name does not: its author thought of something else, and a name resolves to
+//! whatever its owner likes.
 
 mod rule;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
 pub use rule::{DestinationRule, RuleError};
 
-/// Where clouds hand out credentials and host secrets to whoever asks from a host of theirs, as their own documentation and
+/// Networks that are this host's own business: node-local caches, routing daemons, and whatever metadata service a cloud adds next.
+/// Both are link-local (RFC 3927, RFC 4291).
+const LINK_LOCAL: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
+];
+
+/// Where clouds hand out credentials and host secrets to every process of a host, as their own documentation and
 /// cloud-init's have it.
-const CLOUD_METADATA: [IpAddr; 11] = [
+const CLOUD_METADATA: [IpAddr; 17] = [
     // AWS, Azure, Google and most others.
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     // OpenStack, Akamai: the same as a link-local address.
     IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
     // AWS.
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    // AWS: credentials of ECS tasks, and of EKS pods by both families.
+    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
+    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    // GKE's metadata server on its nodes.
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 252)),
+    // Tencent.
+    IpAddr::V4(Ipv4Addr::new(169, 254, 0, 23)),
     // Google.
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
     // Oracle.
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    // Oracle Classic.
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     // Akamai.
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1)),
     // Alibaba.
@@ -48,6 +72,9 @@ pub enum Denied {
     /// Its credentials are the host's, not those of who dials.
     #[error("destination is denied, it is a cloud metadata service (--allow-cloud-metadata)")]
     CloudMetadata,
+    /// What listens there is the node's own.
+    #[error("destination is denied, it is link-local (--allow-destinations, --allow-cloud-metadata)")]
+    LinkLocal,
     /// A rule names it.
     #[error("destination is denied (--deny-destinations)")]
     Listed,
@@ -56,7 +83,8 @@ pub enum Denied {
     NotListed,
 }
 
-/// Decides over destinations. The default allows all but the metadata services of clouds. (Go allows all.)
+/// Decides over destinations. The default allows all but link-local addresses and the metadata services of clouds. (Go
+/// allows all.)
 #[derive(Debug, Clone, Default)]
 pub struct DestinationPolicy {
     cloud_metadata: bool,
@@ -89,8 +117,8 @@ impl DestinationPolicy {
     pub fn check(&self, name: Option<&str>, destination: SocketAddr) -> Result<(), Denied> {
         let (ip, port) = (destination.ip().to_canonical(), destination.port());
         let behind = behind_nat64(ip);
-        if !self.cloud_metadata && [Some(ip), behind].iter().flatten().any(|ip| CLOUD_METADATA.contains(ip)) {
-            return Err(Denied::CloudMetadata);
+        for ip in [Some(ip), behind].into_iter().flatten() {
+            self.check_host_only(ip, port)?;
         }
         let denies = |rule: &DestinationRule| {
             rule.matches(name, ip, port) || behind.is_some_and(|ip| rule.matches(None, ip, port))
@@ -102,6 +130,18 @@ impl DestinationPolicy {
             return Err(Denied::NotListed);
         }
         Ok(())
+    }
+
+    /// Denies what only the host itself should reach, unless the operator has allowed it.
+    fn check_host_only(&self, ip: IpAddr, port: u16) -> Result<(), Denied> {
+        let (network, denied) = match LINK_LOCAL.into_iter().find(|network| network.contains(&ip)) {
+            _ if self.cloud_metadata => return Ok(()),
+            _ if CLOUD_METADATA.contains(&ip) => (IpNet::from(ip), Denied::CloudMetadata),
+            Some(network) => (network, Denied::LinkLocal),
+            None => return Ok(()),
+        };
+        let allowed = self.allow.iter().any(|rule| rule.is_within(&network) && rule.matches(None, ip, port));
+        if allowed { Ok(()) } else { Err(denied) }
     }
 }
 
@@ -134,11 +174,19 @@ mod tests {
             ("169.254.42.42:80", true),
             ("100.100.100.200:80", true),
             ("168.63.129.16:32526", true),
-            ("169.254.169.253:53", false),
-            ("169.254.20.10:53", false),
+            ("169.254.169.252:80", true),
+            ("169.254.0.23:80", true),
+            ("169.254.170.2:80", true),
+            ("169.254.170.23:80", true),
+            ("[64:ff9b::169.254.170.23]:80", true),
+            ("[fd00:ec2::23]:80", true),
+            ("192.0.0.192:80", true),
             ("[fd00:ec2::253]:53", false),
             ("[fd20:ce::253]:53", false),
-            ("[fe80::1%2]:80", false),
+            ("192.0.0.191:80", false),
+            ("169.253.255.255:80", false),
+            ("169.255.0.0:80", false),
+            ("[fec0::1]:80", false),
             ("10.0.0.1:10250", false),
         ];
         let (default, open) = (DestinationPolicy::default(), DestinationPolicy::unrestricted());
@@ -151,6 +199,53 @@ mod tests {
         }
     }
 
+    #[test]
+    fn link_local_addresses_are_denied_unless_allowed() {
+        let default = DestinationPolicy::default();
+        let rows = [
+            "169.254.20.10:53",
+            "[::ffff:169.254.0.1]:80",
+            "[64:ff9b::169.254.1.1]:80",
+            "[fe80::1%2]:80",
+            "[febf::1]:1",
+        ];
+        for destination in rows.map(|text| text.parse().unwrap()) {
+            assert_eq!(default.check(Some("name"), destination), Err(Denied::LinkLocal), "{destination}");
+            assert_eq!(default.clone().with_cloud_metadata(true).check(None, destination), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_rule_about_nothing_else_allows_what_only_the_host_reaches() {
+        let (metadata, local) = (Err(Denied::CloudMetadata), Err(Denied::LinkLocal));
+        let rows = [
+            ("169.254.20.10", "169.254.20.10:53", Ok(())),
+            ("169.254.20.10:53", "169.254.20.10:54", local),
+            ("169.254.20.10", "169.254.20.11:53", local),
+            ("169.254.20.0/24", "[64:ff9b::169.254.20.10]:53", Ok(())),
+            ("169.254.0.0/16", "169.254.1.1:80", Ok(())),
+            ("169.254.0.0/16", "169.254.169.254:80", metadata),
+            ("169.254.169.254:80", "169.254.169.254:80", Ok(())),
+            ("169.254.169.254:80", "169.254.169.254:443", metadata),
+            ("fd00:ec2::23", "[fd00:ec2::23]:80", Ok(())),
+            ("fd00::/8", "[fd00:ec2::23]:80", metadata),
+            ("fe80::/10", "[fe80::1%2]:80", Ok(())),
+            ("0.0.0.0/0", "169.254.1.1:80", local),
+            ("*", "169.254.1.1:80", local),
+            ("name", "169.254.169.254:80", metadata),
+        ];
+        for (rule, destination, verdict) in rows {
+            let destination = destination.parse().unwrap();
+            assert_eq!(
+                policy(&[], &["*", rule]).check(Some("name"), destination),
+                verdict,
+                "{rule} {destination}"
+            );
+        }
+        let denied = policy(&["169.254.20.10"], &["169.254.20.10"]);
+        assert_eq!(denied.check(None, "169.254.20.10:53".parse().unwrap()), Err(Denied::Listed));
+    }
+
     fn policy(deny: &[&str], allow: &[&str]) -> DestinationPolicy {
         let rules = |texts: &[&str]| texts.iter().map(|text| DestinationRule::parse(text).unwrap()).collect();
         DestinationPolicy::default().with_rules(rules(deny), rules(allow))
@@ -161,7 +256,7 @@ mod tests {
         let (listed, not_listed) = (Err(Denied::Listed), Err(Denied::NotListed));
         let policy = policy(
             &["10.0.0.0/8:22", "secret.example", "fd00::/8"],
-            &["10.0.0.0/8", "*.example:443", "fd00::1", "169.254.169.254"],
+            &["10.0.0.0/8", "*.example:443", "fd00::1"],
         );
         let rows = [
             (None, "10.1.2.3:443", Ok(())),

@@ -71,6 +71,11 @@ impl DestinationRule {
                 Host::Below(suffix) => by_name(&|name| name.len() > suffix.len() && name.ends_with(suffix)),
             }
     }
+
+    /// Whether it is about addresses of this network and nothing else.
+    pub(super) fn is_within(&self, network: &IpNet) -> bool {
+        matches!(&self.host, Host::Network(own) if network.contains(own))
+    }
 }
 
 impl fmt::Display for DestinationRule {

@@ -63,7 +63,16 @@ async fn addresses_are_verified_as_addresses() {
     params.subject_alt_names =
         ["10.0.0.1", "fd00::1"].map(|ip| SanType::IpAddress(ip.parse().unwrap())).to_vec();
     let mut world = World::with_server(params);
-    for (name, good) in [("10.0.0.1", true), ("fd00::1", true), ("[fd00::1]", true), ("10.0.0.2", false)] {
+    let rows = [
+        ("10.0.0.1", true),
+        ("::ffff:10.0.0.1", true),
+        ("[::ffff:10.0.0.1]", true),
+        ("fd00::1", true),
+        ("[fd00::1]", true),
+        ("10.0.0.2", false),
+        ("::ffff:10.0.0.2", false),
+    ];
+    for (name, good) in rows {
         world.client.server_name = name.to_owned();
         let ends = world.shake().await;
         assert_eq!(ends.client.is_ok(), good, "{name}");

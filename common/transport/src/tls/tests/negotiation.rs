@@ -44,8 +44,20 @@ fn a_build_for_fips_uses_nothing_else() {
     let chacha = all.iter().filter(|suite| format!("{:?}", suite.suite()).contains("CHACHA20")).count();
     assert_eq!(chacha == 0, crate::tls::FIPS);
     assert_eq!(crate::tls::provider().fips(), crate::tls::FIPS);
+    assert_eq!(crate::tls::verified_fips().unwrap(), crate::tls::FIPS);
     World::new().server();
     World::new().client();
+}
+
+#[test]
+fn only_a_build_for_fips_insists_on_approved_cryptography() {
+    for (wanted, approved, good) in
+        [(true, true, true), (true, false, false), (false, true, true), (false, false, true)]
+    {
+        assert_eq!(crate::tls::judged(wanted, approved, "it").is_ok(), good, "{wanted} {approved}");
+    }
+    let refusal = crate::tls::judged(true, false, "the cryptography").unwrap_err().to_string();
+    assert!(refusal.starts_with("the cryptography: not approved by FIPS 140-3"), "{refusal}");
 }
 
 /// The listener's protocol, the client's, the selected one, and whether the handshake succeeds.

@@ -1,0 +1,75 @@
+//! Signals that spare or end a process as they do a Go program.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::exchange::works;
+use e2e::pair::Setup;
+use e2e::process::{Process, Signal};
+use e2e::program::Program;
+use e2e::wait::{DEADLINE, until};
+use rustix::process::{Pid, kill_process};
+
+#[tokio::test]
+async fn user_signals_do_nothing() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    for (signal, name) in [(Signal::USR1, "SIGUSR1"), (Signal::USR2, "SIGUSR2")] {
+        for process in [&pair.server().process, &pair.agent().process] {
+            process.signal(signal)?;
+            process.wait_said(name).await?;
+        }
+    }
+    works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    pair.server_mut().process.check_alive()?;
+    pair.agent_mut().process.check_alive()
+}
+
+/// The kernel drops signals without a handler for the first process of a container.
+#[tokio::test]
+async fn hangup_and_quit_end_the_first_process_of_a_container() -> Result<()> {
+    let possible = Command::new("unshare").args(["--pid", "--fork", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        println!(
+            "SKIPPED hangup_and_quit_end_the_first_process_of_a_container: unshare makes no process namespace here"
+        );
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let (server, agent) = (Program::Server.path()?, Program::Agent.path()?);
+    let programs = (contained(folder.path(), &server)?, contained(folder.path(), &agent)?);
+    for signal in [Signal::HUP, Signal::QUIT] {
+        let mut pair = Setup::grpc().programs(programs.0.clone(), programs.1.clone()).start().await?;
+        let server = &mut pair.servers[0].process;
+        for process in [&mut pair.agents[0].process, server] {
+            let first = child(process).await?;
+            kill_process(first, Signal::USR1)?;
+            process.wait_said("SIGUSR1").await?;
+            kill_process(first, signal)?;
+            let status = process.exit(DEADLINE).await?;
+            ensure!(status.code() == Some(2), "{signal:?}: {status}");
+        }
+    }
+    Ok(())
+}
+
+/// A script that runs the program as the first process of a namespace.
+fn contained(folder: &Path, program: &Path) -> Result<PathBuf> {
+    let script = folder.join(program.file_name().context("a program's name")?);
+    let text = format!("#!/bin/sh\nexec unshare --pid --fork --kill-child '{}' \"$@\"\n", program.display());
+    std::fs::write(&script, text)?;
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
+    Ok(script)
+}
+
+/// The one child of `unshare`.
+async fn child(process: &Process) -> Result<Pid> {
+    let path = format!("/proc/{0}/task/{0}/children", process.pid());
+    until("the first process", DEADLINE, || async {
+        let children = std::fs::read_to_string(&path).ok()?;
+        Pid::from_raw(children.trim().parse().ok()?)
+    })
+    .await
+}
