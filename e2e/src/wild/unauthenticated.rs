@@ -38,6 +38,8 @@ pub struct Plan {
     pub burst: usize,
     /// Connections a second behind that.
     pub rate: u32,
+    /// Connections in all: it ends with them.
+    pub most: usize,
     /// What each sends first, and nothing after it.
     pub sends: Vec<u8>,
     /// Connections that are held at most; above that the oldest is closed.
@@ -98,7 +100,8 @@ async fn flood(plan: &Plan, stop: &AtomicBool, made: &AtomicUsize) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !stop.load(Ordering::Relaxed) {
         ticks.tick().await;
-        for _ in 0..plan.rate.min(10) {
+        let left = plan.most.saturating_sub(made.load(Ordering::Relaxed));
+        for _ in 0..left.min(plan.rate.min(10) as usize) {
             one(plan, &mut held, made).await;
         }
     }
