@@ -190,7 +190,7 @@ async fn what_paces_is_kept_off_connections_to_servers() {
     let expected = TcpSocket::new_v4().unwrap();
     pacing.keep_off(&expected);
     let connector = connector(&pki, NAME, address.port(), &[]).pacing_far_only(Some(pacing));
-    let stream = connector.dial(&connector.server.to_string()).await.unwrap();
+    let stream = connector.dial(&connector.server.to_string()).await.unwrap().0;
     let algorithm = |socket: SockRef<'_>| socket.tcp_congestion().unwrap();
     assert_eq!(algorithm(SockRef::from(&stream)), algorithm(SockRef::from(&expected)));
     let unasked = TcpSocket::new_v4().unwrap();
