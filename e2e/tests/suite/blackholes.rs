@@ -17,7 +17,7 @@ use e2e::metrics::{AGENT, Scrape};
 use e2e::netns::{NEAR, Namespace, Network};
 use e2e::pair::{Agent, Pair, Setup};
 use e2e::payload::Payload;
-use e2e::wait::{DEADLINE, until, within_limit};
+use e2e::wait::{until, within_limit};
 use e2e::wild::{AgentMeta, WildAgent, WildServer};
 use tokio::net::TcpStream;
 use tokio::time::Instant;

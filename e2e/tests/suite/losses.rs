@@ -213,7 +213,8 @@ async fn a_half_dead_agent_makes_room_for_its_successor() -> Result<()> {
     let noticed = pair.server().process.wait_said("keepalive ping unanswered");
     // Its silence alone would be noticed after 12.5 s.
     within_limit("the half-dead stream's silence", Duration::from_secs(9), noticed).await??;
-    let dial = works(pair.frontend(), &endpoint.target());
+    let target = endpoint.target();
+    let dial = works(pair.frontend(), &target);
     within_limit("a dial through the successor", Duration::from_secs(2), dial).await??;
     assert_eq!(pair.server().metric("grpc_connections", &connect).await?, 2.0, "its connections live on");
     Ok(())

@@ -107,6 +107,8 @@ async fn a_peer_that_does_not_answer_is_unresponsive_and_keeps_its_connection() 
     assert_eq!((before.elapsed(), *unresponsive.borrow_and_update()), (UNRESPONSIVE_AFTER, true));
     sleep(five_minutes - Duration::from_secs(10)).await;
     pair.frozen.store(false, Ordering::Relaxed);
+    // A frozen transport wakes nobody.
+    pair.server.send(data("awake")).unwrap();
     pair.client.connection.pulse.probe();
     soon(unresponsive.changed()).await.unwrap();
     assert!(!*unresponsive.borrow());

@@ -140,7 +140,7 @@ async fn a_unix_client_whose_upload_is_cut_off_reads_what_there_was_and_then_an_
         let (mut near, mut client) = UnixStream::pair().unwrap();
         near.write_all(b"answer").await.unwrap();
         client.write_all(upload).await.unwrap();
-        let mut local = SocketLocal::new(near, Bytes::new(), Hold::by_time(), account(&Readings::new()));
+        let mut local = SocketLocal::new(near, Bytes::new(), account(&Readings::new()));
         let lost = Ending::Broken(Cause::LinkLost);
         assert!(local.poll_end(&mut Context::from_waker(Waker::noop()), &lost, &mut 2_000).is_ready());
         drop(local);
