@@ -1,6 +1,6 @@
 //! Signals: an agent drains, a server shuts down, and nobody loses a connection before its time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
@@ -13,6 +13,7 @@ use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until, within, within_limit};
 use e2e::wild::{AgentMeta, WildAgent};
 use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
 
 #[tokio::test]
 async fn an_agents_first_signal_drains_and_keeps_its_connections() -> Result<()> {

@@ -105,6 +105,8 @@ async fn an_absurd_duration_does_not_end_the_counting() {
     world.put("absurd", i64::MAX);
     let mut counted = world.count();
     becomes(&mut counted, 1).await;
+    // Renewed: its end is now reckoned from this moment on.
+    world.put("absurd", i64::MAX);
     world.put("b", 600);
     becomes(&mut counted, 2).await;
     world.api.delete_lease("kube-system", "absurd");
