@@ -20,7 +20,7 @@ pub(super) fn failed(target: &Target, agent: Option<&str>, failure: &DialFailure
             %err, dialID = dial_id, agentID = %agent, dialAddress = %address,
             "backend dial timed out before connection was established"
         ),
-        DialFailure::LinkLost => tracing::error!(
+        DialFailure::LinkLost | DialFailure::Closed => tracing::error!(
             %err, dialID = dial_id, agentID = %agent, dialAddress = %address,
             "backend context closed before connection was established"
         ),
