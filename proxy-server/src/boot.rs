@@ -208,7 +208,8 @@ fn tell_graceful(finished: bool, grace: Duration, left: usize) {
     if finished {
         tracing::info!("Graceful shutdown completed successfully.");
     } else {
-        let message = format!("Graceful shutdown timed out after {}, forcing termination.", GoDuration::from(grace));
+        let message =
+            format!("Graceful shutdown timed out after {}, forcing termination.", GoDuration::from(grace));
         tracing::warn!(connections = left, "{message}");
     }
 }

@@ -83,7 +83,8 @@ async fn serve(
     settings: Arc<ServerSettings>,
     service: AgentService,
 ) {
-    let moved = arrived.move_here(READ_AHEAD).and_then(|()| bound_silence(arrived.stream.get_ref().0.get_ref()));
+    let moved =
+        arrived.move_here(READ_AHEAD).and_then(|()| bound_silence(arrived.stream.get_ref().0.get_ref()));
     let kernel = match moved {
         Ok(kernel) => kernel.map(Arc::new),
         Err(error) => {
