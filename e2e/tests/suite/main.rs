@@ -33,3 +33,4 @@ mod strategies;
 mod tokens;
 mod transports;
 mod uploads;
+mod wan;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
-use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
+use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, LinkSocket, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
@@ -146,8 +146,10 @@ impl<R: Resolve> GrpcConnector<R> {
         keepalive: Duration,
     ) -> Self {
         // The destination policy is for what servers ask for, not for where they are.
-        let dialer =
-            Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT).spreading();
+        let dialer = Dialer::new(resolver, DestinationPolicy::unrestricted())
+            .with_timeout(DIAL_LIMIT)
+            .spreading()
+            .without_unsent_bound();
         Self { server, dialer, proxy, tls, agent, keepalive }
     }
 
@@ -174,7 +176,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let address = self.server.to_string();
         let tcp = self.dial(&address).await?;
         let shown = self.own_validity();
-        let handshake = self.tls.connect(tls::ReadAhead::new(tcp));
+        let handshake = self.tls.connect(tls::ReadAhead::new(LinkSocket::new(tcp)));
         let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
             return Err(ConnectError::TlsTimeout { address });
         };

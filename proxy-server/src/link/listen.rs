@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, tune};
+use transport::listen::{AcceptLoop, HandshakeGate, KeepAlive, LinkSocket, tune};
 use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ReadAhead, ServerTls};
 use transport::wire::{ServerSettings, serve_connection};
 
@@ -81,7 +81,7 @@ async fn serve(
 ) {
     let handshake = async {
         tune(&stream, KeepAlive::default(), Some(USER_TIMEOUT))?;
-        gate.run(tls.accept(ReadAhead::new(stream))).await
+        gate.run(tls.accept(ReadAhead::new(LinkSocket::new(stream)))).await
     };
     let mut io = match handshake.await {
         Ok(io) => io,

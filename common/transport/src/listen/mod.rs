@@ -13,6 +13,7 @@ mod descriptors;
 mod error;
 mod gate;
 mod limits;
+mod link_socket;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -26,5 +27,6 @@ pub use limits::{
     ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, HANDSHAKES_IN_FLIGHT, UNIX_MODE,
     UNIX_WATCH,
 };
+pub use link_socket::LinkSocket;
 pub use tcp::{KeepAlive, bind_links, bind_tcp, tune};
 pub use unix::UnixSocket;

@@ -7,6 +7,7 @@ use h2::server::SendResponse;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http::{Method, Response, StatusCode};
 
+use super::backlog::Backlog;
 use super::frame::Queued;
 use super::keepalive::Pulse;
 use super::status::{self, GRPC};
@@ -26,6 +27,8 @@ pub struct Request {
     body: RecvStream,
     tails: Tails,
     window: u32,
+    /// Where streams wait for the transport.
+    backlog: Option<Arc<Backlog>>,
 }
 
 impl Request {
@@ -36,10 +39,11 @@ impl Request {
         pulse: Arc<Pulse>,
         tails: Tails,
         window: u32,
+        backlog: Option<Arc<Backlog>>,
     ) -> Option<Self> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
-        let request = Request { path, metadata: head.headers, pulse, respond, body, tails, window };
+        let request = Request { path, metadata: head.headers, pulse, respond, body, tails, window, backlog };
         if head.method != Method::POST {
             request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
             return None;
@@ -60,7 +64,8 @@ impl Request {
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
         let side = Side::Server(self.tails, Queued::default());
-        Ok(WireStream::new(Some((send, self.body)), side, self.pulse, encoded, self.window))
+        let stream = WireStream::new(Some((send, self.body)), side, self.pulse, encoded, self.window);
+        Ok(self.backlog.into_iter().fold(stream, WireStream::following))
     }
 
     /// Refuses with a status, in one HEADERS frame.

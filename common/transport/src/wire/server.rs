@@ -14,7 +14,7 @@ use h2::server::{Connection, SendResponse};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use super::buffered::{Buffered, Flusher, buffered};
+use super::buffered::{Buffered, Buffering, Flusher, buffered};
 use super::keepalive::{Dead, Pinger, Pulse};
 use super::request::Request;
 use super::settings::{Farewell, ServerSettings};
@@ -126,6 +126,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         farewell: settings.farewell,
         leaving: Leaving::No,
         window: settings.initial_stream_window,
+        follows: settings.buffering == Buffering::OVER_TLS,
     }))
 }
 
@@ -163,6 +164,8 @@ struct Serving<IO> {
     leaving: Leaving,
     /// Of each stream, in bytes.
     window: u32,
+    /// Whether streams wait for the transport.
+    follows: bool,
 }
 
 /// How far the connection is on its way out.
@@ -231,7 +234,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         on_stream: &mut impl FnMut(Request),
     ) {
         let (pulse, tails) = (Arc::clone(&self.pulse), self.tailing.tails());
-        let Some(request) = Request::admit(request, respond, pulse, tails, self.window) else { return };
+        let backlog = self.follows.then(|| self.flusher.backlog());
+        let Some(request) = Request::admit(request, respond, pulse, tails, self.window, backlog) else {
+            return;
+        };
         if self.leaving == Leaving::No {
             on_stream(request);
         } else {
