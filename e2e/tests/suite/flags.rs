@@ -11,7 +11,6 @@ use e2e::frontend::{Io, Mode, Place, tls_over, tls_socket};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::pki::client_with;
-use e2e::process::Process;
 use e2e::wait::{DEADLINE, until, within};
 use e2e::wild::frames::{ACK, END_HEADERS, Frame, GOAWAY, HEADERS, PING, frame, hello, read_frame};
 use fake_apiserver::FakeApi;

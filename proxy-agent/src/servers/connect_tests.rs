@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::header::{HeaderMap, HeaderValue};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use socket2::SockRef;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};

@@ -7,15 +7,11 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{data, dial, failure, packet, pair, pair_with, serve, soon};
 use crate::raw::hello;
-use crate::wire::{
-    ClientSettings, Code, ConnectionError, Keepalive, Request, ServerSettings, Wire, connect,
-    serve_connection,
-};
+use crate::wire::{Code, ConnectionError, Keepalive, ServerSettings, Wire};
 
 const TEN_AND_FIVE: Keepalive =
     Keepalive { interval: Duration::from_secs(10), timeout: Duration::from_secs(5), while_idle: true };
