@@ -38,3 +38,4 @@ mod tokens;
 mod transports;
 mod unauthenticated_peers;
 mod uploads;
+mod wan;

@@ -56,6 +56,8 @@ pub struct Dialer<R> {
     timeout: Duration,
     /// Addresses of equal preference come in a random order.
     spread: bool,
+    /// What may wait unsent in the kernel, in bytes.
+    unsent: Option<u32>,
 }
 
 /// An address to try, with its text in Go's form.
@@ -68,12 +70,18 @@ struct Candidate {
 impl<R: Resolve> Dialer<R> {
     /// Dials by `resolver` and `policy` within [`DIAL_TIMEOUT`].
     pub fn new(resolver: R, policy: DestinationPolicy) -> Self {
-        Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false }
+        Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, unsent: Some(UNSENT) }
     }
 
     /// Replaces the dial's time in all, lookup included.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Leaves the bound of unsent bytes to the caller, for other peers than endpoints.
+    pub fn without_unsent_bound(mut self) -> Self {
+        self.unsent = None;
         self
     }
 
@@ -91,7 +99,7 @@ impl<R: Resolve> Dialer<R> {
         let target = Target::parse(network, address)?;
         let candidates = self.candidates(network, &target, deadline).await?;
         let allowed = self.allowed(network, &target, candidates)?;
-        race(network, allowed, deadline).await
+        race(network, allowed, self.unsent, deadline).await
     }
 
     /// Those of the candidates that the policy allows, never none.
@@ -184,15 +192,16 @@ fn zone_index(zone: &str) -> u32 {
 async fn race(
     network: Network,
     candidates: Vec<Candidate>,
+    unsent: Option<u32>,
     deadline: Instant,
 ) -> Result<Endpoint, DialError> {
     let prefers_v4 = candidates.first().is_some_and(|first| first.address.is_ipv4());
     let (first, second): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|candidate| candidate.address.is_ipv4() == prefers_v4);
     if second.is_empty() {
-        return in_turn(network, &first, deadline).await;
+        return in_turn(network, &first, unsent, deadline).await;
     }
-    let mut preferred = pin!(in_turn(network, &first, deadline));
+    let mut preferred = pin!(in_turn(network, &first, unsent, deadline));
     let head_start = tokio::time::sleep(HEAD_START);
     let failed = tokio::select! {
         result = &mut preferred => match result {
@@ -201,7 +210,7 @@ async fn race(
         },
         () = head_start => None,
     };
-    let other = in_turn(network, &second, deadline);
+    let other = in_turn(network, &second, unsent, deadline);
     match failed {
         // The preferred family's error is the one to tell.
         Some(error) => other.await.map_err(|_| error),
@@ -231,13 +240,14 @@ where
 async fn in_turn(
     network: Network,
     candidates: &[Candidate],
+    unsent: Option<u32>,
     deadline: Instant,
 ) -> Result<Endpoint, DialError> {
     let mut first = None;
     for (index, candidate) in candidates.iter().enumerate() {
         let share = share(deadline.saturating_duration_since(Instant::now()), candidates.len() - index);
         let until = Instant::now() + share;
-        let tried = timeout_at(until, connect(network, candidate)).await.unwrap_or_else(|_| {
+        let tried = timeout_at(until, connect(network, candidate, unsent)).await.unwrap_or_else(|_| {
             Err(DialError::Timeout { network: network.name(), address: candidate.text.clone() })
         });
         match tried {
@@ -257,7 +267,11 @@ fn share(left: Duration, addresses: usize) -> Duration {
     equal.max(LEAST_SHARE).min(left)
 }
 
-async fn connect(network: Network, candidate: &Candidate) -> Result<TcpStream, DialError> {
+async fn connect(
+    network: Network,
+    candidate: &Candidate,
+    unsent: Option<u32>,
+) -> Result<TcpStream, DialError> {
     let fail = |step, source: io::Error| DialError::Os {
         network: network.name(),
         address: candidate.text.clone(),
@@ -271,7 +285,7 @@ async fn connect(network: Network, candidate: &Candidate) -> Result<TcpStream, D
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         };
         let socket = socket.map_err(|source| fail(Step::Socket, source))?;
-        configure(&socket).map_err(|source| fail(Step::SetSockOpt, source))?;
+        configure(&socket, unsent).map_err(|source| fail(Step::SetSockOpt, source))?;
         let stream = socket.connect(candidate.address).await.map_err(|source| fail(Step::Connect, source))?;
         if stream.local_addr().ok() != stream.peer_addr().ok() {
             return Ok(stream);
@@ -280,12 +294,12 @@ async fn connect(network: Network, candidate: &Candidate) -> Result<TcpStream, D
     Err(fail(Step::Connect, Errno::CONNREFUSED.into()))
 }
 
-fn configure(socket: &TcpSocket) -> io::Result<()> {
+fn configure(socket: &TcpSocket, unsent: Option<u32>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let socket = SockRef::from(socket);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;
-    socket.set_tcp_notsent_lowat(UNSENT)
+    unsent.map_or(Ok(()), |bytes| socket.set_tcp_notsent_lowat(bytes))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
 use transport::kernel::{TcpPeer, bound_silence};
-use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, tune};
+use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, LinkSocket, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
@@ -146,8 +146,10 @@ impl<R: Resolve> GrpcConnector<R> {
         keepalive: Duration,
     ) -> Self {
         // The destination policy is for what servers ask for, not for where they are.
-        let dialer =
-            Dialer::new(resolver, DestinationPolicy::unrestricted()).with_timeout(DIAL_LIMIT).spreading();
+        let dialer = Dialer::new(resolver, DestinationPolicy::unrestricted())
+            .with_timeout(DIAL_LIMIT)
+            .spreading()
+            .without_unsent_bound();
         let unresponsive_timeout = capabilities::UNRESPONSIVE_TIMEOUT;
         Self { server, dialer, proxy, tls, agent, keepalive, unresponsive_timeout }
     }
@@ -182,7 +184,9 @@ impl<R: Resolve> GrpcConnector<R> {
         let address = self.server.to_string();
         let (tcp, kernel) = self.dial(&address).await?;
         let shown = self.own_validity();
-        let handshake = self.tls.connect(tls::ReadAhead::new(tcp));
+        let mut socket = LinkSocket::new(tcp);
+        socket.bound_unsent();
+        let handshake = self.tls.connect(tls::ReadAhead::new(socket));
         let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
             return Err(ConnectError::TlsTimeout { address });
         };

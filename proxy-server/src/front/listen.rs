@@ -20,13 +20,13 @@ use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::authority::AuthorityPatch;
-use transport::listen::{AcceptLoop, UnixSocket};
+use transport::listen::{AcceptLoop, LinkSocket, UnixSocket};
 use transport::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
 
@@ -151,7 +151,7 @@ fn report(error: &JoinError) {
     tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
 }
 
-type TlsConnection = ServerStream<ReadAhead<TcpStream>>;
+type TlsConnection = ServerStream<ReadAhead<LinkSocket>>;
 
 /// The certificate's name and where it came from.
 fn peer_of(certificate: Option<&PeerIdentity>, address: SocketAddr) -> Arc<str> {

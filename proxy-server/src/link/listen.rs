@@ -83,8 +83,10 @@ async fn serve(
     settings: Arc<ServerSettings>,
     service: AgentService,
 ) {
-    let moved =
-        arrived.move_here(READ_AHEAD).and_then(|()| bound_silence(arrived.stream.get_ref().0.get_ref()));
+    let moved = arrived.move_here(READ_AHEAD);
+    let socket = arrived.stream.get_mut().0.get_mut();
+    socket.bound_unsent();
+    let moved = moved.and_then(|()| bound_silence(socket.stream()));
     let kernel = match moved {
         Ok(kernel) => kernel.map(Arc::new),
         Err(error) => {

@@ -14,7 +14,7 @@ use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::listen::{AcceptLoop, HANDSHAKE_LIMIT, KeepAlive, Source, tune};
+use transport::listen::{AcceptLoop, HANDSHAKE_LIMIT, KeepAlive, LinkSocket, Source, tune};
 use transport::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
 
 use super::{ConnectionSet, Slot};
@@ -24,7 +24,7 @@ use crate::metrics::CloseReason;
 /// A connection whose handshake is over.
 #[derive(Debug)]
 pub(crate) struct Arrived {
-    pub(crate) stream: ServerStream<ReadAhead<TcpStream>>,
+    pub(crate) stream: ServerStream<ReadAhead<LinkSocket>>,
     pub(crate) address: SocketAddr,
     pub(crate) slot: Slot,
 }
@@ -36,7 +36,7 @@ impl Arrived {
     /// The process has no descriptor left.
     pub(crate) fn move_here(&mut self, read_ahead: usize) -> io::Result<()> {
         let socket = self.stream.get_mut().0;
-        socket.move_to_this_runtime()?;
+        socket.get_mut().move_to_this_runtime()?;
         socket.begin(read_ahead);
         Ok(())
     }
@@ -97,7 +97,7 @@ async fn serve(
     let evicted = slot.evicted();
     let handshake = async {
         tune(&stream, KeepAlive::default(), None)?;
-        tls.accept_with(stream, || slot.renew()).await
+        tls.accept_with(LinkSocket::new(stream), || slot.renew()).await
     };
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_LIMIT, handshake) => shaken,

@@ -11,6 +11,7 @@ mod accept;
 mod descriptors;
 mod error;
 mod limits;
+mod link_socket;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -22,5 +23,6 @@ pub use error::BindError;
 pub use limits::{
     ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, UNIX_MODE, UNIX_WATCH,
 };
+pub use link_socket::LinkSocket;
 pub use tcp::{KeepAlive, bind_links, bind_tcp, tune};
 pub use unix::UnixSocket;

@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// The peer has sent more than it may before the end of its handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -59,18 +58,10 @@ impl<IO> ReadAhead<IO> {
     pub fn get_ref(&self) -> &IO {
         &self.io
     }
-}
 
-impl ReadAhead<TcpStream> {
-    /// Registers the socket with the runtime of the caller, in place of the one that it was accepted on.
-    ///
-    /// # Errors
-    /// The process has no descriptor left; the socket stays where it was.
-    pub fn move_to_this_runtime(&mut self) -> io::Result<()> {
-        use std::os::fd::AsFd;
-        let socket = std::net::TcpStream::from(self.io.as_fd().try_clone_to_owned()?);
-        self.io = TcpStream::from_std(socket)?;
-        Ok(())
+    /// The socket. What is read from it directly is lost to the reader.
+    pub fn get_mut(&mut self) -> &mut IO {
+        &mut self.io
     }
 }
 

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::backlog::Backlog;
 use crate::scratch::poll_read_ahead;
 
 /// What [`buffered`] does for a transport.
@@ -46,7 +47,10 @@ pub(super) struct Buffered<IO>(Arc<Mutex<Inner<IO>>>);
 
 /// What the driver owns.
 #[derive(Debug)]
-pub(super) struct Flusher<IO>(Arc<Mutex<Inner<IO>>>);
+pub(super) struct Flusher<IO> {
+    inner: Arc<Mutex<Inner<IO>>>,
+    backlog: Arc<Backlog>,
+}
 
 #[derive(Debug)]
 struct Inner<IO> {
@@ -61,6 +65,8 @@ struct Inner<IO> {
     peak: usize,
     /// Something was written since the transport's last whole flush.
     dirty: bool,
+    /// The transport took no bytes of the last write, which h2 will try again.
+    refused: bool,
     /// Bytes read so far: the keepalive's sign of life.
     read: u64,
 }
@@ -68,27 +74,46 @@ struct Inner<IO> {
 /// Splits a transport into what h2 drives and what flushes it.
 pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flusher<IO>) {
     let ahead = Bytes::new();
-    let inner =
-        Inner { io, buffering, ahead, gathered: Vec::new(), written: 0, peak: 0, dirty: false, read: 0 };
+    let inner = Inner {
+        io,
+        buffering,
+        ahead,
+        gathered: Vec::new(),
+        written: 0,
+        peak: 0,
+        dirty: false,
+        refused: false,
+        read: 0,
+    };
     let inner = Arc::new(Mutex::new(inner));
-    (Buffered(Arc::clone(&inner)), Flusher(inner))
+    (Buffered(Arc::clone(&inner)), Flusher { inner, backlog: Arc::default() })
 }
 
 impl<IO: AsyncWrite + Unpin> Flusher<IO> {
     /// The true flush. Pending when the transport blocks: the waker is registered, call again when woken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.lock().poll_flush(cx)
+        let mut inner = self.inner.lock();
+        let flushed = inner.poll_flush(cx);
+        let refused = std::mem::take(&mut inner.refused);
+        drop(inner);
+        self.backlog.flushed(flushed.is_ready() && !refused);
+        flushed
+    }
+
+    /// What the connection's streams ask before they send.
+    pub(super) fn backlog(&self) -> Arc<Backlog> {
+        Arc::clone(&self.backlog)
     }
 
     /// The memory that is kept for writes to come, in bytes.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
-        self.0.lock().gathered.capacity()
+        self.inner.lock().gathered.capacity()
     }
 
     /// Bytes read from the transport so far.
     pub(super) fn bytes_read(&self) -> u64 {
-        self.0.lock().read
+        self.inner.lock().read
     }
 }
 
@@ -135,6 +160,12 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let written = self.poll_write_slices(cx, slices);
+        self.refused = written.is_pending();
+        written
+    }
+
+    fn poll_write_slices(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let count = slices.iter().map(|slice| slice.len()).sum::<usize>();
         self.dirty = true;
         if self.gathered.len() + count <= self.buffering.gather {

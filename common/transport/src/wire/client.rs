@@ -129,7 +129,7 @@ where
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
     let pulse = Pulse::new(settings.keepalive);
     let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
-    let linger = Arc::<Linger>::default();
+    let (linger, backlog) = (Arc::<Linger>::default(), flusher.backlog());
     let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger)));
     let connection = ConnectionHandle { task, pulse: Arc::clone(&pulse) };
     let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
@@ -140,7 +140,8 @@ where
     };
     let encoded = status::is_encoded(&head.headers);
     let side = Side::Client(linger);
-    let stream = WireStream::new(halves, side, pulse, encoded, settings.initial_stream_window);
+    let stream =
+        WireStream::new(halves, side, pulse, encoded, settings.initial_stream_window).following(backlog);
     Ok(Connected { stream, metadata: head.headers, connection })
 }
 

@@ -3,6 +3,7 @@
 //! Everything above sees [`Wire`] alone; everything below (HTTP/2, gRPC framing, protobuf) is this folder's.
 
 mod admission;
+mod backlog;
 mod buffered;
 pub mod capabilities;
 mod client;

@@ -8,6 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderMap};
 use http::{Method, Response, StatusCode};
 
 use super::admission::Admission;
+use super::backlog::Backlog;
 use super::frame::Queued;
 use super::keepalive::Pulse;
 use super::status::{self, GRPC};
@@ -29,6 +30,8 @@ pub struct Request {
     body: RecvStream,
     tails: Tails,
     window: u32,
+    /// Where streams wait for the transport.
+    backlog: Option<Arc<Backlog>>,
 }
 
 impl Request {
@@ -40,11 +43,12 @@ impl Request {
         admission: Admission,
         tails: Tails,
         window: u32,
+        backlog: Option<Arc<Backlog>>,
     ) -> Option<Self> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let request =
-            Request { path, metadata: head.headers, pulse, admission, respond, body, tails, window };
+            Request { path, metadata: head.headers, pulse, admission, respond, body, tails, window, backlog };
         if head.method != Method::POST {
             request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
             return None;
@@ -66,7 +70,8 @@ impl Request {
         self.admission.grant();
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
         let side = Side::Server(self.tails, Queued::default());
-        Ok(WireStream::new(Some((send, self.body)), side, self.pulse, encoded, self.window))
+        let stream = WireStream::new(Some((send, self.body)), side, self.pulse, encoded, self.window);
+        Ok(self.backlog.into_iter().fold(stream, WireStream::following))
     }
 
     /// Refuses with a status, in one HEADERS frame.

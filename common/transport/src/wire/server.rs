@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
 use super::admission::Admission;
-use super::buffered::{Buffered, Flusher, buffered};
+use super::buffered::{Buffered, Buffering, Flusher, buffered};
 use super::keepalive::{Dead, Pinger, Pulse};
 use super::request::Request;
 use super::settings::{Farewell, ServerSettings};
@@ -161,6 +161,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         farewell: settings.farewell,
         leaving: Leaving::No,
         window: settings.initial_stream_window,
+        follows: settings.buffering == Buffering::OVER_TLS,
     }))
 }
 
@@ -198,6 +199,8 @@ struct Serving<IO> {
     leaving: Leaving,
     /// Of each stream, in bytes.
     window: u32,
+    /// Whether streams wait for the transport.
+    follows: bool,
 }
 
 /// How far the connection is on its way out.
@@ -277,7 +280,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
     ) {
         let (pulse, admission, tails) =
             (Arc::clone(&self.pulse), self.admission.clone(), self.tailing.tails());
-        let Some(request) = Request::read(request, respond, pulse, admission, tails, self.window) else {
+        let backlog = self.follows.then(|| self.flusher.backlog());
+        let request = Request::read(request, respond, pulse, admission, tails, self.window, backlog);
+        let Some(request) = request else {
             return;
         };
         if self.leaving == Leaving::No {

@@ -16,10 +16,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use h2::{Reason, RecvStream, SendStream};
 use tunnel::Packet;
 
+use super::backlog::Backlog;
 use super::client::Linger;
 use super::deframe::{Deframer, Step};
 use super::frame::{OVERHEAD, OutFrame, Queued};
@@ -68,6 +69,8 @@ pub struct WireStream {
     side: Side,
     /// Of the connection below.
     pulse: Arc<Pulse>,
+    /// Where it waits for the transport, if it does.
+    backlog: Option<Arc<Backlog>>,
     /// The window that the peer began with, in bytes.
     window: usize,
     /// Window of what was read, which is to be given back.
@@ -97,12 +100,19 @@ impl WireStream {
             deframer,
             side,
             pulse,
+            backlog: None,
             window: window as usize,
             owed: 0,
             held: None,
             finished: false,
             ended,
         }
+    }
+
+    /// Reads its sources only while the transport takes bytes.
+    pub(super) fn following(mut self, backlog: Arc<Backlog>) -> Self {
+        self.backlog = Some(backlog);
+        self
     }
 
     /// Ends a server's stream with a status, behind everything sent. At a client like [`Wire::finish`].
@@ -216,7 +226,11 @@ impl Wire for WireStream {
             if capacity > 0 {
                 // Reserved and unused window would be lost to the connection's other streams.
                 send.reserve_capacity(0);
-                return Poll::Ready(Ok(capacity.saturating_sub(OVERHEAD).max(LEAST)));
+                let room = match &self.backlog {
+                    Some(backlog) => ready!(backlog.poll_ready(cx)),
+                    None => usize::MAX,
+                };
+                return Poll::Ready(Ok(capacity.saturating_sub(OVERHEAD).min(room).max(LEAST)));
             }
             match ready!(send.poll_capacity(cx)) {
                 Some(Ok(_)) => {}
@@ -234,10 +248,15 @@ impl Wire for WireStream {
             // An empty DATA is an end of file to the Go client: never on the wire.
             return Ok(());
         }
+        let frame = self.side.frame(packet);
+        let bytes = frame.remaining();
         if !self.finished
             && let Some((send, _)) = &mut self.halves
-            && send.send_data(self.side.frame(packet), false).is_ok()
+            && send.send_data(frame, false).is_ok()
         {
+            if let Some(backlog) = &self.backlog {
+                backlog.hand(bytes);
+            }
             return Ok(());
         }
         self.why_closed().map_or(Ok(()), Err)

@@ -11,6 +11,7 @@ use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use transport::listen::LinkSocket;
 use transport::tls::{ReadAhead, ServerStream};
 
 /// A frontend's socket.
@@ -59,7 +60,7 @@ impl Socket for UnixStream {
     }
 }
 
-impl Socket for ServerStream<ReadAhead<TcpStream>> {
+impl Socket for ServerStream<ReadAhead<LinkSocket>> {
     const LINGER: Duration = ROUND_TRIP;
 
     fn poll_cut(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -68,12 +69,12 @@ impl Socket for ServerStream<ReadAhead<TcpStream>> {
     }
 
     fn abort(&self) {
-        abort_tcp(self.get_ref().0.get_ref());
+        abort_tcp(self.get_ref().0.get_ref().stream());
     }
 
     /// A reset, or an end of file behind bytes that nobody reads: one who has only ceased to send looks the same.
     fn may_be_gone(&self) -> bool {
-        has_ended(self.get_ref().0.get_ref())
+        has_ended(self.get_ref().0.get_ref().stream())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The wire over in-memory transports and paused time; against tonic over loopback.
 
+mod backlog;
 mod buffered;
 mod connection;
 mod floods;

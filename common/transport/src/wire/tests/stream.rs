@@ -50,7 +50,7 @@ async fn four_mebibytes_are_taken_and_one_byte_more_is_not() {
 }
 
 /// Sends until the stream is not ready; returns the payload's bytes.
-async fn fill(stream: &mut WireStream) -> usize {
+pub(super) async fn fill(stream: &mut WireStream) -> usize {
     let mut sent = 0;
     while let Ok(room) = timeout(Duration::from_secs(5), poll_fn(|cx| stream.poll_ready(cx))).await {
         let room = room.unwrap().min(64 << 10);

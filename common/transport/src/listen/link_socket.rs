@@ -1,0 +1,201 @@
+//! A TCP connection between an agent and a server, in which little waits to be sent.
+//!
+//! What the kernel holds unsent is what a ping, or a dial, waits behind. Without a bound that is megabytes: the send buffer
+//! grows with the congestion window and never shrinks with it. A fixed bound is too small for a fast path, where
+//! the connection runs dry before its task has its turn, and too large for a slow one. So the bound is a time: what the
+//! path takes in [`UNSENT_FOR`].
+
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// How long unsent bytes wait. The kernel asks for more at a half of it: by then the task must have had its turn.
+const UNSENT_FOR: Duration = Duration::from_millis(40);
+
+/// The rate is measured over at least this time: several round trips of most paths, whose acknowledgements come in bursts.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// The least and the largest bound, in bytes.
+const LEAST: u64 = 64 << 10;
+const LARGEST: u64 = 4 << 20;
+
+/// A connected socket, as a transport.
+#[derive(Debug)]
+pub struct LinkSocket {
+    stream: TcpStream,
+    /// `None` until [`LinkSocket::bound_unsent`].
+    bound: Option<UnsentBound>,
+}
+
+impl LinkSocket {
+    /// A socket whose unsent bytes are not bounded.
+    pub fn new(stream: TcpStream) -> Self {
+        Self { stream, bound: None }
+    }
+
+    /// Bounds what waits unsent from now on, as soon as it is known what the path takes.
+    pub fn bound_unsent(&mut self) {
+        self.bound = Some(UnsentBound::new(Instant::now()));
+    }
+
+    /// The socket.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Registers the socket with the runtime of the caller, in place of the one that it was accepted on.
+    ///
+    /// # Errors
+    /// The process has no descriptor left; the socket stays where it was.
+    pub fn move_to_this_runtime(&mut self) -> io::Result<()> {
+        let socket = std::net::TcpStream::from(self.stream.as_fd().try_clone_to_owned()?);
+        self.stream = TcpStream::from_std(socket)?;
+        Ok(())
+    }
+
+    /// Counts what was written, and fits the bound when the kernel takes no more.
+    fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let Some(bound) = &mut self.bound else { return result };
+        match &result {
+            Poll::Ready(Ok(count)) => bound.written += *count as u64,
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => {
+                if let Some(bytes) = bound.blocked(Instant::now()) {
+                    // Refused only where the kernel has no such option: then there is no bound.
+                    let _ = SockRef::from(&self.stream).set_tcp_notsent_lowat(bytes);
+                }
+            }
+        }
+        result
+    }
+}
+
+impl AsyncRead for LinkSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for LinkSocket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The bound as a function of what was written when. Knows no socket.
+#[derive(Debug)]
+struct UnsentBound {
+    /// Bytes since then.
+    written: u64,
+    since: Instant,
+    /// In bytes, once there is one.
+    bound: Option<u32>,
+}
+
+impl UnsentBound {
+    fn new(now: Instant) -> Self {
+        Self { written: 0, since: now, bound: None }
+    }
+
+    /// The socket takes no more: what was written since it was asked last is what the path took. Returns a new bound.
+    fn blocked(&mut self, now: Instant) -> Option<u32> {
+        let took = now.saturating_duration_since(self.since);
+        if took < SAMPLE {
+            return None;
+        }
+        let bytes = u128::from(self.written) * UNSENT_FOR.as_nanos() / took.as_nanos();
+        (self.written, self.since) = (0, now);
+        let bound = u32::try_from(bytes.clamp(LEAST.into(), LARGEST.into())).ok()?;
+        // A system call for what differs, not for what varies.
+        let near = |old: u32| bound.abs_diff(old) <= old / 4;
+        if self.bound.is_some_and(near) {
+            return None;
+        }
+        self.bound = Some(bound);
+        self.bound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    const TENTH: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn bound_is_what_the_path_takes_in_forty_milliseconds() {
+        let mut now = Instant::now();
+        let mut unsent = UnsentBound::new(now);
+        // 200 Mbit/s; then nearly the same; 800 Mbit/s; 7 Mbit/s; 100 Gbit/s.
+        for (written, wanted) in [
+            (2_500_000, Some(1_000_000)),
+            (2_400_000, None),
+            (10_000_000, Some(4_000_000)),
+            (87_500, Some(64 << 10)),
+            (1_250_000_000, Some(4 << 20)),
+        ] {
+            unsent.written += written / 2;
+            assert_eq!(unsent.blocked(now + TENTH / 2), None, "too soon");
+            unsent.written += written / 2;
+            now += TENTH;
+            assert_eq!(unsent.blocked(now), wanted, "{written} bytes");
+        }
+    }
+
+    #[tokio::test]
+    async fn socket_that_blocks_gets_a_bound() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, reader) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (sender, (mut reader, _)) = (sender.unwrap(), reader.unwrap());
+        tokio::spawn(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
+        let lowat = |socket: &LinkSocket| SockRef::from(&socket.stream).tcp_notsent_lowat().unwrap();
+        let mut socket = LinkSocket::new(sender);
+        socket.bound_unsent();
+        let unbounded = lowat(&socket);
+        let piece = vec![7; 64 << 10];
+        let until_bound = async {
+            while lowat(&socket) == unbounded {
+                socket.write_all(&piece).await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), until_bound).await.unwrap();
+        let bound = u64::from(lowat(&socket));
+        assert!((LEAST..=LARGEST).contains(&bound), "{bound}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Whether the transport below a connection takes bytes, and how many at once: streams are not read for it while it takes
+//! none.
+//!
+//! What was handed to HTTP/2 and TLS is sent before everything that comes later, a ping or a dial. So only as much is handed
+//! over as the transport has lately taken in one go.
+
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+use super::settings::SEND_BUFFER;
+
+/// The least that is handed over at once, in bytes: one record of TLS.
+const LEAST: usize = 16 << 10;
+
+/// Between a connection's driver, which flushes, and its streams, which send.
+#[derive(Debug)]
+pub(super) struct Backlog(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// A flush could not finish.
+    blocked: bool,
+    /// Bytes that may be handed over from one flush to the next.
+    batch: usize,
+    /// Bytes that were, since the last whole flush.
+    handed: usize,
+    waiting: Vec<Waker>,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self(Mutex::new(State { blocked: false, batch: SEND_BUFFER, handed: 0, waiting: Vec::new() }))
+    }
+}
+
+impl Backlog {
+    /// A stream handed so many bytes over.
+    pub(super) fn hand(&self, bytes: usize) {
+        self.0.lock().handed += bytes;
+    }
+
+    /// How many bytes may be handed over now.
+    pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<usize> {
+        let mut state = self.0.lock();
+        if !state.blocked && state.handed < state.batch {
+            return Poll::Ready(state.batch - state.handed);
+        }
+        if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            state.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// The driver has flushed all that there was, or what the transport took of it.
+    pub(super) fn flushed(&self, whole: bool) {
+        let mut state = self.0.lock();
+        if !whole {
+            if !std::mem::replace(&mut state.blocked, true) {
+                state.batch = (state.batch / 2).max(LEAST);
+            }
+            return;
+        }
+        if state.handed >= state.batch && !state.blocked {
+            state.batch = (state.batch * 2).min(SEND_BUFFER);
+        }
+        (state.blocked, state.handed) = (false, 0);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn room(backlog: &Backlog) -> Option<usize> {
+        match backlog.poll_ready(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(room) => Some(room),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn streams_wait_while_a_flush_is_unfinished_and_are_woken_by_its_end() {
+        let (backlog, woken) = (Backlog::default(), Arc::<Count>::default());
+        backlog.flushed(false);
+        let waker = Waker::from(Arc::clone(&woken));
+        for _ in 0..3 {
+            assert!(backlog.poll_ready(&Context::from_waker(&waker)).is_pending());
+        }
+        backlog.flushed(false);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        backlog.flushed(true);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "once");
+        assert!(room(&backlog).is_some());
+    }
+
+    #[test]
+    fn batch_follows_what_the_transport_takes_at_once() {
+        let backlog = Backlog::default();
+        assert_eq!(room(&backlog), Some(SEND_BUFFER));
+        for _ in 0..10 {
+            backlog.flushed(false);
+            assert_eq!(room(&backlog), None);
+            backlog.flushed(true);
+        }
+        assert_eq!(room(&backlog), Some(LEAST), "it blocked each time");
+        backlog.flushed(true);
+        assert_eq!(room(&backlog), Some(LEAST), "a flush of less says nothing");
+        backlog.hand(LEAST);
+        assert_eq!(room(&backlog), None, "until the next flush");
+        backlog.flushed(true);
+        assert_eq!(room(&backlog), Some(2 * LEAST));
+        for _ in 0..10 {
+            backlog.hand(SEND_BUFFER);
+            backlog.flushed(true);
+        }
+        assert_eq!(room(&backlog), Some(SEND_BUFFER));
+    }
+}

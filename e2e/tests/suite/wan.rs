@@ -1,0 +1,165 @@
+//! What waits unsent between agents and servers. And the emulated wide area network itself: it delays, loses, queues and
+//! interrupts as it says.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::endpoints::Endpoint;
+use e2e::figures::say;
+use e2e::frontend::Mode;
+use e2e::pair::Setup;
+use e2e::program::Program;
+use e2e::sockets::options;
+use e2e::wait::{DEADLINE, until};
+use e2e::wan::{Bulk, Cell, Conditions, Event, FAR, Subject, Timing, WideArea, measure};
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, timeout};
+
+const MBIT: u64 = 1_000_000;
+
+/// A path, or `None` where this machine has no namespaces or no TUN devices. CI must have both.
+fn area(conditions: &Conditions) -> Result<Option<WideArea>> {
+    match WideArea::new(conditions) {
+        Ok(area) => Ok(Some(area)),
+        Err(error) if std::env::var_os("CI").is_some_and(|value| value == "true") => Err(error),
+        Err(error) => {
+            say("SKIPPED: no wide area network can be emulated here", format!("{error:#}"));
+            Ok(None)
+        }
+    }
+}
+
+fn conditions(rtt: u64, loss: f64, rate: u64) -> Conditions {
+    let rtt = Duration::from_millis(rtt);
+    Conditions { rtt, loss, rate, congestion_control: "reno".into(), seed: 1 }
+}
+
+/// A socket on the near side, connected to one on the far side.
+async fn sockets(area: &WideArea) -> Result<(UdpSocket, UdpSocket)> {
+    let far = area.far.enter(|| Ok(std::net::UdpSocket::bind((FAR, 0))?))?;
+    far.set_nonblocking(true)?;
+    let far = UdpSocket::from_std(far)?;
+    let near = UdpSocket::bind((area.near.address, 0)).await?;
+    near.connect(far.local_addr()?).await?;
+    Ok((near, far))
+}
+
+/// Waits until so many packets have entered the path and left it, or were lost.
+async fn settled(area: &WideArea, packets: u64) -> Result<()> {
+    let count = || {
+        let (arrived, lost) = area.counts();
+        (arrived + lost >= packets).then_some(())
+    };
+    until("packets that arrived or were lost", DEADLINE, || async { count() }).await
+}
+
+/// The shortest of some round trips.
+async fn shortest(near: &UdpSocket, far: &UdpSocket) -> Result<Duration> {
+    let mut least = Duration::MAX;
+    for _ in 0..20 {
+        let sent = Instant::now();
+        near.send(&[7; 64]).await?;
+        let echo = async {
+            let (size, peer) = far.recv_from(&mut [0; 64]).await?;
+            far.send_to(&[7; 64][..size], peer).await?;
+            near.recv(&mut [0; 64]).await
+        };
+        timeout(DEADLINE, echo).await.context("no echo")??;
+        least = least.min(sent.elapsed());
+    }
+    Ok(least)
+}
+
+#[test]
+fn round_trip_is_as_long_as_it_is_set() -> Result<()> {
+    let Some(area) = area(&conditions(40, 0.0, 200 * MBIT))? else { return Ok(()) };
+    area.near.block_on(|| async {
+        let (near, far) = sockets(&area).await?;
+        for millis in [40, 10, 80] {
+            let rtt = Duration::from_millis(millis);
+            area.set_rtt(rtt);
+            let least = shortest(&near, &far).await?;
+            ensure!((rtt..rtt + Duration::from_millis(25)).contains(&least), "{rtt:?}: {least:?}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn loss_and_blackouts_are_as_they_are_set() -> Result<()> {
+    const PACKETS: u64 = 3_000;
+    let Some(area) = area(&conditions(2, 0.2, 200 * MBIT))? else { return Ok(()) };
+    area.near.block_on(|| async {
+        let (near, _far) = sockets(&area).await?;
+        for batch in 1..=PACKETS / 50 {
+            for _ in 0..50 {
+                near.send(&[7; 64]).await?;
+            }
+            settled(&area, 50 * batch).await?;
+        }
+        let (arrived, lost) = area.counts();
+        ensure!((PACKETS * 17 / 100..PACKETS * 23 / 100).contains(&lost), "{lost} lost, {arrived} arrived");
+        area.set_blackout(true);
+        for _ in 0..50 {
+            near.send(&[7; 64]).await?;
+        }
+        settled(&area, arrived + lost + 50).await?;
+        ensure!(area.counts().0 == arrived, "{arrived} arrived before, {} now", area.counts().0);
+        Ok(())
+    })
+}
+
+#[test]
+fn burst_is_sent_at_the_rate_and_what_the_queue_cannot_take_is_lost() -> Result<()> {
+    let rate = 10 * MBIT;
+    let Some(area) = area(&conditions(20, 0.0, rate))? else { return Ok(()) };
+    area.near.block_on(|| async {
+        let (near, _far) = sockets(&area).await?;
+        let began = Instant::now();
+        for _ in 0..300 {
+            // With both headers 1,500 bytes.
+            near.send(&[7; 1472]).await?;
+        }
+        settled(&area, 300).await?;
+        let (took, (arrived, lost)) = (began.elapsed(), area.counts());
+        ensure!(arrived >= 100 && lost > 0, "{arrived} arrived, {lost} lost");
+        // The kernel's own small packets count as packets, but need no time.
+        let least = Duration::from_micros((arrived - 10) * 1500 * 8 * 1_000_000 / rate);
+        ensure!(took >= least, "{arrived} packets in {took:?}, {least:?} at least");
+        Ok(())
+    })
+}
+
+/// An endpoint may stall, and then holds kernel memory. A server may not, and a fixed bound would let its connection run dry.
+#[tokio::test]
+async fn only_connections_to_endpoints_have_a_fixed_bound_of_unsent_bytes() -> Result<()> {
+    const OF_ENDPOINTS: u32 = 128 << 10;
+    let pair = Setup::http_connect().start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let _conn = pair.frontend().dial(&endpoint.target()).await?;
+    let port = endpoint.target().parse::<std::net::SocketAddr>()?.port();
+    let bounds = |port| options(pair.agent().process.pid(), port, |socket| socket.tcp_notsent_lowat());
+    let (endpoints, servers) = (bounds(port)?, bounds(pair.server().agent_port())?);
+    ensure!(endpoints.iter().eq([&OF_ENDPOINTS]), "to endpoints: {endpoints:?}");
+    ensure!(!servers.is_empty() && !servers.contains(&OF_ENDPOINTS), "to servers: {servers:?}");
+    Ok(())
+}
+
+/// A ping waits for the path's queue, which is 150 ms long here, and for little else: half a megabyte before it would
+/// be half a second more.
+#[test]
+fn ping_beside_a_download_waits_for_the_path_and_not_for_the_programs() -> Result<()> {
+    let conditions = conditions(20, 0.0, 8 * MBIT);
+    if area(&conditions)?.is_none() {
+        return Ok(());
+    }
+    let cell = Cell { conditions, bulk: Bulk::Down(1), event: Event::None, dials: false };
+    let subject =
+        Subject::pair("native", &Program::Server.path()?, &Program::Agent.path()?, Mode::HttpConnect);
+    let second = Duration::from_secs(1);
+    let figures =
+        measure(&cell, &subject, Timing { warm_up: 2 * second, measured: 3 * second, grace: second })?;
+    say("a ping beside a download at 8 Mbit/s", format!("{figures:?}"));
+    ensure!(figures.ping_p50 < 500.0, "{figures:?}");
+    Ok(())
+}
