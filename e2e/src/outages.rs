@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
@@ -125,7 +125,7 @@ impl Outage<'_> {
 struct Ticking {
     stop: watch::Sender<bool>,
     seen: watch::Receiver<u64>,
-    writer: tokio::task::JoinHandle<std::io::Result<u64>>,
+    writer: tokio::task::JoinHandle<std::io::Result<(u64, WriteHalf<Conn>)>>,
     reader: tokio::task::JoinHandle<Result<u64>>,
 }
 
@@ -143,8 +143,7 @@ impl Ticking {
                 output.flush().await?;
                 next += 1;
             }
-            output.shutdown().await?;
-            Ok(next)
+            Ok((next, output))
         });
         let reader = tokio::spawn(async move {
             let mut next = 0;
@@ -168,10 +167,13 @@ impl Ticking {
         Ok(())
     }
 
-    /// Closes in order: every tick must have come back.
-    async fn finish(self) -> Result<()> {
+    /// Closes once every tick has come back: by gRPC, a client's close ends both directions.
+    async fn finish(mut self) -> Result<()> {
         self.stop.send_replace(true);
-        let (sent, received) = (self.writer.await?.context("writing")?, self.reader.await??);
+        let (sent, mut output) = (&mut self.writer).await?.context("writing")?;
+        self.wait(sent).await?;
+        output.shutdown().await?;
+        let received = self.reader.await??;
         ensure!(sent == received, "{received} of {sent} ticks came back");
         Ok(())
     }

@@ -2,6 +2,7 @@
 //!
 //! In namespaces where this machine lets us have them, and else by a relay that stops passing bytes: nothing is skipped.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -112,7 +113,11 @@ impl<'a> Rig<'a> {
 }
 
 async fn ready(pair: &Pair, agents: f64) -> Result<()> {
-    pair.server().wait_metric("ready_backends", &[("proxy_strategy", "default")], agents).await.map(drop)
+    until("ready_backends", GIVEN_UP, || async {
+        let ready = pair.server().metric("ready_backends", &[("proxy_strategy", "default")]).await;
+        ready.is_ok_and(|ready| ready == agents).then_some(())
+    })
+    .await
 }
 
 /// One of two agents vanishes. Its connections end with a reason, dials go to the other, both ends notice in time, and
@@ -121,18 +126,19 @@ async fn vanish(network: Option<&Network>) -> Result<()> {
     let rig = Rig::new(network).await?;
     let (conns, through) = rig.established().await?;
     rig.way.cut(true)?;
-    let began = Instant::now();
+    let (began, both_noticed) = (Instant::now(), Cell::new(false));
     let noticed = async {
         ready(&rig.pair, 1.0).await?;
         let at_the_server = began.elapsed();
         // Its endpoints are told as well.
         rig.way.wait_metric(&rig.vanishing, "open_server_connections", |count| count == 0.0).await?;
         rig.way.wait_metric(&rig.vanishing, "open_endpoint_connections", |count| count == 0.0).await?;
+        both_noticed.set(true);
         anyhow::Ok((at_the_server, began.elapsed()))
     };
     let dials = async {
         let mut slowest = Duration::ZERO;
-        while began.elapsed() < GIVEN_UP {
+        while !both_noticed.get() && began.elapsed() < GIVEN_UP {
             let dialled = Instant::now();
             works(rig.pair.frontend(), &rig.endpoint.target()).await.context("a dial meanwhile")?;
             slowest = slowest.max(dialled.elapsed());

@@ -89,7 +89,7 @@ async fn dials_leave_an_agent_that_stands_still_and_come_back_to_it() -> Result<
         ensure!(began.elapsed() < Duration::from_secs(2), "a dial went to the stopped agent");
     }
     pair.agents[0].process.signal(Signal::CONT)?;
-    pair.server().process.wait_said("answers again").await?;
+    pair.server().process.wait_said("keepalive ping answered again").await?;
     for conn in conns {
         echo(conn, Payload::new(7, 10_000)).await?;
     }
