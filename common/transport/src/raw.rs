@@ -9,6 +9,8 @@ pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
+/// The flag of SETTINGS and PING that answer.
+pub(crate) const ACK: u8 = 1;
 /// The flag of HEADERS that no CONTINUATION follows.
 pub(crate) const END_HEADERS: u8 = 4;
 

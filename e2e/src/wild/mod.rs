@@ -5,6 +5,7 @@ mod authority;
 pub mod frames;
 mod packets;
 mod server;
+mod small_frames;
 mod stream;
 mod token;
 pub mod unauthenticated;
@@ -15,5 +16,6 @@ pub use self::packets::{
     bare, close_req, close_rsp, crossed, data, dial_cls, dial_req, dial_rsp, drain, payload, unknown,
 };
 pub use self::server::{WildLink, WildServer};
+pub use self::small_frames::{SmallFrames, endless};
 pub use self::stream::{PacketStream, channel};
 pub use self::token::{connect_with_token, refused};

@@ -22,6 +22,7 @@ mod isolation;
 mod leases;
 mod log_lines;
 mod losses;
+mod memory_limits;
 mod metrics;
 mod misbehaving_agents;
 mod misbehaving_frontends;

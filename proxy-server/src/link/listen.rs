@@ -90,7 +90,9 @@ async fn serve(
     let kernel = match moved {
         Ok(kernel) => kernel.map(Arc::new),
         Err(error) => {
-            tracing::warn!(address = %arrived.address, %error, "agent connection not accepted");
+            if let Some(suppressed) = arrived.slot.log_due("socket") {
+                tracing::warn!(peer = %arrived.address, %error, suppressed, "agent connection not accepted");
+            }
             return;
         }
     };
@@ -116,6 +118,7 @@ async fn serve(
         Ok(()) => tracing::trace!(%peer, "agent connection ended"),
         Err(error) if error.is_closed_by_peer() => tracing::trace!(%peer, "the agent closed its connection"),
         Err(error @ ConnectionError::NotAdmitted) => slot.closed(CloseReason::NotAdmitted, &error),
+        Err(error @ ConnectionError::UnadmittedMemory) => slot.closed(CloseReason::SentTooMuch, &error),
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }
     // What agents sent before they left is still delivered to frontends, within the core's bounds.

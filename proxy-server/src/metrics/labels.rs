@@ -87,6 +87,8 @@ serve::label! {
         HandshakeFailed => "handshake_failed",
         /// No stream was accepted in time behind the handshake.
         NotAdmitted => "not_admitted",
+        /// It sent too much before a stream was accepted.
+        SentTooMuch => "sent_too_much",
     }
 }
 

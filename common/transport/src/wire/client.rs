@@ -128,9 +128,10 @@ where
     let handshake = settings.builder().handshake::<_, OutFrame>(io).await;
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
     let pulse = Pulse::new(settings.keepalive);
-    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
+    let window = settings.initial_stream_window;
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse), window);
     let (linger, backlog) = (Arc::<Linger>::default(), flusher.backlog());
-    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger)));
+    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), window));
     let connection = ConnectionHandle { task, pulse: Arc::clone(&pulse) };
     let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
@@ -182,6 +183,7 @@ async fn drive<IO>(
     flusher: Flusher<IO>,
     mut pinger: Pinger,
     linger: Arc<Linger>,
+    window: u32,
 ) -> Result<(), ConnectionError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -197,7 +199,7 @@ where
         if let Poll::Ready(dead) = pinger.poll(cx, flusher.bytes_read(), false) {
             return Poll::Ready(Err(dead.into()));
         }
-        pinger.fit_window(cx, |window| connection.set_initial_window_size(window));
+        pinger.fit_window(cx, window, |window| connection.set_initial_window_size(window));
         match flusher.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
             _ => Poll::Pending,

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::settings::{STREAM_WINDOW, stream_window};
+use super::settings::stream_window;
 use crate::kernel::{Acknowledgment, HostSilence, TcpPeer};
 
 /// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive. With the quarter of
@@ -159,8 +159,8 @@ pub(super) struct Pinger {
     heard: Instant,
     /// When the ping that is out was sent.
     asked: Option<Instant>,
-    /// The streams' window, once it was fitted to the way.
-    window: Option<u32>,
+    /// The streams' window, in bytes.
+    window: u32,
     /// What looks at the peer's kernel have shown, and when the last one was.
     host: HostSilence,
     looked: Instant,
@@ -178,7 +178,8 @@ pub(super) enum Dead {
 }
 
 impl Pinger {
-    pub(super) fn new(pings: Option<PingPong>, pulse: Arc<Pulse>) -> Self {
+    /// `window`: that of the connection's streams, in bytes.
+    pub(super) fn new(pings: Option<PingPong>, pulse: Arc<Pulse>, window: u32) -> Self {
         let now = Instant::now();
         let timer = Box::pin(sleep_until(later(now, pulse.state.lock().keepalive.interval)));
         Pinger {
@@ -188,7 +189,7 @@ impl Pinger {
             read: 0,
             heard: now,
             asked: None,
-            window: None,
+            window,
             host: HostSilence::default(),
             looked: now,
             unresponsive: false,
@@ -264,12 +265,18 @@ impl Pinger {
         }
     }
 
-    /// Sets the window of the connection's streams to what the way is known to need, by `set`.
-    pub(super) fn fit_window<E>(&mut self, cx: &mut Context<'_>, set: impl FnOnce(u32) -> Result<(), E>) {
-        let Some(window) = self.pulse.round_trip().map(stream_window) else { return };
+    /// Sets the window of the connection's streams, by `set`, to what the path is known to need, and to `unmeasured` bytes where
+    /// that is not known.
+    pub(super) fn fit_window<E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        unmeasured: u32,
+        set: impl FnOnce(u32) -> Result<(), E>,
+    ) {
+        let window = self.pulse.round_trip().map_or(unmeasured, stream_window);
         // Refused while an earlier change is not acknowledged: tried again with the next turn.
-        if self.window.unwrap_or(STREAM_WINDOW) != window && set(window).is_ok() {
-            self.window = Some(window);
+        if self.window != window && set(window).is_ok() {
+            self.window = window;
             cx.waker().wake_by_ref();
         }
     }

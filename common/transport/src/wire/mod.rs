@@ -21,6 +21,7 @@ mod stream;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod unadmitted;
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub use request::Request;
 pub use server::{ConnectionError, serve_connection, serve_connection_until};
 pub use settings::{ClientSettings, Farewell, ServerSettings};
 pub use stream::WireStream;
+pub use unadmitted::Unadmitted;
 
 /// What arrived on a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

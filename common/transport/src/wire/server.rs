@@ -20,6 +20,7 @@ use super::keepalive::{Dead, Pinger, Pulse};
 use super::request::Request;
 use super::settings::{Farewell, ServerSettings};
 use super::tail::Tailing;
+use super::unadmitted::{Charge, TooMuch, Unadmitted};
 use super::{Code, OutFrame};
 use crate::kernel::HOST_TIMEOUT;
 
@@ -41,6 +42,9 @@ pub enum ConnectionError {
     /// No stream was accepted in time.
     #[error("no stream was accepted in time")]
     NotAdmitted,
+    /// The peer sent too much before a stream was accepted.
+    #[error("the peer sent too much before a stream was accepted")]
+    UnadmittedMemory,
     /// No stream was opened in time behind the last that ended.
     #[error("no stream was opened in time")]
     NoStream,
@@ -55,6 +59,7 @@ impl ConnectionError {
             ConnectionError::KeepaliveTimeout
             | ConnectionError::HostTimeout
             | ConnectionError::NotAdmitted
+            | ConnectionError::UnadmittedMemory
             | ConnectionError::NoStream => None,
         };
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
@@ -147,7 +152,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     });
     let Some(mut connection) = connection.await? else { return Ok(None) };
     let pulse = Pulse::new(settings.keepalive);
-    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse));
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse), settings.first_windows().1);
     Ok(Some(Serving {
         connection,
         tailing: Tailing::default(),
@@ -156,12 +161,14 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         pulse,
         admission: Admission::default(),
         admitted: false,
+        unadmitted: settings.unadmitted.as_ref().map(Unadmitted::join),
         overdue,
         next_stream: settings.next_stream_timeout,
         farewell: settings.farewell,
         leaving: Leaving::No,
         window: settings.initial_stream_window,
         follows: settings.buffering == Buffering::OVER_TLS,
+        connection_window: settings.initial_connection_window,
     }))
 }
 
@@ -191,16 +198,20 @@ struct Serving<IO> {
     admission: Admission,
     /// Whether the driver has seen that the admission was granted.
     admitted: bool,
+    /// What the peer is charged until then, unless it was authenticated before.
+    unadmitted: Option<Charge>,
     /// Where that is bounded: the time until a stream is accepted, and later until one is opened while there is none.
     overdue: Option<Pin<Box<Sleep>>>,
     /// The second of these bounds.
     next_stream: Option<Duration>,
     farewell: Farewell,
     leaving: Leaving,
-    /// Of each stream, in bytes.
+    /// Of each stream of an admitted peer, in bytes.
     window: u32,
     /// Whether streams wait for the transport.
     follows: bool,
+    /// Of the connection of an admitted peer, in bytes.
+    connection_window: u32,
 }
 
 /// How far the connection is on its way out.
@@ -251,8 +262,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
             return Poll::Ready(Err(dead.into()));
         }
-        self.pinger.fit_window(cx, |window| self.connection.set_initial_window_size(window));
         self.fit_overdue(idle);
+        if let Some(charge) = &mut self.unadmitted {
+            charge.read(self.flusher.bytes_read()).map_err(|TooMuch| ConnectionError::UnadmittedMemory)?;
+        } else {
+            self.pinger.fit_window(cx, self.window, |window| self.connection.set_initial_window_size(window));
+        }
         poll_turn_end(cx, &self.flusher, &mut self.overdue, self.admitted)
     }
 
@@ -263,6 +278,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
             return;
         }
         let first = !std::mem::replace(&mut self.admitted, true);
+        if self.unadmitted.take().is_some() {
+            self.connection.set_target_window_size(self.connection_window);
+        }
         if first || !idle {
             self.overdue = None;
         }
@@ -273,13 +291,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
 
     /// Refuses what is no gRPC, as grpc-go does, and hands the rest to the caller.
     fn pass_on(
-        &self,
+        &mut self,
         request: http::Request<RecvStream>,
         respond: SendResponse<OutFrame>,
         on_stream: &mut impl FnMut(Request),
     ) {
         let (pulse, admission, tails) =
             (Arc::clone(&self.pulse), self.admission.clone(), self.tailing.tails());
+        if let Some(charge) = &mut self.unadmitted {
+            charge.opened(request.headers());
+        }
         let backlog = self.follows.then(|| self.flusher.backlog());
         let request = Request::read(request, respond, pulse, admission, tails, self.window, backlog);
         let Some(request) = request else {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Buffering, Keepalive};
+use super::{Buffering, Keepalive, Unadmitted};
 
 /// An agent stream's receive window in bytes: what may arrive from a peer before anything was handed out, and what one
 /// stalled stream costs in memory. 1 MiB keeps a link of a GiB a second busy at 1 ms of round trip.
@@ -45,6 +45,12 @@ const FRONTEND_HEADER_LIST: u32 = 256 << 10;
 /// they are few; they are enough for four frames of 64 KiB.
 pub(super) const SEND_BUFFER: usize = 256 << 10;
 
+/// The receive windows until a stream is accepted, in bytes: of the connection (HTTP/2 allows no less) and of each stream.
+/// Agents send no data before they are accepted. h2 keeps more than 200 bytes for each frame, however small it is: 8 streams
+/// of one-byte frames cost less than 2 MiB.
+const UNADMITTED_CONNECTION_WINDOW: u32 = (1 << 16) - 1;
+const UNADMITTED_STREAM_WINDOW: u32 = 1 << 10;
+
 /// h2's budget against unread small DATA frames (one of n < 256 bytes costs 256 - n until it is read). grpc-go
 /// sends a one-byte DATA packet as a frame of at least 14 bytes, so a full stream window of them costs
 /// 18 times its bytes: below that budget a mere pause of reading would end the connection. (Of the widest window two thirds
@@ -79,6 +85,9 @@ pub struct ServerSettings {
     pub max_concurrent_streams: u32,
     /// Bytes of a header list, by HTTP/2's count (32 per field on top).
     pub max_header_list: u32,
+    /// Whether peers are unauthenticated until a stream of theirs is accepted: windows are small until then, and what they send
+    /// is charged.
+    pub unadmitted: Option<Unadmitted>,
     /// Receive window of a stream, bytes.
     pub initial_stream_window: u32,
     /// Receive window of the connection, bytes.
@@ -112,6 +121,7 @@ impl ServerSettings {
         ServerSettings {
             max_concurrent_streams: 8,
             max_header_list: AGENT_HEADER_LIST,
+            unadmitted: Some(Unadmitted::default()),
             initial_stream_window: STREAM_WINDOW,
             initial_connection_window: AGENT_CONNECTION_WINDOW,
             max_frame_size: AGENT_FRAME,
@@ -134,6 +144,7 @@ impl ServerSettings {
         ServerSettings {
             max_concurrent_streams: 10_000,
             max_header_list: FRONTEND_HEADER_LIST,
+            unadmitted: None,
             initial_stream_window: FRONTEND_STREAM_WINDOW,
             initial_connection_window: FRONTEND_CONNECTION_WINDOW,
             max_frame_size: FRONTEND_FRAME,
@@ -150,13 +161,22 @@ impl ServerSettings {
         }
     }
 
+    /// The windows that a connection begins with: its own, and that of its streams.
+    pub(super) fn first_windows(&self) -> (u32, u32) {
+        match self.unadmitted {
+            Some(_) => (UNADMITTED_CONNECTION_WINDOW, UNADMITTED_STREAM_WINDOW),
+            None => (self.initial_connection_window, self.initial_stream_window),
+        }
+    }
+
     pub(super) fn builder(&self) -> h2::server::Builder {
+        let (connection_window, stream_window) = self.first_windows();
         let mut builder = h2::server::Builder::new();
         builder
             .max_concurrent_streams(self.max_concurrent_streams)
             .max_header_list_size(self.max_header_list)
-            .initial_window_size(self.initial_stream_window)
-            .initial_connection_window_size(self.initial_connection_window)
+            .initial_window_size(stream_window)
+            .initial_connection_window_size(connection_window)
             .max_frame_size(self.max_frame_size)
             .max_local_error_reset_streams(Some(self.max_local_error_resets))
             .max_pending_accept_reset_streams(self.max_pending_accept_resets)

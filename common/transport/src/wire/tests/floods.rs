@@ -9,10 +9,10 @@ use tokio::time::timeout;
 
 use super::{data, dial, serve, soon};
 use crate::raw::{
-    CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
-    frame, hello,
+    ACK, CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, frame, hello,
 };
-use crate::wire::{Code, ServerSettings, Wire};
+use crate::wire::{Code, ConnectionError, ServerSettings, Wire};
 
 // Error codes.
 const REFUSED_STREAM: u32 = 7;
@@ -98,7 +98,7 @@ fn announced(bytes: &[u8]) -> (BTreeMap<u16, u32>, u32) {
 async fn limits_and_windows_are_announced() {
     let largest = (1 << 31) - 1;
     let expected = [
-        ([(3, 8), (4, 1 << 20), (5, 128 << 10), (6, 64 << 10)], 64 << 20),
+        ([(3, 8), (4, 1 << 10), (5, 128 << 10), (6, 64 << 10)], 65_535),
         ([(3, 10_000), (4, 256 << 10), (5, 16 << 10), (6, 256 << 10)], largest),
     ];
     for (settings, (pairs, window)) in listeners().into_iter().zip(expected) {
@@ -110,6 +110,34 @@ async fn limits_and_windows_are_announced() {
     let bytes = all_of(&mut far).await;
     let pairs = [(2, 0), (4, 1 << 20), (5, 128 << 10), (6, 64 << 10)];
     assert_eq!(announced(bytes.strip_prefix(PREFACE).unwrap()), (pairs.into(), 64 << 20));
+}
+
+/// An agent's windows are small until its stream is accepted.
+#[tokio::test(start_paused = true)]
+async fn windows_widen_when_a_stream_is_accepted() {
+    let (mut near, far) = duplex(1 << 20);
+    let mut served = serve(far, ServerSettings::for_agents());
+    let ack = frame(SETTINGS, ACK, 0, &[]);
+    near.write_all(&with(&[], [ack.clone(), frame(HEADERS, END_HEADERS, 1, REQUEST)])).await.unwrap();
+    let request = soon(served.requests.recv()).await.unwrap();
+    assert_eq!(announced(&all_of(&mut near).await).1, (1 << 16) - 1, "as long as it is under review");
+    let _stream = request.accept(HeaderMap::new()).unwrap();
+    let (settings, window) = announced(&all_of(&mut near).await);
+    assert_eq!((settings, window), ([(4, 1 << 20)].into(), 64 << 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_sends_too_much_before_it_is_admitted_ends() {
+    let (mut near, far) = duplex(1 << 20);
+    let served = serve(far, ServerSettings::for_agents());
+    near.write_all(&hello(&[])).await.unwrap();
+    let ping = frame(PING, ACK, 0, &[1; 8]).repeat(10_000);
+    let mut sent = 0;
+    while near.write_all(&ping).await.is_ok() {
+        sent += ping.len();
+        assert!(sent < 4 << 20, "it is read on");
+    }
+    assert!(matches!(soon(served.serving).await.unwrap(), Err(ConnectionError::UnadmittedMemory)));
 }
 
 #[tokio::test(start_paused = true)]

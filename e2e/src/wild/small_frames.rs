@@ -1,0 +1,95 @@
+//! Peers that cut what they send into DATA frames of a few bytes, and then stall.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use h2::client::Connection;
+use h2::{SendStream, client};
+use http::{HeaderMap, Method, Request};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::timeout;
+
+use crate::frontend::Io;
+use crate::wait::within;
+
+/// A peer that was granted no window for so long has used up what it has.
+const NO_WINDOW: Duration = Duration::from_millis(500);
+
+/// An HTTP/2 connection with streams whose frames are of any length. It reads nothing of what its peer sends.
+pub struct SmallFrames {
+    streams: Vec<SendStream<Bytes>>,
+    driver: JoinHandle<Result<(), h2::Error>>,
+}
+
+impl SmallFrames {
+    /// Opens streams of that path and with these headers, whose answers nobody awaits.
+    /// `window`: what the peer may send on each, in bytes.
+    pub async fn open(
+        socket: Box<dyn Io>,
+        path: &str,
+        headers: &HeaderMap,
+        streams: usize,
+        window: u32,
+    ) -> Result<Self> {
+        let mut builder = client::Builder::new();
+        builder.initial_window_size(window);
+        let (mut requests, connection): (_, Connection<_, Bytes>) =
+            within("the HTTP/2 preface", builder.handshake(socket)).await??;
+        let driver = tokio::spawn(connection);
+        let mut opened = Vec::new();
+        for _ in 0..streams {
+            let mut request = Request::new(());
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = format!("http://localhost{path}").parse()?;
+            *request.headers_mut() = headers.clone();
+            request.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
+            requests = within("room for a stream", requests.ready()).await??;
+            opened.push(requests.send_request(request, false)?.1);
+        }
+        Ok(Self { streams: opened, driver })
+    }
+
+    /// Sends `bytes` on each stream in frames of that length, until all are sent or no window is left.
+    pub async fn send(&mut self, bytes: &Bytes, frame: usize) {
+        let mut sent = 0;
+        for stream in &mut self.streams {
+            let mut rest = bytes.clone();
+            while !rest.is_empty() {
+                stream.reserve_capacity(rest.len().min(1 << 20));
+                if stream.capacity() == 0 {
+                    match timeout(NO_WINDOW, poll_fn(|cx| stream.poll_capacity(cx))).await {
+                        Ok(Some(Ok(_))) => {}
+                        _ => break,
+                    }
+                }
+                let mut room = stream.capacity();
+                while room > 0 && !rest.is_empty() {
+                    let part = rest.split_to(frame.min(room).min(rest.len()));
+                    room -= part.len();
+                    if stream.send_data(part, false).is_err() {
+                        break;
+                    }
+                    sent += 1;
+                    if sent % 256 == 0 {
+                        yield_now().await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for SmallFrames {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// The first bytes of a message of so many bytes that never ends.
+pub fn endless(length: usize) -> Bytes {
+    let mut all = vec![0; 5 + length];
+    all[1..5].copy_from_slice(&(4_u32 << 20).to_be_bytes());
+    all.into()
+}
