@@ -14,6 +14,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with, sockopt,
 };
@@ -70,6 +71,8 @@ impl HostSilence {
             return false;
         }
         let tried_late = match seen.probes {
+            // Where the route has gone, tries fail on this machine and are not counted as sent: none is ever late.
+            0 if silent >= 2 * HOST_TIMEOUT => true,
             0 => seen.last_sent >= ROUND_TRIP && silent.saturating_sub(seen.last_sent) >= OUTAGE,
             probes => probes >= WINDOW_PROBES,
         };
@@ -147,15 +150,24 @@ impl TcpPeer {
 /// where those are not to be had, by TCP_USER_TIMEOUT, which ends connections with a closed window as well.
 ///
 /// # Errors
-/// Those of setsockopt(2) and [`TcpPeer::of`]; the connection is most likely gone.
+/// Those of setsockopt(2); the connection is most likely gone.
 pub fn bound_silence(stream: &TcpStream) -> io::Result<Option<TcpPeer>> {
-    let peer = TcpPeer::of(stream)?;
-    if let Err(error) = peer.look() {
-        tracing::debug!(%error, "no sock_diag here, TCP_USER_TIMEOUT stands in");
-        SockRef::from(stream).set_tcp_user_timeout(Some(HOST_TIMEOUT))?;
-        return Ok(None);
-    }
-    Ok(Some(peer))
+    let error = match TcpPeer::of(stream) {
+        Ok(peer) => match peer.look() {
+            Ok(_) => return Ok(Some(peer)),
+            // A look takes a descriptor: there may be one for the next.
+            Err(error) if lacks_descriptors(&error) => return Ok(Some(peer)),
+            Err(error) => error,
+        },
+        Err(error) => error,
+    };
+    tracing::debug!(%error, "no sock_diag here, TCP_USER_TIMEOUT stands in");
+    SockRef::from(stream).set_tcp_user_timeout(Some(HOST_TIMEOUT))?;
+    Ok(None)
+}
+
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// An address as sixteen bytes, as sock_diag has it.

@@ -95,7 +95,13 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
 /// Tells whenever the server ceases to answer, so that it gets another stream beside the one that may be dead, and whenever
 /// it answers again.
 async fn watch_server(mut unresponsive: watch::Receiver<bool>, told: SuspectObserver) {
+    // What was known before this began to look counts as a change.
+    unresponsive.mark_changed();
+    let mut known = false;
     while unresponsive.changed().await.is_ok() {
-        told(*unresponsive.borrow_and_update());
+        let unresponsive = *unresponsive.borrow_and_update();
+        if std::mem::replace(&mut known, unresponsive) != unresponsive {
+            told(unresponsive);
+        }
     }
 }

@@ -24,7 +24,7 @@ pub use self::reason::{DialFailure, FailureReason};
 pub use self::target::Target;
 use crate::limits::{ConnectionSlot, ServerBudget};
 use crate::link::{LinkHandle, OpenConnection, PendingDial};
-use crate::route::{BackendManager, Choice};
+use crate::route::{BackendManager, Choice, LinkId};
 
 /// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0: below the 30 s of Go's client and of
 /// kube-apiserver, so that they get an answer.
@@ -130,40 +130,66 @@ impl<L: DialLink> Dialer<L> {
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
         let tried = first.link;
         *agent = Some(Arc::clone(&first.agent_id));
+        // Within the block: what is not chosen is dropped with it, which cancels the first dial before the second.
         let first_try = async {
+            let slot = self.budget.connection(&first.budget).ok_or(DialFailure::Full)?;
             tokio::select! {
-                outcome = self.try_link(first, target, deadline) => outcome,
-                // Not answered: its drop cancels it.
-                () = self.backends.until_another_is_better(tried, &target.host) => Err(DialFailure::LinkLost),
+                outcome = self.try_link(first, slot, target, deadline) => outcome.map(Tried::Dialed),
+                (second, slot) = self.better(tried, &target.host) => Ok(Tried::Better(second, slot)),
             }
         };
-        let failure = match first_try.await {
-            Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => failure,
-            outcome => return outcome,
+        let (second, slot) = match first_try.await {
+            Ok(Tried::Dialed(dialed)) => return Ok(dialed),
+            Ok(Tried::Better(second, slot)) => (second, slot),
+            Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => {
+                if Instant::now() >= deadline {
+                    return Err(DialFailure::TimedOut);
+                }
+                // One retry for a full agent, too: a server whose agents are all full must say so soon.
+                let second = self.backends.choose(&target.host, &[tried]).ok_or(failure)?;
+                *agent = Some(Arc::clone(&second.agent_id));
+                let slot = self.budget.connection(&second.budget).ok_or(DialFailure::Full)?;
+                (second, slot)
+            }
+            Err(failure) => return Err(failure),
         };
-        if Instant::now() >= deadline {
-            return Err(DialFailure::TimedOut);
-        }
-        // One retry for a full agent, too: a server whose agents are all full must say so soon.
-        let second = self.backends.choose(&target.host, &[tried]).ok_or(failure)?;
         *agent = Some(Arc::clone(&second.agent_id));
-        self.try_link(second, target, deadline).await
+        self.try_link(second, slot, target, deadline).await
+    }
+
+    /// Another agent with room, once this one does not answer pings while the other does.
+    async fn better(&self, tried: LinkId, host: &str) -> (Choice<L>, ConnectionSlot) {
+        self.backends.until_another_is_better(tried, host).await;
+        let second = self.backends.choose(host, &[tried]);
+        let second = second.and_then(|second| Some((self.budget.connection(&second.budget)?, second)));
+        match second {
+            Some((slot, second)) => (second, slot),
+            // A full agent is not better: the first one may answer yet.
+            None => std::future::pending().await,
+        }
     }
 
     /// Waits for room for one more dial, then for the agent's answer.
     async fn try_link(
         &self,
         choice: Choice<L>,
+        slot: ConnectionSlot,
         target: &Target,
         deadline: Instant,
     ) -> Result<Dialed<L::Connection>, DialFailure> {
-        let slot = self.budget.connection(&choice.budget).ok_or(DialFailure::Full)?;
         let turn = timeout_at(deadline, self.budget.dial(&choice.budget)).await;
         let _turn = turn.map_err(|_| DialFailure::SendFailed)?;
         let answer = timeout_at(deadline, choice.handle.open(target)).await;
         let connection = answer.map_err(|_| DialFailure::TimedOut)??;
         Ok(Dialed { connection, agent_id: choice.agent_id, slot })
     }
+}
+
+/// What came of the first try.
+enum Tried<L: DialLink> {
+    Dialed(Dialed<L::Connection>),
+    /// Nothing yet, and another agent is better.
+    Better(Choice<L>, ConnectionSlot),
 }
 
 /// Tells the observer the end of a dial exactly once. A dial that is dropped was canceled by its frontend.

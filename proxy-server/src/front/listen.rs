@@ -141,10 +141,12 @@ fn admit(
         return None;
     }
     if let Err(error) = arrived.move_here(READ_AHEAD) {
-        tracing::warn!(%peer, %error, "frontend connection not accepted");
+        if let Some(suppressed) = arrived.slot.log_due("socket") {
+            tracing::warn!(%peer, %error, suppressed, "frontend connection not accepted");
+        }
         return None;
     }
-    Some((arrived.stream, peer))
+    arrived.slot.leave().then_some((arrived.stream, peer))
 }
 
 fn report(error: &JoinError) {

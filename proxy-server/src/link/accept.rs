@@ -141,6 +141,11 @@ impl AgentService {
             target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
             "Connect request from agent"
         );
+        // Before it can be chosen for a dial.
+        if !slot.admit() {
+            return request
+                .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
+        }
         let (handle, commands) = LinkHandle::new();
         let backend =
             Backend { agent_id: hello.agent_id, identifiers: hello.identifiers, handle: handle.clone() };
@@ -154,10 +159,6 @@ impl AgentService {
                 return;
             }
         };
-        if !slot.admit() {
-            return request
-                .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
-        }
         let pulse = Arc::clone(&request.pulse);
         let mut greeting = self.greeting.clone();
         let offer = Capabilities::read(&request.metadata);
@@ -273,8 +274,14 @@ async fn steer(
     mut unresponsive: watch::Receiver<bool>,
     agent_id: Arc<str>,
 ) {
+    // What was known before this began to look counts as a change.
+    unresponsive.mark_changed();
+    let mut known = false;
     while unresponsive.changed().await.is_ok() {
         let unresponsive = *unresponsive.borrow_and_update();
+        if std::mem::replace(&mut known, unresponsive) == unresponsive {
+            continue;
+        }
         if unresponsive {
             tracing::warn!(agentID = %Peer(&agent_id), "keepalive ping unanswered, dials go to other agents");
         } else {

@@ -30,7 +30,8 @@ impl AgentSlot {
         AgentSlot { agents, evicted, holds: Mutex::new(Holds::Unauthenticated(slot)) }
     }
 
-    /// The connection is an agent's from now on; false if the connection limit for agents is reached.
+    /// The connection is an agent's from now on; false if the connection limit for agents is reached, or if it was closed for
+    /// a new one.
     pub(super) fn admit(&self) -> bool {
         let mut holds = self.holds.lock();
         let Holds::Unauthenticated(slot) = &*holds else { return true };
@@ -38,8 +39,11 @@ impl AgentSlot {
             slot.closed(CloseReason::AgentLimit, &"the connection limit for agents is reached");
             return false;
         };
-        *holds = Holds::Admitted { _permit: permit };
-        true
+        let admitted = slot.leave();
+        if admitted {
+            *holds = Holds::Admitted { _permit: permit };
+        }
+        admitted
     }
 
     /// Returns when the connection is to be closed for a new one, which is never so for an agent's.

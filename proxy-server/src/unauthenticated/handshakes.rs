@@ -75,11 +75,13 @@ impl Source for Handshakes {
     type Conn = Arrived;
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Arrived>> {
-        match self.arrived.poll_recv(cx) {
-            Poll::Ready(Some(arrived)) => Poll::Ready(Ok(arrived)),
-            // The accepting task ends with this.
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        while let Poll::Ready(Some(arrived)) = self.arrived.poll_recv(cx) {
+            if !arrived.slot.evicted().is_cancelled() {
+                return Poll::Ready(Ok(arrived));
+            }
         }
+        // The accepting task ends with this.
+        Poll::Pending
     }
 }
 
@@ -104,8 +106,11 @@ async fn serve(
         () = evicted.cancelled() => return,
     };
     match shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT))) {
-        // An error means that the server has stopped.
-        Ok(stream) => drop(done.send(Arrived { stream, address, slot })),
+        Ok(stream) => {
+            slot.renew();
+            // An error means that the server has stopped.
+            drop(done.send(Arrived { stream, address, slot }));
+        }
         // Port checks end here; they are no news.
         Err(error @ (HandshakeError::Closed | HandshakeError::Io(_))) => {
             if let Some(suppressed) = slot.log_due("handshake") {

@@ -10,11 +10,11 @@ mod runtime;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serve::logs::LogLimit;
+use serve::logs::{LogLimit, network};
 use serve::metrics::LiveGuard;
 use tokio_util::sync::CancellationToken;
 
@@ -88,13 +88,13 @@ impl Table {
         let age = self.next;
         self.next += 1;
         self.by_age.insert(age, (peer, evicted));
-        *self.held.entry(group(peer.ip())).or_default() += 1;
+        *self.held.entry(network(peer.ip())).or_default() += 1;
         age
     }
 
     fn remove(&mut self, age: u64) -> Option<(SocketAddr, CancellationToken)> {
         let removed = self.by_age.remove(&age)?;
-        let group = group(removed.0.ip());
+        let group = network(removed.0.ip());
         if let Some(held) = self.held.get_mut(&group) {
             *held -= 1;
             if *held == 0 {
@@ -107,17 +107,9 @@ impl Table {
     fn evict(&mut self) -> Option<(SocketAddr, CancellationToken)> {
         let most = self.held.values().max().copied()?;
         let oldest =
-            self.by_age.iter().find(|(_, (peer, _))| self.held.get(&group(peer.ip())) == Some(&most));
+            self.by_age.iter().find(|(_, (peer, _))| self.held.get(&network(peer.ip())) == Some(&most));
         let age = oldest.map(|(age, _)| *age)?;
         self.remove(age)
-    }
-}
-
-/// Addresses that one peer can have at will count as one: in IPv6 a network of 64 bits.
-fn group(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
-        address => address,
     }
 }
 
@@ -143,6 +135,11 @@ impl Slot {
         if let Some((peer, evicted)) = table.remove(self.age) {
             self.age = table.insert(peer, evicted);
         }
+    }
+
+    /// The peer has shown who it is: the slot is free for others. False if the connection was closed for a new one.
+    pub(crate) fn leave(&self) -> bool {
+        self.shared.table.lock().remove(self.age).is_some()
     }
 
     /// Counts that we close the connection, and says so.

@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,17 @@ const MOST: usize = 1_024;
 
 /// Decides which lines are written. Clones are one.
 #[derive(Debug, Clone, Default)]
-pub struct LogLimit(Arc<Mutex<HashMap<Key, Said>>>);
+pub struct LogLimit(Arc<Mutex<Lines>>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    said: HashMap<Key, Said>,
+    /// When entries that are over were last removed.
+    purged: Option<Instant>,
+}
+
+/// Between two looks for entries that are over.
+const PURGE_EVERY: Duration = Duration::from_secs(1);
 
 /// `None` stands for all addresses that have no entry of their own.
 type Key = (&'static str, Option<IpAddr>);
@@ -39,15 +49,19 @@ impl LogLimit {
     /// one. `cause` names the place in the code, it is no text of the peer's.
     pub fn due(&self, cause: &'static str, peer: IpAddr) -> Option<u64> {
         let (mut lines, now) = (self.0.lock(), Instant::now());
-        let mut key = (cause, Some(peer.to_canonical()));
-        if lines.len() >= MOST && !lines.contains_key(&key) {
-            lines.retain(|_, said| now.duration_since(said.at) < PERIOD);
-            if lines.len() >= MOST {
+        let lines = &mut *lines;
+        let mut key = (cause, Some(network(peer)));
+        if lines.said.len() >= MOST && !lines.said.contains_key(&key) {
+            if lines.purged.is_none_or(|purged| now.duration_since(purged) >= PURGE_EVERY) {
+                lines.purged = Some(now);
+                lines.said.retain(|_, said| now.duration_since(said.at) < PERIOD);
+            }
+            if lines.said.len() >= MOST {
                 key = (cause, None);
             }
         }
-        let Some(said) = lines.get_mut(&key) else {
-            lines.insert(key, Said { at: now, suppressed: 0 });
+        let Some(said) = lines.said.get_mut(&key) else {
+            lines.said.insert(key, Said { at: now, suppressed: 0 });
             return Some(0);
         };
         if now.duration_since(said.at) < PERIOD {
@@ -56,6 +70,14 @@ impl LogLimit {
         }
         said.at = now;
         Some(std::mem::take(&mut said.suppressed))
+    }
+}
+
+/// Addresses that one peer can have at will count as one: in IPv6 a network of 64 bits.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
     }
 }
 
@@ -97,9 +119,9 @@ mod tests {
         let limit = LogLimit::default();
         let lines = (0..100_000).filter_map(|number| limit.due("token", peer(number))).count();
         assert_eq!(lines, MOST + 1);
-        assert!(limit.0.lock().len() <= MOST + 1);
+        assert!(limit.0.lock().said.len() <= MOST + 1);
         tokio::time::advance(PERIOD).await;
         assert_eq!(limit.due("token", peer(1 << 20)), Some(0), "there is room for new ones");
-        assert_eq!(limit.0.lock().len(), 1);
+        assert_eq!(limit.0.lock().said.len(), 1);
     }
 }

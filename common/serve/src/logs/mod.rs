@@ -46,7 +46,7 @@ use std::time::Duration;
 
 pub use escape::Peer;
 pub use flags::{LogFormat as Format, LogOptions as Options, Severity};
-pub use limit::LogLimit;
+pub use limit::{LogLimit, network};
 pub use subscriber::Subscriber;
 
 use crate::metrics::Registry;

@@ -64,7 +64,7 @@ impl LinkSocket {
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let Some(bound) = &mut self.bound else { return result };
         match &result {
-            Poll::Ready(Ok(count)) => bound.written += *count as u64,
+            Poll::Ready(Ok(count)) => bound.wrote(Instant::now(), *count as u64),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
                 if let Some(bytes) = bound.blocked(Instant::now()) {
@@ -121,17 +121,37 @@ struct UnsentBound {
     /// Bytes since then.
     written: u64,
     since: Instant,
+    /// The last write, and whether the socket took none of it.
+    last: Instant,
+    is_blocked: bool,
     /// In bytes, once there is one.
     bound: Option<u32>,
 }
 
 impl UnsentBound {
     fn new(now: Instant) -> Self {
-        Self { written: 0, since: now, bound: None }
+        Self { written: 0, since: now, last: now, is_blocked: false, bound: None }
+    }
+
+    /// A pause of the writer says nothing about the path: what is measured begins behind it.
+    fn tried(&mut self, now: Instant) {
+        if !self.is_blocked && now.saturating_duration_since(self.last) >= SAMPLE {
+            (self.written, self.since) = (0, now);
+        }
+        self.last = now;
+    }
+
+    /// The socket took so many bytes.
+    fn wrote(&mut self, now: Instant, bytes: u64) {
+        self.tried(now);
+        self.is_blocked = false;
+        self.written += bytes;
     }
 
     /// The socket takes no more: what was written since it was asked last is what the path took. Returns a new bound.
     fn blocked(&mut self, now: Instant) -> Option<u32> {
+        self.tried(now);
+        self.is_blocked = true;
         let took = now.saturating_duration_since(self.since);
         if took < SAMPLE {
             return None;
@@ -169,12 +189,23 @@ mod tests {
             (87_500, Some(64 << 10)),
             (1_250_000_000, Some(4 << 20)),
         ] {
-            unsent.written += written / 2;
+            unsent.wrote(now, written / 2);
             assert_eq!(unsent.blocked(now + TENTH / 2), None, "too soon");
-            unsent.written += written / 2;
+            unsent.wrote(now + TENTH / 2, written / 2);
             now += TENTH;
             assert_eq!(unsent.blocked(now), wanted, "{written} bytes");
         }
+    }
+
+    #[test]
+    fn pause_of_the_writer_is_not_the_paths() {
+        let begin = Instant::now();
+        let mut unsent = UnsentBound::new(begin);
+        let now = begin + 100 * TENTH;
+        unsent.wrote(now, 4 << 20);
+        assert_eq!(unsent.blocked(now), None, "ten seconds of nothing are no slow path");
+        unsent.wrote(now + TENTH, 1 << 20);
+        assert!(unsent.blocked(now + TENTH).is_some_and(|bound| bound > 1 << 20));
     }
 
     #[tokio::test]

@@ -252,12 +252,14 @@ impl Wire for WireStream {
         let bytes = frame.remaining();
         if !self.finished
             && let Some((send, _)) = &mut self.halves
-            && send.send_data(frame, false).is_ok()
         {
+            // First: the driver, on another thread, may flush the frame before this returns. What it counts is over then.
             if let Some(backlog) = &self.backlog {
                 backlog.hand(bytes);
             }
-            return Ok(());
+            if send.send_data(frame, false).is_ok() {
+                return Ok(());
+            }
         }
         self.why_closed().map_or(Ok(()), Err)
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use relay::{Ending, Local, Queue, Read};
 use tokio::time::{Instant, Sleep, sleep};
-use transport::wire::{Wire, WireError};
+use transport::wire::{Code, Wire, WireError};
 use tunnel::Packet;
 
 use super::LINGER;
@@ -63,8 +63,13 @@ impl<W: Wire> GrpcLocal<W> {
 
     fn broken(&mut self, error: WireError) -> io::Error {
         self.account.note(&error);
-        // Its client has left: as with a socket, that is no loss of ours.
-        io::Error::new(io::ErrorKind::ConnectionReset, format!("connection reset by peer: {error}"))
+        match error.code {
+            // Its client has left: as with a socket, that is no loss of ours.
+            Code::Canceled => {
+                io::Error::new(io::ErrorKind::ConnectionReset, format!("connection reset by peer: {error}"))
+            }
+            _ => io::Error::other(error),
+        }
     }
 
     /// The next bytes of what is ahead, which is not empty.
