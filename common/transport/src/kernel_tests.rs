@@ -56,7 +56,9 @@ fn an_answer_of_the_kernel_is_read_with_its_attributes_in_any_order() {
     let mut set = |number: usize, value: u32| {
         info[8 + 4 * number..12 + 4 * number].copy_from_slice(&value.to_ne_bytes());
     };
-    (set(4, 1), set(9, 700), set(12, 9_000));
+    set(4, 1);
+    set(9, 700);
+    set(12, 9_000);
     let mut answer = vec![0; ANSWER];
     answer[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     for (kind, value) in [(8, &[1][..]), (INET_DIAG_INFO, &info[..])] {

@@ -8,11 +8,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tappers::{Interface, Tun};
+use tokio::time::Instant;
 
 use super::line::Line;
 use crate::netns::{NEAR, Namespace};

@@ -27,8 +27,11 @@ pub struct Figures {
     pub again: f64,
 }
 
+/// A column: its head, what it shows, and how many decimals.
+type Column = (&'static str, fn(&Figures) -> f64, usize);
+
 /// The columns, in order.
-const COLUMNS: [(&str, fn(&Figures) -> f64, usize); 9] = [
+const COLUMNS: [Column; 9] = [
     ("Mbit/s", |figures| figures.megabits, 1),
     ("ping p50 ms", |figures| figures.ping_p50, 1),
     ("ping p99 ms", |figures| figures.ping_p99, 0),

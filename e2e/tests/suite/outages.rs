@@ -18,7 +18,7 @@ use tokio::time::Instant;
 const STOP: Duration = Duration::from_secs(8);
 
 async fn stopped(fault: Fault<'_>, dials: bool) -> Result<()> {
-    let outage = |mode| Outage { mode, fault, length: STOP, dials }.survive();
+    let outage = |mode| Box::pin(Outage { mode, fault, length: STOP, dials }.survive());
     let (grpc, http_connect) = tokio::join!(outage(Mode::Grpc), outage(Mode::HttpConnect));
     grpc.and(http_connect)
 }
