@@ -157,11 +157,14 @@ async fn connections_are_reused_and_a_closed_one_costs_no_failure() {
 #[tokio::test]
 async fn a_token_file_is_read_for_each_request() {
     let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let file = folder.path().join("t");
+    std::fs::write(&file, "none").unwrap();
     let client = client(&api, folder.path(), "{tokenFile: t}").await;
+    std::fs::remove_file(&file).unwrap();
     let error = client.review_token("t", "x", LIMIT).await.unwrap_err().to_string();
     assert!(error.contains("token file"), "{error}");
     for token in ["one", "two"] {
-        std::fs::write(folder.path().join("t"), format!("{token}\n")).unwrap();
+        std::fs::write(&file, format!("{token}\n")).unwrap();
         api.require_token(token);
         client.review_token("t", "x", LIMIT).await.unwrap();
     }
@@ -285,15 +288,17 @@ async fn client_certificates_prove_who_we_are_and_are_read_anew() {
     let api = FakeApi::start_tls(Arc::clone(&pki.server)).await.unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("ca", &other.ca);
+    write("crt", &pki.client.0);
+    write("key", &pki.client.1);
     let path = api.kubeconfig(folder.path(), "{client-certificate: crt, client-key: key}").unwrap();
     let text =
         std::fs::read_to_string(&path).unwrap().replace("server:", "certificate-authority: ca, server:");
     std::fs::write(&path, text).unwrap();
     let client = Client::new(Config::load(Some(&path)).unwrap(), "test", 0.0, 0);
     let ask = || client.review_token("t", "x", LIMIT);
-    assert!(ask().await.unwrap_err().to_string().contains("client-certificate"), "no file yet");
+    std::fs::remove_file(folder.path().join("crt")).unwrap();
+    assert!(ask().await.unwrap_err().to_string().contains("client-certificate"), "no file any more");
     write("crt", &pki.client.0);
-    write("key", &pki.client.1);
     assert!(ask().await.unwrap_err().to_string().contains("TLS"), "a stranger's authority");
     write("ca", &pki.ca);
     ask().await.unwrap();
@@ -346,9 +351,12 @@ async fn it_is_known_when_the_certificate_that_is_shown_expires() {
     let embedded = embedded.certificate_expiry().expect("a certificate to show");
     assert_eq!(embedded(), Some(end_of(2031)));
 
+    std::fs::write(folder.path().join("c.crt"), &cert).unwrap();
+    std::fs::write(folder.path().join("c.key"), &key).unwrap();
     let named = client(&api, folder.path(), "{client-certificate: c.crt, client-key: c.key}").await;
     let named = named.certificate_expiry().expect("a certificate to show");
-    assert_eq!(named(), None, "there is no such file yet");
+    std::fs::remove_file(folder.path().join("c.crt")).unwrap();
+    assert_eq!(named(), None, "there is no such file any more");
     std::fs::write(folder.path().join("c.crt"), cert).unwrap();
     assert_eq!(named(), Some(end_of(2031)));
     std::fs::write(folder.path().join("c.crt"), lasting_until(2032).0).unwrap();
