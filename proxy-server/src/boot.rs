@@ -173,7 +173,8 @@ impl Server {
 
         self.readiness.leaves();
         let (grace, connections) = (self.config.graceful_shutdown_timeout, &self.lifetimes.connections);
-        tracing::info!(connections = connections.len(), grace = %GoDuration::from(grace), "Shutting down server.");
+        tracing::info!("Shutting down server.");
+        tracing::info!(connections = connections.len(), grace = %GoDuration::from(grace), "draining connections");
         let finished = tokio::time::timeout(grace, drained(connections)).await.is_ok();
         if !grace.is_zero() {
             tell_graceful(finished, grace, connections.len());
@@ -203,14 +204,15 @@ impl Server {
     }
 }
 
-/// How a graceful shutdown went, in Go's words.
+/// How a graceful shutdown went: Go's line, and the number of connections that it cuts.
 fn tell_graceful(finished: bool, grace: Duration, left: usize) {
     if finished {
         tracing::info!("Graceful shutdown completed successfully.");
     } else {
         let message =
             format!("Graceful shutdown timed out after {}, forcing termination.", GoDuration::from(grace));
-        tracing::warn!(connections = left, "{message}");
+        tracing::warn!("{message}");
+        tracing::warn!(connections = left, "closing the connections that are left");
     }
 }
 

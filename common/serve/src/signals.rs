@@ -3,9 +3,9 @@
 //! What the stages mean is the binary's own: the server shuts down and, at the second, exits at once; the agent
 //! drains, and then stops. Rust's runtime ignores SIGPIPE already.
 //!
-//! Other signals do what they do to a Go program: SIGUSR1 and SIGUSR2 do nothing, SIGHUP and SIGQUIT end it. The kernel
-//! sees to the latter two, except in a container's first process, for which it drops every signal without a handler: there
-//! they have one. Elsewhere they have none, so that `nohup` works.
+//! Other signals do what they do to a Go program: SIGUSR1 and SIGUSR2 do nothing, SIGHUP and SIGQUIT end it. SIGQUIT has a
+//! handler because its default action writes a core dump, which holds private keys. SIGHUP has one only in a container's
+//! first process, for which the kernel drops every signal without a handler. Elsewhere it has none, so that `nohup` works.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::logs::LastWords;
 
-/// What Go's runtime ends a process with that such a signal could not end.
+/// With this code Go's runtime ends a process at SIGQUIT, and at a SIGHUP that the kernel dropped.
 const GO_SIGNAL_EXIT: i32 = 2;
 
 /// Counts signals from [`Signals::install`] on. Clones see the same.
@@ -30,9 +30,9 @@ impl Signals {
         let _context = runtime.enter();
         ignore(runtime, SignalKind::user_defined1(), "SIGUSR1")?;
         ignore(runtime, SignalKind::user_defined2(), "SIGUSR2")?;
+        end(runtime, SignalKind::quit(), "SIGQUIT: exiting at once", last_words)?;
         if getpid() == Pid::INIT {
             end(runtime, SignalKind::hangup(), "SIGHUP: exiting at once", last_words)?;
-            end(runtime, SignalKind::quit(), "SIGQUIT: exiting at once", last_words)?;
         }
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,6 +1,7 @@
 //! Signals that spare or end a process as they do a Go program.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,6 +26,18 @@ async fn user_signals_do_nothing() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
     pair.server_mut().process.check_alive()?;
     pair.agent_mut().process.check_alive()
+}
+
+/// The default action of SIGQUIT writes a core dump, which would hold private keys.
+#[tokio::test]
+async fn quit_ends_a_process_without_a_core_dump() -> Result<()> {
+    let mut pair = Setup::grpc().start().await?;
+    for process in [&mut pair.agents[0].process, &mut pair.servers[0].process] {
+        process.signal(Signal::QUIT)?;
+        let status = process.exit(DEADLINE).await?;
+        ensure!(status.code() == Some(2) && !status.core_dumped(), "{status}");
+    }
+    Ok(())
 }
 
 /// The kernel drops signals without a handler for the first process of a container.

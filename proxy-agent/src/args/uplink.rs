@@ -99,8 +99,8 @@ impl Lines {
         set.add(
             "unresponsive-timeout",
             &mut self.unresponsive_timeout,
-            "How long the connections of a server are kept whose host acknowledges bytes and whose program answers no ping. \
-             At least 10s. (The Go proxy-agent has no such flag.)",
+            "How long the agent keeps the connections of a server that answers no pings while its host still \
+             acknowledges data. At least 10s. (Not a flag of the Go programs.)",
         );
     }
 

@@ -80,8 +80,8 @@ impl Lines {
         set.add(
             "unresponsive-timeout",
             &mut self.unresponsive_timeout,
-            "How long the connections of an agent are kept whose host acknowledges bytes and whose program answers no ping. \
-             At least 10s. (The Go proxy-server has no such flag.)",
+            "How long the server keeps the connections of an agent that answers no pings while its host still \
+             acknowledges data. At least 10s. (Not a flag of the Go programs.)",
         );
         set.add(
             "cipher-suites",

@@ -153,7 +153,7 @@ impl Metrics {
             agent_claims: CountBy::register(
                 r,
                 "agent_claims_total",
-                "Claims of agents that do not follow from who they are, by claim and what was done: logged ones once for each change, refused ones at each Connect",
+                "Claims that the agent's credential does not prove, by claim and action",
             ),
             name_refusals: CountBy::register(
                 r,
@@ -163,7 +163,7 @@ impl Metrics {
             unauthenticated: LiveBy::register(
                 r,
                 "unauthenticated_connections",
-                "Open connections whose peer is not authenticated yet, by port",
+                "Connections whose peer is not admitted yet, by port",
             ),
             unauthenticated_closed: CountBy::register(
                 r,

@@ -46,7 +46,7 @@ impl Drops {
         Self(CountBy::register(
             registry,
             "dropped_packets_total",
-            "Packets from peers that had no effect and broke the protocol, by reason",
+            "Packets that were dropped because they violate the protocol, by reason",
         ))
     }
 
@@ -65,7 +65,7 @@ pub struct Resets(CountBy<ResetReason>);
 impl Resets {
     /// Registers the family; it appears with the first reset.
     pub fn register(registry: &mut Registry) -> Self {
-        let help = "Connections that lost bytes somebody still waited for, by reason. Resets and closes by the applications themselves do not count";
+        let help = "Connections that lost data before the receiver had read it, by reason";
         Self(CountBy::register(registry, "connection_resets_total", help))
     }
 

@@ -63,8 +63,11 @@ const CLOUD_METADATA: [IpAddr; 17] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
-/// The prefix behind which NAT64 gateways put IPv4 addresses (RFC 6052), its last 32 bits aside.
-const NAT64: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+/// NAT64 gateways map IPv4 addresses into the first network (RFC 6052), or into a /96 of the second (RFC 8215).
+const NAT64: [Ipv6Net; 2] = [
+    Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96),
+    Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
+];
 
 /// Why a destination is denied. `Display` ends a DIAL_RSP's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -145,11 +148,12 @@ impl DestinationPolicy {
     }
 }
 
-/// The IPv4 address that a NAT64 gateway would reach by this one.
+/// The IPv4 address that a NAT64 gateway would reach by this one: its last 32 bits.
 fn behind_nat64(ip: IpAddr) -> Option<IpAddr> {
     let IpAddr::V6(ip) = ip else { return None };
-    let [prefix @ .., high, low] = ip.segments();
-    (prefix == NAT64).then(|| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
+    let [.., high, low] = ip.segments();
+    let mapped = NAT64.iter().any(|network| network.contains(&ip));
+    mapped.then(|| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
 }
 
 #[cfg(test)]
@@ -163,6 +167,7 @@ mod tests {
             ("169.254.169.254:443", true),
             ("[::ffff:169.254.169.254]:80", true),
             ("[64:ff9b::169.254.169.254]:80", true),
+            ("[64:ff9b:1::169.254.169.254]:80", true),
             ("[fd00:ec2::254]:80", true),
             ("[fd00:ec2::254%3]:80", true),
             ("[fd20:ce::254]:80", true),
@@ -263,6 +268,7 @@ mod tests {
             (None, "10.1.2.3:22", listed),
             (None, "[::ffff:10.1.2.3]:22", listed),
             (None, "[64:ff9b::10.1.2.3]:22", listed),
+            (None, "[64:ff9b:1:2::10.1.2.3]:22", listed),
             (None, "[64:ff9b::10.1.2.3]:443", not_listed),
             (None, "11.1.2.3:443", not_listed),
             (Some("a.example"), "11.1.2.3:443", Ok(())),
