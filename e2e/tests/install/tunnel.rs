@@ -93,7 +93,7 @@ async fn server(
     ];
     let notes = install(cluster, Chart::Server, &Chart::Server.case("uds-nonroot"), &sets).await?;
     for said in [
-        "It is not ready before the first one has come",
+        "It becomes ready when the first agent connects",
         "helm install konnectivity-agent",
         "--egress-selector-config-file",
     ] {
