@@ -28,7 +28,7 @@ const BULK: u64 = 64 << 20;
 /// After an outage: TCP tries again after twice the time that it waited before.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// What an outage is of.
+/// The cause of an outage.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault<'a> {
     /// The agent's program stands still, its kernel answers.

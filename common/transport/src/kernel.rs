@@ -212,7 +212,7 @@ fn tcp_info(info: &[u8]) -> Option<Acknowledgment> {
     };
     let milliseconds = |number| Some(Duration::from_millis(word(number)?.into()));
     let (unacked, last_sent, last_heard) = (word(4)?, milliseconds(9)?, milliseconds(12)?);
-    // What was sent again and answered without being taken, for want of room, is no silence.
+    // A retransmission that the other kernel answered without taking it, because its buffer is full, is no silence.
     let resent = unacked > 0 && retransmits > 0 && last_sent < last_heard;
     Some(Acknowledgment { outstanding: resent || probes > 0, last_sent, last_heard, probes })
 }

@@ -1,6 +1,6 @@
 //! A TCP connection between an agent and a server, in which little waits to be sent.
 //!
-//! What the kernel holds unsent is what a ping, or a dial, waits behind. Without a bound that is megabytes: the send buffer
+//! A ping or a dial waits behind the bytes that the kernel holds unsent. Without a bound these are megabytes: the send buffer
 //! grows with the congestion window and never shrinks with it. A fixed bound is too small for a fast path, where
 //! the connection runs dry before its task has its turn, and too large for a slow one. So the bound is a time: what the
 //! path takes in [`UNSENT_FOR`].

@@ -1,8 +1,8 @@
 //! Whether the transport below a connection takes bytes, and how many at once: streams are not read for it while it takes
 //! none.
 //!
-//! What was handed to HTTP/2 and TLS is sent before everything that comes later, a ping or a dial. So only as much is handed
-//! over as the transport has lately taken in one go.
+//! HTTP/2 and TLS send the bytes that they hold before everything that comes later, a ping or a dial. So streams hand over
+//! only as much as the transport has lately taken in one go.
 
 use std::task::{Context, Poll, Waker};
 

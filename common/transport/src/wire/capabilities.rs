@@ -24,7 +24,7 @@ pub const WINDOW: u32 = 128 << 10;
 /// A peer that grants less on a new connection is not believed to know what it says.
 const LEAST_WINDOW: u32 = 1 << 10;
 
-/// How silent own peers are asked: one that does not answer is noticed within 13 s.
+/// Silence after which a native peer is pinged: a peer that does not answer is noticed within 13 s.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What one end offers, or both agreed on.

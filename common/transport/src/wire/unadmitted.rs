@@ -22,7 +22,7 @@ const FIELD: usize = 128;
 #[derive(Clone, Debug, Default)]
 pub struct Unadmitted(Arc<AtomicUsize>);
 
-/// What one connection is charged. Dropping it gives that back.
+/// The charge of one connection. Dropping it gives the bytes back.
 #[derive(Debug)]
 pub(super) struct Charge {
     all: Unadmitted,
