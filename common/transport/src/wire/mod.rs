@@ -68,7 +68,7 @@ pub trait Wire {
 
     /// The next packet, `None` after an orderly end of the peer's direction.
     ///
-    /// Not polling is how one withholds stream credit from the peer.
+    /// A caller that takes no more packets withholds the stream's window from the peer; it calls [`Wire::poll_hold`] instead.
     fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>>;
 
     /// Ready once the stream has failed, or its peer takes nothing more: all that [`Wire::poll_packet`] still hands out, its end
@@ -76,6 +76,12 @@ pub trait Wire {
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
+    }
+
+    /// Reads what has arrived without handing it out, and joins it: HTTP/2 keeps more than 200 bytes for each frame that nobody
+    /// reads. The window is not given back to the peer, and bounds it. For a caller that takes no packets for now.
+    fn poll_hold(&mut self, cx: &mut Context<'_>) {
+        let _ = cx;
     }
 
     /// While on, the window that whole packets took up is not given back to the peer: all that it may send before a
