@@ -41,9 +41,14 @@ impl Buffering {
     pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10, ahead: 64 << 10 };
 }
 
-/// How long one turn reads. A peer that sends frames of a byte makes h2 keep some hundred bytes for each until the stream's
+/// How long one turn reads. A peer that sends small frames makes h2 keep some hundred bytes for each until the stream's
 /// reader has its turn, and other connections on the thread wait.
 pub(super) const READ_FOR: Duration = Duration::from_micros(250);
+
+/// A connection of which h2 takes fewer bytes than this in [`READ_FOR`] gets a quarter of what it takes by each read, and at
+/// least the second figure: h2 handles all frames of a read before it asks for more.
+const LARGE_FRAMES: usize = 64 << 10;
+const LEAST_READ: usize = 512;
 
 /// A turn that writes no more than this, in bytes, is a quiet one: its buffer is as small, and is not kept.
 const QUIET: usize = 1 << 10;
@@ -76,8 +81,11 @@ struct Inner<IO> {
     refused: bool,
     /// Bytes read so far: the keepalive's sign of life.
     read: u64,
-    /// When this turn began to read.
+    /// When this turn began to read, and how many bytes it has read.
     reading_since: Option<Instant>,
+    read_in_turn: usize,
+    /// Bytes of one read at most; `None` for as many as h2 has room for.
+    at_once: Option<usize>,
 }
 
 /// Splits a transport into what h2 drives and what flushes it.
@@ -94,6 +102,8 @@ pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flush
         refused: false,
         read: 0,
         reading_since: None,
+        read_in_turn: 0,
+        at_once: None,
     };
     let inner = Arc::new(Mutex::new(inner));
     (Buffered(Arc::clone(&inner)), Flusher { inner, backlog: Arc::default() })
@@ -103,7 +113,7 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
     /// The true flush, at the end of a turn. Pending when the transport blocks: the waker is registered, call again when woken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.inner.lock();
-        inner.reading_since = None;
+        inner.end_reading(None);
         let flushed = inner.poll_flush(cx);
         let refused = std::mem::take(&mut inner.refused);
         drop(inner);
@@ -230,24 +240,51 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     }
 }
 
+impl<IO> Inner<IO> {
+    /// The turn reads no more: `took` is its time if that has run out.
+    fn end_reading(&mut self, took: Option<Duration>) {
+        let read = std::mem::take(&mut self.read_in_turn);
+        self.reading_since = None;
+        self.at_once = took.and_then(|took| {
+            let in_time = read as u128 * READ_FOR.as_nanos() / took.as_nanos().max(1);
+            let in_time = usize::try_from(in_time).unwrap_or(usize::MAX);
+            (in_time < LARGE_FRAMES).then_some((in_time / 4).max(LEAST_READ))
+        });
+    }
+}
+
+impl<IO: AsyncRead + Unpin> Inner<IO> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if self.buffering.ahead > 0 {
+            ready!(poll_read_ahead(&mut self.io, cx, buf, self.buffering.ahead, &mut self.ahead))?;
+        } else {
+            ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        }
+        let read = buf.filled().len() - before;
+        self.read += read as u64;
+        self.read_in_turn += read;
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.lock();
         let now = Instant::now();
-        if now.saturating_duration_since(*inner.reading_since.get_or_insert(now)) >= READ_FOR {
-            inner.reading_since = None;
+        let took = now.saturating_duration_since(*inner.reading_since.get_or_insert(now));
+        if took >= READ_FOR {
+            inner.end_reading(Some(took));
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let Inner { io, ahead, buffering, .. } = &mut *inner;
-        let read = if buffering.ahead > 0 {
-            ready!(poll_read_ahead(io, cx, buf, buffering.ahead, ahead))?
-        } else {
-            let before = buf.filled().len();
-            ready!(Pin::new(io).poll_read(cx, buf))?;
-            buf.filled().len() - before
+        let Some(most) = inner.at_once.filter(|most| *most < buf.remaining()) else {
+            return inner.poll_read(cx, buf);
         };
-        inner.read += read as u64;
+        let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));
+        ready!(inner.poll_read(cx, &mut part))?;
+        let read = part.filled().len();
+        buf.advance(read);
         Poll::Ready(Ok(()))
     }
 }

@@ -16,6 +16,14 @@ pub const MESSAGE_LIMIT: usize = 4 << 20;
 /// The first reservation for a message that spans frames; it doubles from there.
 const FIRST_RESERVE: usize = 64 << 10;
 
+/// A frame below this length, in bytes, that does not end a message is a fragment.
+const FRAGMENT: usize = 64;
+/// A fragment costs so many bytes, each byte that arrives pays one, and a stream that owes more than the second figure ends. gRPC
+/// implementations cut a message where a window ends, once in 32 KiB; a frame of a byte costs HTTP/2 and the reader as much as
+/// one of 4 KiB.
+const FRAGMENT_COST: usize = 4 << 10;
+const MOST_OWED: usize = 1_024 * FRAGMENT_COST;
+
 /// What one step of the deframer says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -30,6 +38,10 @@ pub(super) enum Step {
 pub(super) struct Deframer {
     /// The unread rest of the last DATA frame.
     chunk: Bytes,
+    /// The length of that frame.
+    pushed: usize,
+    /// What fragments have cost and bytes have not paid.
+    owed: usize,
     prefix: [u8; PREFIX],
     /// How much of `prefix` is there; at `PREFIX` it has been checked and `length` holds.
     have: usize,
@@ -47,6 +59,8 @@ impl Deframer {
     /// The next DATA frame's bytes. Call only after [`Step::Hungry`].
     pub(super) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "the last chunk was read to its end");
+        self.pushed = chunk.len();
+        self.owed = self.owed.saturating_sub(chunk.len());
         self.chunk = chunk;
     }
 
@@ -68,7 +82,7 @@ impl Deframer {
     pub(super) fn step(&mut self) -> Result<Step, WireError> {
         let before = self.chunk.len();
         if self.have < PREFIX && !self.read_prefix()? {
-            return Ok(Step::Hungry(before));
+            return self.hungry(before);
         }
         if self.gathered.is_empty() && self.chunk.len() >= self.length {
             let message = self.chunk.split_to(self.length);
@@ -79,11 +93,22 @@ impl Deframer {
         let part = self.chunk.split_to(wanted.min(self.chunk.len()));
         self.gather(&part);
         if self.gathered.len() < self.length {
-            return Ok(Step::Hungry(before));
+            return self.hungry(before);
         }
         self.have = 0;
         let message = Bytes::from(std::mem::take(&mut self.gathered));
         Ok(Step::Message(message, before - self.chunk.len()))
+    }
+
+    /// The chunk is read to its end.
+    fn hungry(&mut self, used: usize) -> Result<Step, WireError> {
+        if !self.at_boundary() && (1..FRAGMENT).contains(&std::mem::take(&mut self.pushed)) {
+            self.owed += FRAGMENT_COST;
+            if self.owed > MOST_OWED {
+                return Err(WireError::new(Code::ResourceExhausted, "messages in frames of a few bytes"));
+            }
+        }
+        Ok(Step::Hungry(used))
     }
 
     /// True when the prefix is whole and acceptable.

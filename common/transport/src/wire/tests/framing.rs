@@ -71,6 +71,48 @@ fn a_whole_message_is_a_slice_and_its_neighbours_too() {
     }
 }
 
+/// Feeds a message in frames of so many bytes; how many frames were taken, and the error.
+fn cut(deframer: &mut Deframer, message: &Bytes, frame: usize) -> (usize, Option<Code>) {
+    for (number, part) in message.chunks(frame).enumerate() {
+        deframer.push(Bytes::copy_from_slice(part));
+        loop {
+            match deframer.step() {
+                Ok(Step::Hungry(_)) => break,
+                Ok(Step::Message(..)) => {}
+                Err(error) => return (number, Some(error.code)),
+            }
+        }
+    }
+    (message.len().div_ceil(frame), None)
+}
+
+#[test]
+fn messages_in_fragments_end_the_stream() {
+    let message = bytes_of(OutFrame::new(data(vec![7; 100_000])));
+    for frame in [1, 9, 63] {
+        let (taken, error) = cut(&mut Deframer::default(), &message, frame);
+        assert_eq!(error, Some(Code::ResourceExhausted));
+        assert!((1_024..1_100).contains(&taken), "{taken} frames of {frame}");
+    }
+    assert_eq!(cut(&mut Deframer::default(), &message, 64).1, None);
+}
+
+#[test]
+fn small_messages_and_fragments_at_the_end_of_windows_are_no_fault() {
+    let mut deframer = Deframer::default();
+    let small = bytes_of(OutFrame::new(data("x")));
+    let large = bytes_of(OutFrame::new(data(vec![7; 8 << 10])));
+    for _ in 0..5_000 {
+        assert_eq!(cut(&mut deframer, &small, usize::MAX).1, None, "whole");
+        let (fragment, rest) = large.split_at(1);
+        deframer.push(Bytes::copy_from_slice(fragment));
+        assert!(matches!(deframer.step(), Ok(Step::Hungry(1))));
+        deframer.push(Bytes::copy_from_slice(rest));
+        assert!(matches!(deframer.step(), Ok(Step::Message(..))));
+        assert!(matches!(deframer.step(), Ok(Step::Hungry(0))));
+    }
+}
+
 fn refused(deframer: &mut Deframer, prefix: &'static [u8]) -> Code {
     deframer.push(Bytes::from_static(prefix));
     deframer.step().unwrap_err().code
