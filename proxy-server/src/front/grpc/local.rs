@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use relay::{Ending, Local, Queue, Read};
 use tokio::time::{Instant, Sleep, sleep};
 use transport::joined::Joined;
@@ -23,6 +24,10 @@ use crate::front::barrier::FirstByteBarrier;
 
 /// A Go client waits 10 s for the answer to its CLOSE_REQ.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Messages below this length, in bytes, are joined, up to the second.
+const SMALL: usize = 4 << 10;
+const GATHERED: usize = 16 << 10;
 
 /// A client's stream with an established connection.
 #[derive(Debug)]
@@ -78,6 +83,22 @@ impl<W: Wire> GrpcLocal<W> {
         Poll::Ready(order)
     }
 
+    /// Joins a small message with those that have arrived behind it: each alone would cost the link a packet.
+    fn gather(&mut self, cx: &mut Context<'_>, first: Bytes) {
+        self.ahead.join(first);
+        while self.ahead.len() < GATHERED && self.closed.is_none() {
+            let Poll::Ready(order) = self.poll_order(cx) else { return };
+            self.put_ahead(order);
+        }
+    }
+
+    fn put_ahead(&mut self, order: Order) {
+        match order {
+            Order::Deliver(payload) => self.ahead.join(payload),
+            _ => self.closed = Some(Box::pin(sleep(ANSWER_WITHIN))),
+        }
+    }
+
     /// Sends CLOSE_RSP unless the client has had its terminal packet, or is gone.
     fn send_end(&mut self, text: &str) {
         if let Some(packet) = self.stream.machine().handle_backend_end(text)
@@ -97,6 +118,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
             self.stream.hold_back(false);
             self.gone_on = 0;
             match ready!(self.poll_order(cx)) {
+                Order::Deliver(payload) if payload.len() < SMALL => self.gather(cx, payload),
                 Order::Deliver(payload) => self.ahead.push(payload),
                 // A lost stream closes too: what it had sent is to be delivered.
                 _ => return Poll::Ready(Ok(Read::Closed)),
@@ -113,10 +135,8 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.hold_back(true);
         while self.closed.is_none() {
-            match ready!(self.poll_order(cx)) {
-                Order::Deliver(payload) => self.ahead.join(payload),
-                _ => self.closed = Some(Box::pin(sleep(ANSWER_WITHIN))),
-            }
+            let order = ready!(self.poll_order(cx));
+            self.put_ahead(order);
         }
         if let Some(answer) = &mut self.closed
             && answer.as_mut().poll(cx).is_ready()

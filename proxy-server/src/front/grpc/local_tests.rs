@@ -1,9 +1,8 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use bytes::Bytes;
 use transport::wire::Incoming;
-use tunnel::{ConnectId, DialId};
+use tunnel::DialId;
 
 use super::*;
 use crate::front::testing::{Readings, account};
@@ -42,18 +41,41 @@ impl Wire for Arrived {
     fn finish(&mut self) {}
 }
 
-#[tokio::test]
-async fn what_was_read_ahead_is_held_until_it_goes_on() {
+/// A client whose dial has succeeded, and what it has sent since.
+fn open(sent: impl IntoIterator<Item = Packet<Bytes>>) -> GrpcLocal<Arrived> {
     let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
-    let data = (0..4).map(|_| Packet::Data { id: ConnectId(1), payload: Bytes::from_static(&[7; 1_000]) });
-    let packets = std::iter::once(dial).chain(data).collect();
+    let packets = std::iter::once(dial).chain(sent).collect();
     let readings = Readings::new();
     let mut stream = Stream::new(Arrived { packets, held: None }, readings.meters());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(matches!(stream.poll_order(&mut cx), Poll::Ready(Order::Dial { .. })));
     assert!(stream.machine().handle_dialled().is_some());
-    let mut local = GrpcLocal::new(stream, account(&readings));
+    GrpcLocal::new(stream, account(&readings))
+}
 
+fn data(length: usize) -> Packet<Bytes> {
+    Packet::Data { id: CONNECTION, payload: vec![7; length].into() }
+}
+
+#[tokio::test]
+async fn small_messages_go_on_as_one() {
+    let sent =
+        [vec![data(100); 300], vec![data(8_000), data(10), Packet::CloseReq { id: CONNECTION }]].concat();
+    let mut local = open(sent);
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut read = Vec::new();
+    while let Poll::Ready(Ok(Read::Data(bytes))) = local.poll_read(&mut cx, 1 << 20) {
+        read.push(bytes.len());
+    }
+    assert_eq!(read.iter().sum::<usize>(), 38_010);
+    assert!(read.len() <= 4, "{read:?}");
+    assert!(matches!(local.poll_read(&mut cx, 1), Poll::Ready(Ok(Read::Closed))));
+}
+
+#[tokio::test]
+async fn what_was_read_ahead_is_held_until_it_goes_on() {
+    let mut local = open(vec![data(1_000); 4]);
+    let mut cx = Context::from_waker(Waker::noop());
     assert!(local.poll_gone(&mut cx).is_pending(), "the client stays");
     let mut seen = vec![local.held()];
     for _ in 0..4 {
