@@ -1,11 +1,11 @@
-//! Reasons not to start, each one line that names the flag and the fix.
+//! Errors that prevent the start, each in one line that names the flag and the fix.
 
 use std::path::PathBuf;
 
-/// Why a command line that could be read cannot be served.
+/// Why a well-formed command line is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// A path was given and nothing is there.
+    /// The path does not exist.
     #[error("--{flag}: {path:?} does not exist: give the path of an existing file")]
     NoFile {
         /// The flag, without its dashes.
@@ -13,7 +13,7 @@ pub enum Refusal {
         /// The path as given.
         path: PathBuf,
     },
-    /// A flag that means nothing without another one.
+    /// A flag that requires another one.
     #[error("--{flag} needs --{other}: {fix}")]
     Needs {
         /// The flag that was given.
@@ -33,7 +33,7 @@ pub enum Refusal {
         /// What to do.
         fix: &'static str,
     },
-    /// A value outside what the flag takes.
+    /// A value that the flag does not accept.
     #[error("--{flag}={value}: {want}")]
     Value {
         /// The flag, without its dashes.
@@ -54,7 +54,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// A value outside what `flag` takes.
+    /// A value that `flag` does not accept.
     #[expect(clippy::needless_pass_by_value, reason = "callers hand in numbers and format_args")]
     pub fn value(flag: &'static str, value: impl ToString, want: impl Into<String>) -> Self {
         Self::Value { flag, value: value.to_string(), want: want.into() }
