@@ -20,17 +20,17 @@ pub enum Refusal {
         flag: &'static str,
         /// The flag that is missing.
         other: &'static str,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
     /// Two flags that exclude each other.
     #[error("--{flag} cannot be used with --{with}: {fix}")]
     Conflict {
-        /// The flag that must go.
+        /// The flag to remove.
         flag: &'static str,
         /// The flag that excludes it.
         with: &'static str,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
     /// A value that the flag does not accept.
@@ -40,7 +40,7 @@ pub enum Refusal {
         flag: &'static str,
         /// The value as given.
         value: String,
-        /// What it must be.
+        /// The expected value.
         want: String,
     },
     /// A flag that must be given, or must not be empty.
@@ -48,7 +48,7 @@ pub enum Refusal {
     Empty {
         /// The flag, without its dashes.
         flag: &'static str,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
 }

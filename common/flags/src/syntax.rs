@@ -35,7 +35,7 @@ pub enum SyntaxError {
         value: String,
         /// The flag as pflag names it: `--name`, or `-v, --v`.
         flag: String,
-        /// Why.
+        /// The cause.
         reason: Unfit,
     },
 }

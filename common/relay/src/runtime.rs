@@ -6,8 +6,8 @@ use tokio::runtime::{Builder, Runtime};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
     /// Few tasks, whose turns move up to some hundreds of KiB. The runtime polls the sockets after each turn, so a
-    /// small request beside bulk transfers waits for one turn instead of tokio's 61 (measured on two cores: the p99 of
-    /// a ping beside 16 downloads falls by a third, at no cost for bulk). With several threads an idle one polls the
+    /// small request during bulk transfers waits for one turn instead of tokio's 61 (measured on two cores: the p99 of
+    /// a ping during 16 downloads falls by a third, at no cost for bulk). With several threads an idle one polls the
     /// sockets; this setting matters when none is idle.
     Long,
     /// Many tasks with short turns, as for gRPC clients: polling after each turn costs a seventh of the small messages
@@ -16,8 +16,8 @@ pub enum Turns {
 }
 
 /// The runtime of the data path. On one or two cores it has one thread: a link runs on one core, and wake-ups across
-/// cores cost more than they gain (fan-out of small messages: 58,000/s on one thread, 37,000/s on two). On more cores
-/// links spread over half of them, eight at most; the peers and the kernel need the others.
+/// cores cost more than they gain (fan-out of small messages: 58,000/s with one thread, 37,000/s with several). On more
+/// cores links spread over half of them, eight at most; the peers and the kernel need the others.
 ///
 /// # Errors
 /// The operating system refuses a thread or an epoll instance.
@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// A task that is always ready, like a link beside bulk transfers, sends a byte in its turn `sent`. Returns how
+    /// A task that is always ready, like a link during bulk transfers, sends a byte in its turn `sent`. Returns how
     /// many further turns the task has before the byte's reader runs.
     fn turns_before_a_read(turns: Turns, sent: usize) -> usize {
         on_cores(1, turns).unwrap().block_on(async {

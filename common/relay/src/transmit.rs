@@ -10,8 +10,8 @@ use crate::local::Read;
 use crate::owner::{Meter, Owner};
 use crate::relay::Relay;
 
-/// The most bytes of payload in one DATA on the wire. 64 KiB cost a quarter per byte of 16 KiB; 128 KiB gain nothing
-/// (measured).
+/// The most bytes of payload in one DATA on the wire. A byte in 64 KiB costs a quarter of a byte in 16 KiB; 128 KiB gain
+/// nothing (measured).
 const FRAME: usize = 64 << 10;
 /// Bytes read from local ends in one turn.
 const TRANSMIT_PER_TURN: usize = 512 << 10;

@@ -25,7 +25,8 @@ use tokio::time::Instant;
 /// How long a host may acknowledge none of the bytes sent to it.
 pub const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// TCP doubles the time between retransmissions: after an outage of this length at least one more follows in time.
+/// The retransmission whose answer counts is sent at least this long after the silence began, because TCP doubles the
+/// time between retransmissions: an outage of this length ends no connection.
 const OUTAGE: Duration = Duration::from_secs(20);
 
 /// How long the answer to the last retransmission may take.

@@ -39,7 +39,7 @@ impl Link<Agent> {
     }
 
     /// Reports the outcome of an [`Event::Dial`]; an error is the text that a Go dialer would give. Returns false if
-    /// the connection is not wanted (any more): the caller closes the socket.
+    /// the dial failed or was canceled: the caller closes the socket.
     pub fn dialed(&mut self, key: ConnKey, outcome: Result<(), String>) -> bool {
         let Some(conn) = self.table.get_mut(key) else { return false };
         if !matches!(conn.state, State::Dialing { .. }) {

@@ -161,8 +161,7 @@ impl<S: Side> Link<S> {
         self.arm(key, Some(due));
     }
 
-    /// The local end receives nothing new. The connection ends at once if its queue is empty, otherwise when the queue
-    /// is.
+    /// The local end receives nothing new. The connection ends once its queue is empty.
     pub(crate) fn flush(&mut self, now: Time, key: ConnKey, cause: Option<Cause>, answer_owed: bool) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let cause = conn.deaf.take().map(Cause::Local).or(cause);

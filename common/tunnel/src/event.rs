@@ -131,7 +131,7 @@ pub enum Event {
     DialFailed {
         /// The dial.
         key: ConnKey,
-        /// Why.
+        /// The cause.
         error: DialError,
     },
     /// The peer's source has ended and the local end has read all its bytes: shut down the local end's write side.
@@ -144,7 +144,7 @@ pub enum Event {
     Ended {
         /// The connection.
         key: ConnKey,
-        /// How.
+        /// How it ended.
         end: End,
     },
     /// Server: the agent asks for no new dials. Comes once.

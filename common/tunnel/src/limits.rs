@@ -9,8 +9,8 @@ pub struct Limits {
     pub pending_dials: usize,
     /// Connections and dials together: a quarter of the file descriptors of a large agent.
     pub connections: usize,
-    /// Above this size, in charged bytes, the drain rate of a connection's queue is measured from the start again.
-    /// (Smaller queues are measured too, from their first byte: together they may exceed the link's budget.)
+    /// Above this size, in charged bytes, the measurement of a connection's drain rate restarts. (Smaller queues are
+    /// measured too, from their first byte: together they may exceed the link's budget.)
     pub soft_cap: usize,
     /// Above this size, in charged bytes, the link stops receiving until the queue drains or its connection is reset.
     pub hard_cap: usize,
@@ -46,8 +46,8 @@ pub struct Limits {
     pub half_closed_server: Duration,
     /// How long the agent waits for activity of a frontend whose endpoint sends no more.
     pub half_closed_agent: Duration,
-    /// Bytes of one read from one connection. With a quarter of it, sixteen transfers were a tenth slower and a ping
-    /// beside them no faster, because a ping does not queue behind sources that always have more.
+    /// Bytes of one read from one connection. With a quarter of it, sixteen transfers were a tenth slower and a concurrent
+    /// ping no faster, because a ping does not queue behind sources that always have more.
     pub chunk: usize,
 }
 

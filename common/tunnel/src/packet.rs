@@ -86,7 +86,7 @@ pub enum Packet<P> {
     },
     /// From the agent, once per stream: send no new dials.
     Drain,
-    /// Between native peers: the limit up to which the receiver may send on this connection.
+    /// Between native peers: how far the receiver of this packet may send on the connection.
     Grant {
         /// The connection.
         id: ConnectId,

@@ -136,7 +136,7 @@ fn control_packets_wait_while_the_stream_takes_nothing() {
     assert!(link.receiving());
 }
 
-/// A Go agent whose reader waits for an endpoint keeps sending DATA of connections that were closed.
+/// A Go agent whose only reader is blocked by an endpoint has not read our CLOSE_REQ, and keeps sending DATA.
 #[test]
 fn data_that_nobody_wants_is_answered_once_until_the_answer_is_sent() {
     let mut server: Link<Server> = Link::new(Limits { outbox: 3, ..Limits::default() });

@@ -173,7 +173,7 @@ impl<S: Side + Default> Shell<S> {
                 Event::Opened { key, id } => {
                     prop_assert!(self.dials.remove(key), "opened without a dial");
                     prop_assert!(id.0 > 0);
-                    // A lying agent may reuse an id while the earlier connection with this id still flushes.
+                    // An adversarial agent may reuse an id while the earlier connection with this id still flushes.
                     self.latest.insert(*id, *key);
                     self.open.insert(*key, (*id, 0));
                 }

@@ -31,7 +31,7 @@ pub enum ApiError {
     Unreachable {
         /// `HOST:PORT`.
         at: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
     /// The call took too long.

@@ -34,7 +34,7 @@ pub enum CredentialError {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The plug-in returned none.

@@ -90,7 +90,7 @@ pub enum ExecError {
     Start {
         /// The program.
         command: String,
-        /// Why.
+        /// The cause.
         source: Arc<std::io::Error>,
         /// The kubeconfig's installHint, after a semicolon.
         hint: String,
@@ -100,7 +100,7 @@ pub enum ExecError {
     Failed {
         /// The program.
         command: String,
-        /// What happened.
+        /// The cause.
         why: String,
     },
     /// Its output is not a usable ExecCredential.

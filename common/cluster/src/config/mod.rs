@@ -50,7 +50,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The file is not a kubeconfig.
@@ -81,7 +81,7 @@ pub enum ConfigError {
     NoToken {
         /// The token's file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The environment names an unusable proxy for the API.
@@ -91,7 +91,7 @@ pub enum ConfigError {
         at: String,
         /// The API's host.
         host: String,
-        /// Why.
+        /// The cause.
         source: ProxyUrlError,
     },
 }

@@ -24,9 +24,9 @@ pub(super) struct Doing {
 }
 
 /// ```text
-///   Waiting ── a head is there ──▶ Answering ── the answer is whole ──▶ Sending
-///      ▲                                                                  │
-///      └─────────────────── the kernel has all of it ─────────────────────┘
+///   Waiting ── head received ──▶ Answering ── answer complete ──▶ Sending
+///      ▲                                                             │
+///      └────────── the kernel has accepted the whole answer ─────────┘
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {

@@ -61,7 +61,7 @@ pub enum LogError {
     Open {
         /// The path that could not be opened.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The writer's thread cannot be started.

@@ -51,7 +51,7 @@ impl Certificates {
             "When the first certificate of a file in use expires, in seconds of Unix time, by the file's flag",
             expiry.clone(),
         );
-        let help = "Changes of certificate files, by whose handshakes they are for and what became of them";
+        let help = "Certificate reloads by listener or client and result";
         let reloads = CountBy::register(registry, "certificate_reloads_total", help);
         registry.register(
             "certificate_last_reload_timestamp_seconds",
@@ -111,7 +111,7 @@ pub struct OddCertificates(CountBy<Oddity>);
 impl OddCertificates {
     /// Registers the family; it appears with the first such handshake.
     pub fn register(registry: &mut Registry) -> Self {
-        let help = "Handshakes with a certificate that only Go's rules accept, by what is odd about it";
+        let help = "Handshakes with a certificate that only Go's rules accept, by reason";
         Self(CountBy::register(registry, "odd_certificates_total", help))
     }
 

@@ -53,7 +53,7 @@ impl StreamPackets {
     /// Registers the family; it appears with the first packet.
     pub fn register(registry: &mut Registry) -> Self {
         let family = Family::default();
-        registry.register("stream_packets_total", "Packets by segment of the way and type", family.clone());
+        registry.register("stream_packets_total", "Packets by segment and type", family.clone());
         Self { meters: std::array::from_fn(|index| PacketMeter::new(&family, Segment::ALL[index])) }
     }
 

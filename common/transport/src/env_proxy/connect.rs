@@ -28,7 +28,7 @@ pub enum ConnectError {
     Io {
         /// `host:port`.
         proxy: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The proxy refused.

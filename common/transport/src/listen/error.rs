@@ -13,7 +13,7 @@ pub enum BindError {
     Tcp {
         /// `host:port`, as configured.
         address: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The bind address is a name that does not resolve.
@@ -59,7 +59,7 @@ pub enum BindError {
     Unix {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }

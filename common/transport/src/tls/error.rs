@@ -26,7 +26,7 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A file that must contain a certificate has no `CERTIFICATE` block.
@@ -40,7 +40,7 @@ pub enum TlsError {
     Pem {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A certificate that does not parse.
@@ -50,7 +50,7 @@ pub enum TlsError {
         path: PathBuf,
         /// Position in the file, from 1.
         number: usize,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// No key block in a key file.
@@ -70,7 +70,7 @@ pub enum TlsError {
     Key {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// Certificate and key are not a pair.
@@ -114,7 +114,7 @@ fn read_failure(error: &io::Error) -> String {
 /// A handshake that failed.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
-    /// The peer took too long.
+    /// The peer exceeded the time-out.
     #[error("TLS handshake timed out after {} s", .0.as_secs())]
     Timeout(Duration),
     /// The peer disconnected during the handshake (as TCP health checks do).

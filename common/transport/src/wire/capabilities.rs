@@ -35,7 +35,8 @@ pub struct Capabilities {
     pub pings: bool,
     /// FIN reports that a source has ended; the other direction continues.
     pub half_close: bool,
-    /// Each connection has its own flow control; the value is the peer's initial window on a new connection, in bytes.
+    /// Each connection has its own flow control. The value is how many bytes the other end may send on a new
+    /// connection.
     pub credits: Option<u32>,
 }
 

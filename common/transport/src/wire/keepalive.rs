@@ -26,8 +26,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::settings::stream_window;
 use crate::kernel::{Acknowledgment, HostSilence, TcpPeer};
 
-/// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive. A dial waits
-/// a quarter of a second before it requests a ping, so it goes to another peer within three seconds.
+/// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive. A dial
+/// requests a ping after a quarter of a second, so it goes to another agent within three seconds.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
 
 /// The time between samples of the peer's kernel: while a ping is unanswered or the kernel was silent, and while

@@ -1,9 +1,9 @@
 //! The frames that finished streams of a server's connection still have to send.
 //!
 //! Frames queued before a stream's end wait for window that the client may never grant, and h2 resets a stream without
-//! a handle only after they were sent. So the connection keeps the handle until all frames were sent, [`WITHIN`] at
-//! most: a client that has stopped reading holds a stream and its bytes no longer. (Such a stream also stays among
-//! those that h2 counts when its connection ends, and h2 asserts that none is left.)
+//! a handle only after they were sent. So the connection keeps the handle until all frames were sent, for at most
+//! [`WITHIN`]: this limits how long a client that has stopped reading holds a stream and its bytes. (Such a stream also
+//! stays among those that h2 counts when its connection ends, and h2 asserts that none is left.)
 
 use std::collections::VecDeque;
 use std::pin::Pin;
