@@ -1,6 +1,6 @@
 //! Whether the peer's kernel still answers on a TCP connection, as seen by the local kernel.
 //!
-//! For a stopped or starved program its kernel still acknowledges; a host that has gone, or a broken path, acknowledges
+//! The kernel still acknowledges for a stopped or starved program; a host that has gone, or a broken path, acknowledges
 //! nothing. No socket option distinguishes the two: TCP_USER_TIMEOUT also ends a connection whose peer has kept its
 //! window closed for that time, although the peer's kernel answers every window probe (`tcp_probe_timer` in Linux;
 //! measured with 6.18: after 30.5 s with a time-out of 30 s, never without). Without that option the kernel gives up a

@@ -187,7 +187,7 @@ async fn drive<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    // Outlives the connection's end.
+    // These streams must exist until the connection has ended.
     let mut lingering = Vec::new();
     poll_fn(|cx| {
         lingering.extend(linger.take(cx));

@@ -191,7 +191,7 @@ fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
 /// A connection past its handshake. Dropping it ends its streams.
 struct Serving<IO> {
     connection: Connection<Buffered<IO>, OutFrame>,
-    /// Outlives the connection's end.
+    /// Declared after the connection, so that it is dropped later.
     tailing: Tailing,
     flusher: Flusher<IO>,
     pinger: Pinger,

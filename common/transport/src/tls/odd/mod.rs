@@ -60,8 +60,8 @@ impl OddPki {
         }
     }
 
-    /// True if webpki's reason is usually correct and not one of ours: then webpki's error is the better answer if Go's
-    /// rules also refuse.
+    /// True if webpki's refusal for this reason is usually justified: its error is then the better answer if Go's rules
+    /// refuse too.
     fn is_guess(self) -> bool {
         matches!(self, Self::PinnedLeaf | Self::AnyPurpose | Self::ShortWildcard)
     }
