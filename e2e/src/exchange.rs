@@ -1,17 +1,24 @@
 //! The usual exchanges over one connection, each with checksums and a deadline.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::frontend::{Conn, Frontend};
 use crate::payload::Payload;
-use crate::wait::within;
+use crate::wait::{DEADLINE, within, within_limit};
 
 /// Sends a payload to an echo and reads it back at the same time; the connection stays open.
 pub async fn echo(conn: Conn, payload: Payload) -> Result<Conn> {
+    echo_within(conn, payload, DEADLINE).await
+}
+
+/// As [`echo`], with a limit of its own.
+pub async fn echo_within(conn: Conn, payload: Payload, limit: Duration) -> Result<Conn> {
     let (mut input, mut output) = tokio::io::split(conn);
     let both = async { tokio::join!(payload.send(&mut output), payload.receive(&mut input)) };
-    let (sent, received) = within("an echo", both).await?;
+    let (sent, received) = within_limit("an echo", limit, both).await?;
     sent.context("cannot send")?;
     received?;
     Ok(input.unsplit(output))

@@ -11,6 +11,7 @@ pub mod cases;
 pub mod endpoints;
 pub mod exchange;
 pub mod figures;
+pub mod floods;
 pub mod frontend;
 pub mod http1;
 pub mod kube;

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
 
 use crate::endpoints::Endpoint;
-use crate::exchange::{echo, works};
+use crate::exchange::{echo_within, works};
 use crate::frontend::{Conn, Mode};
 use crate::netns::{NEAR, Network};
 use crate::pair::{Agent, Front, Pair, Setup};
@@ -71,15 +71,16 @@ impl Outage<'_> {
         let target = rig.endpoint.target();
         let ticking = Ticking::start(rig.pair.frontend().dial(&target).await?);
         let bulk = rig.pair.frontend().dial(&target).await?;
-        let bulk = tokio::spawn(echo(bulk, Payload::new(1, BULK)));
         ticking.wait(10).await?;
         self.switch(&rig, true)?;
+        let bulk = tokio::spawn(echo_within(bulk, Payload::new(1, BULK), self.length + RECOVERY));
         let mut dials = JoinSet::new();
         if self.dials {
             let (frontend, target) = (rig.pair.frontend().clone(), target.clone());
             dials.spawn(async move { works(&frontend, &target).await });
         }
         sleep(self.length).await;
+        ensure!(!bulk.is_finished(), "the transfer ended although nothing passed");
         self.switch(&rig, false)?;
         let recovered = async {
             while let Some(dialed) = dials.join_next().await {

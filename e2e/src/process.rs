@@ -197,6 +197,15 @@ impl Drop for Process {
     }
 }
 
+/// Lets this process open as many descriptors as its hard limit allows: connections of a test have one end here, or both.
+pub fn raise_descriptor_limit() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit) {
+        crate::figures::say("the limit of descriptors stays as it is", error);
+    }
+}
+
 /// A command that the kernel kills when this process ends, however it ends: where util-linux' `setpriv` is installed,
 /// which becomes the program under the same process id.
 pub fn bound(program: &Path) -> Command {

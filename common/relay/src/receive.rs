@@ -36,10 +36,11 @@ where
                 self.paused = !receiving;
                 self.meter.paused(self.paused);
             }
+            let Some(wire) = self.wire.as_mut() else { return false };
             if !receiving {
+                wire.poll_hold(cx);
                 return false;
             }
-            let Some(wire) = self.wire.as_mut() else { return false };
             match wire.poll_packet(cx) {
                 Poll::Pending => return false,
                 Poll::Ready(Some(Ok(incoming))) => bytes += self.handle(now, incoming),

@@ -141,7 +141,9 @@ where
         if self.conns.link.take_refused() {
             self.memory.make_room();
         }
-        while let Some(excess) = self.memory.hold(self.conns.link.total_held(), cx.waker()) {
+        // A stream that stands still holds what its window let in.
+        let waiting = if self.paused { self.wire.as_mut().map_or(0, Wire::held) } else { 0 };
+        while let Some(excess) = self.memory.hold(self.conns.link.total_held() + waiting, cx.waker()) {
             let before = self.conns.link.total_held();
             self.conns.link.relieve(now, excess.bytes, excess.urgent);
             self.drain_events(now);

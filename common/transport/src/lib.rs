@@ -3,6 +3,7 @@
 pub mod authority;
 pub mod env_proxy;
 pub mod host_port;
+pub mod joined;
 pub mod kernel;
 pub mod listen;
 #[cfg(test)]

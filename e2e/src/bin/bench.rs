@@ -22,7 +22,7 @@ fn main() -> Result<()> {
         ["endpoint", port] => runtime(2)?.block_on(endpoint(port.parse()?)),
         ["relay-far", port, pki] => runtime(1)?.block_on(far(port.parse()?, Path::new(pki))),
         _ => {
-            raise_descriptor_limit();
+            e2e::process::raise_descriptor_limit();
             runtime(2)?.block_on(run(&command().get_matches()))
         }
     }
@@ -111,15 +111,6 @@ fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
         subjects.push(("bare relay".into(), Subject::Relay));
     }
     subjects
-}
-
-/// Connections have two ends in this process.
-fn raise_descriptor_limit() {
-    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit) {
-        eprintln!("bench: the limit of descriptors stays as it is: {error}");
-    }
 }
 
 async fn run(matches: &ArgMatches) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `endurance rotations|rollouts|stalls|outages|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
+//! `endurance rotations|rollouts|stalls|outages|floods|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
 //! `--release`, and name programs built so by `PROXY_SERVER` and `PROXY_AGENT`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgMatches, Command, value_parser};
+use e2e::floods::{Flood, Kind};
 use e2e::frontend::Mode;
 use e2e::load::Plan;
 use e2e::netns::Network;
@@ -49,6 +50,9 @@ fn command() -> Command {
         .subcommand(Command::new("outages").about(
             "Programs that stand still for up to two minutes, networks that pass nothing for up to 20 s: no connection ends",
         ))
+        .subcommand(Command::new("floods").about(
+            "Agents and clients that send in small pieces and stall: prints the server's memory, and pings and dials beside them",
+        ))
         .subcommand(
             Command::new("soak")
                 .about("Random load with stalls, kills and resets: in the end everything is back where it was")
@@ -70,6 +74,9 @@ async fn run(matches: &ArgMatches) -> Result<()> {
     }
     if name == "outages" {
         return outages().await;
+    }
+    if name == "floods" {
+        return floods().await;
     }
     let count = usize::try_from(number("count"))?;
     if name == "stalls" {
@@ -103,6 +110,20 @@ async fn outages() -> Result<()> {
             let inside = || survive(Outage { mode, fault: Fault::Blackhole(&network), length, dials });
             tokio::task::block_in_place(|| network.near.block_on(inside))?;
         }
+    }
+    Ok(())
+}
+
+async fn floods() -> Result<()> {
+    for (kind, peers, pieces) in [
+        (Kind::AgentsThatReadNothing, 5, 740_000),
+        (Kind::AgentsWithStrayData, 20, 740_000),
+        (Kind::ClientsOfAStalledEndpoint, 200, 50_000),
+        (Kind::ClientsWithoutADial, 20, 256 << 10),
+        (Kind::ClientsWithoutADial, 40, 256 << 10),
+    ] {
+        let flood = Flood { kind, peers, pieces };
+        println!("{flood:?}: {}", flood.run("128Mi").await?);
     }
     Ok(())
 }

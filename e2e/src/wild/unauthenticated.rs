@@ -57,6 +57,7 @@ pub struct Flood {
 impl Flood {
     /// Begins one.
     pub fn start(plan: Plan) -> Result<Self> {
+        crate::process::raise_descriptor_limit();
         let (stop, made) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&made));

@@ -1,9 +1,13 @@
-//! Peers that send bodies before they are authenticated. The server holds little of them, others are served meanwhile, and the
-//! memory comes back.
+//! Peers that make the server hold what they send: before they are authenticated, and in pieces of a few bytes. The server's
+//! memory has a bound, and others are served meanwhile.
+
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use e2e::endpoints::Endpoint;
+use e2e::figures::say;
+use e2e::floods::{Flood, Kind};
 use e2e::frontend::{Conn, Io, tls_socket};
 use e2e::pair::Pair;
 use e2e::wait::{DEADLINE, until, within};
@@ -14,6 +18,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use crate::tokens::{USER, World};
+
+/// Nobody waits longer for a ping or a dial beside an attack: unloaded it takes milliseconds, and what this guards against took
+/// 1.4 s and more.
+const PROMPT: Duration = Duration::from_secs(1);
 
 /// What the server's allocator and its log may take beside what is asserted, in MiB.
 const SPARE: u64 = 24;
@@ -113,4 +121,37 @@ async fn a_body_is_not_held_while_its_token_is_reviewed() -> Result<()> {
     let peers = under_review(&pair, 24, 8, endless(1 << 20), 16 << 10).await?;
     bystander.check(&pair, 24 * 2).await?;
     recovers(&pair, before, peers).await
+}
+
+/// Runs a flood. The server grows by `most` MiB at most, and who uses it meanwhile waits no second.
+async fn flooded(kind: Kind, peers: usize, pieces: usize, most: u64) -> Result<()> {
+    let flood = Flood { kind, peers, pieces };
+    let mut outcome = flood.run("128Mi").await?;
+    say("flood", format!("{flood:?}: {outcome}"));
+    ensure!(outcome.grown() <= most + SPARE, "the server has grown by {} MiB, not {most}", outcome.grown());
+    for [before, beside] in [&mut outcome.pings, &mut outcome.dials] {
+        let (before, beside) = (before.percentile(99), beside.percentile(99));
+        ensure!(beside < PROMPT.max(before * 20), "{beside:?} beside the flood, {before:?} before it");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agent_stream_that_stands_still_is_held_at_its_bytes() -> Result<()> {
+    flooded(Kind::AgentsThatReadNothing, 2, 300_000, 4).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stray_data_in_frames_of_a_byte_is_not_held() -> Result<()> {
+    flooded(Kind::AgentsWithStrayData, 4, 150_000, 4).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_messages_to_a_stalled_endpoint_are_held_at_their_bytes() -> Result<()> {
+    flooded(Kind::ClientsOfAStalledEndpoint, 20, 50_000, 20).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_in_frames_of_a_byte_is_held_at_its_bytes() -> Result<()> {
+    flooded(Kind::ClientsWithoutADial, 4, 250_000, 4).await
 }

@@ -53,14 +53,17 @@ impl AgentGate {
             Ok(()) => self.told.forget(&hello.agent_id),
             Err(claims) => {
                 let identity = identity.to_string();
-                let is_news = self.told.is_news(&hello.agent_id, &format!("{identity} {claims}"));
-                if enforced || is_news {
+                let noted = self.told.note(&hello.agent_id, &format!("{identity} {claims}"));
+                if enforced || noted == Noted::Changed {
                     for (claim, _) in &claims.0 {
                         metrics.agent_claims.count((*claim, action));
                     }
                 }
-                let due = if is_news { self.refusals.due("claims", peer.address.ip()) } else { None };
-                if let Some(suppressed) = due {
+                let unlogged = noted != Noted::Logged;
+                if let Some(suppressed) =
+                    unlogged.then(|| self.refusals.due("claims", peer.address.ip())).flatten()
+                {
+                    self.told.set_logged(&hello.agent_id);
                     tracing::warn!(
                         agentID = %agent_id, %peer, identity = %Peer(&identity), %claims, action = action.name(), suppressed,
                         "agent claims what its identity does not vouch for (--agent-identity-binding)"
@@ -88,28 +91,58 @@ impl AgentGate {
     }
 }
 
-/// What was said of agents' claims, by agent id: an agent that connects again and again with the same claims is
-/// no news.
+/// The last claims of each agent id, and whether the log has them: an agent that connects again and again with the same claims
+/// is logged once.
 #[derive(Debug, Default)]
 struct Told {
     hasher: RandomState,
-    said: Mutex<HashMap<u64, u64>>,
+    last: Mutex<HashMap<u64, (u64, bool)>>,
+}
+
+/// How claims compare with the agent's last ones.
+#[derive(Debug, PartialEq, Eq)]
+enum Noted {
+    /// They differ.
+    Changed,
+    /// They are the same, and the rate limit has kept them from the log.
+    Unlogged,
+    /// They are the same, and in the log.
+    Logged,
 }
 
 impl Told {
-    /// Whether this was not the last that was said of that agent; now it is.
-    fn is_news(&self, agent_id: &str, claims: &str) -> bool {
+    /// Compares claims with the agent's last ones, and remembers them.
+    fn note(&self, agent_id: &str, claims: &str) -> Noted {
         let (agent, claims) = (self.hasher.hash_one(agent_id), self.hasher.hash_one(claims));
-        let mut said = self.said.lock();
-        if said.len() >= REMEMBERED && !said.contains_key(&agent) {
-            said.clear();
+        let mut last = self.last.lock();
+        if last.len() >= REMEMBERED && !last.contains_key(&agent) {
+            last.clear();
         }
-        said.insert(agent, claims) != Some(claims)
+        match last.get(&agent) {
+            Some((same, logged)) if *same == claims => {
+                if *logged {
+                    Noted::Logged
+                } else {
+                    Noted::Unlogged
+                }
+            }
+            _ => {
+                last.insert(agent, (claims, false));
+                Noted::Changed
+            }
+        }
     }
 
-    /// The agent claims nothing more that is to be said.
+    /// The agent's last claims are in the log.
+    fn set_logged(&self, agent_id: &str) {
+        if let Some((_, logged)) = self.last.lock().get_mut(&self.hasher.hash_one(agent_id)) {
+            *logged = true;
+        }
+    }
+
+    /// The agent's identity vouches for all of its claims.
     fn forget(&self, agent_id: &str) {
-        self.said.lock().remove(&self.hasher.hash_one(agent_id));
+        self.last.lock().remove(&self.hasher.hash_one(agent_id));
     }
 }
 
@@ -118,21 +151,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_claims_of_an_agent_are_news_once() {
+    fn claims_are_noted_until_they_are_logged_or_change() {
         let told = Told::default();
-        assert!(told.is_news("a", "host n1") && !told.is_news("a", "host n1"));
-        assert!(told.is_news("b", "host n1"), "another agent");
-        assert!(told.is_news("a", "host n2") && told.is_news("a", "host n1"), "changes");
+        assert_eq!(told.note("a", "host n1"), Noted::Changed);
+        assert_eq!(told.note("a", "host n1"), Noted::Unlogged, "the rate limit suppressed the line");
+        told.set_logged("a");
+        assert_eq!(told.note("a", "host n1"), Noted::Logged);
+        assert_eq!(told.note("b", "host n1"), Noted::Changed, "another agent");
+        assert_eq!(told.note("a", "host n2"), Noted::Changed);
+        told.set_logged("a");
         told.forget("a");
-        assert!(told.is_news("a", "host n1"), "again, after claims that were vouched for");
+        assert_eq!(told.note("a", "host n2"), Noted::Changed, "after claims that were vouched for");
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn number_of_remembered_agents_is_bounded() {
         let told = Told::default();
         for agent in 0..2 * REMEMBERED {
-            assert!(told.is_news(&agent.to_string(), "host"));
+            assert_eq!(told.note(&agent.to_string(), "host"), Noted::Changed);
         }
-        assert!(told.said.lock().len() <= REMEMBERED);
+        assert!(told.last.lock().len() <= REMEMBERED);
     }
 }

@@ -7,16 +7,19 @@
 //!
 //! Nothing is ever lost or forgotten: what h2 believes written is written by the next flush, and a flush that
 //! could not finish has registered the driver's waker and is tried again by its next turn.
-//! What is read ahead is no more than [`Buffering::ahead`], and nothing while h2 does not read.
+//! At most [`Buffering::ahead`] bytes are read ahead, and none while h2 does not read. A turn reads for [`READ_FOR`] and then
+//! yields: h2 reads frames as long as there are any, and the streams get their bytes only behind that.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 use super::backlog::Backlog;
 use crate::scratch::poll_read_ahead;
@@ -37,6 +40,10 @@ impl Buffering {
     /// For a socket below frames of 16 KiB: a copy costs less than a system call, and a wake-up of the peer, for each.
     pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10, ahead: 64 << 10 };
 }
+
+/// How long one turn reads. A peer that sends frames of a byte makes h2 keep some hundred bytes for each until the stream's
+/// reader has its turn, and other connections on the thread wait.
+pub(super) const READ_FOR: Duration = Duration::from_micros(250);
 
 /// A turn that writes no more than this, in bytes, is a quiet one: its buffer is as small, and is not kept.
 const QUIET: usize = 1 << 10;
@@ -69,6 +76,8 @@ struct Inner<IO> {
     refused: bool,
     /// Bytes read so far: the keepalive's sign of life.
     read: u64,
+    /// When this turn began to read.
+    reading_since: Option<Instant>,
 }
 
 /// Splits a transport into what h2 drives and what flushes it.
@@ -84,15 +93,17 @@ pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flush
         dirty: false,
         refused: false,
         read: 0,
+        reading_since: None,
     };
     let inner = Arc::new(Mutex::new(inner));
     (Buffered(Arc::clone(&inner)), Flusher { inner, backlog: Arc::default() })
 }
 
 impl<IO: AsyncWrite + Unpin> Flusher<IO> {
-    /// The true flush. Pending when the transport blocks: the waker is registered, call again when woken.
+    /// The true flush, at the end of a turn. Pending when the transport blocks: the waker is registered, call again when woken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.inner.lock();
+        inner.reading_since = None;
         let flushed = inner.poll_flush(cx);
         let refused = std::mem::take(&mut inner.refused);
         drop(inner);
@@ -222,6 +233,12 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
 impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.lock();
+        let now = Instant::now();
+        if now.saturating_duration_since(*inner.reading_since.get_or_insert(now)) >= READ_FOR {
+            inner.reading_since = None;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let Inner { io, ahead, buffering, .. } = &mut *inner;
         let read = if buffering.ahead > 0 {
             ready!(poll_read_ahead(io, cx, buf, buffering.ahead, ahead))?

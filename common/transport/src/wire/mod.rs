@@ -68,7 +68,7 @@ pub trait Wire {
 
     /// The next packet; `None` after an orderly end of the peer's direction.
     ///
-    /// While the caller does not poll, the peer gets no stream credit.
+    /// While the caller does not poll, the peer gets no stream credit; the caller polls [`Wire::poll_hold`] instead.
     fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>>;
 
     /// Ready once the stream has failed, or the peer accepts nothing more. All packets that [`Wire::poll_packet`] still
@@ -76,6 +76,12 @@ pub trait Wire {
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
+    }
+
+    /// Reads the arrived packets into a compact buffer without returning them: HTTP/2 keeps more than 200 bytes for each
+    /// unread frame. Their window is not returned to the peer, which limits the buffer. For a caller that accepts no packets.
+    fn poll_hold(&mut self, cx: &mut Context<'_>) {
+        let _ = cx;
     }
 
     /// While on, consumed packets do not return their window to the peer. So everything that the peer may send before a

@@ -46,16 +46,14 @@ const FRONTEND_HEADER_LIST: u32 = 256 << 10;
 pub(super) const SEND_BUFFER: usize = 256 << 10;
 
 /// The receive windows until a stream is accepted, in bytes: of the connection (HTTP/2 allows no less) and of each stream.
-/// Agents send no data before they are accepted. h2 keeps more than 200 bytes for each frame, however small it is: 8 streams
-/// of one-byte frames cost less than 2 MiB.
+/// Agents send no data before they are accepted, so an unauthenticated peer has nothing to make HTTP/2 hold.
 const UNADMITTED_CONNECTION_WINDOW: u32 = (1 << 16) - 1;
-const UNADMITTED_STREAM_WINDOW: u32 = 1 << 10;
+const UNADMITTED_STREAM_WINDOW: u32 = 0;
 
-/// h2's budget against unread small DATA frames (one of n < 256 bytes costs 256 - n until it is read). grpc-go
-/// sends a one-byte DATA packet as a frame of at least 14 bytes, so a full stream window of them costs
-/// 18 times its bytes: below that budget a mere pause of reading would end the connection. (Of the widest window two thirds
-/// may be such frames.)
-const AGENT_FRAME_BUDGET: usize = 192 << 20;
+/// h2's budget against unread small DATA frames (one of n < 256 bytes costs 256 - n until it is read), beyond which it ends the
+/// connection. Streams are read at once, also those that stand still: what is unread arrived within one turn. Room for
+/// 130,000 frames of a byte.
+const AGENT_FRAME_BUDGET: usize = 32 << 20;
 
 /// The same for frontends, which may have many such streams on one connection: room for 113 stalled ones. They are
 /// authenticated by certificate or by the socket's mode.

@@ -29,6 +29,7 @@ use super::packet::decode;
 use super::settings::SEND_BUFFER;
 use super::tail::Tails;
 use super::{Code, Incoming, Wire, WireError, status};
+use crate::joined::Joined;
 
 /// How many bytes of window are asked for at a time: as many as may wait below, with the heads of four frames.
 const RESERVE: usize = SEND_BUFFER + 4 * OVERHEAD;
@@ -65,6 +66,8 @@ impl Side {
 pub struct WireStream {
     /// `None` once the stream failed, or ended with its headers.
     halves: Option<Halves>,
+    /// What [`Wire::poll_hold`] read, in front of what HTTP/2 has.
+    ahead: Joined,
     deframer: Deframer,
     side: Side,
     /// Of the connection below.
@@ -97,6 +100,7 @@ impl WireStream {
         let deframer = Deframer::new(encoded);
         WireStream {
             halves,
+            ahead: Joined::default(),
             deframer,
             side,
             pulse,
@@ -206,6 +210,10 @@ impl WireStream {
             if message.is_some() {
                 return Poll::Ready(Ok(message));
             }
+            if !self.ahead.is_empty() {
+                self.deframer.push(self.ahead.take(usize::MAX));
+                continue;
+            }
             match ready!(recv.poll_data(cx)) {
                 Some(Ok(chunk)) => self.deframer.push(chunk),
                 Some(Err(error)) => return Poll::Ready(Err(self.error(&error))),
@@ -283,6 +291,14 @@ impl Wire for WireStream {
         match &mut self.halves {
             Some((send, _)) => send.poll_reset(cx).map(drop),
             None => Poll::Ready(()),
+        }
+    }
+
+    fn poll_hold(&mut self, cx: &mut Context<'_>) {
+        let Some((_, recv)) = &mut self.halves else { return };
+        // HTTP/2 repeats an error or the end of the stream: `poll_packet` gets it.
+        while let Poll::Ready(Some(Ok(chunk))) = recv.poll_data(cx) {
+            self.ahead.join(chunk);
         }
     }
 

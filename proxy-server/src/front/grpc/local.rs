@@ -2,16 +2,15 @@
 //!
 //! Framing only: what a packet means is the machine's.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use relay::{Ending, Local, Queue, Read};
 use tokio::time::{Instant, Sleep, sleep};
+use transport::joined::Joined;
 use transport::wire::{Code, Wire, WireError};
 use tunnel::Packet;
 
@@ -31,7 +30,7 @@ pub struct GrpcLocal<W> {
     stream: Stream<W>,
     /// What was taken from the stream and not read yet: the rest of a DATA that was larger than a read, and what was
     /// read ahead while the link had no room.
-    ahead: VecDeque<Bytes>,
+    ahead: Joined,
     /// Bytes of it that have gone on, while their window is still held back.
     gone_on: usize,
     /// The client has closed, behind what is ahead: when that is answered, whatever is still on its way.
@@ -50,7 +49,7 @@ impl<W: Wire> GrpcLocal<W> {
     pub fn new(stream: Stream<W>, account: Account) -> Self {
         GrpcLocal {
             stream,
-            ahead: VecDeque::new(),
+            ahead: Joined::default(),
             gone_on: 0,
             closed: None,
             barrier: FirstByteBarrier::start(),
@@ -70,17 +69,6 @@ impl<W: Wire> GrpcLocal<W> {
             }
             _ => io::Error::other(error),
         }
-    }
-
-    /// The next bytes of what is ahead, which is not empty.
-    fn next_ahead(&mut self, max: usize) -> Bytes {
-        let Some(front) = self.ahead.front_mut() else { return Bytes::new() };
-        let bytes = front.split_to(max.clamp(1, front.len().max(1)));
-        if front.is_empty() {
-            self.ahead.pop_front();
-        }
-        self.gone_on += bytes.len();
-        bytes
     }
 
     /// The next order. A client that sends or closes has registered its connection.
@@ -109,12 +97,13 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
             self.stream.hold_back(false);
             self.gone_on = 0;
             match ready!(self.poll_order(cx)) {
-                Order::Deliver(payload) => self.ahead.push_back(payload),
+                Order::Deliver(payload) => self.ahead.push(payload),
                 // A lost stream closes too: what it had sent is to be delivered.
                 _ => return Poll::Ready(Ok(Read::Closed)),
             }
         }
-        let bytes = self.next_ahead(max);
+        let bytes = self.ahead.take(max);
+        self.gone_on += bytes.len();
         self.account.from_client(bytes.len());
         Poll::Ready(Ok(Read::Data(bytes)))
     }
@@ -125,7 +114,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         self.stream.hold_back(true);
         while self.closed.is_none() {
             match ready!(self.poll_order(cx)) {
-                Order::Deliver(payload) => self.ahead.push_back(payload),
+                Order::Deliver(payload) => self.ahead.join(payload),
                 _ => self.closed = Some(Box::pin(sleep(ANSWER_WITHIN))),
             }
         }
@@ -145,7 +134,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
     /// What was read ahead is held back, but for a message that is larger than the window; what has gone on is not here any
     /// more.
     fn held(&mut self) -> usize {
-        self.stream.held().saturating_sub(self.gone_on).max(self.ahead.iter().map(Bytes::len).sum())
+        self.stream.held().saturating_sub(self.gone_on).max(self.ahead.len())
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {

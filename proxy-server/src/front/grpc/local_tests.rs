@@ -1,5 +1,7 @@
+use std::collections::VecDeque;
 use std::task::Waker;
 
+use bytes::Bytes;
 use transport::wire::Incoming;
 use tunnel::{ConnectId, DialId};
 

@@ -10,9 +10,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::advance;
 
-use crate::wire::buffered::{Buffered, Flusher, buffered};
+use crate::wire::buffered::{Buffered, Flusher, READ_FOR, buffered};
 
 /// The transport's answer to the next call.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +87,14 @@ impl AsyncWrite for Scripted {
     }
 }
 
+/// The peer always has more bytes.
+impl AsyncRead for Scripted {
+    fn poll_read(self: Pin<&mut Self>, _cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        buf.put_slice(&[7; 8]);
+        Poll::Ready(Ok(()))
+    }
+}
+
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -120,6 +129,14 @@ impl Driver {
         written
     }
 
+    fn read(&mut self) -> Poll<()> {
+        let waker = Waker::from(Arc::clone(&self.wakes));
+        let mut bytes = [0; 64];
+        Pin::new(&mut self.io)
+            .poll_read(&mut Context::from_waker(&waker), &mut ReadBuf::new(&mut bytes))
+            .map(Result::unwrap)
+    }
+
     fn turn_ends(&mut self) -> Poll<()> {
         let waker = Waker::from(Arc::clone(&self.wakes));
         self.flusher.poll_flush(&mut Context::from_waker(&waker)).map(Result::unwrap)
@@ -142,6 +159,28 @@ impl Driver {
         let script = self.script.0.lock();
         assert_eq!(script.written, all);
         assert_eq!(script.flushed, all.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn turn_reads_for_a_bounded_time() {
+    let mut driver = Driver::new(&[]);
+    for _ in 0..3 {
+        for _ in 0..2 {
+            assert!(driver.read().is_ready());
+            advance(READ_FOR / 2).await;
+        }
+        let wakes = driver.wakes.0.load(Ordering::Relaxed);
+        assert!(driver.read().is_pending(), "others have their turn");
+        assert_eq!(driver.wakes.0.load(Ordering::Relaxed), wakes + 1, "and then this one again");
+        assert!(driver.turn_ends().is_ready());
+    }
+    for _ in 0..4 {
+        assert!(driver.read().is_ready());
+        advance(READ_FOR / 2).await;
+        assert!(driver.read().is_ready());
+        assert!(driver.turn_ends().is_ready(), "each turn has its time");
+        advance(READ_FOR / 2).await;
     }
 }
 

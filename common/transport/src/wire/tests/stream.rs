@@ -1,6 +1,7 @@
 //! Both ends of a stream.
 
 use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -148,6 +149,48 @@ async fn twenty_thousand_small_frames_unread() {
     }
     pair.client.stream.send(Packet::Drain).unwrap();
     assert_eq!(packet(&mut pair.server).await, Packet::Drain);
+}
+
+/// Reads ahead until the peer may send no more.
+async fn hold(stream: &mut WireStream) {
+    let all = async {
+        poll_fn::<(), _>(|cx| {
+            stream.poll_hold(cx);
+            Poll::Pending
+        })
+        .await
+    };
+    let _ = timeout(Duration::from_secs(5), all).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_packets_are_handed_out_in_order_and_their_window_is_given_back() {
+    let mut pair = pair().await;
+    let sent = fill(&mut pair.client.stream).await;
+    pair.client.stream.send(Packet::Drain).unwrap();
+    pair.client.stream.finish();
+    hold(&mut pair.server).await;
+    let window = ServerSettings::for_agents().initial_stream_window as usize;
+    assert!(pair.server.held() >= window, "{} of {sent}", pair.server.held());
+    let mut read = 0;
+    while read < sent {
+        let Packet::Data { payload, .. } = packet(&mut pair.server).await else { panic!("DATA first") };
+        read += payload.len();
+    }
+    assert_eq!(packet(&mut pair.server).await, Packet::Drain);
+    assert_eq!(next(&mut pair.server).await, None);
+    assert!(pair.server.held() < 64 << 10, "{}", pair.server.held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_packets_come_before_the_failure_of_their_stream() {
+    let mut pair = pair().await;
+    pair.client.stream.send(data("x")).unwrap();
+    hold(&mut pair.server).await;
+    drop(pair.client);
+    hold(&mut pair.server).await;
+    assert_eq!(packet(&mut pair.server).await, data("x"));
+    assert_eq!(failure(&mut pair.server).await.code, Code::Canceled);
 }
 
 #[tokio::test(start_paused = true)]

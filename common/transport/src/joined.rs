@@ -1,0 +1,125 @@
+//! A queue of bytes that are read ahead, with little more memory than their length.
+//!
+//! HTTP/2 keeps more than 200 bytes for each unread frame, and a slice of a few bytes pins the whole buffer that it was
+//! read into. So this queue copies short slices together.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+/// Slices below this length, in bytes, are copied.
+const COPY_BELOW: usize = 16 << 10;
+
+/// A queue of bytes.
+#[derive(Debug, Default)]
+pub struct Joined {
+    slices: VecDeque<Bytes>,
+    /// The end of the queue: short slices, copied together.
+    short: BytesMut,
+    length: usize,
+}
+
+impl Joined {
+    /// Adds a slice without a copy, for a reader that is about to take it.
+    pub fn push(&mut self, slice: Bytes) {
+        if slice.is_empty() {
+            return;
+        }
+        self.length += slice.len();
+        if !self.short.is_empty() {
+            self.slices.push_back(std::mem::take(&mut self.short).freeze());
+        }
+        self.slices.push_back(slice);
+    }
+
+    /// Adds a slice that will wait. A short slice is copied.
+    pub fn join(&mut self, slice: Bytes) {
+        if slice.len() >= COPY_BELOW {
+            return self.push(slice);
+        }
+        self.length += slice.len();
+        self.short.extend_from_slice(&slice);
+        if self.short.len() >= COPY_BELOW {
+            self.slices.push_back(std::mem::take(&mut self.short).freeze());
+        }
+    }
+
+    /// The first bytes of the queue, at least one and at most `max`. Empty only if the queue is empty.
+    pub fn take(&mut self, max: usize) -> Bytes {
+        let Some(first) = self.slices.front_mut() else {
+            let bytes = self.short.split_to(max.max(1).min(self.short.len()));
+            self.length -= bytes.len();
+            return bytes.freeze();
+        };
+        let bytes = first.split_to(max.clamp(1, first.len()));
+        if first.is_empty() {
+            self.slices.pop_front();
+        }
+        self.length -= bytes.len();
+        bytes
+    }
+
+    /// Bytes in the queue.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the queue has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(joined: &mut Joined, max: usize) -> (Vec<u8>, usize) {
+        let (mut all, mut slices) = (Vec::new(), 0);
+        while !joined.is_empty() {
+            let bytes = joined.take(max);
+            assert!((1..=max.max(1)).contains(&bytes.len()));
+            all.extend_from_slice(&bytes);
+            slices += 1;
+        }
+        assert!(joined.take(1).is_empty());
+        (all, slices)
+    }
+
+    #[test]
+    fn bytes_keep_their_order_whatever_their_lengths() {
+        let mut joined = Joined::default();
+        let mut all = Vec::new();
+        for (number, length) in
+            [1, 3, COPY_BELOW, 0, COPY_BELOW - 1, 1, 5, COPY_BELOW + 1, 2].into_iter().enumerate()
+        {
+            let slice = Bytes::from(vec![number as u8; length]);
+            all.extend_from_slice(&slice);
+            if number % 3 == 2 {
+                joined.push(slice)
+            } else {
+                joined.join(slice)
+            }
+            assert_eq!(joined.len(), all.len());
+        }
+        for max in [0, 1, 1_000, usize::MAX] {
+            let mut copy =
+                Joined { slices: joined.slices.clone(), short: joined.short.clone(), length: joined.length };
+            assert_eq!(drain(&mut copy, max).0, all);
+        }
+    }
+
+    #[test]
+    fn short_slices_take_little_more_than_their_bytes() {
+        let mut joined = Joined::default();
+        let read = Bytes::from(vec![7; 1 << 20]);
+        for at in 0..1 << 20 {
+            joined.join(read.slice(at..=at));
+        }
+        assert!(read.is_unique(), "no slice of what was read is kept");
+        let kept: usize = joined.slices.iter().map(Bytes::len).sum::<usize>() + joined.short.capacity();
+        assert!(kept <= (1 << 20) + 2 * COPY_BELOW, "{kept}");
+        assert!(joined.slices.len() <= (1 << 20) / COPY_BELOW);
+        assert_eq!(drain(&mut joined, usize::MAX).0, vec![7; 1 << 20]);
+    }
+}
