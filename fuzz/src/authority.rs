@@ -1,5 +1,5 @@
-//! The patch of `:authority`: what it hands on does not depend on how the bytes came, is as long as what came, and
-//! differs in the values of `:authority` alone. Every other field stays as it was and where it was.
+//! The patch of `:authority`: its output does not depend on how the bytes are split, has the input's length, and
+//! differs only in the values of `:authority`. All other fields keep their values and positions.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::input::Input;
 
 const MAX_FRAME: usize = 16 << 10;
 
-/// The first byte says what the rest is: a header block, frames, or anything at all.
+/// The first byte selects the kind of the rest: a header block, frames, or arbitrary bytes.
 pub fn authority(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.byte();
@@ -26,7 +26,7 @@ pub fn authority(data: &[u8]) {
     }
 }
 
-/// What comes out, read by reads of at most so many bytes.
+/// The output, read in reads of at most `step` bytes.
 fn patched(bytes: &[u8], step: usize) -> Vec<u8> {
     let mut patch = AuthorityPatch::new(join(Pieces { bytes, step }, sink()), MAX_FRAME as u32);
     let mut cx = Context::from_waker(Waker::noop());
@@ -62,10 +62,10 @@ fn header_block(block: &[u8], step: usize) {
     same_fields(block, now);
 }
 
-/// A string as it is written, with its bit for Huffman's code.
+/// A string as encoded, with its Huffman bit.
 type Text<'a> = (bool, &'a [u8]);
 
-/// A field of a header block as it is written: an index, and the strings behind it.
+/// A field of a header block as encoded: an index, and the strings after it.
 #[derive(Debug, PartialEq, Eq)]
 struct Field<'a> {
     index: u64,
@@ -73,7 +73,7 @@ struct Field<'a> {
     value: Option<Text<'a>>,
 }
 
-/// The fields up to the first that is broken, and what stands behind them (RFC 7541, section 6).
+/// The fields up to the first malformed one, and the rest (RFC 7541, section 6).
 fn fields(mut block: &[u8]) -> (Vec<Field<'_>>, &[u8]) {
     let mut fields = Vec::new();
     while let Some((field, rest)) = field(block) {
@@ -144,7 +144,7 @@ fn same_fields(before: &[u8], after: &[u8]) {
     }
 }
 
-/// Bytes that come by so many at a time.
+/// Bytes that arrive `step` at a time.
 struct Pieces<'a> {
     bytes: &'a [u8],
     step: usize,

@@ -1,5 +1,5 @@
-//! The head of a CONNECT request: the verdict is the same however the bytes came, stands on the head alone, and what is
-//! let through can be put on the wire and into a log.
+//! The head of a CONNECT request: the result does not depend on how the bytes are split or on bytes after the head, and
+//! accepted values are safe on the wire and in a log.
 
 use proxy_server::front::http_connect::head::{Head, HeadError, HeadParser, MAX_HEAD};
 

@@ -1,5 +1,5 @@
-//! The values of flags in Go's syntax, and command lines: a value that is taken reads the same when it is written out
-//! again, and whatever is refused is refused in words.
+//! Flag values in Go's syntax, and command lines: an accepted value parses to the same value when it is printed, and
+//! every error has a text.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use flags::go::{boolean, float, integer, list};
 use flags::{Exit, FlagSet, GoDuration, List};
 
-/// Values, and the same bytes as a command line whose words end with a line feed.
+/// Parses values, and the same bytes as a command line whose words are separated by line feeds.
 pub fn durations(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         values(text);

@@ -1,5 +1,5 @@
-//! A gRPC stream: a server's connection is fed with one request whose DATA frames are cut as the input says, and gives
-//! the same messages as a reader that has all bytes at once. What is no message ends the stream with a status.
+//! A gRPC stream: a server's connection receives one request whose DATA frames are split as the input says, and returns
+//! the same messages as a parser of all bytes at once. An invalid message ends the stream with an error.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -15,14 +15,14 @@ use transport::wire::{Incoming, ServerSettings, Wire, WireError, WireStream, dec
 use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, frame};
 use crate::input::Input;
 
-/// SETTINGS without a setting.
+/// SETTINGS without settings.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 /// `:method POST`, `:scheme http`, `:path /`, `:authority a`, `te trailers`, `content-type application/grpc`.
 const REQUEST: &[u8] = b"\x83\x86\x84\x01\x01a\x00\x02te\x08trailers\x00\x0ccontent-type\x10application/grpc";
 /// Below the window, so that no frame is held back.
 const MOST: usize = 64 << 10;
 
-/// Frames: a length of one byte and so many bytes, again and again.
+/// The input is a sequence of frames: one byte of length, then that many bytes.
 pub fn grpc(data: &[u8]) {
     let mut input = Input::new(&data[..data.len().min(MOST)]);
     let mut wire = [PREFACE, &SETTINGS, &frame(HEADERS, END_HEADERS, REQUEST)].concat();
@@ -43,7 +43,7 @@ pub fn grpc(data: &[u8]) {
     assert_eq!(error.is_none(), good, "{error:?}");
 }
 
-/// What the bytes say, and whether they end where a message does.
+/// The messages in the bytes, and whether the bytes end at a message boundary.
 fn expected(mut body: &[u8]) -> (Vec<Incoming>, bool) {
     let mut messages = Vec::new();
     while let Some((&[flag, a, b, c, d], rest)) = body.split_first_chunk::<5>() {
@@ -58,7 +58,7 @@ fn expected(mut body: &[u8]) -> (Vec<Incoming>, bool) {
     (messages, body.is_empty())
 }
 
-/// What the stream gives, and the error that it ends with.
+/// The stream's messages, and the error that ends it.
 fn served(wire: Vec<u8>) -> (Vec<Incoming>, Option<WireError>) {
     thread_local! {
         static RUNTIME: tokio::runtime::Runtime =
@@ -76,7 +76,7 @@ fn served(wire: Vec<u8>) -> (Vec<Incoming>, Option<WireError>) {
             pin!(serve_connection(join(Fed { bytes: wire, at: 0 }, sink()), &settings, accept));
         let mut cx = Context::from_waker(Waker::noop());
         let mut got = Vec::new();
-        // Each turn of the connection reads a piece; the stream ends before these are used up.
+        // Each turn of the connection reads a piece; the stream must end within this number of turns.
         for _ in 0..4 * MOST {
             let over = connection.as_mut().poll(&mut cx).is_ready();
             if let Some(stream) = streams.borrow_mut().first_mut()
@@ -90,7 +90,7 @@ fn served(wire: Vec<u8>) -> (Vec<Incoming>, Option<WireError>) {
     })
 }
 
-/// Takes what there is; the end of the stream, once it has come.
+/// Takes the available messages. Returns the end of the stream once it has arrived.
 fn drain(
     stream: &mut WireStream,
     cx: &mut Context<'_>,

@@ -1,10 +1,10 @@
-//! HTTP/2 as it is written, by a client whose one stream is the first (RFC 9113, 3.4 and 4.1).
+//! HTTP/2 encoding, for a client with one stream (RFC 9113, 3.4 and 4.1).
 
-/// What a client begins with, before its frames.
+/// The client's connection preface.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// A type of frame.
+/// A frame type.
 pub(crate) const DATA: u8 = 0;
-/// A type of frame.
+/// A frame type.
 pub(crate) const HEADERS: u8 = 1;
 /// A flag of DATA.
 pub(crate) const END_STREAM: u8 = 1;

@@ -1,6 +1,6 @@
-//! Bytes as a row of choices; past their end every choice is the first one.
+//! Bytes as a sequence of choices; after their end every choice is the first one.
 
-/// What is left of an input.
+/// The rest of an input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Input<'a>(&'a [u8]);
 
@@ -24,7 +24,7 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// So many bytes, or those that there are.
+    /// This many bytes, or all that are left.
     pub(crate) fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;

@@ -1,8 +1,8 @@
-//! What reads bytes of strangers, as functions that take any bytes and panic where something does not hold. Through
-//! public functions of the crates alone, and without a socket.
+//! Fuzz targets for the parsers of untrusted bytes: functions that accept any bytes and panic if a property does not
+//! hold. They use only public functions of the crates, and no socket.
 //!
-//! `fuzz/libfuzzer` drives them by libFuzzer (`hack/nightly fuzz`); `cargo test -p fuzz` replays the corpus and tries
-//! random bytes, on any toolchain. An input that was once a fault is kept in the corpus.
+//! `fuzz/libfuzzer` runs them under libFuzzer (`hack/nightly fuzz`); `cargo test -p fuzz` replays the corpus and tries
+//! random bytes, on any toolchain. Inputs that once revealed a fault stay in the corpus.
 
 mod authority;
 mod connect;
@@ -22,10 +22,10 @@ pub use no_proxy::no_proxy;
 pub use packets::packets;
 pub use tunnel_core::tunnel_core;
 
-/// Takes any bytes.
+/// A function that accepts any bytes.
 pub type Target = fn(&[u8]);
 
-/// All of them, by the names of their folders in `fuzz/corpus` and of their programs in `fuzz/libfuzzer`.
+/// All targets, by the names of their folders in `fuzz/corpus` and of their programs in `fuzz/libfuzzer`.
 pub const TARGETS: [(&str, Target); 7] = [
     ("authority", authority),
     ("connect", connect),

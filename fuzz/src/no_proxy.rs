@@ -1,12 +1,12 @@
-//! NO_PROXY and the proxies' addresses: an entry of the list counts the same wherever it stands, what is spared names
-//! no other host, and an address that is taken can be dialled.
+//! NO_PROXY and proxy addresses: an entry has the same effect at any position of the list, an exempt host never gets a
+//! proxy, and an accepted proxy address can be dialed.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use transport::env_proxy::{EnvProxy, NoProxy, Proxy};
 
-/// Lines: NO_PROXY, the host, HTTPS_PROXY. The first two bytes are the port.
+/// Three lines: NO_PROXY, the host, HTTPS_PROXY. The first two bytes are the port.
 pub fn no_proxy(data: &[u8]) {
     let Some((port, text)) = data.split_first_chunk::<2>() else { return };
     let (port, text) = (u16::from_be_bytes(*port), String::from_utf8_lossy(text));
@@ -36,7 +36,7 @@ fn entries_count_alone(list: &str, host: &str, port: u16) {
     assert_eq!(NoProxy::parse(&backwards).exempts(host, port), exempt, "{backwards:?} and {host:?}");
 }
 
-/// A single network is judged by an address's value, whatever it is written like.
+/// A list with one network matches an address by value, however the address is written.
 fn addresses_count_by_value(list: &str, host: &str, port: u16) {
     let (Ok(network), Ok(ip)) = (list.parse::<IpNet>(), host.parse::<IpAddr>()) else { return };
     let rules = NoProxy::parse(list);

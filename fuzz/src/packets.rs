@@ -1,4 +1,4 @@
-//! The codec of packets, with prost as its oracle: both read the same, and what prost refuses is malformed.
+//! The packet codec, compared with prost: both decode the same, and messages that prost refuses are malformed.
 
 use bytes::Bytes;
 use prost::Message;
@@ -19,7 +19,7 @@ pub fn packets(data: &[u8]) {
     assert_eq!(ours, theirs(message), "the codecs differ");
 }
 
-/// What prost reads, under the rule that type and payload match.
+/// prost's result, with the rule that type and payload match.
 fn theirs(message: Bytes) -> Option<Incoming> {
     let packet = proto::Packet::decode(message).ok()?;
     let (number, payload) = (packet.r#type, packet.payload);
@@ -50,7 +50,7 @@ fn theirs(message: Bytes) -> Option<Incoming> {
     Some(Incoming::Packet(packet))
 }
 
-/// Texts of errors are kept as far as 4 KiB.
+/// Error texts are cut at 4 KiB.
 fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(4096));
     text

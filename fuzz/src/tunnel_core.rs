@@ -1,6 +1,6 @@
-//! The core of the tunnel, at either end, against a peer that sends anything, while its owner does what it may do in any
-//! order: every dial and every connection ends once, bytes reach only what is open, and everything stays within its
-//! bounds. `common/tunnel/tests/hostile.rs` says more about less wild peers.
+//! The core of the tunnel, at either end, against a peer that sends anything, while its owner calls it in any allowed
+//! order: every dial and every connection ends once, only open connections receive bytes, and all limits hold.
+//! `common/tunnel/tests/hostile.rs` tests more properties with less random peers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tunnel::{
 
 use crate::input::Input;
 
-/// The first byte says which end, and what was agreed on; each step takes a few more.
+/// The first byte selects the end and the negotiated terms; each step uses a few more bytes.
 pub fn tunnel_core(data: &[u8]) {
     let mut input = Input::new(data);
     let first = input.byte();
@@ -46,7 +46,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Small numbers, which meet each other, and the outermost ones.
+/// Small numbers, so that they coincide, and the extreme ones.
 fn number(input: &mut Input<'_>) -> i64 {
     match input.byte() {
         250.. => [0, -1, i64::MAX, i64::MIN, i64::from(i32::MAX), 1][usize::from(input.byte() % 6)],
@@ -72,14 +72,14 @@ fn packet(input: &mut Input<'_>) -> Packet<usize> {
     }
 }
 
-/// One end, and what its owner knows.
+/// One end, and its owner's view.
 struct End<S> {
     link: Link<S>,
     now: Time,
     dials: BTreeSet<ConnKey>,
-    /// Open connections and their queues.
+    /// Open connections and their queue sizes.
     open: Vec<(ConnKey, usize)>,
-    /// Who has ended, and may still be named by mistake.
+    /// Ended connections, which the owner may still use by mistake.
     dead: Vec<ConnKey>,
 }
 
@@ -89,7 +89,7 @@ impl<S: Side + Default> End<S> {
         End { link, now: Time::START, dials: BTreeSet::new(), open: Vec::new(), dead: Vec::new() }
     }
 
-    /// Somebody, dead or alive.
+    /// Any connection, dead or alive.
     fn somebody(&self, input: &mut Input<'_>) -> Option<ConnKey> {
         let all: Vec<ConnKey> = self
             .open
@@ -105,7 +105,7 @@ impl<S: Side + Default> End<S> {
         self.open.iter_mut().find(|(open, _)| *open == key).map(|(_, queue)| queue)
     }
 
-    /// What both ends do.
+    /// The steps that are the same for both ends.
     fn step(&mut self, kind: u8, input: &mut Input<'_>) {
         match kind % 16 {
             0..=6 => self.arrives(packet(input)),
@@ -144,7 +144,7 @@ impl<S: Side + Default> End<S> {
         }
     }
 
-    /// A local end takes some of its queue.
+    /// A local end reads a part of its queue.
     fn takes(&mut self, input: &mut Input<'_>) {
         let Some(key) = self.somebody(input) else { return };
         let wanted = usize::from(input.short());
@@ -156,7 +156,7 @@ impl<S: Side + Default> End<S> {
         self.link.queued(self.now, key, left);
     }
 
-    /// A local end takes no more: what waits for it is thrown away.
+    /// Writes to a local end fail: its queue is dropped.
     fn write_fails(&mut self, input: &mut Input<'_>) {
         let Some(key) = self.somebody(input) else { return };
         if let Some(queue) = self.queue(key) {
@@ -195,7 +195,7 @@ impl<S: Side + Default> End<S> {
         self.link.read(self.now, key, outcome);
     }
 
-    /// Hears the events and looks at the bounds.
+    /// Handles the events and checks the limits.
     fn settle(&mut self) {
         while let Some(event) = self.link.poll_event() {
             match event {
@@ -227,7 +227,7 @@ impl<S: Side + Default> End<S> {
         self.dead.push(key);
     }
 
-    /// The stream is lost, and nothing outlives it but queues.
+    /// The stream is lost; only queues outlive it.
     fn finish(mut self) {
         self.link.lose(self.now);
         self.settle();
@@ -283,7 +283,7 @@ impl End<Agent> {
         self.settle();
     }
 
-    /// A dial is done, or one that nobody waits for any more.
+    /// A dial completes, or one that was already canceled.
     fn dialed(&mut self, well: bool) {
         let Some(key) = self.dials.first().or(self.dead.last()).copied() else { return };
         let awaited = self.dials.remove(&key);

@@ -1,4 +1,4 @@
-//! The corpus and random bytes through every target, on any toolchain.
+//! Runs the corpus and random bytes through every target, on any toolchain.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use fuzz::TARGETS;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// The seeds of a target, and inputs that were faults once.
+/// The seeds of a target, and inputs that once revealed a fault.
 fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -26,7 +26,7 @@ fn every_seed_passes() {
     }
 }
 
-/// Folders without a target would never be looked at, and programs without one not be built.
+/// A folder without a target would never be used, and a target without a program never fuzzed.
 #[test]
 fn every_target_has_its_folder_and_its_program() {
     let mut names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
@@ -52,7 +52,7 @@ proptest! {
         }
     }
 
-    /// A seed with some bytes changed, taken out or cut off.
+    /// A seed with some bytes changed, inserted or cut off.
     #[test]
     fn damaged_seeds_pass(
         which: prop::sample::Index,

@@ -1,5 +1,5 @@
-//! The shapes of the API's objects, as far as they are used, and of one answer how it came. What is not used of a lease
-//! is kept and sent back.
+//! The API's objects, as far as they are used, and the origin of a list. Unused fields of a lease are kept and sent
+//! back.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Metadata {
     /// The labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -42,7 +42,7 @@ pub struct Lease {
     /// Name, labels, version.
     #[serde(default)]
     pub metadata: Metadata,
-    /// Who holds it, since when.
+    /// The holder and the times.
     #[serde(default, deserialize_with = "or_default")]
     pub spec: LeaseSpec,
 }
@@ -51,19 +51,19 @@ pub struct Lease {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseSpec {
-    /// Who holds it.
+    /// The holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_identity: Option<String>,
-    /// Seconds from the renewal to the end.
+    /// Seconds from the renewal to the expiry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_duration_seconds: Option<i64>,
-    /// When it was taken.
+    /// When the holder took it.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
     pub acquire_time: Option<Moment>,
-    /// When it was last renewed.
+    /// When the holder last renewed it.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
     pub renew_time: Option<Moment>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -84,7 +84,7 @@ impl Lease {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListMetadata {
-    /// From where to watch.
+    /// The version from which to watch.
     #[serde(default)]
     pub resource_version: String,
 }
@@ -98,22 +98,22 @@ pub struct LeaseList {
     /// The leases.
     #[serde(default, deserialize_with = "or_default")]
     pub items: Vec<Lease>,
-    /// The answer took 2 s or more: it comes from an API that stood still, and has kept renewals waiting too, so that it says
-    /// nothing of a lease's age.
+    /// The answer took 2 s or more: the API was stalled and has delayed renewals too, so the list says nothing about a
+    /// lease's age.
     #[serde(skip)]
     pub slow: bool,
 }
 
-/// What the API says of a token (`authentication.k8s.io/v1`, `status` of a TokenReview).
+/// The API's verdict on a token (`authentication.k8s.io/v1`, `status` of a TokenReview).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct TokenReview {
-    /// Whether the token is somebody's.
+    /// Whether the token is valid.
     #[serde(default)]
     pub authenticated: bool,
-    /// Whose.
+    /// The token's user.
     #[serde(default, deserialize_with = "or_default")]
     pub user: User,
-    /// Those of the audiences asked for that the token is for.
+    /// The requested audiences for which the token is valid.
     #[serde(default, deserialize_with = "or_default")]
     pub audiences: Vec<String>,
     /// Why the token could not be checked.
@@ -121,19 +121,19 @@ pub struct TokenReview {
     pub error: String,
 }
 
-/// Whose a token is.
+/// The user of a token.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct User {
     /// `system:serviceaccount:NAMESPACE:NAME` for a service account.
     #[serde(default)]
     pub username: String,
-    /// Further facts: for a token that is bound to a pod its node and pod.
+    /// Extra attributes: for a token that is bound to a pod, its node and pod.
     #[serde(default, deserialize_with = "or_default")]
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
-    /// The only value of a further fact.
+    /// The value of an extra attribute, if it has exactly one.
     pub fn extra(&self, key: &str) -> Option<&str> {
         match self.extra.get(key).map(Vec::as_slice) {
             Some([only]) => Some(only),
@@ -142,16 +142,16 @@ impl User {
     }
 }
 
-/// What the API answers instead of an object (`meta/v1` Status).
+/// The API's answer instead of an object (`meta/v1` Status).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Status {
-    /// As the HTTP status.
+    /// The HTTP status.
     #[serde(default)]
     pub code: u16,
     /// One word, `NotFound` for instance.
     #[serde(default)]
     pub reason: String,
-    /// A sentence.
+    /// A sentence for humans.
     #[serde(default)]
     pub message: String,
 }

@@ -1,24 +1,24 @@
-//! When a lease is valid, by the letter: what its times say. Whether to believe them is the caller's to judge.
+//! When a lease is valid by its own times. The caller decides whether to trust them.
 
 use std::time::Duration;
 
 use crate::api::Lease;
 use crate::time::Moment;
 
-/// The longest time that a renewal is believed to last. The API takes up to 68 years, and a server that is gone would be
-/// counted for all of them. Every release, Go's and ours, writes 30 s: an hour is 120 times that, so that no fork's longer
-/// lease is cut short, and an absurd one is over within hours.
+/// The longest duration of a renewal that is accepted. The API accepts up to 68 years, for which a server that has gone
+/// would be counted. All releases, Go's and ours, write 30 s. An hour is 120 times that, so that no fork's longer lease
+/// is cut, and an absurd one expires within hours.
 pub const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// The end of a lease by its own times: the renewal (else the acquisition) plus the duration. `None` is a lease
-/// that never began, which counts as expired. (Go's util.IsLeaseValid; a lease without a duration, which crashes
-/// Go, has none.)
+/// The end of a lease by its own times: the renewal (otherwise the acquisition) plus the duration. `None` is a lease
+/// without either time, which counts as expired. (As Go's util.IsLeaseValid; for a lease without a duration, which
+/// crashes Go, the duration is zero.)
 pub fn end(lease: &Lease) -> Option<Moment> {
     let began = lease.spec.renew_time.or(lease.spec.acquire_time)?;
     Some(began.plus(duration(lease)))
 }
 
-/// How long a renewal lasts, [`LONGEST`] at most.
+/// How long a renewal lasts, at most [`LONGEST`].
 pub fn duration(lease: &Lease) -> Duration {
     let seconds = lease.spec.lease_duration_seconds.unwrap_or(0);
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LONGEST)

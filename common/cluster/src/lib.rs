@@ -1,13 +1,13 @@
-//! The Kubernetes API as both halves need it: where it is, who we are to it, and the handful of calls.
+//! The Kubernetes API for both programs: its address, our credentials, and the few calls.
 //!
-//! [`config`] reads a kubeconfig or the pod's own mounts, [`client`] carries one call at a time over HTTP/1.1 and
-//! TLS, [`api`] has the shapes of leases and token reviews, [`lease`] says when a lease is valid.
+//! [`config`] reads a kubeconfig or the pod's own mounts, [`client`] sends one call at a time over HTTP/1.1 and TLS,
+//! [`api`] has the types of leases and token reviews, [`lease`] defines when a lease is valid.
 //!
-//! What it never does: decide. Who is let in, which lease is deleted and how many servers there are is told by the
-//! two programs. It keeps no cache of answers and retries nothing but what was certainly not sent.
+//! This crate makes no decisions: the two programs decide which agents are admitted, which leases are deleted and how
+//! many servers there are. It keeps no cache of answers, and retries only requests that were certainly not sent.
 //!
-//! Why no client library: the two programs need seven calls on two kinds of objects. The usual one brings 72 crates
-//! (against seven here) and a second way to do TLS; see ARCHITECTURE.md.
+//! It uses no client library because the two programs need seven calls on two kinds of objects. The usual library adds
+//! 72 crates (seven here) and a second TLS implementation; see ARCHITECTURE.md.
 
 pub mod api;
 pub mod client;

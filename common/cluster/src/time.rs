@@ -1,6 +1,6 @@
-//! Wall-clock time as the API writes it: RFC 3339, microseconds, UTC.
+//! Wall-clock time in the API's format: RFC 3339, microseconds, UTC.
 //!
-//! The one place beside the log that reads the wall clock, and only through a [`Clock`] that tests replace.
+//! Besides the log, only this module reads the wall clock, through a [`Clock`] that tests replace.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use time::macros::format_description;
 
 const MICROS: i64 = 1_000_000;
 
-/// A moment: whole microseconds since 1970, UTC.
+/// A point in time: whole microseconds since 1970, UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(i64);
 
-/// Tells the time. Clones tell the same.
+/// A source of the current time. Clones share it.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Moment + Send + Sync>);
 
 impl Clock {
-    /// The system's.
+    /// The system's clock.
     pub fn system() -> Self {
         #[allow(clippy::disallowed_methods, reason = "this is the lease clock")]
         let now = || {
@@ -33,12 +33,12 @@ impl Clock {
         Self(Arc::new(now))
     }
 
-    /// A clock of the caller's.
+    /// The caller's clock.
     pub fn new(now: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
-    /// What it shows.
+    /// The current time.
     pub fn now(&self) -> Moment {
         (self.0)()
     }
@@ -61,19 +61,19 @@ impl Moment {
         Self(seconds.saturating_mul(MICROS))
     }
 
-    /// Later by this much.
+    /// The time `by` later.
     pub fn plus(self, by: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// The time from `earlier` to this; zero if it is not earlier.
+    /// The duration since `earlier`; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Reads RFC 3339, with any number of decimals and any offset.
+    /// Parses RFC 3339, with any number of decimals and any offset.
     pub fn parse(text: &str) -> Option<Self> {
-        // `time` takes any separator.
+        // `time` accepts any separator.
         if !matches!(text.as_bytes().get(10), Some(b'T' | b't')) {
             return None;
         }
@@ -86,7 +86,7 @@ const MICRO_TIME: &[BorrowedFormatItem<'_>] =
     format_description!(version = 2, "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
 
 impl fmt::Display for Moment {
-    /// As the API's MicroTime: `2026-11-21T19:52:54.000001Z`.
+    /// The API's MicroTime: `2026-11-21T19:52:54.000001Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let moment = OffsetDateTime::UNIX_EPOCH.saturating_add(time::Duration::microseconds(self.0));
         f.write_str(&moment.format(MICRO_TIME).map_err(|_| fmt::Error)?)
@@ -99,7 +99,7 @@ impl Serialize for Moment {
     }
 }
 
-/// A time that somebody else wrote: what is no time counts as none, so that one bad object spoils no list.
+/// Deserializes another program's time. An invalid time counts as none, so that one bad object does not spoil a list.
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
     let value = serde_json::Value::deserialize(deserializer)?;
     Ok(value.as_str().and_then(Moment::parse))

@@ -1,4 +1,4 @@
-//! The client against a stand-in for kube-apiserver: every call, every kind of credentials, every fault.
+//! The client against a fake kube-apiserver: every call, every kind of credentials, every fault.
 
 #![allow(clippy::unwrap_used, reason = "what a test sets up is there")]
 
@@ -110,7 +110,7 @@ async fn faults_are_told_apart_and_none_shows_the_token() {
         (Fault::Status(500, "InternalError"), "answered 500 InternalError: a fault on purpose"),
         (Fault::Status(429, "TooManyRequests"), "429"),
         (Fault::Nonsense, "nonsense"),
-        // Quoted across the place where a long text is cut.
+        // Quoted across the position where a long text is cut.
         (Fault::Status(500, long.leak()), "answered 500 x"),
     ];
     for (fault, text) in rows {
@@ -207,7 +207,7 @@ async fn a_plug_in_is_run_when_needed_and_once() {
     assert_eq!(std::fs::read_to_string(count).unwrap().lines().count(), 1);
 }
 
-/// Calls have less patience than a plug-in may need: its run goes on without them, and is not begun again.
+/// A call's time-out may be shorter than a plug-in's run: the run continues, and is not started again.
 #[tokio::test]
 async fn a_plug_in_that_takes_longer_than_a_call_serves_a_later_one() {
     let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
@@ -274,7 +274,7 @@ async fn expired_credentials_of_a_plug_in_are_renewed() {
     client.review_token("t", "x", LIMIT).await.unwrap();
 }
 
-/// A certificate of its own making that ends with that year, and its key.
+/// A self-signed certificate that expires at the end of that year, and its key.
 fn lasting_until(year: i32) -> (String, String) {
     let mut params = CertificateParams::new(vec!["client".to_owned()]).unwrap();
     params.not_after = rcgen::date_time_ymd(year, 12, 31);
@@ -324,7 +324,7 @@ async fn the_rate_of_requests_is_kept() {
     assert!(began.elapsed() >= Duration::from_millis(290), "{:?} for six beyond the burst", began.elapsed());
 }
 
-/// The patience of those who come is far below the wait for a turn: it never piles up.
+/// The callers' time-outs are far below the wait for a turn: the queue does not grow.
 #[tokio::test]
 async fn a_small_rate_never_locks_up() {
     let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
@@ -335,7 +335,7 @@ async fn a_small_rate_never_locks_up() {
         let error = client.review_token("t", "x", Duration::from_millis(1)).await.unwrap_err();
         assert!(error.to_string().contains("--kubeconfig-qps"), "{error}");
     }
-    // Fifty turns would be 25 s.
+    // Fifty turns would take 25 s.
     client.review_token("t", "x", LIMIT).await.unwrap();
     assert_eq!(api.count("tokenreviews"), 2);
 }
@@ -366,7 +366,7 @@ async fn it_is_known_when_the_certificate_that_is_shown_expires() {
     assert!(token.certificate_expiry().is_none());
 }
 
-/// An authority that serves with its own certificate: Go accepts it, and webpki does not.
+/// An authority that serves with its own certificate: Go accepts it, webpki does not.
 #[tokio::test]
 async fn any_path_is_read_and_certificates_are_judged_by_gos_rules() {
     let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();

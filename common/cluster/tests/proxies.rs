@@ -1,4 +1,4 @@
-//! The client behind proxies, which are spoken to as by Go's net/http.
+//! The client behind proxies, which it uses as Go's net/http does.
 
 #![allow(clippy::unwrap_used, reason = "what a test sets up is there")]
 
@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A proxy to one place, whatever it is asked for, in TLS or not. Tells the head of each connection's first request.
+/// A proxy to one fixed address, with or without TLS. Reports the head of each connection's first request.
 async fn proxy(to: SocketAddr, tls: Option<Arc<ServerConfig>>) -> (SocketAddr, UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, (tell, told)) = (listener.local_addr().unwrap(), unbounded_channel());
@@ -64,7 +64,7 @@ async fn relay<IO: AsyncRead + AsyncWrite + Unpin>(
     let _ = copy_bidirectional(&mut client, &mut api).await;
 }
 
-/// A client of `http(s)://api.test:6443/base`, which only a proxy can find.
+/// A client of `http(s)://api.test:6443/base`, which only a proxy can resolve.
 fn client(
     folder: &Path,
     api: &FakeApi,

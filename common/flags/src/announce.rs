@@ -1,8 +1,8 @@
-//! The lines that show the flags of a program at its start: those of the Go program in its words and its order, then
+//! The lines that show a program's flags at its start: those of the Go program with Go's text and in Go's order, then
 //! ours in the same style.
 
-/// One line for each value. `go` holds the flags of the Go program with its formats, of which the verbs `%q`, `%s`, `%v`,
-/// `%d`, `%t` and `%f` are known, and `[%q]` and `[%s]` for lists.
+/// One line for each value. `go` has the flags of the Go program with its formats. Supported verbs are `%q`, `%s`,
+/// `%v`, `%d`, `%t` and `%f`, and `[%q]` and `[%s]` for lists.
 pub fn announce(go: &[(&str, &str)], values: &[(&'static str, String)]) -> Vec<String> {
     let value_of =
         |flag: &str| values.iter().find(|(name, _)| *name == flag).map(|(_, value)| value.as_str());
@@ -11,7 +11,7 @@ pub fn announce(go: &[(&str, &str)], values: &[(&'static str, String)]) -> Vec<S
     gos.chain(ours.map(|(name, value)| fill(&format!("--{name} set to %q."), value))).collect()
 }
 
-/// The format with this value.
+/// Fills the value into the format.
 fn fill(format: &str, value: &str) -> String {
     let Some((before, verb)) = format.split_once('%') else { return format.to_owned() };
     let after = verb.get(1..).unwrap_or_default();

@@ -1,16 +1,16 @@
-//! How a command line ends the process before it has begun: help, version, or one line of refusal.
+//! The ways in which a command line ends the process before its start: help, version, or a one-line error.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use crate::{Refusal, SyntaxError};
 
-/// What to print and the code to leave with. Nothing was bound, opened or started when one of these appears.
+/// The output and the exit code. The process has not bound, opened or started anything yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// 0 for help and version, 1 for every refusal, as the Go peers do.
+    /// 0 for help and version, 1 for every error, as in the Go programs.
     pub code: u8,
-    /// For standard output; empty or whole lines.
+    /// For standard output; empty or complete lines.
     pub stdout: String,
     /// For standard error; empty or exactly one line.
     pub stderr: String,
@@ -22,16 +22,15 @@ impl Exit {
         Self { code: 0, stdout: text.into(), stderr: String::new() }
     }
 
-    /// A refusal: one line on standard error. Line breaks and control characters that came in with an
-    /// argument are escaped, so that it stays one line.
+    /// An error: one line on standard error. Control characters from an argument, including line breaks, are escaped.
     pub fn refuse(reason: &str) -> Self {
         let mut line: String = reason.chars().flat_map(printable).collect();
         line.push('\n');
         Self { code: 1, stdout: String::new(), stderr: line }
     }
 
-    /// Prints what there is to print and returns the code for `main`. A closed standard output or error is no
-    /// reason to fail differently.
+    /// Prints the output and returns the exit code for `main`. A closed standard output or error does not change the
+    /// code.
     pub fn leave(self) -> ExitCode {
         let _ = std::io::stdout().write_all(self.stdout.as_bytes());
         let _ = std::io::stderr().write_all(self.stderr.as_bytes());

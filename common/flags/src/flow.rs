@@ -1,27 +1,27 @@
-//! Flags that both binaries have beside Go's: flow control, and the memory for payload that waits.
+//! The flags of both binaries that Go's lack: flow control, and the memory limit for queued payload.
 
 use std::ffi::OsStr;
 
 use crate::value::utf8;
 use crate::{FlagSet, Refusal, Unfit, Value};
 
-/// The least of [`FlowOptions::connection_memory_limit`]: two frames.
+/// The minimum of [`FlowOptions::connection_memory_limit`]: two frames.
 const LEAST_PER_CONNECTION: u64 = 128 << 10;
-/// The least of [`FlowOptions::memory_limit`].
+/// The minimum of [`FlowOptions::memory_limit`].
 const LEAST_IN_ALL: u64 = 16 << 20;
 
-/// How payload that waits for slow readers is bounded.
+/// The limits of payload that waits for slow readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowOptions {
-    /// Agree with peers of our own on flow control for each connection, and on half-close.
+    /// Negotiate flow control for each connection, and half-close, with native peers.
     pub connection_flow_control: bool,
-    /// Bytes that may wait for one connection's reader.
+    /// The most bytes that may wait for one connection's reader.
     pub connection_memory_limit: u64,
-    /// Bytes that may wait in the whole process; `None`: by the machine, or the cgroup.
+    /// The most bytes that may wait in the whole process; `None`: derived from the machine or the cgroup.
     pub memory_limit: Option<u64>,
 }
 
-/// The flags as they are written.
+/// The raw flags.
 #[derive(Debug)]
 pub struct FlowFlags {
     connection_flow_control: bool,
@@ -64,10 +64,10 @@ impl FlowFlags {
         );
     }
 
-    /// What they mean.
+    /// Validates the flags.
     ///
     /// # Errors
-    /// A limit too small to work with.
+    /// If a limit is too small.
     pub fn check(self) -> Result<FlowOptions, Refusal> {
         let (each, all) = (self.connection_memory_limit.0, self.memory_limit.0);
         if each < LEAST_PER_CONNECTION {

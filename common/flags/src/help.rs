@@ -1,10 +1,10 @@
-//! The help text: headings, one flag to a paragraph, its default, and whether it does anything.
+//! The help text: headings; one paragraph for each flag, with its default, deprecation or lack of effect.
 
 use std::fmt::Write;
 
 use crate::set::{Flag, Remark};
 
-/// Columns of the text; a terminal narrower than this folds it by itself.
+/// The width of the text in columns.
 const WIDTH: usize = 100;
 const INDENT: &str = "        ";
 

@@ -1,17 +1,16 @@
-//! Command lines as operators of the Go peers write them.
+//! Command lines of the Go programs' operators.
 //!
-//! What this crate is for: the syntax of pflag ([`FlagSet`]), the spellings of values that Go's standard
-//! library reads ([`go`]), the flags that both binaries carry ([`log`], [`FlowFlags`],
-//! [`ProfilingFlags`]), the refusals both share
-//! ([`Refusal`]), and how a command line ends a process ([`Exit`]).
+//! This crate has pflag's syntax ([`FlagSet`]), the value formats of Go's standard library ([`go`]), the flags of both
+//! binaries ([`log`], [`FlowFlags`], [`ProfilingFlags`]), their common errors ([`Refusal`]), and the ends of a process
+//! by its command line ([`Exit`]).
 //!
-//! What it never does: it knows no flag of one binary alone, reads no environment, opens no file beyond
-//! asking whether it exists, and neither prints nor exits on its own account.
+//! It knows no flag of one binary only, reads no environment, opens no file (it only checks for existence), and neither
+//! prints nor exits by itself.
 //!
-//! A binary keeps a struct of plain fields holding the defaults, lends each field to a [`FlagSet`], and gets
-//! them back filled in. No flag is looked up by its name afterwards, so a misspelt name cannot compile.
+//! A binary has a struct of plain fields with the defaults, lends each field to a [`FlagSet`], and gets them back with
+//! values. No flag is looked up by name afterwards, so a misspelled name cannot compile.
 //!
-//! Sources of facts: pflag 1.0.10, cobra 1.10, klog 2.140 and Go 1.26, read and probed.
+//! Sources: pflag 1.0.10, cobra 1.10, klog 2.140 and Go 1.26, read and tested.
 
 mod announce;
 mod exit;

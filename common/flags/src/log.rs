@@ -1,7 +1,7 @@
-//! klog's flags, which both binaries carry, and our `--log-format`.
+//! klog's flags, which both binaries have, and our `--log-format`.
 //!
-//! Names, defaults and spellings are klog's (2.140) with dashes for underscores, as the Go binaries register
-//! them; the underscore forms are unknown flags there and here. This module opens no file and writes no line.
+//! Names, defaults and formats are klog's (2.140) with dashes instead of underscores, as in the Go binaries; the
+//! underscore forms are unknown flags there and here. This module opens no file and writes no line.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -10,39 +10,39 @@ use crate::go::integer;
 use crate::value::utf8;
 use crate::{FlagSet, Refusal, Unfit, Value};
 
-/// How and where to log.
+/// How and where the log is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// `-v`: lines of a level up to this one are written. 4 by default in both binaries.
+    /// `-v`: lines up to this level are written. The default is 4 in both binaries.
     pub verbosity: i32,
-    /// `--vmodule`: levels for files by pattern, which outrank [`Self::verbosity`]. In order; the first match
-    /// counts. Levels are above 0.
+    /// `--vmodule`: levels for files by pattern, which take precedence over [`Self::verbosity`]. The first matching
+    /// pattern counts. Levels are above 0.
     pub vmodule: Vec<(String, i32)>,
-    /// Standard error instead of files.
+    /// Log to standard error instead of files.
     pub logtostderr: bool,
-    /// Standard error beside files.
+    /// Log to standard error in addition to files.
     pub alsologtostderr: bool,
-    /// What reaches standard error beside files because of [`Self::alsologtostderr`].
+    /// The lowest severity that [`Self::alsologtostderr`] copies to standard error.
     pub alsologtostderrthreshold: Severity,
-    /// What reaches standard error in any case when files are written.
+    /// The lowest severity that always goes to standard error when files are written.
     pub stderrthreshold: Severity,
-    /// True: [`Self::stderrthreshold`] is ignored while `logtostderr` holds.
+    /// If true, [`Self::stderrthreshold`] is ignored while `logtostderr` is true.
     pub legacy_stderr_threshold_behavior: bool,
-    /// Directory for files named by program, host, user and severity. `None`: the system's temporary one.
+    /// The folder for files named by program, host, user and severity. `None`: the system's temporary folder.
     pub log_dir: Option<PathBuf>,
-    /// One file for everything; outranks [`Self::log_dir`].
+    /// One file for all lines; takes precedence over [`Self::log_dir`].
     pub log_file: Option<PathBuf>,
-    /// Size at which the file is begun anew, in MiB; 0 is unlimited.
+    /// The maximum size of the file in MiB, at which it is truncated; 0 means unlimited.
     pub log_file_max_size: u64,
-    /// Lines without their prefix.
+    /// Omit the prefix of lines.
     pub skip_headers: bool,
-    /// Files without their opening lines.
+    /// Omit the header of files.
     pub skip_log_headers: bool,
-    /// Each line into its own severity's file only, not into the lesser ones' too.
+    /// Write each line only to the file of its own severity, not also to those of lower severities.
     pub one_output: bool,
-    /// The source file's directory in the prefix.
+    /// Include the source file's folder in the prefix.
     pub add_dir_header: bool,
-    /// Text as klog writes it, or one JSON object to a line.
+    /// klog's text, or one JSON object per line.
     pub format: LogFormat,
 }
 
@@ -69,30 +69,30 @@ impl Default for LogOptions {
     }
 }
 
-/// The form of a line.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// klog's: `I0821 10:00:00.000000       1 file.rs:12] message`.
     Text,
-    /// One JSON object to a line.
+    /// One JSON object per line.
     Json,
 }
 
 /// klog's severities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Everything.
+    /// All lines.
     Info,
     /// Warnings and above.
     Warning,
     /// Errors and above.
     Error,
-    /// What ends the process.
+    /// Errors that end the process.
     Fatal,
 }
 
 impl Value for Severity {
-    /// A name in any case, or a number; numbers beyond the ends count as the ends.
+    /// A name in any case, or a number; numbers out of range count as the nearest severity.
     fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
         let text = utf8(text)?;
         let known = [Self::Info, Self::Warning, Self::Error, Self::Fatal];
@@ -128,7 +128,7 @@ impl Severity {
     }
 }
 
-/// A level of `-v`: decimal only, unlike every other number.
+/// A level of `-v`: decimal only, unlike other numbers.
 #[derive(Debug)]
 struct Level(i32);
 
@@ -145,7 +145,7 @@ impl Value for Level {
     }
 }
 
-/// `pattern=N,...`; each occurrence of the flag replaces the whole.
+/// `pattern=N,...`; each occurrence of the flag replaces the whole list.
 #[derive(Debug, Default)]
 struct Modules(Vec<(String, i32)>);
 
@@ -174,7 +174,7 @@ impl Value for Modules {
     }
 }
 
-/// `FILE.go:LINE`, checked and dropped: it names lines of Go sources.
+/// `FILE.go:LINE`, validated and dropped: it names a line of Go's sources.
 #[derive(Debug, Default)]
 struct SourceLine;
 
@@ -197,7 +197,7 @@ impl Value for SourceLine {
     }
 }
 
-/// The fields that the log's flags fill, with their defaults.
+/// The fields that the log flags set, with their defaults.
 #[derive(Debug)]
 pub struct LogFlags {
     v: Level,
@@ -242,10 +242,10 @@ impl Default for LogFlags {
 }
 
 impl LogFlags {
-    /// What the flags stand under.
+    /// The heading of the flags in the help.
     pub(crate) const HEADING: &'static str = "Log";
 
-    /// Adds the flags to a binary's set, under a heading of their own.
+    /// Adds the flags to a binary's set, under their own heading.
     pub fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading(Self::HEADING);
         set.add("v", &mut self.v, "Verbosity: lines of a level up to this one are written.").letter('v');
@@ -294,7 +294,7 @@ impl LogFlags {
         set.add("log-backtrace-at", &mut self.log_backtrace_at, "").no_effect("it names lines of Go sources");
     }
 
-    /// The typed options, and one line for each flag that was given in vain.
+    /// The typed options, and one warning for each given flag without effect.
     pub fn options(self) -> Result<(LogOptions, Vec<String>), Refusal> {
         let notices = self.in_vain();
         let format = match self.log_format.as_str() {

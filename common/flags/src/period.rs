@@ -1,16 +1,16 @@
-//! Spans of time with a rule of their own.
+//! Durations with their own rules.
 
 use std::time::Duration;
 
 use crate::{GoDuration, Refusal};
 
-/// The least that `--unresponsive-timeout` may be: a peer counts as unresponsive after three seconds.
+/// The minimum of `--unresponsive-timeout`: a peer counts as unresponsive after three seconds.
 const LEAST_UNRESPONSIVE: GoDuration = GoDuration::from_seconds(10);
 
 /// `--unresponsive-timeout` of both programs.
 ///
 /// # Errors
-/// Below 10 s.
+/// If it is below 10 s.
 pub fn unresponsive_timeout(given: GoDuration) -> Result<Duration, Refusal> {
     if given < LEAST_UNRESPONSIVE {
         return Err(Refusal::value("unresponsive-timeout", given, "it must not be below 10s"));
@@ -18,10 +18,10 @@ pub fn unresponsive_timeout(given: GoDuration) -> Result<Duration, Refusal> {
     Ok(given.or_zero())
 }
 
-/// A span of which 0 means none.
+/// A duration; 0 means none.
 ///
 /// # Errors
-/// Below 0.
+/// If it is below 0.
 pub fn period(flag: &'static str, given: GoDuration) -> Result<Option<Duration>, Refusal> {
     if given < GoDuration::ZERO {
         return Err(Refusal::value(flag, given, "it must not be below 0"));

@@ -1,4 +1,4 @@
-//! Values that several binaries check alike: ports, files, key pairs, bind addresses, identities.
+//! Values that several binaries check in the same way: ports, files, key pairs, bind addresses, identities.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,19 +8,19 @@ use std::path::PathBuf;
 
 use crate::Refusal;
 
-/// Where a listener binds, without its port.
+/// The address of a listener, without its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindHost {
-    /// Every interface, IPv6 and IPv4 (an empty flag).
+    /// All interfaces, IPv6 and IPv4 (an empty flag).
     All,
     /// One address.
     Address(IpAddr),
-    /// A name to resolve when binding, as Go does (`localhost`), or an address with a zone.
+    /// A name to be resolved at the bind, as in Go (`localhost`), or an address with a zone.
     Name(String),
 }
 
 impl BindHost {
-    /// Reads a flag's value; brackets around an IPv6 address are optional.
+    /// Parses a flag's value; brackets around an IPv6 address are optional.
     pub fn parse(text: &str) -> Self {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         match bare.parse() {
@@ -30,7 +30,7 @@ impl BindHost {
         }
     }
 
-    /// The host as a listener takes it: empty for every interface.
+    /// The host for a listener: empty for all interfaces.
     pub fn text(&self) -> String {
         match self {
             Self::All => String::new(),
@@ -59,7 +59,7 @@ impl fmt::Display for BindHost {
     }
 }
 
-/// Any port. (Go starts with one above 65535 and then can neither bind nor dial it.)
+/// A port from 1 to 65535. (Go accepts larger ones at the start, and then can neither bind nor dial them.)
 pub fn port(flag: &'static str, value: i64) -> Result<u16, Refusal> {
     let usable = u16::try_from(value).ok().filter(|port| *port > 0);
     usable.ok_or_else(|| Refusal::value(flag, value, "it must be a port from 1 to 65535"))
@@ -67,7 +67,7 @@ pub fn port(flag: &'static str, value: i64) -> Result<u16, Refusal> {
 
 /// The path of a file that must exist; `None` for an empty flag.
 ///
-/// Only absence refuses, as in Go: a file that exists and cannot be read is its reader's to report.
+/// Only a missing file is an error, as in Go: the code that reads the file reports other errors.
 pub fn existing_file(flag: &'static str, path: OsString) -> Result<Option<PathBuf>, Refusal> {
     if path.is_empty() {
         return Ok(None);
@@ -95,8 +95,8 @@ pub fn pair(
     }
 }
 
-/// Text that travels in gRPC metadata must be printable ASCII: Go peers take other bytes at start and then fail
-/// every stream.
+/// Text in gRPC metadata must be printable ASCII: Go programs accept other bytes at the start, and then every stream
+/// fails.
 pub fn header_text(flag: &'static str, text: &str) -> Result<(), Refusal> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Ok(());
@@ -105,10 +105,9 @@ pub fn header_text(flag: &'static str, text: &str) -> Result<(), Refusal> {
     Err(Refusal::value(flag, format_args!("{text:?}"), want))
 }
 
-/// The id of this process among its peers: the flag, else the environment's value, else `fresh`.
+/// The id of this process among its peers: the flag, otherwise the environment's value, otherwise `fresh`.
 ///
-/// An empty flag or variable counts as not given. (An empty id is legal in Go, where two such peers are taken
-/// for one.)
+/// An empty flag or variable counts as absent. (Go accepts an empty id, and then treats two such peers as one.)
 pub fn identity(
     flag: &'static str,
     given: String,

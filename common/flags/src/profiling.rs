@@ -1,8 +1,8 @@
-//! Flags of profiles, which both binaries carry, as Go's do.
+//! The profiling flags of both binaries, as in Go.
 
 use crate::{FlagSet, Refusal};
 
-/// The flags as they are written.
+/// The raw flags.
 #[derive(Debug, Default)]
 pub struct ProfilingFlags {
     enable_profiling: bool,
@@ -24,7 +24,7 @@ impl ProfilingFlags {
     /// Whether profiles are served.
     ///
     /// # Errors
-    /// Contention without profiling.
+    /// If contention profiling is set without profiling.
     pub fn check(self) -> Result<bool, Refusal> {
         if self.enable_contention_profiling && !self.enable_profiling {
             return Err(Refusal::Needs {

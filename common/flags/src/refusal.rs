@@ -1,11 +1,11 @@
-//! Reasons not to start, each one line that names the flag and the fix.
+//! Errors that prevent the start, each in one line that names the flag and the fix.
 
 use std::path::PathBuf;
 
-/// Why a command line that could be read cannot be served.
+/// Why a well-formed command line is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// A path was given and nothing is there.
+    /// The path does not exist.
     #[error("--{flag}: {path:?} does not exist: give the path of an existing file")]
     NoFile {
         /// The flag, without its dashes.
@@ -13,34 +13,34 @@ pub enum Refusal {
         /// The path as given.
         path: PathBuf,
     },
-    /// A flag that means nothing without another one.
+    /// A flag that requires another one.
     #[error("--{flag} needs --{other}: {fix}")]
     Needs {
         /// The flag that was given.
         flag: &'static str,
         /// The flag that is missing.
         other: &'static str,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
     /// Two flags that exclude each other.
     #[error("--{flag} cannot be used with --{with}: {fix}")]
     Conflict {
-        /// The flag that must go.
+        /// The flag to remove.
         flag: &'static str,
         /// The flag that excludes it.
         with: &'static str,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
-    /// A value outside what the flag takes.
+    /// A value that the flag does not accept.
     #[error("--{flag}={value}: {want}")]
     Value {
         /// The flag, without its dashes.
         flag: &'static str,
         /// The value as given.
         value: String,
-        /// What it must be.
+        /// The expected value.
         want: String,
     },
     /// A flag that must be given, or must not be empty.
@@ -48,13 +48,13 @@ pub enum Refusal {
     Empty {
         /// The flag, without its dashes.
         flag: &'static str,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
 }
 
 impl Refusal {
-    /// A value outside what `flag` takes.
+    /// A value that `flag` does not accept.
     #[expect(clippy::needless_pass_by_value, reason = "callers hand in numbers and format_args")]
     pub fn value(flag: &'static str, value: impl ToString, want: impl Into<String>) -> Self {
         Self::Value { flag, value: value.to_string(), want: want.into() }

@@ -1,17 +1,17 @@
-//! The flags of one binary: fields lent for the time of reading a command line.
+//! The flags of one binary: fields that are lent while the command line is read.
 
 use std::ffi::{OsStr, OsString};
 
 use crate::syntax::{self, SyntaxError};
 use crate::{Exit, LogFlags, Value, help};
 
-/// One flag: its name, the field it fills and what the help says of it.
+/// One flag: its name, the field that it sets, and its help text.
 pub struct Flag<'a> {
     pub(crate) name: &'static str,
     pub(crate) letter: Option<u8>,
     pub(crate) old_name: Option<&'static str>,
     pub(crate) value: &'a mut dyn Value,
-    /// The default as shown, taken before the command line is read.
+    /// The default for the help, taken before the command line is read.
     pub(crate) default: String,
     pub(crate) heading: &'static str,
     pub(crate) help: &'static str,
@@ -20,7 +20,7 @@ pub struct Flag<'a> {
     given_by_old_name: bool,
 }
 
-/// What is said about a flag, in the help and once at the start when it is given.
+/// A remark about a flag, for the help and for a warning at the start if the flag is given.
 #[derive(Clone, Copy)]
 pub(crate) enum Remark {
     Deprecated(&'static str),
@@ -28,31 +28,31 @@ pub(crate) enum Remark {
 }
 
 impl Flag<'_> {
-    /// Also known as one dash and this letter.
+    /// Adds a short form: one dash and this letter.
     pub fn letter(&mut self, letter: char) -> &mut Self {
         self.letter = u8::try_from(letter).ok();
         self
     }
 
-    /// Also known by a deprecated name.
+    /// Adds a deprecated name.
     pub fn old_name(&mut self, name: &'static str) -> &mut Self {
         self.old_name = Some(name);
         self
     }
 
-    /// Still works; `instead` says what to use.
+    /// The flag still works; `instead` names the replacement.
     pub fn deprecated(&mut self, instead: &'static str) -> &mut Self {
         self.remark = Some(Remark::Deprecated(instead));
         self
     }
 
-    /// Accepted and without effect; `why` says why.
+    /// The flag is accepted without effect; `why` gives the reason.
     pub fn no_effect(&mut self, why: &'static str) -> &mut Self {
         self.remark = Some(Remark::NoEffect(why));
         self
     }
 
-    /// The default as the help shows it, where the field's own value would mislead.
+    /// The default for the help, if the field's own value would mislead.
     pub fn default_shown(&mut self, text: &'static str) -> &mut Self {
         text.clone_into(&mut self.default);
         self
@@ -69,12 +69,12 @@ impl Flag<'_> {
     }
 }
 
-/// What a command line brought.
+/// The result of a command line.
 #[derive(Debug)]
 pub struct Given {
-    /// One line for each deprecated or effectless flag that was given.
+    /// One line for each given flag that is deprecated or has no effect.
     pub notices: Vec<String>,
-    /// Every flag's name and value, in the order in which they were added; without those of the log.
+    /// Every flag's name and value, in the order in which they were added; without the log flags.
     pub values: Vec<(&'static str, String)>,
 }
 
@@ -103,12 +103,12 @@ impl<'a> FlagSet<'a> {
         }
     }
 
-    /// The heading for the flags that follow.
+    /// Sets the heading for the following flags.
     pub fn heading(&mut self, heading: &'static str) {
         self.heading = heading;
     }
 
-    /// Adds a flag whose default is the field's present value.
+    /// Adds a flag whose default is the field's current value.
     pub fn add(&mut self, name: &'static str, value: &'a mut dyn Value, help: &'static str) -> &mut Flag<'a> {
         let default = value.shown();
         let at = self.flags.len();
@@ -127,15 +127,15 @@ impl<'a> FlagSet<'a> {
         &mut self.flags[at]
     }
 
-    /// Reads a command line, its first word being the program's name, and gives the fields back filled.
+    /// Reads a command line, whose first word is the program's name, and sets the fields.
     ///
-    /// The result holds one line for each deprecated or effectless flag that was given. Help and version are
-    /// an [`Exit`] with code 0; as in the Go peers a fault in the line outranks them.
+    /// Returns one line for each given flag that is deprecated or has no effect. Help and version return an [`Exit`]
+    /// with code 0; as in the Go programs an error in the command line takes precedence over them.
     pub fn read(self, argv: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
         Ok(self.read_all(argv)?.notices)
     }
 
-    /// As [`FlagSet::read`]; the result holds the values as well.
+    /// As [`FlagSet::read`]; the result also has the values.
     pub fn read_all(mut self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
         syntax::read(&mut self, argv.skip(1))?;
         if self.wants_help {
@@ -157,7 +157,7 @@ pub(crate) enum Id {
     Help,
     Version,
     At(usize),
-    /// The same, by its deprecated name.
+    /// The same flag, by its deprecated name.
     OldAt(usize),
 }
 
@@ -201,7 +201,7 @@ impl FlagSet<'_> {
         self.flags.iter().position(|flag| flag.letter == Some(letter)).map(Id::At)
     }
 
-    /// Whether the flag may stand without a value.
+    /// Whether the flag may be given without a value.
     pub(crate) fn stands_alone(&self, id: Id) -> bool {
         match id {
             Id::Help | Id::Version => true,

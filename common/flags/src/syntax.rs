@@ -1,20 +1,20 @@
-//! pflag's syntax: which words of a command line are flags, and which word is whose value.
+//! pflag's syntax: which words of a command line are flags, and which are their values.
 //!
-//! Never interprets a value; that is [`crate::Value`]'s. Facts from pflag 1.0.10 (`parseLongArg`,
-//! `parseSingleShortArg`), probed against the Go binaries.
+//! Does not interpret values; see [`crate::Value`]. Source: pflag 1.0.10 (`parseLongArg`, `parseSingleShortArg`),
+//! tested against the Go binaries.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::{FlagSet, Unfit};
 
-/// Why a command line cannot be read. The wording is pflag's: operators search for it.
+/// Why a command line cannot be parsed. The texts are pflag's, because operators search for them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
-    /// No such long flag.
+    /// An unknown long flag.
     #[error("unknown flag: --{0}")]
     Unknown(String),
-    /// No such letter in a word of letters.
+    /// An unknown letter in a word of letters.
     #[error("unknown shorthand flag: {letter:?} in -{word}")]
     UnknownLetter {
         /// The letter.
@@ -22,26 +22,26 @@ pub enum SyntaxError {
         /// The word from that letter on, without the dash.
         word: String,
     },
-    /// The command line ended where a value was due.
+    /// The command line ends where a value is expected.
     #[error("flag needs an argument: {0}")]
     NoValue(String),
     /// `--=x`, `---x`.
     #[error("bad flag syntax: {0}")]
     Malformed(String),
-    /// The value does not fit.
+    /// The value is invalid.
     #[error("invalid argument {value:?} for {flag:?} flag: {reason}")]
     Unfit {
         /// The value as given.
         value: String,
         /// The flag as pflag names it: `--name`, or `-v, --v`.
         flag: String,
-        /// Why.
+        /// The cause.
         reason: Unfit,
     },
 }
 
-/// Reads `words` (without the program's name) in order; the first fault ends it. Words that are no flags are
-/// skipped, as everything behind `--` is: the Go peers ignore positional arguments.
+/// Reads `words` (without the program's name) in order, up to the first error. Words that are not flags are skipped,
+/// and so is everything after `--`: the Go programs ignore positional arguments.
 pub(crate) fn read(
     flags: &mut FlagSet<'_>,
     mut words: impl Iterator<Item = OsString>,
@@ -57,7 +57,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// `name`, `name=value` or `name` with the value in the next word.
+/// `name`, `name=value`, or `name` with the value in the next word.
 fn read_long(
     flags: &mut FlagSet<'_>,
     word: &[u8],
@@ -79,8 +79,8 @@ fn read_long(
     flags.assign(id, &value)
 }
 
-/// Letters after one dash: switches may be followed by more letters; a letter with a value takes the rest of
-/// the word (`v4`, `v=4`) or the next word.
+/// Letters after one dash: more letters may follow a switch; a letter with a value takes the rest of the word (`v4`,
+/// `v=4`) or the next word.
 fn read_letters(
     flags: &mut FlagSet<'_>,
     word: &[u8],

@@ -1,16 +1,16 @@
-//! What a flag's value is: text that sets a field, or does not fit.
+//! A flag's value: text that sets a field, or is invalid.
 
 use std::ffi::{OsStr, OsString};
 
 use crate::go::{boolean, duration::GoDuration, float, integer, list};
 
-/// Why a text is no value of a flag's kind; the sentence ends `invalid argument "x" for "--flag" flag: `.
+/// Why a text is invalid for a flag; the end of the sentence `invalid argument "x" for "--flag" flag: `.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unfit(String);
 
 impl Unfit {
-    /// A reason in words.
+    /// An error with this reason.
     #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
     pub fn because(reason: impl ToString) -> Self {
         Self(reason.to_string())
@@ -19,27 +19,27 @@ impl Unfit {
 
 /// A field that a flag can fill.
 pub trait Value {
-    /// Takes one occurrence of the flag. Called once per occurrence, in order.
+    /// Sets the value. Called once for each occurrence of the flag, in order.
     fn set(&mut self, text: &OsStr) -> Result<(), Unfit>;
 
-    /// The current value as the help shows a default; empty when there is nothing worth showing.
+    /// The current value, as a default in the help; empty if the help should omit it.
     fn shown(&self) -> String;
 
-    /// What stands for the value in the help.
+    /// The placeholder for the value in the help.
     fn kind(&self) -> &'static str;
 
-    /// Whether the flag may stand alone and then means `true`. Such a flag never takes the next word.
+    /// Whether the flag may be given without a value, which means `true`. Such a flag never takes the next word.
     fn stands_alone(&self) -> bool {
         false
     }
 }
 
-/// The text of a value that cannot be anything but text.
+/// The text of a value that must be UTF-8.
 pub(crate) fn utf8(text: &OsStr) -> Result<&str, Unfit> {
     text.to_str().ok_or_else(|| Unfit::because("it is not UTF-8"))
 }
 
-/// A value of this type: its kind in the help, how it is read, how it is shown.
+/// Implements [`Value`] for a type: its placeholder in the help, its parser, its formatter.
 macro_rules! value {
     ($type:ty, $kind:literal, $parse:expr, $shown:expr) => {
         value!($type, $kind, $parse, $shown, false);
@@ -63,7 +63,7 @@ macro_rules! value {
     };
 }
 
-/// Reads UTF-8 by a parser that says why it refuses.
+/// Parses UTF-8 with a parser whose error gives the reason.
 fn by<T, E: ToString>(parse: fn(&str) -> Result<T, E>) -> impl Fn(&OsStr) -> Result<T, Unfit> {
     move |text| parse(utf8(text)?).map_err(Unfit::because)
 }

@@ -1,10 +1,10 @@
-//! One task per agent stream: the core ([`tunnel::Link`]), the wire and the local sockets joined.
+//! One task per agent stream, which joins the core ([`tunnel::Link`]), the wire and the local sockets.
 //!
-//! The shell that both halves share. It reads, feeds, flushes and sets timers; every decision is the core's.
-//! It knows neither frontends nor endpoints: those are a [`Local`], and what a half adds is its [`Owner`].
+//! The shell that server and agent share. It reads, writes, flushes and sets timers; the core makes every decision. The
+//! relay knows neither frontends nor endpoints: each is a [`Local`], and the program's own part is its [`Owner`].
 //!
-//! Run the future under `tokio::task::coop::unconstrained`: it bounds its own turns, and serves many sockets in
-//! one of them.
+//! Run the future under `tokio::task::coop::unconstrained`: it limits its own turns, and serves many sockets in one
+//! turn.
 
 mod conns;
 mod local;

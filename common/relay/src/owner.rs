@@ -1,4 +1,4 @@
-//! What a half (server or agent) adds to the relay: where dials come from and where they go, and who counts.
+//! The part that each program (server or agent) adds to the relay: dials, their results, and counts.
 
 use std::task::{Context, Poll};
 
@@ -7,15 +7,15 @@ use tunnel::{Cause, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time};
 
 use crate::conns::Conns;
 
-/// The owner of a link: gives commands to it and hears of its dials.
+/// The owner of a link: sends it commands and receives the events of its dials.
 pub trait Owner<S> {
-    /// Carries out what is asked of the link. `Ready` ends the stream, in order: what was sent goes out.
+    /// Executes the pending commands. `Ready` ends the stream in order: queued packets are sent.
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<S>, now: Time) -> Poll<()>;
 
-    /// Agent: a dial is wanted.
+    /// Agent: the server requests a dial.
     fn dial(&mut self, _conns: &mut Conns<S>, _key: ConnKey, _protocol: String, _address: String) {}
 
-    /// Agent: nobody waits for this dial any more.
+    /// Agent: the server canceled this dial.
     fn dial_cancelled(&mut self, _key: ConnKey) {}
 
     /// Server: the dial succeeded; the local end may be attached.
@@ -24,39 +24,39 @@ pub trait Owner<S> {
     /// Server: the dial failed.
     fn dial_failed(&mut self, _key: ConnKey, _error: DialError) {}
 
-    /// An opened connection is over; its local end is told by the relay.
+    /// An opened connection is over. The relay notifies its local end.
     fn ended(&mut self, _key: ConnKey) {}
 
     /// Server: the agent asks for no new dials.
     fn draining(&mut self) {}
 
-    /// The stream has ended; no command brings a connection from now on.
+    /// The stream has ended; from now on no command opens a connection.
     fn lost(&mut self) {}
 
-    /// Whether the owner still needs the task although the stream has ended (a connection that waits for its
-    /// local end to be told).
+    /// Whether the owner still needs the task after the stream has ended (for a connection whose local end has not been
+    /// notified of its end).
     fn is_done(&self) -> bool {
         true
     }
 }
 
-/// What the relay counts. Called for each packet: must be cheap.
+/// The relay's counters. Called for each packet: must be cheap.
 pub trait Meter {
-    /// A packet is about to be sent to the peer.
+    /// The relay sends a packet to the peer.
     fn sent(&self, kind: PacketKind);
-    /// A packet came from the peer.
+    /// The peer sent a packet.
     fn received(&self, kind: PacketKind);
-    /// A packet of a type that we do not know came from the peer.
+    /// The peer sent a packet of an unknown type.
     fn unknown(&self);
-    /// Something came from the peer that is no packet, or lacks its payload.
+    /// The peer sent a message that is not a packet, or a packet without its payload.
     fn malformed(&self);
     /// A packet had no effect.
     fn dropped(&self, reason: Dropped);
-    /// A connection ended without delivering everything, although no application aborted it.
+    /// A connection ended with bytes undelivered, although no application aborted it.
     fn broken(&self, cause: &Cause);
-    /// So many charged bytes wait for local ends now.
+    /// The charged bytes that wait for local ends now.
     fn queued(&mut self, charged: usize);
-    /// Receiving stands still because a bound was reached, or goes on again.
+    /// The link stopped receiving because a limit was reached, or resumed.
     fn paused(&mut self, paused: bool);
     /// The stream failed while receiving.
     fn receive_error(&self, error: &WireError);

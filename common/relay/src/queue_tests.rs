@@ -1,4 +1,4 @@
-//! What waits for a local end, and how it is written.
+//! The queue of a local end, and how it is written.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn small_pieces_that_stay_cost_little_more_than_their_bytes() {
     assert_eq!(whole, (0..100_000_usize).map(|turn| turn as u8).collect::<Vec<u8>>());
 }
 
-/// A receive buffer, which tells when it is let go.
+/// A receive buffer that shows when it is freed.
 struct Buffer {
     bytes: Vec<u8>,
     _held: Arc<()>,
@@ -61,7 +61,7 @@ fn what_is_taken_and_written_is_no_longer_charged() {
     assert_eq!((queue.len(), queue.charged()), (0, 0));
 }
 
-/// A writer that takes at most so many bytes of each write, in turn, then nothing more; and what it was offered.
+/// A writer that accepts the given number of bytes of each write, in turn, then nothing; it records the offered slices.
 struct Grudging {
     takes: VecDeque<io::Result<usize>>,
     offered: Vec<Vec<usize>>,
@@ -132,7 +132,7 @@ fn what_was_not_written_stays() {
     assert_eq!((queue.len(), queue.charged()), (5, charge(5)));
 }
 
-/// Takes whatever it is given.
+/// Accepts all bytes.
 struct Sink;
 
 impl Local for Sink {

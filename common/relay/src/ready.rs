@@ -1,7 +1,7 @@
-//! Which connections have something to do: a waker for each, one list, one task.
+//! The connections that have work to do: a waker for each, one list, one task.
 //!
-//! The order that loses no wake-up: the task takes the list, and takes a connection's mark off *before* it polls
-//! its socket. A wake-up that comes later marks it again and wakes the task.
+//! No wake-up is lost because the task takes the list, and clears a connection's mark *before* it polls the socket. A
+//! later wake-up marks the connection again and wakes the task.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +22,12 @@ struct Inner {
     task: Option<Waker>,
 }
 
-/// One connection's mark on the list; as a [`Waker`] it is what the connection's sockets are polled with.
+/// One connection's mark on the list. As a [`Waker`] it is registered with the connection's sockets.
 #[derive(Debug)]
 pub(crate) struct Mark {
     slot: usize,
     listed: AtomicBool,
-    /// Weak, for the list holds marks.
+    /// Weak, because the list holds marks.
     list: Weak<ReadyList>,
 }
 
@@ -36,12 +36,12 @@ impl Mark {
         Arc::new(Mark { slot, listed: AtomicBool::new(false), list: Arc::downgrade(list) })
     }
 
-    /// Whose mark this is.
+    /// The slot of the marked connection.
     pub(crate) fn slot(&self) -> usize {
         self.slot
     }
 
-    /// Takes the mark off; to be called before the sockets are polled.
+    /// Clears the mark. Call this before polling the sockets.
     pub(crate) fn take_off(&self) {
         self.listed.store(false, Ordering::Release);
     }
@@ -69,7 +69,7 @@ impl Wake for Mark {
 }
 
 impl ReadyList {
-    /// Puts what is ready behind `into`, and sees to it that the next wake-up wakes `task`.
+    /// Appends the ready connections to `into`, and registers `task` for the next wake-up.
     pub(crate) fn take(&self, task: &Waker, into: &mut VecDeque<Arc<Mark>>) {
         let mut inner = self.inner.lock();
         into.extend(inner.ready.drain(..));
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(ready.iter().map(|mark| mark.slot()).collect::<Vec<_>>(), [7]);
 
         ready[0].take_off();
-        waker.wake_by_ref(); // while the connection is being served
+        waker.wake_by_ref(); // while the connection is served
         assert_eq!(count.0.load(Ordering::SeqCst), 2);
         ready.clear();
         list.take(&task, &mut ready);

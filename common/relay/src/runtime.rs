@@ -1,26 +1,26 @@
-//! The runtime that moves payload.
+//! The runtime of the data path.
 
 use tokio::runtime::{Builder, Runtime};
 
-/// What the turns of a half's tasks are like.
+/// The length of a program's task turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
-    /// Few tasks, whose turns move up to some hundreds of KiB. The runtime looks after each turn which sockets are ready: what has
-    /// little to say beside bulk transfers waits for one turn, and not for tokio's 61 (measured on two processors: the p99 of
-    /// a ping beside 16 downloads falls by a third, at no cost in bulk). With several threads whichever is idle looks
-    /// for all, and this is for when none is.
+    /// Few tasks, whose turns move up to some hundreds of KiB. The runtime polls the sockets after each turn, so a
+    /// small request during bulk transfers waits for one turn instead of tokio's 61 (measured on two cores: the p99 of
+    /// a ping during 16 downloads falls by a third, at no cost for bulk). With several threads an idle one polls the
+    /// sockets; this setting matters when none is idle.
     Long,
-    /// Many tasks of short turns, as of gRPC clients: to look after each costs a seventh of the small messages of 64
-    /// of them, and brings nothing that could be measured.
+    /// Many tasks with short turns, as for gRPC clients: polling after each turn costs a seventh of the small messages
+    /// of 64 clients, without a measurable gain.
     Short,
 }
 
-/// The runtime of the data path. On one or two cores it is one thread: a link is one owner on one core, and
-/// wake-ups across cores cost more than they bring (fan-out of small messages: 58,000 against 37,000 a second).
-/// Beyond that links spread over half of the cores, eight at most; the peers and the kernel need the others.
+/// The runtime of the data path. On one or two cores it has one thread: a link runs on one core, and wake-ups across
+/// cores cost more than they gain (fan-out of small messages: 58,000/s with one thread, 37,000/s with several). On more
+/// cores links spread over half of them, eight at most; the peers and the kernel need the others.
 ///
 /// # Errors
-/// The operating system grants no thread or no epoll instance.
+/// The operating system refuses a thread or an epoll instance.
 pub fn data_runtime(turns: Turns) -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     on_cores(cores, turns)
@@ -51,8 +51,8 @@ mod tests {
 
     use super::*;
 
-    /// A task that always goes on, as a link beside bulk transfers, sends a byte in its turn `sent`: how many further
-    /// turns it has before the byte's reader has its own.
+    /// A task that is always ready, like a link during bulk transfers, sends a byte in its turn `sent`. Returns how
+    /// many further turns the task has before the byte's reader runs.
     fn turns_before_a_read(turns: Turns, sent: usize) -> usize {
         on_cores(1, turns).unwrap().block_on(async {
             let (mut here, there) = StdStream::pair().unwrap();
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn who_has_little_to_say_waits_for_one_turn_of_the_busy() {
-        // Wherever in tokio's round it begins.
+        // At any position in tokio's interval of 61 turns.
         let most = |turns| (1_000..1_064).map(|sent| turns_before_a_read(turns, sent)).max().unwrap();
         let (long, short) = (most(Turns::Long), most(Turns::Short));
         assert!(long <= 2, "{long} turns");

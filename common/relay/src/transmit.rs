@@ -1,4 +1,4 @@
-//! A turn's transmissions: what the core says is sent, and read for it.
+//! The transmissions of one turn: asks the core what to send, and reads the sources.
 
 use std::task::{Context, Poll};
 
@@ -10,14 +10,14 @@ use crate::local::Read;
 use crate::owner::{Meter, Owner};
 use crate::relay::Relay;
 
-/// A DATA on the wire carries at most so many bytes: a quarter of the cost per byte of 16 KiB ones, while twice
-/// as much brings nothing (measured).
+/// The most bytes of payload in one DATA on the wire. A byte in 64 KiB costs a quarter of a byte in 16 KiB; 128 KiB gain
+/// nothing (measured).
 const FRAME: usize = 64 << 10;
 /// Bytes read from local ends in one turn.
 const TRANSMIT_PER_TURN: usize = 512 << 10;
-/// Transmissions, of whatever size, in one turn.
+/// Transmissions, of any size, in one turn.
 const STEPS_PER_TURN: usize = 512;
-/// What is left of a budget below this is not worth a read: the stream is asked again, in bytes.
+/// The smallest remaining budget, in bytes, that is worth a read. Below it the stream is asked again.
 const LEAST: usize = 4 << 10;
 
 impl<S, W, O, M> Relay<S, W, O, M>
@@ -27,7 +27,7 @@ where
     O: Owner<S>,
     M: Meter,
 {
-    /// Sends while the stream takes bytes. True if the turn's bound cut it short.
+    /// Sends while the stream accepts bytes. Returns true if the turn's limit ended it.
     pub(crate) fn transmit(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
         let mut left = TRANSMIT_PER_TURN;
         let mut budget = 0;
@@ -96,7 +96,7 @@ where
         }
     }
 
-    /// Nothing can be sent any more. What has arrived is still read: the wire tells the stream's end behind it.
+    /// Nothing can be sent any more. Received bytes are still read: the wire reports the stream's end after them.
     fn send_broke(&mut self, error: &WireError, kind: tunnel::PacketKind) {
         if !std::mem::replace(&mut self.send_broken, true) {
             self.meter.send_error(error, kind);
@@ -105,7 +105,7 @@ where
     }
 }
 
-/// A read that brought nothing to send, in the core's words.
+/// Translates a read for the core.
 fn outcome_of(read: Poll<std::io::Result<Read>>) -> ReadOutcome {
     match read {
         Poll::Pending => ReadOutcome::Blocked,

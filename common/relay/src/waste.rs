@@ -1,9 +1,9 @@
-//! What is read only to be thrown away.
+//! The discard budget: how many bytes a link may read only to drop them.
 //!
-//! A peer that is to read its last bytes must be able to get rid of its own meanwhile: a socket closed while its peer
-//! still sends answers with a reset, which destroys what the peer has not read. But whoever sends without end would have
-//! a processor to itself. So a link throws away so much in a while, for all its connections together; who comes
-//! after that waits for the next while.
+//! After a close we keep reading and discarding, because the peer may not read our last bytes until its own writes
+//! drain: a socket closed with unread bytes answers with a reset, which destroys the bytes that the peer has not read.
+//! But a peer that sends without end would occupy a core. So each link may discard a fixed number of bytes in each
+//! interval, over all its connections; the others wait for the next interval.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,26 +19,26 @@ use tunnel::Time;
 
 use crate::ready::Mark;
 
-/// So many bytes in so long.
+/// The budget in bytes, and the interval for which it holds.
 const SHARE: usize = 1 << 20;
 const WHILE: Duration = Duration::from_millis(10);
 
-/// The most of it that one connection has in one step, in bytes.
+/// The most bytes that one connection may discard in one step.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// One link's account of it.
+/// One link's discard budget.
 #[derive(Debug, Default)]
 pub(crate) struct Waste {
-    /// When this while began; `None` before the first.
+    /// The start of the current interval; `None` before the first.
     began: Option<Time>,
-    /// What was thrown away in it, and the pieces of those who were called and have not had their turn.
+    /// Bytes discarded in the interval, including the pieces reserved for connections that were called.
     used: usize,
-    /// Who waits to be called, in line.
+    /// The connections that wait for budget, in order.
     parked: VecDeque<Arc<Mark>>,
 }
 
 impl Waste {
-    /// How many bytes a connection may throw away that was not called: none while others stand in line.
+    /// How many bytes a connection may discard that was not called: none while others wait.
     pub(crate) fn allowance(&mut self, now: Time) -> usize {
         if !self.parked.is_empty() {
             return 0;
@@ -51,7 +51,7 @@ impl Waste {
         self.used = self.used.saturating_add(bytes);
     }
 
-    /// Gives back what was left of a piece.
+    /// Returns the unused part of a piece.
     pub(crate) fn refund(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes);
     }
@@ -60,12 +60,13 @@ impl Waste {
         self.parked.push_back(Arc::clone(mark));
     }
 
-    /// When somebody in line can be called.
+    /// When the next waiting connection can be called.
     pub(crate) fn due(&self) -> Option<Time> {
         self.began.filter(|_| !self.parked.is_empty()).map(|began| began.after(WHILE))
     }
 
-    /// The first in line, if there is a whole piece for it, which is set aside by [`Waste::spend`].
+    /// The first waiting connection, if a whole piece is left for it. The caller reserves the piece by
+    /// [`Waste::spend`].
     pub(crate) fn call(&mut self, now: Time) -> Option<Arc<Mark>> {
         if self.parked.is_empty() {
             return None;
@@ -74,7 +75,7 @@ impl Waste {
         if self.left() < PIECE { None } else { self.parked.pop_front() }
     }
 
-    /// Begins a new while when it is time.
+    /// Starts a new interval when the current one is over.
     fn go_on(&mut self, now: Time) {
         if self.began.is_none_or(|began| now >= began.after(WHILE)) {
             (self.began, self.used) = (Some(now), 0);
@@ -86,8 +87,8 @@ impl Waste {
     }
 }
 
-/// Reads once, no more than `allowance`, in bytes, and counts off what came. Ready at the peer's end, of whatever kind. Without an
-/// allowance nothing is read: the link calls again when there is one.
+/// Reads once, at most `allowance` bytes, drops the bytes and deducts them. Ready at the peer's end of file or error.
+/// With an allowance of zero it reads nothing: the link calls again when there is more.
 pub fn throw_away(
     cx: &mut Context<'_>,
     allowance: &mut usize,
@@ -108,24 +109,24 @@ pub fn throw_away(
     }
 }
 
-/// The wait for a peer's end of file, once it was told that nothing more comes.
+/// The wait for a peer's end of file, after the peer was told that nothing more comes.
 #[derive(Debug)]
 pub struct Linger(Pin<Box<Sleep>>);
 
 impl Linger {
-    /// Begins now, and lasts for so long at most.
+    /// Starts now, and lasts for at most `time`.
     pub fn new(time: Duration) -> Self {
         Linger(Box::pin(sleep(time)))
     }
 
-    /// Ready at the peer's end, or when the time is up; else as [`throw_away`].
+    /// Ready at the peer's end, or after the time-out; otherwise like [`throw_away`].
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
         allowance: &mut usize,
         read: impl FnOnce(&mut Context<'_>, usize) -> Poll<io::Result<Bytes>>,
     ) -> Poll<()> {
-        // First, for a peer whose end is there already.
+        // Reads first, because the peer's end may already have arrived.
         match throw_away(cx, allowance, read) {
             Poll::Ready(()) => Poll::Ready(()),
             Poll::Pending => self.0.as_mut().poll(cx),
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!((waste.due(), waste.allowance(at(23))), (None, PIECE));
     }
 
-    /// Lingers with that allowance over what `read` yields; how long it took, and what of the allowance is left.
+    /// Lingers with this allowance, reading from `read`. Returns the elapsed time and the remaining allowance.
     async fn linger(
         mut allowance: usize,
         mut read: impl FnMut(usize) -> Poll<io::Result<Bytes>>,

@@ -63,7 +63,8 @@ async fn an_upload_closed_right_after_sending_arrives_whole_at_a_slow_endpoint()
     assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
 }
 
-/// What it sends is thrown away, or it might never take what is left for it, but not as fast as it can be read.
+/// The relay discards the endpoint's bytes, because the endpoint might otherwise never read its last ones, but at a
+/// limited rate.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_sends_without_end_into_a_closed_connection_has_no_processor_to_itself() {
     const POURED: usize = 32 << 20;
@@ -82,7 +83,7 @@ async fn an_endpoint_that_sends_without_end_into_a_closed_connection_has_no_proc
             write.write_all(&piece).await.unwrap();
         }
     };
-    // Others that come and go all the time put nobody off.
+    // Other connections that open and close all the time delay none.
     let come_and_go = async {
         loop {
             let (mut frontend, _endpoint) = pair.connect(1_000).await;
@@ -104,7 +105,7 @@ async fn an_endpoint_that_sends_without_end_into_a_closed_connection_has_no_proc
     assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
 }
 
-/// Whose share is used up is called again; all come to their end.
+/// A connection that has used up its share is called again; all reach their end.
 #[tokio::test(start_paused = true)]
 async fn ends_that_throw_away_much_share_what_a_link_may() {
     let mut pair = Pair::start(Limits::default(), WINDOW, 1_000);
@@ -139,7 +140,7 @@ async fn an_endpoint_that_echoes_into_a_closed_connection_still_takes_everything
         let (mut taken, mut piece) = (0, [0; 900]);
         while let Ok(len @ 1..) = read.read(&mut piece).await {
             taken += len;
-            // It fails once the connection is over, which is no reason to stop reading.
+            // The write fails once the connection is over; the test reads on.
             let _ = write.write_all(&piece[..len]).await;
         }
         taken
@@ -296,7 +297,7 @@ async fn a_thousand_connections_lose_no_byte_and_leave_nothing() {
     assert_eq!(pair.agent_counts.lock()["queued"], 0);
 }
 
-/// Own peers.
+/// Native peers.
 fn own() -> Terms {
     Terms { credits: Some(Windows { ours: 20_000, theirs: 20_000 }), half_close: true }
 }
@@ -434,7 +435,7 @@ async fn an_endpoint_that_sends_no_more_still_listens_and_one_that_says_nothing_
     assert_eq!(began.elapsed().as_secs(), 10);
 }
 
-/// So many connections whose sources are full and whose readers read nothing; each keeps nearly its window.
+/// Opens this many connections with full sources and stalled readers; each keeps nearly its window queued.
 async fn stalled(pair: &mut Pair, count: usize) -> Vec<pair::Peer> {
     let (mut frontends, mut sources) = (Vec::new(), Vec::new());
     for _ in 0..count {

@@ -1,6 +1,6 @@
-//! Certificates that change while a program runs: their watchers, and what metrics say about them.
+//! Certificates that change while a program runs: watches their files and updates their metrics.
 //!
-//! Only handshakes of later see a change; what is connected stays connected.
+//! Only later handshakes use a new certificate; established connections continue.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use transport::tls::{Rotated, Rotating, Validities, unix_now, watch};
 
 use crate::metrics::Certificates;
 
-/// The least time between two looks: less would be a busy loop.
+/// The shortest poll interval, to prevent a busy loop.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The flag of the kubeconfig, whose certificate the Kubernetes API is shown.
+/// The kubeconfig's flag; its client certificate authenticates us at the Kubernetes API.
 const KUBECONFIG: &str = "kubeconfig";
 
-/// Whose handshakes the files are for.
+/// The listener or client whose handshakes use the files.
 #[derive(Debug, Clone, Copy)]
 pub struct CertificateSide {
-    /// Metrics' name.
+    /// The name in metrics.
     pub name: &'static str,
-    /// What the log calls its files: their flags.
+    /// The name of the files in logs: their flags.
     pub files: &'static str,
-    /// The flag of the certificate, which expires.
+    /// The flag of the certificate.
     pub cert: &'static str,
-    /// The flag of the authorities, which do too.
+    /// The flag of the authorities.
     pub authorities: &'static str,
 }
 
-/// Shows the certificates in use, and watches their files on `runtime` unless `every` is none. The watch ends with
-/// the handle.
+/// Exports the expiry of the certificates in use, and watches their files on `runtime` every `every`, if set. The watch
+/// ends when the handle is dropped.
 pub fn keep_fresh<R: Rotating>(
     runtime: &Handle,
     tls: R,
@@ -53,8 +53,8 @@ pub fn keep_fresh<R: Rotating>(
     Some(AbortOnDropHandle::new(runtime.spawn(watching)))
 }
 
-/// Shows when the kubeconfig's certificate `expires`, now and each `every`, unless that is none: it may be a file, which is read
-/// at its use. The looks end with the handle.
+/// Exports when the kubeconfig's certificate `expires`, now and every `every`, if set: the certificate may be in a file
+/// that is read at each use. The polling ends when the handle is dropped.
 pub fn keep_kubeconfig_shown(
     runtime: &Handle,
     expires: impl Fn() -> Option<i64> + Send + 'static,

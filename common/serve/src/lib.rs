@@ -1,8 +1,8 @@
-//! What an operator sees of a process: metrics, health and admin ports, logs, profiles; how he stops it, and gives it
-//! other certificates.
+//! A process's interface to its operator: metrics, health and admin ports, logs, profiles, signals, certificate
+//! reloads.
 //!
-//! Nothing here carries a proxied byte, and nothing here may delay one: the ports run on a runtime of their
-//! own, logs go through a bounded queue, counters are relaxed atomics.
+//! Nothing here carries or delays a proxied byte: the ports run on their own runtime, logs go through a bounded queue,
+//! counters are relaxed atomics.
 
 pub mod certificates;
 pub mod http;

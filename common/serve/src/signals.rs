@@ -1,11 +1,12 @@
-//! How an operator stops a process: SIGTERM or SIGINT, once politely, twice for good.
+//! Stops a process by SIGTERM or SIGINT: gracefully at the first signal, at once at the second.
 //!
-//! What the stages mean is the binary's own: the server shuts down and, at the second, exits at once; the agent
-//! drains, and then stops. Rust's runtime ignores SIGPIPE already.
+//! The binary defines the stages: the server shuts down, and exits at once at the second signal; the agent drains, and
+//! then stops. Rust's runtime already ignores SIGPIPE.
 //!
-//! Other signals do what they do to a Go program: SIGUSR1 and SIGUSR2 do nothing, SIGHUP and SIGQUIT end it. SIGQUIT has a
-//! handler because its default action writes a core dump, which holds private keys. SIGHUP has one only in a container's
-//! first process, for which the kernel drops every signal without a handler. Elsewhere it has none, so that `nohup` works.
+//! Other signals have the same effect as on a Go program: SIGUSR1 and SIGUSR2 do nothing, SIGHUP and SIGQUIT end it.
+//! SIGQUIT has a handler because its default action writes a core dump, which contains private keys. SIGHUP has one
+//! only in a container's first process, for which the kernel drops every signal without a handler. Elsewhere it has
+//! none, so that `nohup` works.
 
 use std::io;
 
@@ -16,16 +17,16 @@ use tokio::sync::watch;
 
 use crate::logs::LastWords;
 
-/// With this code Go's runtime ends a process at SIGQUIT, and at a SIGHUP that the kernel dropped.
+/// The exit code of Go's runtime for SIGQUIT, and for a SIGHUP that the kernel dropped.
 const GO_SIGNAL_EXIT: i32 = 2;
 
-/// Counts signals from [`Signals::install`] on. Clones see the same.
+/// Counts signals from [`Signals::install`] on. Clones share the count.
 #[derive(Debug, Clone)]
 pub struct Signals(watch::Receiver<usize>);
 
 impl Signals {
-    /// Takes SIGTERM and SIGINT over from the system's default, which is to die. They are received on this runtime:
-    /// one that a busy data plane cannot delay.
+    /// Handles SIGTERM and SIGINT, whose default action ends the process. `runtime` receives them: one that a busy data
+    /// path cannot delay.
     pub fn install(runtime: &Handle, last_words: &LastWords) -> io::Result<Self> {
         let _context = runtime.enter();
         ignore(runtime, SignalKind::user_defined1(), "SIGUSR1")?;
@@ -55,25 +56,25 @@ impl Signals {
         Ok(Self(counted))
     }
 
-    /// Resolves at the first signal, at once if it was received before.
+    /// Resolves at the first signal, including an earlier one.
     pub async fn first(&self) {
         self.reached(1).await;
     }
 
-    /// Resolves at the second signal, at once if it was received before.
+    /// Resolves at the second signal, including an earlier one.
     pub async fn second(&self) {
         self.reached(2).await;
     }
 
     async fn reached(&self, wanted: usize) {
         if self.0.clone().wait_for(|count| *count >= wanted).await.is_err() {
-            // The runtime that receives signals is gone: none will come.
+            // The runtime that receives signals has ended: none will come.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The signal does nothing, instead of ending the process.
+/// Makes the signal do nothing instead of ending the process.
 fn ignore(runtime: &Handle, kind: SignalKind, name: &'static str) -> io::Result<()> {
     let mut received = signal(kind)?;
     runtime.spawn(async move {
@@ -84,7 +85,7 @@ fn ignore(runtime: &Handle, kind: SignalKind, name: &'static str) -> io::Result<
     Ok(())
 }
 
-/// The signal ends the process.
+/// Makes the signal end the process.
 fn end(runtime: &Handle, kind: SignalKind, message: &'static str, last_words: &LastWords) -> io::Result<()> {
     let (mut received, last_words) = (signal(kind)?, last_words.clone());
     runtime.spawn(async move {
@@ -108,7 +109,7 @@ mod tests {
     async fn two_stages() {
         let (_subscriber, logs) = Logs::build(&Options::default()).expect("a log");
         let signals = Signals::install(&Handle::current(), &logs.last_words()).expect("installs");
-        // Would end this process.
+        // Without a handler this would end the process.
         kill_process(getpid(), Signal::USR1).expect("a signal to oneself");
         kill_process(getpid(), Signal::USR2).expect("a signal to oneself");
         let later = signals.clone();

@@ -1,5 +1,5 @@
-//! `HOST:PORT` as URLs and flags write it, with brackets around an IPv6 address. Nothing is judged here but the brackets: what
-//! a host or a port may be is the caller's to know.
+//! `HOST:PORT` as in URLs and flags, with brackets around an IPv6 address. This module checks only the brackets; the
+//! caller checks the host and the port.
 
 use std::fmt;
 
@@ -12,10 +12,11 @@ pub enum SplitError {
     Trailing,
 }
 
-/// Splits at the bracket or else at the first colon. The host has lost its brackets; the port is `None` without a colon.
+/// Splits after the closing bracket, otherwise at the first colon. The host has no brackets; without a colon the port
+/// is `None`.
 ///
 /// # Errors
-/// Brackets that do not fit.
+/// If a bracket is not closed, or is followed by something other than a colon.
 pub fn split(text: &str) -> Result<(&str, Option<&str>), SplitError> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(inner) => inner.split_once(']').ok_or(SplitError::Unclosed)?,

@@ -1,7 +1,7 @@
-//! Bytes that were read before anybody wants them, in little more memory than their length.
+//! A queue of bytes that are read ahead, with little more memory than their length.
 //!
-//! HTTP/2 keeps more than 200 bytes for each frame that nobody has read, and a slice of a few bytes keeps the whole buffer
-//! that it was read into. So short slices are copied together here.
+//! HTTP/2 keeps more than 200 bytes for each unread frame, and a slice of a few bytes pins the whole buffer that it was
+//! read into. So this queue copies short slices together.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Adds a slice as it is, for a reader that is about to take it.
+    /// Adds a slice without a copy, for a reader that is about to take it.
     pub fn push(&mut self, slice: Bytes) {
         if slice.is_empty() {
             return;
@@ -32,7 +32,7 @@ impl Joined {
         self.slices.push_back(slice);
     }
 
-    /// Adds a slice that will wait: a short one is copied.
+    /// Adds a slice that will wait. A short slice is copied.
     pub fn join(&mut self, slice: Bytes) {
         if slice.len() >= COPY_BELOW {
             return self.push(slice);
@@ -44,7 +44,7 @@ impl Joined {
         }
     }
 
-    /// The first bytes of the queue, `max` at most and at least one. Empty only if the queue is empty.
+    /// The first bytes of the queue, at least one and at most `max`. Empty only if the queue is empty.
     pub fn take(&mut self, max: usize) -> Bytes {
         let Some(first) = self.slices.front_mut() else {
             let bytes = self.short.split_to(max.max(1).min(self.short.len()));

@@ -1,14 +1,14 @@
-//! Whether the other end's kernel still answers on a TCP connection, as this machine's kernel sees it.
+//! Whether the peer's kernel still answers on a TCP connection, as seen by the local kernel.
 //!
-//! A program that is stopped or starved does not read, but its kernel acknowledges for it; a host that has gone, or a
-//! path that is cut, acknowledges nothing. No socket option tells the two apart: TCP_USER_TIMEOUT ends a connection
-//! whose peer has kept its window closed for that time, although the peer's kernel answers every window probe
-//! (`tcp_probe_timer` in Linux; measured with 6.18: 30.5 s with a time-out of 30 s, never without). Without that option
-//! a host that vanished under unacknowledged bytes is given up after some 15 minutes. So the option stays off, and
-//! [`TcpPeer::look`] asks for the connection's `tcp_info` by a message to the kernel (sock_diag(7): no privilege, no
-//! descriptor of the connection, some 20 µs). [`HostSilence`] judges what it says.
+//! The kernel still acknowledges for a stopped or starved program; a host that has gone, or a broken path, acknowledges
+//! nothing. No socket option distinguishes the two: TCP_USER_TIMEOUT also ends a connection whose peer has kept its
+//! window closed for that time, although the peer's kernel answers every window probe (`tcp_probe_timer` in Linux;
+//! measured with 6.18: after 30.5 s with a time-out of 30 s, never without). Without that option the kernel gives up a
+//! host that vanished with unacknowledged bytes only after some 15 minutes. So the option stays off, and
+//! [`TcpPeer::look`] asks the kernel for the connection's `tcp_info` (sock_diag(7): needs no privilege and no
+//! descriptor of the connection, takes some 20 µs). [`HostSilence`] evaluates the answers.
 //!
-//! Where the kernel offers no sock_diag (some sandboxes), TCP_USER_TIMEOUT is what is left: see [`bound_silence`].
+//! If the kernel has no sock_diag (in some sandboxes), TCP_USER_TIMEOUT is used: see [`bound_silence`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,43 +22,44 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// How long a host may acknowledge nothing of what was sent to it.
+/// How long a host may acknowledge none of the bytes sent to it.
 pub const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// TCP doubles the time between its tries: an outage of this length is over before the last of them that counts.
+/// The retransmission whose answer counts is sent at least this long after the silence began, because TCP doubles the
+/// time between retransmissions: an outage of this length ends no connection.
 const OUTAGE: Duration = Duration::from_secs(20);
 
-/// How long the last try may take to be answered.
+/// How long the answer to the last retransmission may take.
 const ROUND_TRIP: Duration = Duration::from_secs(1);
 
-/// Unanswered probes of a closed window: they come up to two minutes apart, and a single one may be lost.
+/// Unanswered probes of a closed window. They are up to two minutes apart, and a single one may be lost.
 const WINDOW_PROBES: u8 = 2;
 
-/// What a connection's kernel waits for.
+/// The acknowledgment state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acknowledgment {
-    /// Something that was sent again has not been answered: bytes, or a probe.
+    /// Retransmitted bytes or a probe have not been answered.
     pub outstanding: bool,
-    /// Since bytes were last sent, again or for the first time.
+    /// Time since bytes were last sent or retransmitted.
     pub last_sent: Duration,
-    /// Since the other kernel last acknowledged anything.
+    /// Time since the peer's kernel last acknowledged anything.
     pub last_heard: Duration,
-    /// Probes without an answer, of a closed window or of an idle connection.
+    /// Unanswered probes, of a closed window or of an idle connection.
     pub probes: u8,
 }
 
-/// For how long the other kernel has been silent, over several looks.
+/// Since when the peer's kernel has been silent, over several samples.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostSilence(Option<Instant>);
 
 impl HostSilence {
-    /// Whether the last look showed it.
+    /// Whether the last sample showed silence.
     pub fn is_silent(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Takes what a look has shown. True once the host is to be given up: it has acknowledged nothing for
-    /// [`HOST_TIMEOUT`], not even what was sent again late in that time.
+    /// Evaluates a sample. Returns true once the host must be given up: it has acknowledged nothing for
+    /// [`HOST_TIMEOUT`], not even a retransmission late in that time.
     pub fn is_over(&mut self, now: Instant, seen: Acknowledgment) -> bool {
         if !seen.outstanding {
             self.0 = None;
@@ -71,7 +72,7 @@ impl HostSilence {
             return false;
         }
         let tried_late = match seen.probes {
-            // Where the route has gone, tries fail on this machine and are not counted as sent: none is ever late.
+            // Without a route, retransmissions fail on this machine and are not counted as sent, so none is ever late.
             0 if silent >= 2 * HOST_TIMEOUT => true,
             0 => seen.last_sent >= ROUND_TRIP && silent.saturating_sub(seen.last_sent) >= OUTAGE,
             probes => probes >= WINDOW_PROBES,
@@ -80,7 +81,7 @@ impl HostSilence {
     }
 }
 
-/// A TCP connection by its name in the kernel. Holds no descriptor.
+/// Identifies a TCP connection to the kernel. Holds no descriptor.
 #[derive(Debug, Clone)]
 pub struct TcpPeer {
     request: [u8; REQUEST],
@@ -89,17 +90,17 @@ pub struct TcpPeer {
 const NETLINK_HEADER: usize = 16;
 /// struct inet_diag_req_v2.
 const REQUEST: usize = NETLINK_HEADER + 56;
-/// struct inet_diag_msg, which attributes follow.
+/// struct inet_diag_msg; attributes follow it.
 const ANSWER: usize = NETLINK_HEADER + 72;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const IPPROTO_TCP: u8 = 6;
-/// The attribute that holds struct tcp_info.
+/// The attribute with struct tcp_info.
 const INET_DIAG_INFO: u16 = 2;
 const ESTABLISHED: u8 = 1;
 
 impl TcpPeer {
-    /// The other end of this connection.
+    /// Identifies this connection.
     ///
     /// # Errors
     /// Those of getsockname(2) and getsockopt(2); the connection is most likely gone.
@@ -112,7 +113,7 @@ impl TcpPeer {
         request.extend_from_slice(&(REQUEST as u32).to_ne_bytes());
         request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         request.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-        // Sequence number and port: the answer comes on a socket of its own.
+        // Sequence number and port are zero: the answer arrives on its own socket.
         request.extend_from_slice(&[0; 8]);
         request.extend_from_slice(&[family, IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0]);
         request.extend_from_slice(&u32::MAX.to_ne_bytes());
@@ -120,17 +121,17 @@ impl TcpPeer {
         request.extend_from_slice(&peer.port().to_be_bytes());
         request.extend_from_slice(&octets(local));
         request.extend_from_slice(&octets(peer));
-        // Any interface: addresses, ports and cookie name the socket.
+        // Any interface: addresses, ports and cookie identify the socket.
         request.extend_from_slice(&0_u32.to_ne_bytes());
         request.extend_from_slice(&cookie.to_ne_bytes());
         let request = request.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
         Ok(TcpPeer { request })
     }
 
-    /// What the kernel knows now.
+    /// Returns the kernel's current state of the connection.
     ///
     /// # Errors
-    /// When the connection is not established any more, or the kernel offers no sock_diag.
+    /// If the connection is not established any more, or the kernel has no sock_diag.
     pub fn look(&self) -> io::Result<Acknowledgment> {
         let kernel = socket_with(
             AddressFamily::NETLINK,
@@ -146,8 +147,8 @@ impl TcpPeer {
     }
 }
 
-/// Bounds how long a connection's sent bytes may stay unacknowledged by the other kernel: by looks at what it returns, or,
-/// where those are not to be had, by TCP_USER_TIMEOUT, which ends connections with a closed window as well.
+/// Limits how long the peer's kernel may leave sent bytes unacknowledged: the caller samples the returned [`TcpPeer`],
+/// or, if that is impossible (`None`), TCP_USER_TIMEOUT applies, which also ends connections with a closed window.
 ///
 /// # Errors
 /// Those of setsockopt(2); the connection is most likely gone.
@@ -155,13 +156,13 @@ pub fn bound_silence(stream: &TcpStream) -> io::Result<Option<TcpPeer>> {
     let error = match TcpPeer::of(stream) {
         Ok(peer) => match peer.look() {
             Ok(_) => return Ok(Some(peer)),
-            // A look takes a descriptor: there may be one for the next.
+            // A sample needs a descriptor; the next sample may get one.
             Err(error) if lacks_descriptors(&error) => return Ok(Some(peer)),
             Err(error) => error,
         },
         Err(error) => error,
     };
-    tracing::debug!(%error, "no sock_diag here, TCP_USER_TIMEOUT stands in");
+    tracing::debug!(%error, "no sock_diag, using TCP_USER_TIMEOUT");
     SockRef::from(stream).set_tcp_user_timeout(Some(HOST_TIMEOUT))?;
     Ok(None)
 }
@@ -170,7 +171,7 @@ fn lacks_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// An address as sixteen bytes, as sock_diag has it.
+/// An address as sixteen bytes, as sock_diag encodes it.
 fn octets(address: SocketAddr) -> [u8; 16] {
     match address.ip() {
         IpAddr::V6(ip) => ip.octets(),
@@ -182,7 +183,7 @@ fn octets(address: SocketAddr) -> [u8; 16] {
     }
 }
 
-/// The `tcp_info` of an answer; `None` if it has none, or is of a connection on its way out.
+/// Reads the `tcp_info` of an answer. `None` without one, or for a connection that is closing.
 fn read(answer: &[u8]) -> Option<Acknowledgment> {
     if u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?) != SOCK_DIAG_BY_FAMILY {
         return None;
@@ -205,14 +206,15 @@ fn tcp_info(info: &[u8]) -> Option<Acknowledgment> {
     if state != ESTABLISHED {
         return None;
     }
-    // Behind eight single bytes: the fields of 32 bits by their number.
+    // After eight single bytes: the 32-bit fields by their number.
     let word = |number: usize| -> Option<u32> {
         let at = 8 + 4 * number;
         Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?))
     };
     let milliseconds = |number| Some(Duration::from_millis(word(number)?.into()));
     let (unacked, last_sent, last_heard) = (word(4)?, milliseconds(9)?, milliseconds(12)?);
-    // A retransmission that the other kernel answered without taking it, because its buffer is full, is no silence.
+    // A retransmission that the peer's kernel answered without accepting the bytes, because its buffer is full, is not
+    // silence.
     let resent = unacked > 0 && retransmits > 0 && last_sent < last_heard;
     Some(Acknowledgment { outstanding: resent || probes > 0, last_sent, last_heard, probes })
 }

@@ -1,4 +1,4 @@
-//! Looks at real connections, and what they are taken for.
+//! Samples of real connections, and their evaluation.
 
 use std::net::Ipv4Addr;
 
@@ -16,7 +16,7 @@ fn resent(last_sent: u32, last_heard: u32) -> Acknowledgment {
     Acknowledgment { outstanding: true, last_sent, last_heard, probes: 0 }
 }
 
-/// After how many seconds a host is given up that is looked at each second.
+/// After how many seconds a host is given up that is sampled each second.
 fn given_up(see: impl Fn(u32) -> Acknowledgment) -> Option<u32> {
     let (began, mut silence) = (Instant::now(), HostSilence::default());
     (0..200).find(|second| silence.is_over(began + SECOND * *second, see(*second)))
@@ -24,7 +24,7 @@ fn given_up(see: impl Fn(u32) -> Acknowledgment) -> Option<u32> {
 
 #[test]
 fn a_host_that_acknowledges_nothing_is_given_up_after_thirty_seconds() {
-    // Tried again after 1, 3, 7, 15 and 31 s, or after 0.2 s and so on to 25 s.
+    // Retransmissions after 1, 3, 7, 15 and 31 s; then after 0.2 s and so on to 25 s.
     let doubling = |second: u32| resent(second + 1 - (second + 2).next_power_of_two() / 2, second + 5);
     assert_eq!(given_up(doubling), Some(32));
     assert_eq!(given_up(|second| resent(second.saturating_sub(25), second + 5)), Some(30));
@@ -73,11 +73,11 @@ fn an_answer_of_the_kernel_is_read_with_its_attributes_in_any_order() {
     for cut in 0..answer.len() {
         assert_eq!(read(&answer[..cut]), None, "{cut}");
     }
-    // Of an error: as short as it comes.
+    // The shortest error answer.
     assert_eq!(read(&[36, 0, 0, 0, 2, 0, 0, 0]), None);
 }
 
-/// A connection whose reader stands still, with all that the kernels take under way.
+/// A connection with a stalled reader and full kernel buffers.
 async fn stuffed(listener: TcpListener) -> (TcpStream, TcpStream) {
     let at = (Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port());
     let (near, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
@@ -89,7 +89,7 @@ async fn stuffed(listener: TcpListener) -> (TcpStream, TcpStream) {
 
 #[tokio::test]
 async fn a_reader_that_stands_still_is_no_silent_host() {
-    // The second one's addresses are IPv4's in the form of IPv6.
+    // The second one's addresses are IPv4-mapped IPv6 addresses.
     for host in ["127.0.0.1", "::"] {
         let (near, far) = stuffed(bind_tcp(host, 0).unwrap()).await;
         for stream in [&near, &far] {

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand, for tests: types of frames, and frames as bytes.
+//! HTTP/2 frames built by hand, for tests: frame types, and frames as bytes.
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
@@ -9,12 +9,12 @@ pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
-/// The flag of SETTINGS and PING that answer.
+/// The ACK flag of SETTINGS and PING.
 pub(crate) const ACK: u8 = 1;
-/// The flag of HEADERS that no CONTINUATION follows.
+/// The flag of HEADERS without CONTINUATION.
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// What a client begins with; not the constant that it is tested against.
+/// The client's connection preface. Not the constant of the code under test.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// One frame: length, type, flags, stream, payload.

@@ -1,4 +1,4 @@
-//! Reading sockets without a buffer of their own: idle connections hold none.
+//! Reads sockets through one buffer per thread: idle connections hold no buffer.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,15 +11,15 @@ use tokio_util::io::poll_read_buf;
 
 /// The smallest buffer, in bytes.
 const LEAST: usize = 16 << 10;
-/// What is left of a buffer after a read is read into again if it is at least this long, in bytes. Reads below this
-/// are copied, so that a few bytes do not hold a whole buffer's memory.
+/// The rest of a buffer is used again if it has at least this many bytes. Shorter reads are copied, so that a few bytes
+/// do not pin a whole buffer.
 const WORTH_FILLING: usize = 4 << 10;
 
-/// Pieces of one read at most, so that a source of small ones without end does not hold the task.
+/// The most pieces of one read, so that an endless source of small pieces does not occupy the task.
 const PIECES: usize = 16;
 
 thread_local! {
-    /// Reads of all sockets on this thread go through it; what was read is split off.
+    /// Reads of all sockets on this thread go through this buffer; the bytes read are split off.
     static SCRATCH: RefCell<BytesMut> = RefCell::new(BytesMut::new());
 }
 
@@ -35,8 +35,8 @@ pub fn poll_read_once<R: AsyncRead + Unpin>(
     poll(want, |scratch| poll_read_buf(Pin::new(&mut *socket), cx, &mut scratch.limit(want.max(1))))
 }
 
-/// Reads until there are `want` bytes or nothing more is there: for a TLS session, which hands out one record at a time.
-/// Empty at end of file. An error behind bytes is left in `failed`, and returned by the next call.
+/// Reads until there are `want` bytes or the socket has no more: for a TLS session, which returns one record at a time.
+/// Empty at end of file. An error after some bytes is stored in `failed`, and returned by the next call.
 ///
 /// # Errors
 /// Those of the socket.
@@ -63,7 +63,7 @@ pub fn poll_read_full<R: AsyncRead + Unpin>(
                     *failed = Some(error);
                     break;
                 }
-                // An end of file is told again.
+                // The next call sees the end of file again.
                 _ => break,
             }
         }
@@ -71,8 +71,8 @@ pub fn poll_read_full<R: AsyncRead + Unpin>(
     })
 }
 
-/// Reads at least what `buf` takes, if it is there: what comes beyond it, `want` bytes at most in all, is kept in `ahead`
-/// and handed out first by the next calls. For a reader that asks for little at a time.
+/// Reads what fits into `buf`, up to `want` bytes in all; bytes beyond `buf` are kept in `ahead` and returned first by
+/// the next calls. For a reader that asks for few bytes at a time. Returns the number of bytes read from the socket.
 ///
 /// # Errors
 /// Those of the socket.
@@ -95,7 +95,7 @@ pub fn poll_read_ahead<R: AsyncRead + Unpin>(
     }
     buf.put_slice(&ahead.split_to(ahead.len().min(buf.remaining())));
     if ahead.is_empty() {
-        // An empty slice would hold the whole buffer.
+        // An empty slice would pin the whole buffer.
         *ahead = Bytes::new();
     }
     Poll::Ready(Ok(read))
@@ -103,7 +103,7 @@ pub fn poll_read_ahead<R: AsyncRead + Unpin>(
 
 fn poll(want: usize, read: impl FnOnce(&mut BytesMut) -> Poll<io::Result<usize>>) -> Poll<io::Result<Bytes>> {
     SCRATCH.with_borrow_mut(|scratch| {
-        // A large read is not cut short by what others have left, and what is left is not thrown away for little.
+        // The rest of the buffer is used only if it does not cut a large read short.
         if scratch.capacity() < want.min(WORTH_FILLING).max(want / 2) {
             *scratch = BytesMut::with_capacity(want.max(LEAST));
         }
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// Hands out one piece, or error, with each read; then the end.
+    /// Returns one piece, or one error, for each read; then the end.
     struct Records(VecDeque<Result<usize, io::ErrorKind>>);
 
     impl AsyncRead for Records {

@@ -1,4 +1,4 @@
-//! The agent's end of an agent stream: it is asked to dial, and numbers the connections.
+//! The agent's end of an agent stream: it receives dial requests and allocates connect ids.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::packet::{ConnectId, DialId, Packet, cut_error};
 use crate::table::ConnKey;
 use crate::time::Time;
 
-/// The agent's end. Connect ids count up from 1 on each stream, or from where [`Link::number_beyond`] says, and are never used twice
-/// on it.
+/// The agent's end. Connect ids count up from 1 on each stream, or from the value given to [`Link::number_beyond`]. An
+/// id is never used twice on a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Agent {
     last_id: i64,
@@ -20,26 +20,26 @@ pub struct Agent {
     draining: bool,
 }
 
-/// What a Go agent says of a DATA that it cannot place.
+/// The text of a Go agent's answer to DATA of an unknown connection.
 const UNRECOGNIZED: &str = "unrecognized connectID";
-/// What a Go agent says of a CLOSE_REQ that it cannot place.
+/// The text of a Go agent's answer to a CLOSE_REQ of an unknown connection.
 const UNKNOWN: &str = "Unknown connectID";
-/// Servers map a text that contains `too many open files` to status 503: this agent is full, not the target bad.
+/// Servers map a text with `too many open files` to status 503: the agent is full, the target is not at fault.
 const FULL: &str = "too many open files: this agent stream carries as many dials or connections as it may";
 
-/// What an agent says whose memory is short.
+/// The dial error of an agent whose memory is short.
 const PRESSED: &str =
     "out of memory for connections: payload that waits for slow readers fills --memory-limit";
 
 impl Link<Agent> {
-    /// Connections that open from now on get ids above this one. For servers that take the ids of all streams of an agent for one
+    /// Later connections get ids above `id`. Needed for servers that treat the ids of all streams of an agent as one
     /// sequence.
     pub fn number_beyond(&mut self, id: ConnectId) {
         self.side.last_id = self.side.last_id.max(id.0);
     }
 
-    /// The outcome of an [`Event::Dial`]; on failure the text that a Go dialler would give. False if nobody waits
-    /// for it any more: the socket is to be closed.
+    /// Reports the outcome of an [`Event::Dial`]; an error is the text that a Go dialer would give. Returns false if
+    /// the dial failed or was canceled: the caller closes the socket.
     pub fn dialed(&mut self, key: ConnKey, outcome: Result<(), String>) -> bool {
         let Some(conn) = self.table.get_mut(key) else { return false };
         if !matches!(conn.state, State::Dialing { .. }) {
@@ -48,7 +48,7 @@ impl Link<Agent> {
         let random = conn.random;
         self.side.pending -= 1;
         self.dials.remove(&random);
-        // Failed dials consume a number too, as Go's do.
+        // As at Go agents, a failed dial consumes a number too.
         self.side.last_id += 1;
         match outcome {
             Ok(()) => {
@@ -62,7 +62,7 @@ impl Link<Agent> {
             }
             Err(text) => {
                 self.forget(key);
-                // An empty error would mean success.
+                // On the wire an empty error means success.
                 let text = if text.is_empty() { "dial failed" } else { cut_error(&text) };
                 self.send(Packet::DialRsp { random, outcome: Err(text.to_owned()) });
                 false
@@ -70,17 +70,17 @@ impl Link<Agent> {
         }
     }
 
-    /// The number of an open connection, for the log.
+    /// The connect id of an open connection, for the log.
     pub fn connect_id(&self, key: ConnKey) -> Option<ConnectId> {
         self.table.get(key)?.id
     }
 
-    /// The server's number of a dial, or of the dial that brought a connection, for the log.
+    /// The server's id of a pending dial, or of the dial that opened a connection; for the log.
     pub fn dial_id(&self, key: ConnKey) -> Option<DialId> {
         Some(self.table.get(key)?.random)
     }
 
-    /// Asks the server for no new dials, once.
+    /// Asks the server, once per stream, to send no new dials.
     pub fn drain(&mut self) {
         if !std::mem::replace(&mut self.side.draining, true) {
             self.send(Packet::Drain);
@@ -120,7 +120,7 @@ impl Link<Agent> {
 
     fn handle_dial_close(&mut self, random: DialId) -> Verdict {
         let Some(&key) = self.dials.get(&random) else {
-            // It crossed our answer.
+            // The DIAL_CLS crossed our DIAL_RSP.
             return Verdict::Late;
         };
         self.cancel_dial(key);
@@ -133,7 +133,7 @@ impl Link<Agent> {
         self.events.push_back(Event::DialCancelled { key });
     }
 
-    /// The last word about a connection; the peer can no longer name it.
+    /// Sends CLOSE_RSP, the last packet of a connection. From here on the peer cannot name the connection.
     fn say_closed(&mut self, key: ConnKey, error: String) {
         self.unregister(key);
         if let Some(id) = self.table.get(key).and_then(|conn| conn.id) {
@@ -176,7 +176,7 @@ impl Side for Agent {
         let said_all = link.table.get(key).is_some_and(|conn| conn.fin_sent);
         let text = match &end {
             End::Flushed => String::new(),
-            // The endpoint had sent everything: for the frontend that is an orderly end, as it is without half-close.
+            // The endpoint had sent all its bytes, so the frontend sees an orderly end, as without half-close.
             End::Broken(Cause::Local(_)) if said_all => String::new(),
             End::Broken(cause) => cause.to_string(),
         };

@@ -1,19 +1,19 @@
 //! One connection's state.
 //!
 //! ```text
-//!            DIAL_RSP ok / dialled                the peer's close arrives
+//!            DIAL_RSP ok / dialed                 the peer's close arrives
 //!  Dialing ------------------------> Open --------------------------------> Flushing --> (ended)
 //!     |                               |  agent: endpoint's end, CLOSE_RSP sent ^
-//!     | refused, cancelled, lost      |                                        |
+//!     | refused, canceled, lost       |                                        |
 //!     v                               | server: frontend's end, CLOSE_REQ sent | CLOSE_RSP
 //!  (ended)                            +-----------------------------------> Closing
 //!                                     | server: frontend broke, CLOSE_REQ sent
 //!                                     +-----------------------------------> Forgetting --> (gone)
 //! ```
-//! Where half-close was agreed on, `Open` outlives the end of one source (`source_open`, `peer_open`).
+//! With half-close, `Open` continues after one source has ended (`source_open`, `peer_open`).
 //!
-//! The local end is told exactly once (invariant 2): on leaving towards *(ended)*, or on entering `Forgetting`,
-//! which only keeps the number on the wire from being taken for a stranger's.
+//! The local end is notified exactly once (invariant 2): on a transition to *(ended)*, or on entering `Forgetting`, which
+//! only keeps the connect id so that late packets are not counted as unknown.
 
 use crate::credit::Credit;
 use crate::event::Cause;
@@ -23,30 +23,30 @@ use crate::time::Time;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum State {
-    /// Server: DIAL_REQ waits or was sent. Agent: the dialler is at work.
+    /// Server: DIAL_REQ is queued or sent. Agent: the dialer is running.
     Dialing { sent: bool },
     /// Both directions flow.
     Open,
-    /// Server: the frontend ended and CLOSE_REQ is on its way; CLOSE_RSP is awaited. The frontend takes what
-    /// still arrives if it `listens`.
+    /// Server: the frontend has ended and CLOSE_REQ was sent; the link waits for CLOSE_RSP. If the frontend `listens`,
+    /// it still receives DATA.
     Closing { listens: bool },
-    /// No more arrives for the local end; what is queued goes out first, within bounds.
+    /// The local end receives nothing new. Its queue is delivered first, within limits.
     Flushing(Flush),
-    /// Server: the local end has been told; late packets are not a stranger's until CLOSE_RSP.
+    /// Server: the local end has been notified. Late packets are recognized until CLOSE_RSP.
     Forgetting,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Flush {
-    /// Progress is a queue that shrinks.
+    /// The last progress is the last time the queue shrank.
     pub(crate) pace: Pace,
-    /// Agent: the CLOSE_REQ that began this has no CLOSE_RSP yet.
+    /// Agent: the CLOSE_REQ that began this flush has no CLOSE_RSP yet.
     pub(crate) answer_owed: bool,
-    /// What the local end is told after the flush, nothing for an orderly end.
+    /// The error reported to the local end after the flush; none for an orderly end.
     pub(crate) cause: Option<Cause>,
 }
 
-/// The bounds of a flush: how long it lasts, and how long it moves nothing.
+/// The two limits of a flush: its duration, and the time since its last progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Pace {
     pub(crate) since: Time,
@@ -58,13 +58,13 @@ impl Pace {
         Pace { since: now, progress: now }
     }
 
-    /// When it is given up.
+    /// When the flush is given up.
     pub(crate) fn due(self, limits: &Limits) -> Time {
         self.progress.after(limits.flush_stall).min(self.since.after(limits.flush_max))
     }
 }
 
-/// How fast what waits drains, while anything does.
+/// How fast a queue drains, while it is not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Watch {
     pub(crate) since: Time,
@@ -75,34 +75,34 @@ pub(crate) struct Watch {
 pub(crate) struct Conn {
     pub(crate) state: State,
     pub(crate) random: DialId,
-    /// Set from `Open` on; registered in the link's index as long as the peer may name it.
+    /// Set from `Open` on. The link's index contains it as long as the peer may use it.
     pub(crate) id: Option<ConnectId>,
-    /// Server: what to dial, until DIAL_REQ is sent.
+    /// Server: the target of the dial, until DIAL_REQ is sent.
     pub(crate) target: Option<(String, String)>,
     /// Charged bytes that wait for the local end.
     pub(crate) queued: usize,
     pub(crate) watch: Option<Watch>,
-    /// Stands in one of the rings.
+    /// The connection is in one of the rings.
     pub(crate) in_ring: bool,
-    /// Why the local end takes no more, although its source has not ended: set in `Open` alone.
+    /// Why writes to the local end fail, although its source has not ended. Set only in `Open`.
     pub(crate) deaf: Option<String>,
-    /// The local end has gone, but for what it left unread while it lacks credit: set in `Open` alone. That is sent
-    /// within the bounds of a flush; progress is something sent.
+    /// The local end has gone; its unread bytes lack credit. Set only in `Open`. They are still sent, within the limits
+    /// of a flush; progress means that bytes were sent.
     pub(crate) leaving: Option<Pace>,
-    /// Bytes that the local end itself holds of its source, while they lack credit, and how fast they go on their way.
+    /// Bytes that the local end has read from its source and cannot send for lack of credit, and how fast they drain.
     pub(crate) ahead: usize,
     pub(crate) ahead_watch: Option<Watch>,
     /// The local source has not ended.
     pub(crate) source_open: bool,
-    /// The peer's source has not ended: no FIN came.
+    /// The peer's source has not ended: no FIN has arrived.
     pub(crate) peer_open: bool,
-    /// The local end was told that the peer's source has ended.
+    /// The local end was notified that the peer's source has ended.
     pub(crate) shut: bool,
-    /// The peer was told that the local source has ended, while the connection goes on.
+    /// Our FIN has told the peer that the local source has ended; the connection continues.
     pub(crate) fin_sent: bool,
     /// When the peer last sent something, since our FIN.
     pub(crate) heard: Time,
-    /// Flow control, where it was agreed on: set from `Open` on.
+    /// Flow control, if negotiated. Set from `Open` on.
     pub(crate) credit: Option<Credit>,
     pub(crate) timer: Option<Time>,
 }
@@ -131,41 +131,41 @@ impl Conn {
         }
     }
 
-    /// Whether what arrives now is for the local end.
+    /// Whether the shell delivers DATA that arrives now to the local end.
     pub(crate) fn accepts(&self) -> bool {
         self.deaf.is_none() && self.hears()
     }
 
-    /// Whether the peer may send more for a local end that has not been told its end.
+    /// Whether the peer may still send, and the local end has not been notified of the end.
     pub(crate) fn hears(&self) -> bool {
         self.peer_open && matches!(self.state, State::Open | State::Closing { listens: true })
     }
 
-    /// Whether the peer has sent its last DATA: what follows its FIN or its close is a fault of its own.
+    /// Whether the peer has sent its last DATA. DATA after its FIN or its close is the peer's fault.
     pub(crate) fn peer_ended(&self) -> bool {
         !self.peer_open || matches!(self.state, State::Flushing(_))
     }
 
-    /// Whether the peer is told how far the local end has got: to send more or, behind its FIN, to know that what it
-    /// has sent is still being taken.
+    /// Whether the peer receives grants: to send more or, after its FIN, to know that the local end still reads its
+    /// bytes.
     pub(crate) fn grants(&self) -> bool {
         self.hears() || self.state == State::Open
     }
 
-    /// The peer has shown life: what our FIN waits for.
+    /// Records that the peer is active. Our FIN waits for such activity.
     pub(crate) fn hear(&mut self, now: Time) {
         if self.fin_sent {
             self.heard = now;
         }
     }
 
-    /// Whether there is a local end that takes what is queued for it.
+    /// Whether a local end still reads the queue.
     pub(crate) fn listens(&self) -> bool {
         self.deaf.is_none()
             && matches!(self.state, State::Open | State::Closing { listens: true } | State::Flushing(_))
     }
 
-    /// Whether the shell should read the local source, to send or to throw away.
+    /// Whether the shell should read the local source, to send or to discard its bytes.
     pub(crate) fn reads(&self) -> bool {
         self.source_open && matches!(self.state, State::Open | State::Flushing(_))
     }

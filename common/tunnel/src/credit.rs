@@ -1,9 +1,9 @@
-//! Credits: how much either end may still send on one connection.
+//! Credits: how many bytes either end may still send on one connection.
 //!
-//! Between own peers a receiver grants each connection a window, and renews it as its local end takes the bytes. A
-//! connection whose reader has stopped holds back its own source and nothing else: what is in flight for it fits
-//! into its window, so the stream never has to stand still for it. Grants are absolute offsets from the connection's
-//! start: one that comes twice or late does no harm, and a sum that went wrong shows at once.
+//! Between native peers a receiver grants each connection a flow-control window, and renews it as the local end reads.
+//! A stalled reader slows only its own sender: the bytes in flight for it fit into its window, so the stream never has
+//! to stop. A grant is an absolute offset from the connection's start: a repeated or late grant is harmless, and an
+//! accounting error shows at once.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::table::ConnKey;
 use crate::terms::Windows;
 use crate::time::Time;
 
-/// Half windows in a row that a local end must take before its window doubles.
+/// How many half windows in a row a local end must read before its window doubles.
 const SMOOTH: u8 = 16;
 
-/// The same where the way is long: two come with each round trip, and until the window is wide it is what bounds the speed.
+/// The same at a high RTT: two half windows pass per RTT, and a small window limits the throughput.
 const SMOOTH_FAR: u8 = 2;
 
-/// Behind a peer's FIN a GRANT brings no credit. It tells, each time that so many bytes were taken, and when all were, that
-/// the local end is not silent but slow: the peer waits on for its answer.
+/// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
+/// waiting for the answer. It is sent each time the local end has read this many bytes, and when it has read them all.
 const SIGN_OF_LIFE: u32 = 64 << 10;
 
-/// Both directions of one connection's credit.
+/// The credit of both directions of one connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Credit {
     pub(crate) outflow: Outflow,
@@ -52,12 +52,12 @@ impl Credit {
     }
 }
 
-/// What we send. `sent <= allowed` always.
+/// The sending direction. `sent <= allowed` always holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Outflow {
     sent: u64,
     allowed: u64,
-    /// The source had its turn and no credit: it is read again when there is.
+    /// The source had its turn without credit. It is read again when credit arrives.
     pub(crate) parked: bool,
 }
 
@@ -71,46 +71,46 @@ impl Outflow {
         self.sent = self.allowed.min(self.sent.saturating_add(len as u64));
     }
 
-    /// True if a parked source may be read again.
+    /// Raises the limit to `offset`. Returns true if a parked source may be read again.
     fn allow(&mut self, offset: u64) -> bool {
         self.allowed = self.allowed.max(offset);
         self.room() > 0 && std::mem::take(&mut self.parked)
     }
 }
 
-/// What we receive. `taken <= received <= granted` always.
+/// The receiving direction. `taken <= received <= granted` always holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Inflow {
     received: u64,
     taken: u64,
     granted: u64,
-    /// How far ahead of `taken` grants go: doubles for a local end that keeps up.
+    /// How far grants reach beyond `taken`, in bytes. Doubles for a local end that keeps up.
     window: u32,
     first: u32,
-    /// Half windows that were taken in a row, and what was taken beside them, in bytes.
+    /// Half windows read in a row, and the bytes read that are not counted in them yet.
     smooth: u8,
     beside: u32,
-    /// What was taken since nothing waited, in bytes; as much as the window says all.
+    /// Bytes read since the queue was last empty, at most the window.
     unrested: u32,
-    /// Stands in the line of those that owe a GRANT.
+    /// The connection is in the list of those that owe a GRANT.
     listed: bool,
 }
 
 impl Inflow {
-    /// Whether so many bytes were granted.
+    /// Counts received bytes. Returns false if they exceed the grant.
     fn receive(&mut self, len: usize) -> bool {
         self.received = self.received.saturating_add(len as u64);
         self.received <= self.granted
     }
 
-    /// `smooth`: so many half windows taken in a row double the window. Over a long way they come in bursts: who has taken
-    /// one before the next keeps up.
+    /// Counts bytes that the local end has read. `smooth` half windows in a row double the window. At a high RTT data
+    /// comes in bursts: a local end that has read one burst before the next keeps up.
     fn take(&mut self, len: usize, widest: u32, smooth: u8) {
         let before = self.taken;
         self.taken = self.received.min(self.taken.saturating_add(len as u64));
         let len = u32::try_from(self.taken - before).unwrap_or(u32::MAX);
         let (half, waiting) = ((self.window / 2).max(1), self.received - self.taken);
-        // The way may turn out to be shorter.
+        // The RTT may have decreased.
         self.window = self.window.min(widest.max(self.first));
         self.beside = self.beside.saturating_add(len).min(self.window);
         self.unrested = self.unrested.saturating_add(len).min(self.window);
@@ -118,13 +118,13 @@ impl Inflow {
             self.unrested = 0;
             self.rest(half, widest, smooth);
         } else if waiting >= u64::from(half) && self.unrested > half {
-            // It cannot keep up: what is granted stays granted, but less is from now on.
+            // The local end cannot keep up. Its grant stands, but later grants are smaller.
             (self.smooth, self.beside, self.unrested) = (0, 0, 0);
             self.window = (self.window / 2).max(self.first);
         }
     }
 
-    /// Nothing waits: counts the half windows that were taken.
+    /// The queue is empty: counts the half windows that were read.
     fn rest(&mut self, half: u32, widest: u32, smooth: u8) {
         let halves = u8::try_from(self.beside / half).unwrap_or(u8::MAX);
         if halves == 0 {
@@ -138,13 +138,13 @@ impl Inflow {
         }
     }
 
-    /// By how much what the peer was granted, or will be, is wider than that, and than the window was at first.
+    /// By how many bytes the current or next grant exceeds both `near` and the initial window.
     pub(crate) fn beyond(&self, near: u32) -> usize {
         let reach = u64::from(self.window).max(self.granted.saturating_sub(self.taken));
         usize::try_from(reach.saturating_sub(near.max(self.first).into())).unwrap_or(usize::MAX)
     }
 
-    /// Whether half a window is to be granted; or, where the peer sends no more, a sign of life.
+    /// Whether a GRANT is due: for half a window or, after the peer's FIN, to show progress.
     fn due(&self, finished: bool) -> bool {
         let half = (self.window / 2).max(1);
         let step = if finished { half.min(SIGN_OF_LIFE) } else { half };
@@ -157,7 +157,7 @@ impl Inflow {
         self.taken + u64::from(self.window)
     }
 
-    /// The offset to be told.
+    /// The offset to be sent.
     fn grant(&mut self) -> u64 {
         self.granted = self.granted.max(self.goal());
         self.granted
@@ -165,14 +165,14 @@ impl Inflow {
 }
 
 impl<S: Side> Link<S> {
-    /// Tells how long the way to the peer is. Over a long one windows grow wider, and sooner.
+    /// Sets the measured RTT to the peer. At a high RTT windows grow wider, and sooner.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
         self.widest = in_flight(round_trip, self.limits.window_max, self.limits.window_far);
     }
 
-    /// The local end took so many bytes of payload. To be called before [`Link::queued`] tells what is left.
+    /// The local end has read this many bytes of payload. Call this before [`Link::queued`] reports the rest.
     pub fn taken(&mut self, key: ConnKey, bytes: usize) {
-        // Memory that is short is not promised away.
+        // Windows grow only while memory is plentiful.
         let spacious = self.total_queued <= self.limits.link_budget / 4;
         let near = self.limits.window_max;
         let smooth = if self.widest > near { SMOOTH_FAR } else { SMOOTH };
@@ -182,9 +182,9 @@ impl<S: Side> Link<S> {
         let Some(credit) = conn.credit.as_mut().filter(|_| flows) else { return };
         let inflow = &mut credit.inflow;
         let before = inflow.beyond(near);
-        // Who comes later finds something, too.
+        // Half of the budget is left for connections that come later.
         let far = near.saturating_add(u32::try_from(before + left / 2).unwrap_or(u32::MAX));
-        // Behind a FIN nothing comes that a wider window would be for.
+        // After the peer's FIN a wider window is useless.
         let grows = spacious && !finished;
         inflow.take(bytes, if grows { self.widest.min(far) } else { inflow.window }, smooth);
         self.far_windows = self.far_windows - before + inflow.beyond(near);
@@ -193,7 +193,7 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// The next GRANT that is owed.
+    /// The next GRANT to send.
     pub(crate) fn next_grant(&mut self) -> Option<(ConnectId, u64)> {
         while let Some(key) = self.grants.pop_front() {
             let Some(conn) = self.table.get_mut(key) else { continue };
@@ -207,7 +207,7 @@ impl<S: Side> Link<S> {
         None
     }
 
-    /// DATA that is about to be delivered; a sender that was not granted so much loses the connection.
+    /// Counts DATA before its delivery. A peer that exceeds its grant loses the connection.
     pub(crate) fn charge_credit(&mut self, now: Time, key: ConnKey, len: usize) -> Verdict {
         let Some(conn) = self.table.get_mut(key) else { return Verdict::Late };
         if conn.credit.as_mut().is_none_or(|credit| credit.inflow.receive(len)) {
@@ -221,7 +221,7 @@ impl<S: Side> Link<S> {
         if self.terms.credits.is_none() {
             return Verdict::Dropped(Dropped::NotAgreed);
         }
-        // It may be late: the connection has gone meanwhile.
+        // The connection may have ended before a late GRANT arrives.
         let Some(&key) = self.by_id.get(&id) else { return Verdict::Handled };
         let Some(conn) = self.table.get_mut(key) else { return Verdict::Handled };
         conn.hear(now);

@@ -1,7 +1,7 @@
 //! How connections end: by their sources, by failures, after a flush, with the stream.
 //!
-//! Every way out passes here, and tells the local end once (invariant 2). What was accepted is delivered first,
-//! within the bounds of a flush (invariant 5).
+//! All ends pass through here and notify the local end exactly once (invariant 2). Accepted bytes are delivered first,
+//! within the limits of a flush (invariant 5).
 
 use crate::conn::{Flush, Pace, State};
 use crate::event::{Cause, End, Event};
@@ -9,7 +9,7 @@ use crate::link::{Link, Outgoing, Side};
 use crate::table::ConnKey;
 use crate::time::Time;
 
-/// Places in the rings that connections which have gone may hold before they are cleared away.
+/// How many ring entries of ended connections may exist before they are removed.
 const STALE_PLACES: usize = 64;
 
 impl<S: Side> Link<S> {
@@ -28,7 +28,7 @@ impl<S: Side> Link<S> {
                 }
             }
             State::Closing { listens: false } => {
-                // Who has closed is answered in time. The number stays known for as long as it is expected back.
+                // The client's close is answered in time. The id is kept as long as CLOSE_RSP may still arrive.
                 self.tell(key, End::Flushed);
                 let left = self.limits.await_close.saturating_sub(self.limits.answer_close);
                 self.arm(key, Some(now.after(left)));
@@ -47,7 +47,7 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// The source of an open connection ended, its local end listens on.
+    /// The source of an open connection has ended; its local end still listens.
     pub(crate) fn source_ended(&mut self, now: Time, key: ConnKey) {
         if !self.end_half(now, key) {
             S::close(self, now, key, true);
@@ -59,8 +59,8 @@ impl<S: Side> Link<S> {
         S::hang_up(self, now, key, End::Broken(cause));
     }
 
-    /// The local end of this connection takes no more. What it has sent before is still read and sent, to its end or
-    /// for as long as a flush may take; then the connection breaks.
+    /// Writes to the local end fail. Bytes that the local end has sent before are still read and sent, to their end or
+    /// for [`Limits::flush_max`](crate::Limits::flush_max); then the connection breaks.
     pub fn write_failed(&mut self, now: Time, key: ConnKey, text: String) {
         let Some(conn) = self.table.get_mut(key) else { return };
         if conn.state != State::Open || !conn.source_open {
@@ -75,8 +75,8 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// The local end of this connection has gone for good, and left bytes that lack of credit keeps from being read:
-    /// they are still sent, within the bounds of a flush.
+    /// The local end has gone and left bytes that cannot be read for lack of credit. They are still sent, within the
+    /// limits of a flush.
     pub fn leaving(&mut self, now: Time, key: ConnKey) {
         let Some(conn) = self.table.get_mut(key) else { return };
         if conn.state == State::Open && conn.source_open && conn.deaf.is_none() && conn.leaving.is_none() {
@@ -95,7 +95,7 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// Ends a connection whose local end takes no more; false if it does.
+    /// Ends a connection whose local end cannot be written to. Returns false if it can.
     pub(crate) fn stop_deaf(&mut self, now: Time, key: ConnKey) -> bool {
         let Some(text) = self.table.get_mut(key).and_then(|conn| conn.deaf.take()) else { return false };
         self.arm(key, None);
@@ -110,7 +110,7 @@ impl<S: Side> Link<S> {
         self.break_off(now, key, Cause::Local(text));
     }
 
-    /// Ends a connection that has a local end to be told, for a cause on this side.
+    /// Ends a connection for a cause on this side, if its local end has not been notified of an end.
     pub(crate) fn break_off(&mut self, now: Time, key: ConnKey, cause: Cause) {
         match self.table.get(key).map(|conn| &conn.state) {
             Some(State::Open) => self.broke(now, key, cause),
@@ -120,8 +120,8 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// Nothing can be sent any more, although the stream's end has not been read: what waits to be sent is dropped, so
-    /// that it does not keep the end from being read.
+    /// Nothing can be sent any more, although the shell has not read the stream's end. The outbox is dropped, so that a
+    /// full outbox does not stop the shell from reading that end.
     pub fn mute(&mut self) {
         self.muted = true;
         self.outbox.clear();
@@ -130,8 +130,8 @@ impl<S: Side> Link<S> {
         self.stale_dials = 0;
     }
 
-    /// The stream is gone: every dial and every connection ends. What has arrived is still delivered, within the
-    /// bounds of a flush; with nothing queued the end is told at once.
+    /// The stream is lost: every dial and every connection ends. Received bytes are still delivered, within the limits
+    /// of a flush; a local end with an empty queue is notified at once.
     pub fn lose(&mut self, now: Time) {
         if self.lost {
             return;
@@ -161,7 +161,7 @@ impl<S: Side> Link<S> {
         self.arm(key, Some(due));
     }
 
-    /// No more arrives for the local end: ends at once if nothing is queued, else when it has been taken.
+    /// The local end receives nothing new. The connection ends once its queue is empty.
     pub(crate) fn flush(&mut self, now: Time, key: ConnKey, cause: Option<Cause>, answer_owed: bool) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let cause = conn.deaf.take().map(Cause::Local).or(cause);
@@ -171,14 +171,14 @@ impl<S: Side> Link<S> {
             return;
         }
         if conn.source_open {
-            // Its place in the rings, if it has one, is passed over from now on.
+            // If the rings contain the connection, its entry is skipped from now on.
             conn.in_ring = true;
             self.discards.push_back(key);
         }
         self.arm_flush(key);
     }
 
-    /// A flush is over, well or (with a cause) not.
+    /// Ends a flush: complete, or with the failure.
     pub(crate) fn settle(&mut self, key: ConnKey, failure: Option<Cause>) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let State::Flushing(flush) = &mut conn.state else { return };
@@ -189,7 +189,7 @@ impl<S: Side> Link<S> {
         self.finish(key, cause.map_or(End::Flushed, End::Broken));
     }
 
-    /// Takes the connection's number out of the peer's reach.
+    /// Removes the connect id from the index: the peer cannot name the connection any more.
     pub(crate) fn unregister(&mut self, key: ConnKey) {
         if let Some(id) = self.table.get(key).and_then(|conn| conn.id)
             && self.by_id.get(&id) == Some(&key)
@@ -204,13 +204,13 @@ impl<S: Side> Link<S> {
         self.events.push_back(Event::Ended { key, end });
     }
 
-    /// Server: tells the local end, and keeps the number until the peer's last word.
+    /// Server: notifies the local end, and keeps the connect id until CLOSE_RSP.
     pub(crate) fn tell(&mut self, key: ConnKey, end: End) {
         self.retire(key);
         self.events.push_back(Event::Ended { key, end });
     }
 
-    /// The local end is out of it; the number stays known until the peer's last word or the timer.
+    /// The local end is done. The connect id stays known until CLOSE_RSP or the timer.
     pub(crate) fn retire(&mut self, key: ConnKey) {
         self.drop_held(key);
         if let Some(conn) = self.table.get_mut(key) {
@@ -220,7 +220,7 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// Removes every trace.
+    /// Removes all state of a connection.
     pub(crate) fn forget(&mut self, key: ConnKey) {
         self.drop_held(key);
         self.arm(key, None);
@@ -234,14 +234,14 @@ impl<S: Side> Link<S> {
                 self.drop_stale_dials();
             }
         }
-        // While the stream takes nothing, nobody passes over the places of connections that have gone.
+        // While the stream accepts nothing, no turn removes the ring entries of ended connections.
         if self.rings.len() > 2 * self.table.len() + STALE_PLACES {
             let table = &self.table;
             self.rings.retain(|key| table.get(key).is_some_and(|conn| conn.state == State::Open));
         }
     }
 
-    /// A dial went before its DIAL_REQ had its turn: its place in the outbox is cleared away with others, at times.
+    /// A dial ended before its DIAL_REQ had its turn. Its outbox entry is removed later, together with others.
     fn drop_stale_dials(&mut self) {
         self.stale_dials += 1;
         if self.stale_dials > STALE_PLACES && self.stale_dials > self.outbox.len() / 2 {

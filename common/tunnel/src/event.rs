@@ -1,4 +1,4 @@
-//! What the core tells its shell, and what the shell answers.
+//! The core's instructions to its shell, and the shell's answers.
 
 use std::convert::Infallible;
 
@@ -8,41 +8,41 @@ use crate::table::ConnKey;
 /// A packet that carries no payload.
 pub type Control = Packet<Infallible>;
 
-/// What is to be sent next.
+/// The next thing to send.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Transmit {
     /// Send this packet.
     Control(Control),
-    /// Read at most `max` bytes from this connection's source and send them as DATA of `id`, then answer with
+    /// Read at most `max` bytes from this connection's source and send them as DATA of `id`, then call
     /// [`crate::Link::read`]. The payload never enters the core.
     Read {
-        /// Whose source.
+        /// The connection whose source is read.
         key: ConnKey,
-        /// The connection's number on the wire.
+        /// The connection's id on the wire.
         id: ConnectId,
         /// Bytes, at least 1.
         max: usize,
     },
-    /// This connection's source has its turn, and no credit. If its local end is known to have gone for good, but for
-    /// what is still to be read, say so by [`crate::Link::leaving`].
+    /// It is the turn of this connection's source, which has no credit. If the local end has gone and left only unread
+    /// bytes, the shell reports this by [`crate::Link::leaving`].
     NoCredit {
-        /// Whose source.
+        /// The connection whose source lacks credit.
         key: ConnKey,
     },
-    /// Read from this connection's source and throw it away (the other side has closed, the source must not
-    /// block on us while our queue drains), then answer with [`crate::Link::read`].
+    /// Read from this connection's source and discard the bytes, then call [`crate::Link::read`]. The peer has closed;
+    /// the source must not block on its writes while its queue drains.
     Discard {
-        /// Whose source.
+        /// The connection whose source is read.
         key: ConnKey,
     },
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ReadOutcome {
-    /// So many bytes, which were sent (or thrown away); there may be more.
+    /// The number of bytes that were sent or discarded; there may be more.
     Data(usize),
-    /// Nothing now; the shell calls [`crate::Link::readable`] when that changes.
+    /// No bytes now. The shell calls [`crate::Link::readable`] when that changes.
     Blocked,
     /// The source sends no more. It may still listen.
     Eof,
@@ -52,42 +52,43 @@ pub enum ReadOutcome {
     Failed(String),
 }
 
-/// What to do with a packet that was handed in.
+/// How the shell must handle a packet that it passed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Hand the payload to this connection's local end; report what stays queued by [`crate::Link::queued`].
+    /// Deliver the payload to this connection's local end; report the bytes that stay queued by
+    /// [`crate::Link::queued`].
     Deliver(ConnKey),
     /// Nothing is left to do.
     Handled,
-    /// The packet has no effect, because it crossed the end of what it names: its sender could not know.
+    /// The packet has no effect, because its connection or dial had just ended: the sender could not know.
     Late,
-    /// The packet had no effect: to be counted.
+    /// The packet had no effect and is counted.
     Dropped(Dropped),
 }
 
 /// Why a packet had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dropped {
-    /// A connection that this link never had.
+    /// The link never had this connection.
     UnknownConnection,
-    /// No such dial on this link.
+    /// The link has no such dial.
     UnknownDial,
-    /// A dial under a number that is being dialled already.
+    /// A second dial with the id of a pending one.
     DuplicateDial,
-    /// DATA or FIN behind its sender's own FIN or CLOSE_REQ.
+    /// DATA or FIN after its sender's own FIN or CLOSE_REQ.
     AfterEnd,
     /// A packet of the other direction.
     WrongDirection,
-    /// An answer that names a connection which lives already, or an impossible number.
+    /// A DIAL_RSP with the id of an existing connection, or with an invalid id.
     BadConnectId,
-    /// DATA beyond what was granted: it costs the sender the connection.
+    /// DATA beyond the granted credit. The link resets the connection.
     Overrun,
-    /// A packet that only peers which agreed on it may send.
+    /// A packet of an extension that was not negotiated.
     NotAgreed,
 }
 
 impl Dropped {
-    /// The value of a metric's label.
+    /// The value of the metric's label.
     pub const fn label(self) -> &'static str {
         match self {
             Dropped::UnknownConnection => "unknown_connection",
@@ -102,56 +103,56 @@ impl Dropped {
     }
 }
 
-/// Something the shell must act on.
+/// An event that the shell must handle.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Agent: dial, then answer with [`crate::Link::dialed`].
     Dial {
-        /// The connection to be.
+        /// The key of the future connection.
         key: ConnKey,
         /// As the server sent it, unchecked.
         protocol: String,
         /// As the server sent it, unchecked.
         address: String,
     },
-    /// Agent: nobody waits for this dial any more; the key is dead.
+    /// Agent: the server canceled this dial; the key is dead.
     DialCancelled {
         /// The dial.
         key: ConnKey,
     },
-    /// Server: the agent dialled; bytes may flow.
+    /// Server: the agent has dialed; bytes may flow.
     Opened {
         /// The connection.
         key: ConnKey,
-        /// Its number on the wire, for the log.
+        /// Its id on the wire, for the log.
         id: ConnectId,
     },
-    /// Server: the dial brought no connection; the key is dead.
+    /// Server: the dial failed; the key is dead.
     DialFailed {
         /// The dial.
         key: ConnKey,
-        /// Why.
+        /// The cause.
         error: DialError,
     },
-    /// The peer's source has ended, and everything it sent was taken: shut the local end's write side down. Told
-    /// once; a local end that knows no such thing is answered by [`crate::Link::cannot_half_close`].
+    /// The peer's source has ended and the local end has read all its bytes: shut down the local end's write side.
+    /// Comes once. For a local end without half-close, the shell calls [`crate::Link::cannot_half_close`].
     ShutDown {
         /// The connection.
         key: ConnKey,
     },
-    /// The connection is over for its local end: told once, the key is dead.
+    /// The connection is over for its local end. Comes once; the key is dead.
     Ended {
         /// The connection.
         key: ConnKey,
-        /// How.
+        /// How it ended.
         end: End,
     },
-    /// Server: the agent asks for no new dials. Told once.
+    /// Server: the agent asks for no new dials. Comes once.
     Draining,
 }
 
 impl Event {
-    /// Whom it is about, unless it is the whole link.
+    /// The connection that the event concerns; none if it concerns the whole link.
     pub const fn key(&self) -> Option<ConnKey> {
         match self {
             Event::Dial { key, .. }
@@ -165,14 +166,14 @@ impl Event {
     }
 }
 
-/// Why a dial on this link brought no connection.
+/// Why a dial on this link failed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum DialError {
     /// The agent's text.
     Refused(String),
-    /// The answer made no sense (a number that lives already, or none).
+    /// The answer is invalid: its connect id is in use, or not positive.
     BadAnswer,
-    /// The agent gave it up without an answer.
+    /// The agent gave up the dial without an answer.
     Closed,
     /// The link was lost before an answer.
     LinkLost,
@@ -181,7 +182,7 @@ pub enum DialError {
 /// How a connection ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum End {
-    /// In order: everything that arrived for the local end before the close was taken by it.
+    /// In order: the local end has read everything that arrived before the close.
     Flushed,
     /// Bytes may be missing.
     Broken(Cause),
@@ -194,9 +195,9 @@ pub enum Cause {
     LinkLost,
     /// The local end failed.
     Local(String),
-    /// The other side says so, in its words. What arrived before was delivered.
+    /// The peer reported this error. Bytes that arrived before it were delivered.
     Peer(String),
-    /// Its queue held up the link and drained too slowly.
+    /// The connection's queue held up the link and drained too slowly.
     Stalled,
     /// The flush before the close made no progress, or took too long.
     FlushTimeout,
@@ -204,19 +205,19 @@ pub enum Cause {
     Overrun,
 }
 
-/// How Linux and Go name the errors of a socket whose peer has reset it, or has closed it without reading on.
+/// How Linux and Go name the errors of a socket whose peer has reset it, or has closed it with unread bytes.
 const ABORTS: [&str; 3] = ["connection reset by peer", "broken pipe", "transport endpoint is not connected"];
 
 impl Cause {
-    /// Whether the application at one end aborted the connection itself, by a reset or a close under way: the tunnel
-    /// has lost nothing that somebody waited for.
+    /// Whether the application at one end aborted the connection, by a reset or by a close while bytes were in flight.
+    /// The tunnel has then lost no bytes that anyone waited for.
     pub fn is_abort(&self) -> bool {
         let (Cause::Local(text) | Cause::Peer(text)) = self else { return false };
         let text = text.to_ascii_lowercase();
         ABORTS.iter().any(|abort| text.contains(abort))
     }
 
-    /// The value of a metric's label.
+    /// The value of the metric's label.
     pub const fn label(&self) -> &'static str {
         match self {
             Cause::LinkLost => "link_lost",

@@ -1,7 +1,7 @@
-//! Half-close: a source that ends is told by FIN, and the other direction flows on.
+//! Half-close: FIN reports that a source has ended; the other direction continues.
 //!
-//! Only where both peers agreed on it. The connection ends when both sources have, or when the direction that is
-//! left shows no life for [`Limits::half_closed_server`] or [`Limits::half_closed_agent`].
+//! Only if both peers negotiated it. The connection ends when both sources have ended, or when the remaining direction
+//! is idle for [`Limits::half_closed_server`] or [`Limits::half_closed_agent`].
 //!
 //! [`Limits::half_closed_server`]: crate::Limits::half_closed_server
 //! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
@@ -14,8 +14,8 @@ use crate::table::ConnKey;
 use crate::time::Time;
 
 impl<S: Side> Link<S> {
-    /// The local source of an open connection ended while its local end listens on: tells the peer, if that is all
-    /// there is to do.
+    /// The local source of an open connection ended while its local end still listens. Sends FIN and returns true if
+    /// the connection can continue half-closed.
     pub(crate) fn end_half(&mut self, now: Time, key: ConnKey) -> bool {
         let Some(conn) = self.table.get_mut(key) else { return false };
         let (true, true, Some(id)) = (self.terms.half_close, conn.peer_open, conn.id) else { return false };
@@ -30,7 +30,7 @@ impl<S: Side> Link<S> {
     /// The timer of a connection whose FIN was sent.
     pub(crate) fn expire_half(&mut self, now: Time, key: ConnKey) {
         let Some(conn) = self.table.get(key) else { return };
-        // What waits for a slow local end is life too.
+        // A queue for a slow local end counts as activity too.
         let heard = if conn.queued > 0 { now } else { conn.heard };
         let due = heard.after(S::half_closed(&self.limits));
         if due > now {
@@ -60,7 +60,7 @@ impl<S: Side> Link<S> {
         Verdict::Handled
     }
 
-    /// Tells the local end of the peer's FIN once everything that came before it was taken.
+    /// Notifies the local end of the peer's FIN once it has read everything that came before the FIN.
     pub(crate) fn shut_when_flushed(&mut self, key: ConnKey) {
         if let Some(conn) = self.table.get_mut(key)
             && conn.state == State::Open
@@ -74,8 +74,8 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// The answer to [`Event::ShutDown`] of a local end that knows no half-close (a gRPC frontend): the peer's FIN
-    /// is the end of the connection.
+    /// The answer to [`Event::ShutDown`] for a local end without half-close (a gRPC frontend): the peer's FIN ends the
+    /// connection.
     pub fn cannot_half_close(&mut self, now: Time, key: ConnKey) {
         if self.table.get(key).is_some_and(|conn| conn.state == State::Open && conn.shut) {
             S::hang_up(self, now, key, End::Flushed);

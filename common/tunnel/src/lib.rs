@@ -1,24 +1,24 @@
-//! The core: the life of all connections of one agent stream, as data.
+//! The core: the state of all connections of one agent stream, as data.
 //!
-//! Nothing here has a socket, a clock, a task or a payload. A [`Link`] is one end of an agent stream,
-//! `Link<Server>` or `Link<Agent>`. The shell around it (crate `relay`) goes in turns:
+//! The core has no socket, clock, task or payload. A [`Link`] is one end of an agent stream: `Link<Server>` or
+//! `Link<Agent>`. The shell around it (crate `relay`) repeats these steps:
 //!
-//! 1. While [`Link::receiving`], or once the stream is over, hand each packet that has arrived to [`Link::handle_packet`] (DATA as its
-//!    length) and do what the [`Verdict`] says: write the payload to the local end, keep what that does not take,
-//!    and report how much is kept by [`Link::queued`].
-//! 2. Report what sockets say: [`Link::readable`], [`Link::taken`] and [`Link::queued`] as queues drain,
-//!    [`Link::holds_ahead`], [`Link::leaving`], [`Link::write_failed`], [`Link::local_failed`]; and what memory says:
+//! 1. While [`Link::receiving`] is true, and once the stream has ended, pass each received packet to
+//!    [`Link::handle_packet`] (DATA as its length) and act on the [`Verdict`]: write the payload to the local end, queue
+//!    the bytes that the local end does not accept, and report the queue's size by [`Link::queued`].
+//! 2. Report the sockets' events: [`Link::readable`]; [`Link::taken`] and [`Link::queued`] as queues drain;
+//!    [`Link::holds_ahead`], [`Link::leaving`], [`Link::write_failed`], [`Link::local_failed`]. Report the memory state:
 //!    [`Link::refuse_dials`], [`Link::relieve`].
-//! 3. While the stream takes bytes, do what [`Link::poll_transmit`] says: send a control packet, or read so many
-//!    bytes from that connection's source, send them, and answer with [`Link::read`]. What lacks credit is looked after
-//!    ([`Transmit::NoCredit`]), what nobody is to have is thrown away ([`Transmit::Discard`]). Once nothing can be sent,
-//!    [`Link::mute`]; once the stream has ended, [`Link::lose`].
-//! 4. Act on each [`Link::poll_event`]; set a timer for [`Link::poll_timeout`] and call
-//!    [`Link::handle_timeout`] when it is due.
+//! 3. While the stream accepts bytes, do what [`Link::poll_transmit`] returns: send a control packet, or read at most
+//!    `max` bytes from a connection's source, send them and call [`Link::read`]. [`Transmit::NoCredit`] names a source
+//!    without credit; [`Transmit::Discard`] names a source whose bytes are read and dropped. Once nothing can be sent any
+//!    more, call [`Link::mute`]; once the stream has ended, [`Link::lose`].
+//! 4. Act on each [`Link::poll_event`]. Set a timer for [`Link::poll_timeout`] and call [`Link::handle_timeout`]
+//!    when it expires.
 //!
-//! It is pulled, so nothing piles up towards the stream: a source is read when the link can send. Towards local
-//! ends queues are bounded by [`Limits`]; a connection that holds up the link is reset, and counted. Between own
-//! peers ([`Terms`]) each connection has a window of its own, and none holds up the link.
+//! The shell pulls, so no payload queues towards the stream: it reads a source only when the link can send. Queues
+//! towards local ends are bounded by [`Limits`]; the link resets and counts a connection that holds up the others.
+//! Between native peers ([`Terms`]) each connection has its own flow-control window, and none holds up the link.
 
 mod agent;
 mod conn;

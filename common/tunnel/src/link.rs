@@ -1,8 +1,8 @@
 //! All connections of one agent stream, for either end of it.
 //!
-//! What the two ends share is here: turns, queues, bounds, flushes and the loss of the stream. What differs is
-//! the [`Side`]. Invariant 1: this is the one owner of the stream's dials and connections; [`Link::lose`] ends
-//! them together. Invariant 4 is the shell's, made possible here: nothing in this type waits.
+//! This module has the parts that both ends share: turns, queues, bounds, flushes and the loss of the stream. The
+//! [`Side`] has the parts that differ. Invariant 1: a link is the only owner of its stream's dials and connections;
+//! [`Link::lose`] ends them together. The shell keeps invariant 4, which is possible because nothing here waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::time::Time;
 
 /// One end of an agent stream: [`crate::Server`] or [`crate::Agent`].
 pub trait Side: Sized {
-    /// Acts on a packet from the peer, but for DATA, GRANT and FIN, which mean the same at both ends.
+    /// Handles a packet from the peer, except DATA, GRANT and FIN, which mean the same at both ends.
     #[doc(hidden)]
     fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Verdict;
 
-    /// Closes an open connection in order, from this end; the local end takes more only if it `listens`.
+    /// Closes an open connection in order from this end. The local end receives further bytes only if it `listens`.
     #[doc(hidden)]
     fn close(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool);
 
@@ -30,15 +30,15 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn both_ended(link: &mut Link<Self>, now: Time, key: ConnKey);
 
-    /// Tells the peer that an open connection is over, and the local end too.
+    /// Tells both the peer and the local end that an open connection is over.
     #[doc(hidden)]
     fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End);
 
-    /// The answer to DATA of a connection that nobody knows.
+    /// The answer to DATA of an unknown connection.
     #[doc(hidden)]
     fn answer_to_stray(id: ConnectId) -> Control;
 
-    /// How long the direction that is left of a half-closed connection may show no life.
+    /// How long the remaining direction of a half-closed connection may be idle.
     #[doc(hidden)]
     fn half_closed(limits: &Limits) -> Duration;
 
@@ -46,16 +46,16 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn answer_close(link: &mut Link<Self>, key: ConnKey);
 
-    /// The stream was lost while this dial was under way.
+    /// The stream was lost while this dial was pending.
     #[doc(hidden)]
     fn dial_lost(link: &mut Link<Self>, key: ConnKey);
 
-    /// The largest connect id that was ever used on this link: agents count up from 1.
+    /// The largest connect id ever used on this link: agents count up from 1.
     #[doc(hidden)]
     fn last_id(link: &Link<Self>) -> ConnectId;
 }
 
-/// The state of one end of an agent stream. See the crate's documentation for how a shell drives it.
+/// The state of one end of an agent stream. The crate's documentation describes how a shell drives it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Link<S> {
     pub(crate) limits: Limits,
@@ -66,55 +66,55 @@ pub struct Link<S> {
     pub(crate) events: VecDeque<Event>,
     pub(crate) side: S,
     pub(crate) outbox: VecDeque<Outgoing>,
-    /// Numbers in the outbox that are answered because nobody knows them, at most once each.
+    /// Ids of unknown connections whose answer is in the outbox, at most one answer each.
     pub(crate) strays: BTreeSet<ConnectId>,
-    /// Connections that owe a GRANT, at most one each.
+    /// Connections that owe a GRANT, each at most once.
     pub(crate) grants: VecDeque<ConnKey>,
     pub(crate) rings: Rings,
-    /// Flushing connections whose source is read only to be thrown away.
+    /// Flushing connections whose source is read only to discard its bytes.
     pub(crate) discards: VecDeque<ConnKey>,
-    /// The last read was one of those: a source to be sent has its turn.
+    /// The last read was a discard: the next turn belongs to a source whose bytes are sent.
     pub(crate) discarded: bool,
     timers: BTreeSet<(Time, ConnKey)>,
-    /// Dials in the outbox that have gone meanwhile.
+    /// Canceled dials that are still in the outbox.
     pub(crate) stale_dials: usize,
     /// Charged bytes of all queues.
     pub(crate) total_queued: usize,
-    /// Bytes that local ends hold themselves.
+    /// Bytes that local ends have read from their sources and cannot send yet.
     pub(crate) total_ahead: usize,
-    /// Connections whose queue is above the hard cap.
+    /// Connections whose queue exceeds the hard cap.
     pub(crate) over_hard: usize,
-    /// How wide windows may grow, for the way's length.
+    /// The limit to which windows may grow at the measured RTT, in bytes.
     pub(crate) widest: u32,
-    /// By how much all windows together are wider than over a short way, in bytes.
+    /// By how much all windows together exceed the limit for a low RTT, in bytes.
     pub(crate) far_windows: usize,
-    /// When queues that hold up the link are measured next.
+    /// When the link next measures the queues that hold it up.
     pub(crate) next_measure: Option<Time>,
     pub(crate) lost: bool,
     /// Nothing can be sent any more: the stream was lost, or its sending half broke.
     pub(crate) muted: bool,
-    /// Memory is short: no dial is taken on.
+    /// Memory is short: the link accepts no dial.
     pub(crate) pressed: bool,
-    /// A dial was refused for that.
+    /// The link refused a dial because memory is short.
     pub(crate) refused: bool,
 }
 
-/// A DIAL_REQ is looked up when its turn comes: its dial may have been cancelled meanwhile.
+/// A DIAL_REQ is built when its turn comes, because the dial may have been canceled by then.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Outgoing {
     Control(Control),
     Dial(ConnKey),
-    /// The answer to DATA of a connection that nobody knows.
+    /// The answer to DATA of an unknown connection.
     Stray(ConnectId),
 }
 
 impl<S: Side + Default> Link<S> {
-    /// A link without connections, to a peer that speaks the common wire.
+    /// A link without connections, to a peer that speaks the upstream protocol only.
     pub fn new(limits: Limits) -> Self {
         Self::with_terms(limits, Terms::default())
     }
 
-    /// A link without connections, to a peer with which more was agreed.
+    /// A link without connections, to a peer with negotiated extensions.
     pub fn with_terms(limits: Limits, terms: Terms) -> Self {
         Link {
             widest: limits.window_max,
@@ -149,18 +149,18 @@ impl<S: Side + Default> Link<S> {
 impl<S: Side> Link<S> {
     // ---- getters ----
 
-    /// Dials and connections that have not gone yet, those that only await the peer's last word included.
+    /// The number of dials and connections, including those that only wait for the peer's CLOSE_RSP.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether nothing is under way: a shell whose stream is lost may end.
+    /// Whether there are no dials or connections: a shell whose stream is lost may end.
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
 
-    /// Whether the next packet may be received. While this is false the shell withholds the stream's credit:
-    /// a queue, all queues together, or the answers that the peer does not fetch have reached their bound.
+    /// Whether the shell may receive the next packet. While this is false the shell withholds the stream's credit,
+    /// because a queue, the sum of all queues, or the answers that the peer does not read have reached their limit.
     pub fn receiving(&self) -> bool {
         !self.lost && !self.held_up() && !self.outbox_full()
     }
@@ -170,12 +170,13 @@ impl<S: Side> Link<S> {
         self.total_queued
     }
 
-    /// Bytes that wait on this side: for local ends, charged, and in them, for credit.
+    /// Bytes that wait on this side: the charged bytes for local ends, and the bytes that local ends hold for lack of
+    /// credit.
     pub fn total_held(&self) -> usize {
         self.total_queued + self.total_ahead
     }
 
-    /// Whether [`Link::poll_transmit`] may have something that needs a budget.
+    /// Whether [`Link::poll_transmit`] may return something that needs a budget.
     pub fn has_to_send(&self) -> bool {
         !self.outbox.is_empty() || !self.grants.is_empty() || self.rings.len() > 0
     }
@@ -187,7 +188,7 @@ impl<S: Side> Link<S> {
 
     // ---- handle_* ----
 
-    /// Acts on a packet from the peer; DATA comes as its length.
+    /// Handles a packet from the peer. DATA comes as its length.
     pub fn handle_packet(&mut self, now: Time, packet: Packet<usize>) -> Verdict {
         if self.lost {
             return Verdict::Handled;
@@ -215,13 +216,13 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// A packet for a connection that is not there: late if it ever was.
+    /// A packet for an absent connection: late if the connection ever existed.
     pub(crate) fn unknown(&self, id: ConnectId) -> Verdict {
         let was_there = (1..=S::last_id(self).0).contains(&id.0);
         if was_there { Verdict::Late } else { Verdict::Dropped(Dropped::UnknownConnection) }
     }
 
-    /// DATA that somebody listens for.
+    /// Accepts DATA for a connection whose local end listens.
     fn admit(&mut self, now: Time, key: ConnKey, len: usize) -> Verdict {
         if let Some(conn) = self.table.get_mut(key) {
             conn.hear(now);
@@ -229,7 +230,7 @@ impl<S: Side> Link<S> {
         self.charge_credit(now, key, len)
     }
 
-    /// Acts on what is due at `now`.
+    /// Handles all timers that have expired at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(due, key)) = self.timers.first() {
             if due > now {
@@ -249,12 +250,12 @@ impl<S: Side> Link<S> {
 
     // ---- what the shell reports ----
 
-    /// Whether memory is too short to take on dials, until the next report.
+    /// Whether memory is too short to accept dials. Holds until the next call.
     pub fn refuse_dials(&mut self, pressed: bool) {
         self.pressed = pressed;
     }
 
-    /// Whether a dial was refused for memory since this was last asked.
+    /// Whether the link has refused a dial for lack of memory since the last call.
     pub fn take_refused(&mut self) -> bool {
         std::mem::take(&mut self.refused)
     }
@@ -270,7 +271,7 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// The answer to [`crate::Transmit::Read`] and [`crate::Transmit::Discard`].
+    /// The result of a [`crate::Transmit::Read`] or [`crate::Transmit::Discard`].
     pub fn read(&mut self, now: Time, key: ConnKey, outcome: ReadOutcome) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let open = conn.state == State::Open;
@@ -310,12 +311,12 @@ impl<S: Side> Link<S> {
 
     // ---- poll_* ----
 
-    /// Something for the shell to act on.
+    /// The next event for the shell to handle.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Link::handle_timeout`] is to be called at the latest.
+    /// The latest time at which the shell must call [`Link::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.timers.first().map(|(due, _)| *due);
         match (timer, self.next_measure) {
@@ -332,15 +333,15 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// Answers DATA of a connection that nobody knows, unless an answer waits already: a peer that does not fetch them,
-    /// because its own DATA is in the way, does not fill the outbox by that DATA.
+    /// Answers DATA of an unknown connection, unless the outbox already has an answer for this id. Otherwise a peer
+    /// that does not read the answers, because its own DATA blocks it, would fill the outbox.
     fn answer_stray(&mut self, id: ConnectId) {
         if !self.muted && self.strays.insert(id) {
             self.outbox.push_back(Outgoing::Stray(id));
         }
     }
 
-    /// Whether more is waiting to be sent than ever should.
+    /// Whether the outbox is at its limit.
     pub(crate) fn outbox_full(&self) -> bool {
         self.outbox.len().saturating_sub(self.stale_dials) >= self.limits.outbox
     }

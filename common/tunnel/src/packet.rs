@@ -1,21 +1,21 @@
-//! What travels on an agent stream, as a closed enum.
+//! The packets of an agent stream, as a closed enum.
 //!
-//! Keeps invariant 9: a packet of a known type always has its own payload, because no other can be written
-//! down. (The Go peers dereference the payload that the type promises and die when it is absent.) The payload
-//! of DATA is a type parameter: bytes at the wire, a length in the core, which never sees a payload.
+//! Keeps invariant 9: a packet of a known type always has its own payload, because no other value can be constructed.
+//! (The Go programs dereference the payload that the type promises, and crash if it is absent.) The payload of DATA is
+//! a type parameter: bytes at the wire, a length in the core, which never sees a payload.
 
 use std::fmt;
 
-/// The number of an established connection on one agent stream. The agent allocates it, from 1 upwards.
+/// The id of an established connection on one agent stream. The agent allocates it, counting up from 1.
 ///
-/// It means something only together with the stream that it was allocated on, and only while that stream
-/// lives. Peers can send any value, 0 and negative ones included.
+/// It is valid only together with its stream, and only while that stream lives. Peers can send any value, including 0
+/// and negative ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectId(pub i64);
 
-/// The number of a pending dial on one stream (`random` on the wire).
+/// The id of a pending dial on one stream (`random` on the wire).
 ///
-/// On an agent stream the server allocates it; a frontend's own value never gets there.
+/// The server allocates it on an agent stream; a frontend's own value never gets there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DialId(pub i64);
 
@@ -31,12 +31,12 @@ impl fmt::Display for DialId {
     }
 }
 
-/// The longest error text that is sent or kept, in bytes: it may name an address as long as a message, and goes into answers
-/// and logs. An answer longer than a message would end a Go server's stream; Go's own are a name of 255 bytes with some
-/// words around it.
+/// The longest error text that is sent or kept, in bytes. A text may contain an address as long as a message, and goes
+/// into answers and logs. An answer longer than the message limit would end a Go server's stream. Go's own texts
+/// contain a name of at most 255 bytes and some words.
 const LONGEST_ERROR: usize = 4 << 10;
 
-/// What is kept of an error text.
+/// Cuts an error text to the longest length, 4 KiB.
 pub fn cut_error(text: &str) -> &str {
     text.get(..text.floor_char_boundary(LONGEST_ERROR)).unwrap_or_default()
 }
@@ -46,21 +46,21 @@ pub fn cut_error(text: &str) -> &str {
 pub enum Packet<P> {
     /// Asks the agent to dial; answered by exactly one [`Packet::DialRsp`].
     DialReq {
-        /// Echoed by the answer.
+        /// Echoed in the answer.
         random: DialId,
         /// `tcp`, `tcp4` or `tcp6`.
         protocol: String,
         /// `host:port`.
         address: String,
     },
-    /// The outcome of a dial: a connect id, or the dialler's error text.
+    /// The outcome of a dial: a connect id, or the dialer's error text.
     DialRsp {
         /// The request's id.
         random: DialId,
         /// On the wire an empty error means success.
         outcome: Result<ConnectId, String>,
     },
-    /// Towards the agent: close this connection, deliver first what was sent before.
+    /// Towards the agent: close this connection after delivering the bytes that were sent before.
     CloseReq {
         /// The connection.
         id: ConnectId,
@@ -76,24 +76,24 @@ pub enum Packet<P> {
     Data {
         /// The connection.
         id: ConnectId,
-        /// The bytes, or how many they are.
+        /// The bytes, or their number.
         payload: P,
     },
-    /// Towards the agent: the dial is no longer wanted.
+    /// Towards the agent: the client no longer wants the dial.
     DialCls {
         /// The request's id.
         random: DialId,
     },
-    /// From the agent, once per stream: no new dials, please.
+    /// From the agent, once per stream: send no new dials.
     Drain,
-    /// Between own peers: so much may be sent on this connection, counted from its start.
+    /// Between native peers: how far the receiver of this packet may send on the connection.
     Grant {
         /// The connection.
         id: ConnectId,
         /// Bytes of payload since the connection was opened.
         offset: u64,
     },
-    /// Between own peers: the sender's source has ended, it still listens.
+    /// Between native peers: the sender's source has ended; the sender still listens.
     Fin {
         /// The connection.
         id: ConnectId,
@@ -116,7 +116,7 @@ impl<P> Packet<P> {
         }
     }
 
-    /// Exchanges the payload of DATA, and leaves everything else as it is.
+    /// Replaces the payload of DATA; leaves everything else unchanged.
     pub fn map<Q>(self, f: impl FnOnce(P) -> Q) -> Packet<Q> {
         match self {
             Packet::DialReq { random, protocol, address } => Packet::DialReq { random, protocol, address },
@@ -149,9 +149,9 @@ pub enum PacketKind {
     DialCls,
     /// `DRAIN`
     Drain,
-    /// `GRANT`, of own peers
+    /// `GRANT`, between native peers
     Grant = 100,
-    /// `FIN`, of own peers
+    /// `FIN`, between native peers
     Fin = 101,
 }
 

@@ -1,6 +1,6 @@
-//! The accounts of what waits for local ends: its sums, its bounds, and who is reset when they are exceeded.
+//! Accounts of the queues for local ends: their sums, their limits, and the choice of connections to reset.
 //!
-//! A queue itself, like all payload, is the shell's. Here is only how much it holds, and how fast it drains.
+//! The shell holds the queues themselves, like all payload. This module knows only their sizes and drain rates.
 
 use crate::conn::{State, Watch};
 use crate::event::Cause;
@@ -9,8 +9,8 @@ use crate::table::ConnKey;
 use crate::time::Time;
 
 impl<S: Side> Link<S> {
-    /// `charged` bytes now wait for this connection's local end (see [`crate::charge`]). Without effect
-    /// while there is no local end, or none that listens.
+    /// Reports that `charged` bytes now wait for this connection's local end (see [`crate::charge`]). No effect if
+    /// there is no local end, or if it does not listen.
     pub fn queued(&mut self, now: Time, key: ConnKey, charged: usize) {
         if self.table.get(key).is_none_or(|conn| !conn.listens()) {
             return;
@@ -41,13 +41,14 @@ impl<S: Side> Link<S> {
         if self.held_up() && self.next_measure.is_none() {
             self.next_measure = Some(now.after(window));
             if self.terms.credits.is_some() {
-                // Only memory is short here, and who stalls has long been known.
+                // Only memory is short here, and the drain rates are already known.
                 self.measure(now);
             }
         }
     }
 
-    /// The local end itself holds so many bytes of what it has sent, which lack credit. Zero once they are on their way.
+    /// Reports the bytes that the local end has read from its source and cannot send for lack of credit. Zero once they
+    /// are sent.
     pub fn holds_ahead(&mut self, now: Time, key: ConnKey, bytes: usize) {
         let Some(before) = self.set_ahead(key, bytes) else { return };
         let Some(conn) = self.table.get_mut(key) else { return };
@@ -63,7 +64,7 @@ impl<S: Side> Link<S> {
         self.over_hard > 0 || self.total_queued > self.limits.link_budget
     }
 
-    /// Keeps the sums in step with one connection's queue; what it was before.
+    /// Updates a connection's queue size and the sums. Returns the size before.
     pub(crate) fn set_queued(&mut self, key: ConnKey, charged: usize) -> Option<usize> {
         let conn = self.table.get_mut(key)?;
         let before = std::mem::replace(&mut conn.queued, charged);
@@ -73,7 +74,7 @@ impl<S: Side> Link<S> {
         Some(before)
     }
 
-    /// The same with what its local end holds itself.
+    /// The same for the bytes that the local end holds for lack of credit.
     fn set_ahead(&mut self, key: ConnKey, bytes: usize) -> Option<usize> {
         let conn = self.table.get_mut(key)?;
         let before = std::mem::replace(&mut conn.ahead, bytes);
@@ -81,15 +82,15 @@ impl<S: Side> Link<S> {
         Some(before)
     }
 
-    /// Nothing waits for this connection, or in it, any more.
+    /// Sets both of a connection's sizes to zero.
     pub(crate) fn drop_held(&mut self, key: ConnKey) {
         self.set_queued(key, 0);
         self.set_ahead(key, 0);
     }
 
-    /// Resets what drains too slowly while the link is held up. Where a queue is above the hard cap, all slow ones
-    /// above the soft cap go at once: a thousand stalled readers must not hold up the link one after the other.
-    /// Where the sum is too much, the largest go first until half of the budget is free again.
+    /// Resets connections that drain too slowly while the link is held up. If a queue exceeds the hard cap, all slow
+    /// ones above the soft cap are reset at once: a thousand stalled readers must not hold up the link one after the
+    /// other. If the sum exceeds the budget, the largest are reset first, until half of the budget is free.
     pub(crate) fn measure(&mut self, now: Time) {
         if !self.held_up() {
             return;
@@ -119,8 +120,8 @@ impl<S: Side> Link<S> {
         }
     }
 
-    /// Memory is short: resets the largest queues that drain too slowly until `excess` charged bytes are free, and
-    /// where it is `urgent` those that drain well too. Looks again, by [`Link::poll_timeout`], while queues are left.
+    /// Memory is short: resets the largest connections that drain too slowly until `excess` charged bytes are free; if
+    /// `urgent`, also those that drain well. Measures again, by [`Link::poll_timeout`], while bytes are queued.
     pub fn relieve(&mut self, now: Time, excess: usize, urgent: bool) {
         let window = self.limits.drain_window;
         let mut waiting: Vec<(usize, ConnKey)> = Vec::new();

@@ -1,14 +1,14 @@
-//! Whose turn it is to be read: two queues of connections whose source may have bytes.
+//! The order in which sources are read: two queues of connections whose source may have bytes.
 //!
-//! A source that has just become readable is *fresh* and goes before those that have already been read in this
-//! burst: a short exchange does not wait behind a thousand bulk transfers. Every so often a busy one is taken
-//! all the same, so that a stream of fresh ones cannot starve it.
+//! A source that has just become readable is *fresh* and precedes sources that have already been read in this burst: a
+//! short exchange does not wait behind a thousand bulk transfers. After eight fresh sources in a row a busy one has its
+//! turn, so that fresh ones cannot starve it.
 
 use std::collections::VecDeque;
 
 use crate::table::ConnKey;
 
-/// Fresh connections in a row before a busy one has its turn.
+/// How many fresh connections in a row are read before a busy one.
 const FRESH_IN_A_ROW: u32 = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// The caller sees to it that no connection stands in the rings twice.
+    /// The caller ensures that no connection is in the rings twice.
     pub(crate) fn push_fresh(&mut self, key: ConnKey) {
         self.fresh.push_back(key);
     }
@@ -28,18 +28,18 @@ impl Rings {
         self.busy.push_back(key);
     }
 
-    /// How many stand in line.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.fresh.len() + self.busy.len()
     }
 
-    /// Clears away the places of those that are not to be kept.
+    /// Removes the entries that `keep` rejects.
     pub(crate) fn retain(&mut self, keep: impl Fn(ConnKey) -> bool) {
         self.fresh.retain(|key| keep(*key));
         self.busy.retain(|key| keep(*key));
     }
 
-    /// The next in line. It may have ended meanwhile: the caller looks.
+    /// The next entry. Its connection may have ended: the caller checks.
     pub(crate) fn pop(&mut self) -> Option<ConnKey> {
         if (self.streak < FRESH_IN_A_ROW || self.busy.is_empty())
             && let Some(key) = self.fresh.pop_front()

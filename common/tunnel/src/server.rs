@@ -1,4 +1,4 @@
-//! The server's end of an agent stream: it dials, the agent answers.
+//! The server's end of an agent stream: it sends dials, the agent answers.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use crate::packet::{ConnectId, DialId, Packet};
 use crate::table::ConnKey;
 use crate::time::Time;
 
-/// The server's end. Invariant 3: dial ids are this link's own, counted up, so that a frontend's number never
-/// reaches an agent and nobody can answer a stranger's dial.
+/// The server's end. Invariant 3: the link allocates its own dial ids, counting up. So a frontend's `random` never
+/// reaches an agent, and no client can answer another client's dial.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Server {
     last_dial: i64,
-    /// The largest number that the agent has given to a connection.
+    /// The largest connect id that the agent has allocated.
     last_id: i64,
     pending: usize,
     drain_told: bool,
 }
 
-/// The link carries as many dials or connections as it may.
+/// The link has reached its limit of dials or connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many dials or connections on this agent stream")]
 pub struct Full;
 
 impl Link<Server> {
-    /// Dials through the agent; ends in exactly one [`Event::Opened`] or [`Event::DialFailed`] unless
-    /// [`Link::abandon`]ed.
+    /// Dials through the agent. Ends in exactly one [`Event::Opened`] or [`Event::DialFailed`], unless the caller calls
+    /// [`Link::abandon`].
     ///
     /// # Errors
-    /// [`Full`]: also while the stream takes so little that requests pile up.
+    /// [`Full`] at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
     pub fn dial(&mut self, protocol: &str, address: &str) -> Result<ConnKey, Full> {
         if self.table.len() >= self.limits.connections
             || self.side.pending >= self.limits.pending_dials
@@ -53,9 +53,9 @@ impl Link<Server> {
         Ok(key)
     }
 
-    /// Nobody is interested any more, in the dial or in the connection. The key is dead; no event follows.
+    /// The caller no longer needs the dial or the connection. The key is dead; no event follows.
     pub fn abandon(&mut self, now: Time, key: ConnKey) {
-        // Not even one that was due already.
+        // Not even an event that was already queued.
         self.events.retain(|event| event.key() != Some(key));
         let Some(conn) = self.table.get(key) else { return };
         match conn.state {
@@ -77,7 +77,7 @@ impl Link<Server> {
         }
     }
 
-    /// `within`: how long CLOSE_RSP is awaited before something is done without it.
+    /// `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
     fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
         if let Some(id) = self.table.get(key).and_then(|conn| conn.id) {
             self.send(Packet::CloseReq { id });
@@ -109,7 +109,7 @@ impl Link<Server> {
                 Verdict::Handled
             }
             (None, Ok(id)) if id.0 > 0 && !self.by_id.contains_key(&id) => {
-                // A dial that was given up and succeeded all the same: Go agents ignore DIAL_CLS.
+                // This dial was canceled and has succeeded nevertheless: Go agents ignore DIAL_CLS.
                 self.send(Packet::CloseReq { id });
                 Verdict::Dropped(Dropped::UnknownDial)
             }
@@ -117,7 +117,7 @@ impl Link<Server> {
         }
     }
 
-    /// The agent gives a dial up. (Released agents never do.)
+    /// The agent gives up a dial. (No released agent sends this.)
     fn handle_dial_close(&mut self, random: DialId) -> Verdict {
         match self.asked(random) {
             Some(key) => {
@@ -128,7 +128,7 @@ impl Link<Server> {
         }
     }
 
-    /// The dial that was sent under this number and awaits its answer.
+    /// The dial that was sent under this number and has no answer yet.
     fn asked(&self, random: DialId) -> Option<ConnKey> {
         let key = *self.dials.get(&random)?;
         self.table.get(key).is_some_and(|conn| conn.state == State::Dialing { sent: true }).then_some(key)
@@ -184,7 +184,7 @@ impl Side for Server {
         let Limits { await_close, answer_close, .. } = link.limits;
         link.request_close(now, key, if listens { await_close } else { answer_close });
         if !listens {
-            // What is queued has lost its listener, and the shell has dropped it.
+            // The local end has gone, and the shell has dropped its queue.
             link.set_queued(key, 0);
         }
         if let Some(conn) = link.table.get_mut(key) {
@@ -194,7 +194,7 @@ impl Side for Server {
     }
 
     fn both_ended(_link: &mut Link<Self>, _now: Time, _key: ConnKey) {
-        // The agent, which sees the same, says CLOSE_RSP.
+        // The agent sees both FINs too, and sends CLOSE_RSP.
     }
 
     fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End) {
@@ -211,7 +211,7 @@ impl Side for Server {
     }
 
     fn answer_close(_link: &mut Link<Self>, _key: ConnKey) {
-        // A server is never asked to close by CLOSE_REQ, so it never owes an answer.
+        // A server never receives CLOSE_REQ, so it never owes an answer.
     }
 
     fn dial_lost(link: &mut Link<Self>, key: ConnKey) {

@@ -1,7 +1,7 @@
-//! The connections of one link, by a key that is never used twice.
+//! The connections of one link, by a key that is never reused.
 
-/// Names one connection of one link from the start of its dial to its end. A stale key finds nothing, whatever
-/// has taken its place (invariant 3: identity is the instance, not a number that comes again).
+/// Identifies one connection of one link from the start of its dial to its end. A stale key finds nothing, even if its
+/// slot is used again (invariant 3: the identity is the instance, not a number that is reused).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnKey {
     index: u32,

@@ -1,20 +1,20 @@
-//! What both ends of one agent stream agreed on when it was opened.
+//! The extensions that both ends of one agent stream negotiated when it was opened.
 
-/// What this stream's peer understands beyond the wire that Go peers speak. Agreed when the stream is opened, for it
-/// alone: the next one may lead to a Go peer. [`Terms::default`] is the common wire.
+/// The extensions that this stream's peer understands beyond the upstream protocol. Negotiated for each stream, because
+/// the next one may lead to an upstream peer. [`Terms::default`] is the upstream protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Terms {
-    /// Each connection has flow control of its own.
+    /// Each connection has its own flow control.
     pub credits: Option<Windows>,
-    /// A source that ends is told by FIN; the other direction flows on.
+    /// FIN reports that a source has ended; the other direction continues.
     pub half_close: bool,
 }
 
-/// How much either end may send on a new connection before the first GRANT, in bytes of payload.
+/// How many bytes of payload either end may send on a new connection before the first GRANT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Windows {
-    /// What the peer may send.
+    /// The bytes that the peer may send.
     pub ours: u32,
-    /// What we may send.
+    /// The bytes that we may send.
     pub theirs: u32,
 }

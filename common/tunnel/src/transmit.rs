@@ -1,4 +1,4 @@
-//! What is sent next: control packets, grants, the turn of each source.
+//! The order of sending: control packets, grants, then one source after the other.
 
 use crate::conn::State;
 use crate::event::{Control, Transmit};
@@ -7,10 +7,10 @@ use crate::packet::Packet;
 use crate::table::ConnKey;
 
 impl<S: Side> Link<S> {
-    /// What is to be sent next, if `budget` bytes of payload may go out now; nothing is while that is 0, control
-    /// packets included (they would pile up below, where no bound is kept), but discards go on. Control goes
-    /// first; a close never overtakes its own connection's data, because what was read has been sent. Discards
-    /// take turns with reads: a source that never blocks would keep the others from being sent.
+    /// The next thing to send, if `budget` bytes of payload may be sent now. With a budget of 0 nothing is sent, not
+    /// even control packets (they would queue without a limit below), but discards continue. Control packets go first;
+    /// a close never overtakes its own connection's data, because bytes that were read have been sent. Discards
+    /// alternate with reads: a source that never blocks would keep the others from being sent.
     pub fn poll_transmit(&mut self, budget: usize) -> Option<Transmit> {
         if budget > 0 {
             if let Some(packet) = self.next_control() {

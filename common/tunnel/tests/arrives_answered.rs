@@ -1,4 +1,4 @@
-//! What arrives, what is answered: one packet or report at a time, on either end of a link.
+//! What each end of a link answers to one packet or report at a time.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper panics like the test")]
 
@@ -18,7 +18,7 @@ fn at(seconds: u64) -> Time {
 /// All control packets that are due.
 fn controls<S: Side + Clone>(link: &mut Link<S>) -> Vec<Control> {
     let mut sent = Vec::new();
-    // On a copy first: a source's turn must not be used up.
+    // Polls a copy first, so that no source's turn is used up.
     while let Some(Transmit::Control(packet)) = link.clone().poll_transmit(1) {
         link.poll_transmit(1);
         sent.push(packet);

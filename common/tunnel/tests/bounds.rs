@@ -1,4 +1,4 @@
-//! What must stay bounded, fair and exact while a peer, a frontend or the stream misbehaves.
+//! Limits, fairness and exact accounts while a peer, a frontend or the stream misbehaves.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ fn control_packets_wait_while_the_stream_takes_nothing() {
     assert!(link.receiving());
 }
 
-/// A Go agent whose one reader waits for an endpoint goes on sending what it was not told to stop.
+/// A Go agent whose only reader is blocked by an endpoint has not read our CLOSE_REQ, and keeps sending DATA.
 #[test]
 fn data_that_nobody_wants_is_answered_once_until_the_answer_is_sent() {
     let mut server: Link<Server> = Link::new(Limits { outbox: 3, ..Limits::default() });

@@ -1,5 +1,5 @@
-//! Every interleaving of small worlds: dials, cancels, data both ways, closes, failures, losses, time-outs,
-//! queues above their caps, and peers that behave as Go's do. See `sim` for the rules.
+//! Every interleaving of small systems: dials, cancels, data in both directions, closes, failures, losses, time-outs,
+//! queues above their caps, and peers that behave as Go's do. The module `sim` has the rules.
 
 mod sim;
 
@@ -10,7 +10,7 @@ use sim::scenario::Step::{Closed, Eof, Fail, Send};
 use sim::scenario::{Plan, Scenario, own_peers, plan, tight};
 use tunnel::Terms;
 
-/// The whole run visits at least so many distinct states.
+/// The whole run must visit at least this many distinct states.
 const LEAST: usize = 1_000_000;
 
 fn scenarios() -> Vec<Scenario> {
@@ -193,7 +193,7 @@ fn scenarios() -> Vec<Scenario> {
             hurried_ticks: 1,
             ..two(
                 "who takes nothing holds up nobody",
-                // It would wait for ever, as it should.
+                // Otherwise the endpoint would correctly wait without end.
                 Plan { endpoint_stuck: true, abandon: true, ..plan(&[Send(3), Eof], &[]) },
                 plan(&[Send(3), Eof], &[Send(1), Eof]),
             )

@@ -1,4 +1,4 @@
-//! Names, numbers and charges that others depend on: the wire, dashboards, the shell's queues.
+//! Names, numbers and charges that the wire, dashboards and the shell's queues depend on.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! One honest core against a peer that sends anything: nobody but whom a packet names is touched, everything stays
-//! bounded, and everything ends.
+//! One honest core against a peer that sends anything: a packet affects only the connection that it names, everything
+//! stays within limits, and everything ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,11 +37,11 @@ fn lie() -> impl Strategy<Value = Packet<usize>> {
     ]
 }
 
-/// What happens to the honest core; numbers choose among what there is.
+/// One step of the honest core. Numbers select among the existing connections.
 #[derive(Debug, Clone)]
 enum Happening {
     Packet(Packet<usize>),
-    /// Server: a frontend dials. Agent: a dial is done.
+    /// Server: a frontend dials. Agent: a dial completes.
     Dial(bool),
     Abandon(usize),
     Readable(usize),
@@ -75,18 +75,18 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// What its shell knows of the honest core's connections.
+/// The shell's view of the honest core's connections.
 struct Shell<S> {
     link: Link<S>,
     limits: Limits,
     now: Time,
-    /// Dials under way.
+    /// Pending dials.
     dials: BTreeSet<ConnKey>,
-    /// Open connections: number and queue.
+    /// Open connections: id and queue size.
     open: BTreeMap<ConnKey, (ConnectId, usize)>,
-    /// Who was opened last under a number.
+    /// The connection that was last opened with an id.
     latest: BTreeMap<ConnectId, ConnKey>,
-    /// Dead keys, which the shell may still name by mistake.
+    /// Dead keys, which the shell may still use by mistake.
     dead: Vec<ConnKey>,
     draining: usize,
 }
@@ -120,13 +120,13 @@ impl<S: Side + Default> Shell<S> {
         }
     }
 
-    /// A key that it knows, dead or alive.
+    /// A known key, dead or alive.
     fn any_key(&self, choice: usize) -> Option<ConnKey> {
         let all: Vec<ConnKey> = self.open.keys().chain(&self.dials).chain(&self.dead).copied().collect();
         all.get(choice % all.len().max(1)).copied()
     }
 
-    /// Whom a peer means by a number.
+    /// The connection that a peer means by an id.
     fn named(&self, id: ConnectId) -> Option<ConnKey> {
         self.latest.get(&id).copied()
     }
@@ -173,7 +173,7 @@ impl<S: Side + Default> Shell<S> {
                 Event::Opened { key, id } => {
                     prop_assert!(self.dials.remove(key), "opened without a dial");
                     prop_assert!(id.0 > 0);
-                    // A lying agent may use a number again while the one that had it still flushes.
+                    // An adversarial agent may reuse an id while the earlier connection with this id still flushes.
                     self.latest.insert(*id, *key);
                     self.open.insert(*key, (*id, 0));
                 }
@@ -224,7 +224,7 @@ impl<S: Side + Default> Shell<S> {
         self.link.read(self.now, key, outcome);
     }
 
-    /// What is the same for both ends.
+    /// The steps that are the same for both ends.
     fn happen(&mut self, happening: Happening) -> Result<(), TestCaseError> {
         match happening {
             Happening::Packet(packet) => self.packet(&packet)?,
@@ -235,7 +235,7 @@ impl<S: Side + Default> Shell<S> {
             }
             Happening::Queued(choice, charged) => {
                 if let Some(key) = self.any_key(choice) {
-                    // Queues only shrink by themselves.
+                    // The shell's queues only shrink.
                     let mut taken = charged;
                     let charged = self.open.get_mut(&key).map_or(charged, |(_, queue)| {
                         taken = queue.saturating_sub(charged);
@@ -274,7 +274,7 @@ impl<S: Side + Default> Shell<S> {
         Ok(())
     }
 
-    /// The stream is lost: everything comes to its end, with the queues that the peer closed before.
+    /// The stream is lost: everything ends, including the queues of connections that the peer had closed.
     fn finish(mut self) -> Result<(), TestCaseError> {
         self.link.lose(self.now);
         self.events()?;
@@ -296,7 +296,7 @@ impl<S: Side + Default> Shell<S> {
     }
 }
 
-/// The control packets that wait, taken out of a copy.
+/// The number of control packets that wait, counted on a copy.
 fn waiting<S: Side + Clone>(link: &Link<S>) -> usize {
     let mut copy = link.clone();
     std::iter::from_fn(|| copy.poll_transmit(1))
@@ -328,7 +328,7 @@ proptest! {
                 _ => {}
             }
             shell.happen(happening)?;
-            // What is full refuses packets and dials; closes of what is open come on top.
+            // At the limit the link refuses packets and dials; closes of open connections are added to that.
             prop_assert!(waiting(&shell.link) <= shell.limits.outbox + 4 * shell.limits.connections);
         }
         shell.finish()?;

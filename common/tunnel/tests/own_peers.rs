@@ -1,4 +1,4 @@
-//! What arrives and what is answered between peers that agreed on credits and half-close.
+//! What each end answers between peers that negotiated credits and half-close.
 
 use std::time::Duration;
 
@@ -390,7 +390,7 @@ fn what_local_ends_hold_themselves_counts_and_goes_where_memory_is_short() {
 #[test]
 fn what_a_local_end_holds_and_sends_on_its_way_does_not_stall() {
     let (mut link, key) = server(own());
-    // A quarter of a MiB that comes and goes, and is never nothing: half of a message is always there.
+    // Up to 300,000 bytes come and go, but never all: half of a message always remains.
     for second in 1..8 {
         link.holds_ahead(at(second), key, 300_000);
         link.holds_ahead(at(second), key, 1_000);
@@ -415,7 +415,7 @@ fn an_agent_whose_memory_is_short_refuses_dials_by_name() {
     assert!(text.contains("--memory-limit"), "{text}");
 }
 
-/// A connection whose local end takes everything at once.
+/// A connection whose local end reads everything at once.
 struct Quick {
     key: ConnKey,
     id: ConnectId,
@@ -429,7 +429,7 @@ impl Quick {
         keys.iter().zip(ids).map(|(&key, id)| Quick { key, id, taken: 0, granted: 1_000 }).collect()
     }
 
-    /// Takes so many half windows; how far the last grant reaches ahead.
+    /// Reads this many half windows. Returns how far the last grant reaches beyond the bytes read.
     fn take(&mut self, link: &mut Link<Server>, halves: usize) -> u64 {
         for _ in 0..halves {
             let half = (self.granted - self.taken) / 2;
@@ -471,7 +471,7 @@ fn what_windows_are_wider_over_a_long_way_has_a_bound_for_all_together() {
     let mut quick = Quick::all(&keys);
     assert_eq!(quick[0].take(&mut link, 100), 32_000);
     assert_eq!((quick[1].take(&mut link, 2), quick[2].take(&mut link, 2)), (2_000, 2_000));
-    // Each has half of what is left at most.
+    // Each gets at most half of the remaining budget.
     assert_eq!((quick[1].take(&mut link, 100), quick[2].take(&mut link, 100)), (15_999, 4_000));
     link.handle_packet(T0, Packet::CloseRsp { id: ONE, error: String::new() });
     assert_eq!(quick[2].take(&mut link, 100), 32_000, "the first has gone");

@@ -1,4 +1,4 @@
-//! Random schedules of two honest cores: more connections than can be explored, with losses, delays, impatience.
+//! Random schedules of two honest cores: more connections than can be explored, with losses, delays and cancels.
 
 mod sim;
 
@@ -71,7 +71,8 @@ fn worlds() -> impl Strategy<Value = Scenario> {
                 (loss, drain, deaf_to_dial_cls, closes_twice),
                 (limits, terms, far),
             )| {
-                // Flow control lets who takes nothing wait for ever, unless somebody loses interest.
+                // With flow control a stalled reader may block its sender without end, unless the frontend abandons the
+                // connection.
                 let patient = terms != Terms::default();
                 let plans = plans.into_iter().map(|plan| Plan {
                     abandon: plan.abandon || (patient && (plan.frontend_stuck || plan.endpoint_stuck)),
@@ -97,13 +98,13 @@ fn worlds() -> impl Strategy<Value = Scenario> {
         )
 }
 
-/// Any agreement, with windows from a byte on.
+/// Any negotiated terms, with windows from one byte up.
 fn terms() -> impl Strategy<Value = Terms> {
     let windows = (1u32..9, 1u32..9).prop_map(|(ours, theirs)| Windows { ours, theirs });
     (prop::option::of(windows), any::<bool>()).prop_map(|(credits, half_close)| Terms { credits, half_close })
 }
 
-/// Whether this must not happen while one waits for bytes to move.
+/// Whether this action must not happen while a test waits for bytes to move.
 fn disturbs(action: Action) -> bool {
     matches!(action, Action::Abandon(_) | Action::Break(..) | Action::Lose(_) | Action::Tick)
 }
@@ -124,7 +125,7 @@ proptest! {
             if actions.is_empty() {
                 break;
             }
-            // A random walk first; then everybody has a turn.
+            // A random walk first; then the actions take turns.
             let choice = choices.next().map_or(step, usize::from);
             let action = actions[choice % actions.len()];
             world.apply(&scenario, action).and_then(|()| world.check(&scenario)).map_err(TestCaseError::fail)?;
@@ -132,8 +133,7 @@ proptest! {
         world.check_over(&scenario).map_err(TestCaseError::fail)?;
     }
 
-    /// While both ends have appetite and the stream has room, everything that sources hold arrives, and no timer
-    /// is needed for it.
+    /// While both ends read and the stream has room, all bytes of the sources arrive without a timer.
     #[test]
     fn bytes_move_without_timers_and_no_wake_up_is_lost(
         sizes in prop::collection::vec((0u8..20, 0u8..20), 1..10),

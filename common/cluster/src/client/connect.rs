@@ -1,7 +1,7 @@
-//! One connection to the API server: TCP, perhaps through a proxy, TLS, HTTP/1.1.
+//! One connection to the API server: TCP, optionally through a proxy, TLS, HTTP/1.1.
 //!
-//! Proxies are spoken to as by Go's net/http: in TLS if their URL is `https`, believing whom the API's TLS believes; by
-//! `CONNECT` before an API in TLS, and with whole requests before one in plain HTTP.
+//! Proxies are used as by Go's net/http: with TLS if their URL is `https`, with the authorities of the API's TLS; by
+//! `CONNECT` for an API with TLS, and by absolute-form requests for one with plain HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,10 +22,10 @@ use transport::listen::{KeepAlive, tune};
 use super::ApiError;
 use crate::config::{Config, Shown, name_in_tls};
 
-/// How long what was sent may stay unacknowledged.
+/// How long sent bytes may stay unacknowledged.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long an address has for itself before the next one is tried beside it (as in Go).
+/// How long an address is tried alone before the next one is tried in parallel (as in Go).
 const HEAD_START: Duration = Duration::from_millis(300);
 
 /// A connection that takes one request at a time.
@@ -38,7 +38,7 @@ trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
-/// Opens a connection. Not bounded in time by itself.
+/// Opens a connection. Has no time-out of its own.
 pub(super) async fn connect(config: &Config, shown: &Shown) -> Result<Sender, ApiError> {
     let server = &config.server;
     let failed = |why: String| ApiError::Unreachable { at: server.authority(), why };
@@ -55,7 +55,7 @@ pub(super) async fn connect(config: &Config, shown: &Shown) -> Result<Sender, Ap
     speak(stream.map_err(|error| failed(format!("TLS: {error}")))?).await.map_err(failed)
 }
 
-/// What behind a proxy takes the API's TLS, or whole requests for an API without.
+/// A stream through the proxy: for the API's TLS, or for absolute-form requests to an API without TLS.
 async fn through(proxy: &Proxy, config: &Config, shown: &Shown) -> Result<Stream, ApiError> {
     let server = &config.server;
     let failed = |why: String| ApiError::Unreachable { at: server.authority(), why };
@@ -79,7 +79,7 @@ async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(tcp)
 }
 
-/// The first connection that comes about: a name may have an address whose host is down, which answers nothing at all.
+/// The first connection that succeeds: a name may have an address whose host is down and does not answer.
 async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut addresses = addresses.into_iter();
     let (mut tries, mut last) = (JoinSet::new(), io::Error::other("the name has no address"));
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// An address that answers nothing while these live: its listener takes one, and one waits.
+    /// An address that does not answer while these sockets live: its listener accepts one connection, and one waits.
     async fn silent() -> (Socket, Vec<TcpStream>, SocketAddr) {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -144,7 +144,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_refuses_hands_on_at_once_and_the_last_error_is_told() {
-        // Bound, so that nobody else gets its port, and not listening.
+        // Bound, so that no other process gets its port, but not listening.
         let unused = TcpSocket::new_v4().unwrap();
         unused.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let closed = unused.local_addr().unwrap();

@@ -1,68 +1,68 @@
-//! What can become of a call.
+//! Errors of calls.
 
 use std::time::Duration;
 
 use crate::api::Status;
 use crate::config::{CredentialError, TlsProblem};
 
-/// The longest text of the API's that is passed on, in bytes.
+/// The longest text of the API that is passed on, in bytes.
 const SHOWN: usize = 300;
 
-/// What stands for a token that the API has quoted.
+/// Replaces a token that the API has quoted.
 const HIDDEN: &str = "(the token)";
 
-/// A call that brought nothing. No text holds a token.
+/// A failed call. No text contains a token.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The API answered, and not with what was asked for.
+    /// The API answered with an error.
     #[error("the Kubernetes API answered {code} {reason}: {message}")]
     Status {
         /// The HTTP status.
         code: u16,
-        /// The word of its Status object, empty if it had none.
+        /// The reason in its Status object, empty without one.
         reason: String,
-        /// Its sentence, escaped and cut.
+        /// Its message, escaped and cut.
         message: String,
         /// `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// There was no connection, or it broke.
+    /// The connection failed or broke.
     #[error("cannot reach the Kubernetes API at {at}: {why}")]
     Unreachable {
         /// `HOST:PORT`.
         at: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// It took too long.
+    /// The call took too long.
     #[error("the Kubernetes API at {at} did not answer within {limit:?}")]
     Timeout {
         /// `HOST:PORT`.
         at: String,
-        /// How long was waited.
+        /// The time-out.
         limit: Duration,
     },
-    /// It was not sent: its turn would have come too late.
+    /// The call was not sent: its turn would have come after its time-out.
     #[error(
         "too many requests of our own: the turn of this one is not within {limit:?}; raise --kubeconfig-qps and --kubeconfig-burst"
     )]
     Throttled {
-        /// How long it may take.
+        /// The call's time-out.
         limit: Duration,
     },
-    /// The answer makes no sense.
+    /// The answer is invalid.
     #[error("the Kubernetes API answered nonsense: {0}")]
     Answer(&'static str),
-    /// There are no credentials now.
+    /// Credentials are not available now.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
-    /// There is no TLS now.
+    /// TLS is not available now.
     #[error("TLS to the Kubernetes API: {0}")]
     Tls(#[from] TlsProblem),
 }
 
 impl ApiError {
-    /// From an answer that is no success, to a request that held `secret`.
+    /// From an error answer to a request that contained `secret`.
     pub(super) fn status(
         code: u16,
         body: &[u8],
@@ -70,7 +70,7 @@ impl ApiError {
         secret: Option<&str>,
     ) -> Self {
         let status: Status = serde_json::from_slice(body).unwrap_or_default();
-        // Before anything is cut: of half a secret nothing would be found.
+        // Before anything is cut: a part of the secret would not be found.
         let clean = |text: &str| match secret.filter(|secret| !secret.is_empty()) {
             Some(secret) => clean(&text.replace(secret, HIDDEN)),
             None => clean(text),
@@ -88,11 +88,10 @@ impl ApiError {
         Self::Status { code: status.code, reason, message, retry_after: None }
     }
 
-    /// What metrics count of a call: the HTTP status and the reason (empty for success), or why there was no answer
-    /// to count, in a word.
+    /// The result of a call for metrics: the HTTP status and the reason (empty for success).
     ///
     /// # Errors
-    /// The word.
+    /// Without an answer: the cause, in one word.
     pub fn outcome<T>(result: &Result<T, Self>) -> Result<(u16, &str), &'static str> {
         match result {
             Ok(_) => Ok((200, "")),
@@ -111,7 +110,7 @@ impl ApiError {
         matches!(self, Self::Status { code, .. } if *code == status)
     }
 
-    /// When the API asked to be left alone until.
+    /// How long the API asked us to wait.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -133,7 +132,7 @@ fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Wherever the cut falls, no part of the token is left.
+    /// Wherever the text is cut, no part of the token remains.
     #[test]
     fn a_quoted_token_is_hidden_before_the_text_is_cut() {
         let token = "canary".repeat(20);

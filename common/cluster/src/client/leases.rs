@@ -11,19 +11,19 @@ use super::watch::Watch;
 use super::{ApiError, Call, Client, escaped};
 use crate::api::{Lease, LeaseList};
 
-/// How long a call may take; a renewal has 15 s until the next one.
+/// The time-out of a call. The next renewal follows after 15 s.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// A list may be long.
+/// The time-out of a list, which may be long.
 const LIST_LIMIT: Duration = Duration::from_secs(30);
 /// See [`LeaseList::slow`].
 const SLOW: Duration = Duration::from_secs(2);
 
-/// Which state a list must show.
+/// How fresh a list must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
-    /// Whatever the API server has at hand: cheap for it, and perhaps some time old.
+    /// Any state that the API server has cached: cheap for it, but possibly old.
     Any,
-    /// The latest.
+    /// The latest state.
     Latest,
 }
 
@@ -40,7 +40,7 @@ impl Leases {
         Self { client, path }
     }
 
-    /// All that match a label selector; empty matches all.
+    /// All leases that match a label selector; an empty one matches all.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -55,7 +55,7 @@ impl Leases {
         Ok(LeaseList { slow: asked.elapsed() >= SLOW, ..list })
     }
 
-    /// One.
+    /// Reads one lease.
     ///
     /// # Errors
     /// See [`ApiError`]; 404 if there is none.
@@ -63,26 +63,26 @@ impl Leases {
         self.call(Method::GET, self.named(name), None, CALL_LIMIT).await
     }
 
-    /// Creates one.
+    /// Creates a lease.
     ///
     /// # Errors
-    /// See [`ApiError`]; 409 if there is one.
+    /// See [`ApiError`]; 409 if it exists.
     pub async fn create(&self, lease: &Lease) -> Result<Lease, ApiError> {
         self.call(Method::POST, self.path.clone(), Some(body(lease)?), CALL_LIMIT).await
     }
 
-    /// Writes one anew, if it is still of the version given.
+    /// Replaces a lease, if its version is unchanged.
     ///
     /// # Errors
-    /// See [`ApiError`]; 409 if it was written meanwhile, 404 if it is gone.
+    /// See [`ApiError`]; 409 if it was written in the meantime, 404 if it is gone.
     pub async fn update(&self, lease: &Lease) -> Result<Lease, ApiError> {
         self.call(Method::PUT, self.named(&lease.metadata.name), Some(body(lease)?), CALL_LIMIT).await
     }
 
-    /// Deletes one; with `version` only if it is still of that version.
+    /// Deletes a lease; with `version` only if its version is unchanged.
     ///
     /// # Errors
-    /// See [`ApiError`]; 404 if it is gone, 409 if it was written meanwhile.
+    /// See [`ApiError`]; 404 if it is gone, 409 if it was written in the meantime.
     pub async fn delete(&self, name: &str, version: Option<&str>) -> Result<(), ApiError> {
         let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions" });
         if let Some(version) = version {
@@ -92,7 +92,7 @@ impl Leases {
         self.call::<Value>(Method::DELETE, self.named(name), body, CALL_LIMIT).await.map(drop)
     }
 
-    /// Tells of changes from `version` on, until the API server ends it after about `lasting`.
+    /// Watches changes from `version` on, until the API server ends the watch after about `lasting`.
     ///
     /// # Errors
     /// See [`ApiError`]; 410 if the version is too old.
@@ -129,6 +129,6 @@ fn query(selector: &str) -> String {
 }
 
 fn body(lease: &Lease) -> Result<Bytes, ApiError> {
-    let text = serde_json::to_vec(lease).map_err(|_| ApiError::Answer("a lease that is no JSON"))?;
+    let text = serde_json::to_vec(lease).map_err(|_| ApiError::Answer("a lease that is not JSON"))?;
     Ok(Bytes::from(text))
 }

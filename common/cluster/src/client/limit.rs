@@ -1,37 +1,38 @@
-//! `--kubeconfig-qps` and `--kubeconfig-burst`: a bucket of requests that fills at a steady rate.
+//! `--kubeconfig-qps` and `--kubeconfig-burst`: a token bucket for requests.
 //!
-//! Who cannot have a turn in time is told so at once and takes none, and who leaves while waiting gives it back: so the
-//! wait never outgrows the patience of those who wait, and what nobody sends holds up nobody.
+//! A request that cannot have a turn before its deadline fails at once and takes no turn, and a request that is dropped
+//! while it waits returns its turn. So the wait never exceeds the requests' deadlines, and dropped requests delay no
+//! others.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// client-go's burst where a rate is given and no burst.
+/// client-go's burst if a rate is given without one.
 const BURST: f64 = 10.0;
 
-/// How many requests a second, and how many at once.
+/// The rate in requests per second, and the burst.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     rate: f64,
     burst: f64,
-    /// Requests that may go at `since`; below 0 are those that wait already.
+    /// The tokens in the bucket, and when they were counted; negative while requests wait.
     state: Mutex<(f64, Instant)>,
 }
 
-/// The turn would come too late.
+/// The turn would come after the deadline.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLate;
 
-/// A turn that is waited for. Given back when dropped, unless it was used.
+/// A turn in the future. Dropping it returns the turn, unless it was used.
 struct Waiting<'a> {
     limit: &'a RateLimit,
     used: bool,
 }
 
 impl RateLimit {
-    /// `rate` at or below 0 is no limit.
+    /// A `rate` at or below 0 means no limit.
     pub(super) fn new(rate: f32, burst: i64) -> Option<Self> {
         let rate = f64::from(rate);
         if rate <= 0.0 || !rate.is_finite() {
@@ -44,7 +45,7 @@ impl RateLimit {
     /// Waits for a turn that comes before `deadline`.
     ///
     /// # Errors
-    /// At once, if there is none.
+    /// At once, if there is no such turn.
     pub(super) async fn turn(&self, deadline: Instant) -> Result<(), TooLate> {
         let Some(due) = self.take(Instant::now(), deadline)? else { return Ok(()) };
         let mut waiting = Waiting { limit: self, used: false };
@@ -53,14 +54,14 @@ impl RateLimit {
         Ok(())
     }
 
-    /// Takes a turn, and when it comes; `None`: now.
+    /// Takes a turn. Returns when it comes; `None` means now.
     fn take(&self, now: Instant, deadline: Instant) -> Result<Option<Instant>, TooLate> {
         let mut state = self.state.lock();
         let filled = (state.0 + self.rate * (now - state.1).as_secs_f64()).min(self.burst);
         let due = if filled >= 1.0 {
             None
         } else {
-            // A wait that no duration holds is longer than anybody's patience.
+            // A wait that exceeds `Duration` is later than any deadline.
             let wait = Duration::try_from_secs_f64((1.0 - filled) / self.rate).map_err(|_| TooLate)?;
             let due = now.checked_add(wait).filter(|due| *due < deadline).ok_or(TooLate)?;
             Some(due)
@@ -99,7 +100,7 @@ mod tests {
             limit.turn(within(LONG)).await.unwrap();
             at.push(began.elapsed().as_millis());
         }
-        // Timers have a millisecond's grain.
+        // Timers have a resolution of 1 ms.
         for (at, want) in at.iter().zip([0, 0, 0, 200, 400, 600]) {
             assert!(at.abs_diff(want) <= 4, "{at} for {want}");
         }
@@ -111,7 +112,7 @@ mod tests {
         assert!(began.elapsed() < Duration::from_millis(2), "no more than the burst is saved up");
     }
 
-    /// Many agents whose reviews have ten seconds each, and one request in ten seconds.
+    /// Many agents whose reviews have a deadline of ten seconds, at one request per ten seconds.
     #[tokio::test(start_paused = true)]
     async fn who_cannot_have_a_turn_in_time_takes_none() {
         let limit = RateLimit::new(0.1, 1).unwrap();

@@ -1,8 +1,8 @@
-//! Calls to the API: one request, one answer, each with a limit of time and size.
+//! Calls to the API: one request, one answer, each with limits of time and size.
 //!
-//! HTTP/1.1: a watch has a connection to itself, everything else shares a few, and a connection that hangs hangs one
-//! call. A request is sent twice only if the first time it was certainly not taken: the connection had been closed,
-//! or the API refused our credentials and there are others. Everything else is the caller's to try again.
+//! HTTP/1.1: a watch has its own connection, the other calls share a few, and a stalled connection stalls only one
+//! call. A request is sent again only if the API has certainly not processed it: the connection had been closed, or the
+//! API refused our credentials and there are others. The caller retries everything else.
 
 mod connect;
 mod error;
@@ -36,9 +36,9 @@ use pool::{Pool, Pooled};
 
 /// The longest answer, in bytes: some ten thousand leases.
 const ANSWER_LIMIT: usize = 16 << 20;
-/// JSON, whatever `--kube-api-content-type` says: every API server speaks it.
+/// JSON, whatever `--kube-api-content-type` says: all API servers support it.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// What needs no escape in a segment of a path or a query's value.
+/// Characters that need no escape in a path segment or a query value.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A client of one API server. Clones share its connections and its limit.
@@ -55,18 +55,18 @@ struct Shared {
 /// One request.
 struct Call {
     method: Method,
-    /// Path and query, behind the server's own path.
+    /// Path and query, after the server's own path.
     path: String,
     body: Option<Bytes>,
-    /// What of the body no text may hold.
+    /// The part of the body that no text may contain.
     secret: Option<String>,
-    /// How long it may take, all in all.
+    /// The time-out of the whole call.
     limit: Duration,
 }
 
 impl Client {
-    /// A client for `program`; connects at the first call. At most `qps` requests a second and `burst` at once; a
-    /// `qps` of 0 is no limit.
+    /// A client for `program`; connects at the first call. Sends at most `qps` requests per second, with bursts of
+    /// `burst`; a `qps` of 0 means no limit.
     pub fn new(config: Config, program: &'static str, qps: f32, burst: i64) -> Self {
         let user_agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
         let user_agent =
@@ -75,8 +75,8 @@ impl Client {
         Self(Arc::new(Shared { config, pool, limit, user_agent }))
     }
 
-    /// What tells, at each call, when the configuration's certificate expires, in seconds of Unix time: its file, if it is in one,
-    /// is read anew. `None` without such a certificate; what a plug-in brings is its own to renew.
+    /// A function that returns when the configuration's certificate expires, in seconds of Unix time. Each call reads
+    /// the certificate's file again, if there is one. `None` without such a certificate; a plug-in renews its own.
     pub fn certificate_expiry(&self) -> Option<impl Fn() -> Option<i64> + Send + use<>> {
         let shared = Arc::clone(&self.0);
         shared.config.tls.identity.is_some().then_some(move || shared.config.tls.expires())
@@ -87,10 +87,10 @@ impl Client {
         Leases::new(self.clone(), namespace)
     }
 
-    /// Asks whose a token is, and whether it is for `audience`. (RBAC: create tokenreviews.)
+    /// Asks the API for the user of a token, and whether the token is for `audience`. (RBAC: create tokenreviews.)
     ///
     /// # Errors
-    /// See [`ApiError`]; no text holds the token.
+    /// See [`ApiError`]; no text contains the token.
     pub async fn review_token(
         &self,
         token: &str,
@@ -113,7 +113,7 @@ impl Client {
         answer.status.ok_or(ApiError::Answer("a TokenReview without status"))
     }
 
-    /// Reads what is at `path` (with its query), whatever it is; `escaped` writes its parts.
+    /// Reads any object at `path`, which includes the query; [`escaped`] escapes its parts.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -121,7 +121,7 @@ impl Client {
         self.body(Call { method: Method::GET, path: path.to_owned(), body: None, secret: None, limit }).await
     }
 
-    /// Makes a call and reads its answer.
+    /// Sends a call and parses its answer.
     async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
         serde_json::from_slice(&self.body(call).await?).map_err(|_| ApiError::Answer("no such JSON"))
     }
@@ -137,7 +137,7 @@ impl Client {
         .await
     }
 
-    /// Makes a call whose answer is read bit by bit. The limit is that of the answer's head.
+    /// Sends a call whose answer is streamed. The time-out applies to the answer's head.
     async fn open(&self, call: Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
         let deadline = Instant::now() + call.limit;
         self.within(deadline, call.limit, self.send(&call, deadline)).await
@@ -153,7 +153,7 @@ impl Client {
         timeout_at(deadline, doing).await.unwrap_or_else(late)
     }
 
-    /// Sends, and once more with other credentials if these were refused.
+    /// Sends the call, and again with other credentials if the API refused the first.
     async fn send(&self, call: &Call, deadline: Instant) -> Result<(Response<Incoming>, Pooled), ApiError> {
         if let Some(limit) = &self.0.limit {
             limit.turn(deadline).await.map_err(|limit::TooLate| ApiError::Throttled { limit: call.limit })?;
@@ -179,7 +179,7 @@ impl Client {
             };
             match pooled.sender.try_send_request(self.request(call, &shown)?).await {
                 Ok(response) => return self.judge(call, response, pooled).await,
-                // Closed by the API server while it waited: nothing was taken.
+                // The API server had closed the idle connection: it has not processed the request.
                 Err(error) if pooled.used && error.message().is_some() => {}
                 Err(error) => {
                     let (at, why) = (self.0.config.server.authority(), error.into_error().to_string());
@@ -218,7 +218,7 @@ impl Client {
 
     fn request(&self, call: &Call, shown: &Shown) -> Result<Request<Full<Bytes>>, ApiError> {
         let Config { server, proxy, .. } = &self.0.config;
-        // A proxy before plain HTTP is sent whole requests, and learns from them where to and for whom.
+        // A proxy for plain HTTP gets absolute-form requests, with its credentials.
         let forwarder = proxy.as_ref().filter(|_| !server.https);
         let uri = match forwarder {
             Some(_) => format!("{server}{}", call.path),
@@ -247,12 +247,12 @@ impl Client {
     }
 }
 
-/// Seconds; dates are not used by API servers.
+/// In seconds; API servers do not use dates.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
-/// A segment of a path, or a value of a query.
+/// Escapes a path segment or a query value.
 pub fn escaped(text: &str) -> impl std::fmt::Display {
     utf8_percent_encode(text, PLAIN)
 }

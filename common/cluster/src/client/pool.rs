@@ -1,4 +1,5 @@
-//! Connections that wait for their next request. Few, and none for long: what rotates comes into force with a new one.
+//! Idle connections. They are few and short-lived, because rotated credentials and certificates apply to new
+//! connections only.
 
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use tokio::time::Instant;
 
 use super::connect::Sender;
 
-/// Connections that wait.
+/// The highest number of idle connections.
 const IDLE: usize = 4;
-/// How long one may wait.
+/// The longest idle time of a connection.
 const IDLE_LIMIT: Duration = Duration::from_secs(50);
-/// How long one is used: certificates, tokens of plug-ins and addresses behind a name change.
+/// The longest life of a connection: certificates, tokens of plug-ins and the addresses of a name change.
 const AGE_LIMIT: Duration = Duration::from_secs(300);
 
 /// A connection with its age.
@@ -22,12 +23,12 @@ pub(super) struct Pooled {
     pub(super) used: bool,
 }
 
-/// The connections that wait.
+/// The idle connections.
 #[derive(Default)]
 pub(super) struct Pool(Mutex<Vec<(Pooled, Instant)>>);
 
 impl Pool {
-    /// One that is ready, the latest used first.
+    /// A ready connection, the most recently used first.
     pub(super) fn take(&self) -> Option<Pooled> {
         let mut waiting = self.0.lock();
         let now = Instant::now();
@@ -42,7 +43,7 @@ impl Pool {
         None
     }
 
-    /// Keeps one whose answer was read to its end.
+    /// Keeps a connection whose answer was read to its end.
     pub(super) fn put(&self, mut pooled: Pooled) {
         pooled.used = true;
         let mut waiting = self.0.lock();
@@ -51,7 +52,7 @@ impl Pool {
         }
     }
 
-    /// Closes all that wait.
+    /// Closes all idle connections.
     pub(super) fn clear(&self) {
         self.0.lock().clear();
     }

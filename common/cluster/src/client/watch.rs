@@ -1,4 +1,4 @@
-//! A watch: changes as they happen, one JSON object a line.
+//! A watch: a stream of changes, one JSON object per line.
 
 use bytes::{Buf, BytesMut};
 use http_body_util::BodyExt;
@@ -13,24 +13,24 @@ use crate::api::{Lease, Metadata, Status};
 /// The longest line, in bytes: etcd holds objects of 1.5 MB.
 const LINE_LIMIT: usize = 4 << 20;
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent {
-    /// A lease is there, new or changed.
+    /// A lease was added or changed.
     There(Box<Lease>),
-    /// A lease is gone, or no longer matches.
+    /// A lease was deleted, or no longer matches.
     Gone(Box<Lease>),
     /// Nothing changed up to this version.
     Bookmark(String),
 }
 
-/// Changes from some version on.
+/// The changes from some version on.
 pub struct Watch {
     body: Incoming,
     buffer: BytesMut,
-    /// How much of the buffer was searched for an end of line.
+    /// How many bytes of the buffer were searched for an end of line.
     searched: usize,
-    /// Holds the connection open.
+    /// Keeps the connection open.
     _connection: Pooled,
 }
 
@@ -46,11 +46,11 @@ impl Watch {
         Self { body, buffer: BytesMut::new(), searched: 0, _connection: connection }
     }
 
-    /// The next event; `None` when the API server has ended the watch in order. Not bounded in time. May be
-    /// dropped and called again.
+    /// The next event; `None` when the API server has ended the watch in order. Has no time-out. Cancel safe.
     ///
     /// # Errors
-    /// A lost connection, nonsense, or an error told by the API: 410 for a version that is too old.
+    /// If the connection is lost or the data is invalid, or the API reports an error: 410 for a version that is too
+    /// old.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ApiError> {
         loop {
             if let Some(line) = self.line() {
@@ -89,7 +89,7 @@ impl Watch {
     }
 }
 
-/// What a line says; `None` for kinds that this does not know.
+/// Parses a line; `None` for unknown kinds.
 fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
     if line.trim_ascii().is_empty() {
         return Ok(None);

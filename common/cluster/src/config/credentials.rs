@@ -1,4 +1,4 @@
-//! Who we are to the API: a bearer token, a name and password, a plug-in's word, or (by TLS alone) nothing.
+//! Our credentials for the API: a bearer token, a name and password, a plug-in's credentials, or (with TLS only) none.
 
 use std::fmt;
 use std::io;
@@ -12,10 +12,10 @@ use http::header::InvalidHeaderValue;
 use super::exec::{Exec, ExecError};
 use super::tls::Pem;
 
-/// Longest token read, in bytes.
+/// The longest token, in bytes.
 const TOKEN_LIMIT: usize = 64 * 1024;
 
-/// Who we are. `Debug` and `Display` show no secret.
+/// Our credentials. `Debug` and `Display` show no secret.
 pub struct Credentials(Source);
 
 enum Source {
@@ -26,23 +26,23 @@ enum Source {
     Exec(Exec),
 }
 
-/// Why there are no credentials now. No text holds a secret.
+/// Why credentials are not available now. No text contains a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// The token's file cannot be used.
+    /// The token file cannot be used.
     #[error("token file {path:?}: {source}")]
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The plug-in brought none.
+    /// The plug-in returned none.
     #[error(transparent)]
     Exec(#[from] ExecError),
 }
 
-/// What goes with one request or connection.
+/// The credentials of one request or connection.
 #[derive(Clone, Default)]
 pub(crate) struct Shown {
     /// The `authorization` header, marked sensitive.
@@ -52,20 +52,20 @@ pub(crate) struct Shown {
 }
 
 impl Credentials {
-    /// Nothing beyond a client certificate.
+    /// None besides a client certificate.
     pub fn none() -> Self {
         Self(Source::None)
     }
 
-    /// A token that stays.
+    /// A constant token.
     ///
     /// # Errors
-    /// Characters that no header has.
+    /// If it has characters that are invalid in a header.
     pub fn token(token: &str) -> Result<Self, InvalidHeaderValue> {
         Ok(Self(Source::Token(bearer(token.trim())?)))
     }
 
-    /// A file with a token, read anew for each request: kubelet rotates it.
+    /// A file with a token, read for each request because kubelet rotates it.
     pub fn token_file(path: PathBuf) -> Self {
         Self(Source::TokenFile(path))
     }
@@ -73,7 +73,7 @@ impl Credentials {
     /// A name and password.
     ///
     /// # Errors
-    /// Characters that no header has.
+    /// If they have characters that are invalid in a header.
     pub fn basic(name: &str, password: &str) -> Result<Self, InvalidHeaderValue> {
         let encoded = STANDARD.encode(format!("{name}:{password}"));
         let mut value = HeaderValue::from_str(&format!("Basic {encoded}"))?;
@@ -81,19 +81,19 @@ impl Credentials {
         Ok(Self(Source::Basic(value)))
     }
 
-    /// What a plug-in says.
+    /// The credentials of a plug-in.
     pub(crate) fn exec(exec: Exec) -> Self {
         Self(Source::Exec(exec))
     }
 
-    /// Whether the token's file can be read now; what is in it may come later.
+    /// Whether the token file can be read now; its contents are checked at each use.
     pub(super) fn check_file(&self) -> Result<(), CredentialError> {
         let Source::TokenFile(path) = &self.0 else { return Ok(()) };
         let fail = |source| CredentialError::TokenFile { path: path.clone(), source };
         std::fs::read(path).map(drop).map_err(fail)
     }
 
-    /// The credentials of now.
+    /// The current credentials.
     pub(crate) async fn show(&self) -> Result<Shown, CredentialError> {
         match &self.0 {
             Source::None => Ok(Shown::default()),
@@ -106,11 +106,11 @@ impl Credentials {
         }
     }
 
-    /// The API refused what was shown: true if a second try could show something else.
+    /// The API refused the credentials. Returns true if a second attempt could use others.
     pub(crate) fn refused(&self) -> bool {
         match &self.0 {
             Source::None | Source::Token(_) | Source::Basic(_) => false,
-            // It may have been rotated between the reading and the answer.
+            // The file may have been rotated between the read and the answer.
             Source::TokenFile(_) => true,
             Source::Exec(exec) => exec.forget(),
         }
@@ -128,7 +128,7 @@ fn read(path: &PathBuf) -> io::Result<HeaderValue> {
     if token.is_empty() || token.len() > TOKEN_LIMIT {
         return Err(bad("it is empty or too long for a token"));
     }
-    bearer(token).map_err(|_| bad("it holds characters that no token has"))
+    bearer(token).map_err(|_| bad("it has characters that are invalid in a token"))
 }
 
 pub(super) fn bearer(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {

@@ -1,8 +1,8 @@
 //! Credentials from a plug-in: a program that prints an ExecCredential (`client.authentication.k8s.io`, v1 and
-//! v1beta1). Run when credentials are first needed, when they expire, and when the API refuses them; one at a time.
+//! v1beta1). It runs when credentials are first needed, when they expire, and when the API refuses them; one run at a
+//! time.
 //!
-//! A run goes on when those who wait for it leave: it may take longer than a call, and the next one finds what it
-//! brought.
+//! A run continues if its callers give up: it may take longer than a call, and the next call uses its result.
 //!
 //! The program gets no terminal: `interactiveMode: Always` is refused at the start.
 
@@ -24,18 +24,18 @@ use super::credentials::{Shown, bearer};
 use super::tls::Pem;
 use crate::time::{Clock, Moment};
 
-/// How long the program may take, whatever the patience of who needs it.
+/// The time-out of the program, independent of its callers' time-outs.
 const RUN_LIMIT: Duration = Duration::from_secs(30);
-/// The most that it may print, in bytes.
+/// The longest output, in bytes.
 const OUTPUT_LIMIT: u64 = 1 << 20;
 /// Credentials are renewed this long before they expire.
 const MARGIN: Duration = Duration::from_secs(10);
-/// After a refusal by the API the program is not run again for this long.
+/// After the API refused the credentials, the program does not run again within this time after its last run.
 const PAUSE: Duration = Duration::from_secs(5);
-/// What of the program's complaints is quoted, in characters.
+/// The longest quote of the program's standard error, in characters.
 const QUOTED: usize = 200;
 
-/// The kubeconfig's section.
+/// The `exec` section of the kubeconfig.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Plugin {
@@ -82,7 +82,7 @@ struct Status {
     expiration_timestamp: Option<String>,
 }
 
-/// Why the plug-in brought nothing. No text holds what it printed to its standard output.
+/// Why the plug-in returned no credentials. No text contains its standard output.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ExecError {
     /// It cannot be started.
@@ -90,30 +90,30 @@ pub enum ExecError {
     Start {
         /// The program.
         command: String,
-        /// Why.
+        /// The cause.
         source: Arc<std::io::Error>,
-        /// The kubeconfig's installHint, behind a semicolon.
+        /// The kubeconfig's installHint, after a semicolon.
         hint: String,
     },
-    /// It took too long, failed, or printed too much.
+    /// It took too long, or failed.
     #[error("plug-in {command:?} {why}")]
     Failed {
         /// The program.
         command: String,
-        /// What happened.
+        /// The cause.
         why: String,
     },
-    /// It printed no usable ExecCredential.
+    /// Its output is not a usable ExecCredential.
     #[error("plug-in {command:?} printed no usable ExecCredential: {why}")]
     Output {
         /// The program.
         command: String,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
 }
 
-/// A plug-in with its last word. Clones share both.
+/// A plug-in with its last result. Clones share both.
 #[derive(Clone)]
 pub(crate) struct Exec(Arc<Shared>);
 
@@ -122,7 +122,7 @@ struct Shared {
     last: Mutex<Last>,
 }
 
-/// What is run, and what it is told.
+/// The program, its arguments and its environment.
 struct Program {
     command: String,
     path: PathBuf,
@@ -133,7 +133,7 @@ struct Program {
     api_version: String,
 }
 
-/// What a run brought; none while it goes on.
+/// The result of a run; `None` while it runs.
 type Outcome = Option<Result<Shown, ExecError>>;
 
 #[derive(Default)]
@@ -141,12 +141,12 @@ struct Last {
     shown: Option<(Shown, Option<Moment>)>,
     /// When the last run ended.
     ran: Option<Instant>,
-    /// The run that is under way, unless its sender is gone.
+    /// The current run, unless its sender is gone.
     run: Option<watch::Receiver<Outcome>>,
 }
 
 impl Exec {
-    /// Checks the section. `folder` is the kubeconfig's, `cluster` what the plug-in may be told of the cluster.
+    /// Checks the section. `folder` is the kubeconfig's, `cluster` the cluster info for the plug-in.
     pub(super) fn new(plugin: Plugin, folder: &Path, cluster: Value) -> Result<Self, String> {
         let known = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
         if !known.contains(&plugin.api_version.as_str()) {
@@ -164,7 +164,7 @@ impl Exec {
         }
         let info =
             serde_json::json!({ "kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec });
-        // As client-go: a bare name is looked up in PATH, anything with a slash counts from the file's folder.
+        // As client-go: a bare name is looked up in PATH, a path with a slash is relative to the file's folder.
         let bare = !plugin.command.contains('/');
         let path = if bare { PathBuf::from(&plugin.command) } else { folder.join(&plugin.command) };
         let pairs = plugin.env.into_iter().flatten().map(|variable| (variable.name, variable.value));
@@ -180,7 +180,7 @@ impl Exec {
         Ok(Self(Arc::new(Shared { program, last: Mutex::default() })))
     }
 
-    /// The credentials of now; runs the program if the last ones are gone or about to expire.
+    /// The current credentials; runs the program if there are none or they expire soon.
     pub(super) async fn show(&self) -> Result<Shown, ExecError> {
         let mut outcome = {
             let mut last = self.0.last.lock();
@@ -201,11 +201,11 @@ impl Exec {
             }
         };
         let told = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
-        // A run that ended without a word has panicked, or its runtime ends.
+        // A run without a result has panicked, or its runtime has ended.
         told.ok().flatten().unwrap_or_else(|| Err(self.0.program.failed("was not run to its end".to_owned())))
     }
 
-    /// Forgets the last credentials, unless they are fresh; whether it did.
+    /// Drops the last credentials, unless they are fresh. Returns whether it did.
     pub(super) fn forget(&self) -> bool {
         let mut last = self.0.last.lock();
         if last.ran.is_some_and(|ran| ran.elapsed() < PAUSE) {
@@ -214,7 +214,7 @@ impl Exec {
         last.shown.take().is_some()
     }
 
-    /// Runs the program and keeps what it brings. Bounded in time.
+    /// Runs the program and keeps its result. Has a time-out.
     async fn run(self, tell: watch::Sender<Outcome>) {
         let program = &self.0.program;
         let brought = program.run().await.and_then(|printed| program.read(&printed));
@@ -227,7 +227,7 @@ impl Exec {
         last.run = None;
         match &outcome {
             Err(error) if tell.is_closed() => {
-                tracing::warn!(%error, "A plug-in brought no credentials, and took longer than who asked for them");
+                tracing::warn!(%error, "plug-in returned no credentials, after its callers timed out");
             }
             _ => {
                 tell.send_replace(Some(outcome));
@@ -282,7 +282,7 @@ impl Program {
         let status = credential.status.ok_or(output("it has no status"))?;
         let header =
             status.token.filter(|token| !token.is_empty()).map(|token| bearer(token.trim())).transpose();
-        let header = header.map_err(|_| output("its token holds characters that no token has"))?;
+        let header = header.map_err(|_| output("its token has invalid characters"))?;
         let identity = match (status.client_certificate_data, status.client_key_data) {
             (Some(chain), Some(key)) => Some((Pem::Data(chain.into_bytes()), Pem::Data(key.into_bytes()))),
             (None, None) => None,
@@ -293,14 +293,14 @@ impl Program {
         }
         let expires = status.expiration_timestamp.as_deref();
         let expires =
-            expires.map(|text| Moment::parse(text).ok_or(output("its expirationTimestamp is no time")));
+            expires.map(|text| Moment::parse(text).ok_or(output("its expirationTimestamp is not a time")));
         Ok((Shown { header, identity }, expires.transpose()?))
     }
 }
 
 async fn read_all(stream: Option<impl tokio::io::AsyncRead + Unpin>, into: &mut Vec<u8>) {
     if let Some(stream) = stream {
-        // What cannot be read is missing from the output, which is then found unusable.
+        // Unread output is missing, and the parser then rejects it.
         let _ = stream.take(OUTPUT_LIMIT).read_to_end(into).await;
     }
 }

@@ -1,4 +1,4 @@
-//! On whose behalf a kubeconfig's user acts, as the headers that client-go sends.
+//! The user that a kubeconfig's user impersonates, as client-go's headers.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use http::{HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-/// What stands as it is in the name of a header; `%` does not, so that escapes can be told. Source: client-go's
-/// `headerKeyEscape`.
+/// The characters that stay unescaped in a header name; `%` is escaped, so that escapes are unambiguous. Source:
+/// client-go's `headerKeyEscape`.
 const LEGAL: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'!')
     .remove(b'#')
@@ -36,10 +36,10 @@ pub(super) struct Impersonation {
 }
 
 impl Impersonation {
-    /// The headers; none if nobody is named.
+    /// The headers; none if no user is named.
     ///
     /// # Errors
-    /// What is wrong, and the fix.
+    /// The fault, and the fix.
     pub(super) fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let (uid, groups) = (given(&self.as_uid), self.as_groups.iter().flatten());
@@ -68,7 +68,7 @@ impl Impersonation {
 const ALONE: &str = "the user has as-uid, as-groups or as-user-extra and no as: name the user to act as";
 
 fn header(field: &str, name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
-    // Either case of letters is the same header.
+    // Header names are case-insensitive.
     let name =
         HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("a key of {field} is too long"))?;
     let value = HeaderValue::from_bytes(value.as_bytes())

@@ -1,4 +1,4 @@
-//! The pod's own way to the API: two variables and two files that kubelet provides.
+//! The pod's configuration for the API: two variables and two files that kubelet provides.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::{Config, ConfigError, Server};
 /// Where Kubernetes mounts the service account. Source: client-go `rest.InClusterConfig`.
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// What kubelet puts into a pod.
+/// The service account that kubelet mounts into a pod.
 #[derive(Debug, Clone)]
 pub struct InCluster {
     /// The folder with `token` and `ca.crt`.
@@ -23,10 +23,10 @@ impl Default for InCluster {
 }
 
 impl InCluster {
-    /// Reads the environment; the files are read at each use, because kubelet rotates them.
+    /// Reads the environment. The files are read at each use, because kubelet rotates them.
     ///
     /// # Errors
-    /// This is no pod, or it has no service account.
+    /// If this is not a pod, or it has no service account.
     pub fn load(&self, environment: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
         let variable = |name: &'static str| {
             environment(name).filter(|value| !value.is_empty()).ok_or(ConfigError::NoPod(name))

@@ -1,5 +1,5 @@
-//! A kubeconfig: the cluster and the user of its current context. Follows client-go's `clientcmd` for one file that
-//! was named: relative paths count from the file's folder, data outranks files.
+//! A kubeconfig: the cluster and the user of its current context. Follows client-go's `clientcmd` for one named file:
+//! relative paths are relative to the file's folder, data takes precedence over files.
 
 use std::path::{Path, PathBuf};
 
@@ -78,7 +78,7 @@ pub(super) fn load(path: &Path) -> Result<Config, ConfigError> {
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let syntax = |why: String| ConfigError::Syntax { path: path.to_owned(), why };
     let value = yaml::parse(&text).map_err(syntax)?;
-    // serde's own words could quote the value, which may be a secret.
+    // serde's error text could quote the value, which may be a secret.
     let file: File = serde_json::from_value(value)
         .map_err(|_| syntax("its sections are not those of a Config (clusters, contexts, users)".into()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -97,7 +97,7 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let mut notices = Vec::new();
     if cluster.insecure_skip_tls_verify == Some(true) {
         notices.push(
-            "the kubeconfig sets insecure-skip-tls-verify: whoever stands in the way can be the API"
+            "the kubeconfig sets insecure-skip-tls-verify: the API server's certificate is not verified"
                 .to_owned(),
         );
     }
@@ -136,8 +136,8 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     })
 }
 
-/// A server that is refused, for the error. A URL may hold a password before an `@` or a token in its query; where
-/// they begin and end nobody can say of one that is malformed.
+/// An invalid server for the error text. A URL may contain a password before an `@` or a token in its query; in a
+/// malformed URL their position is unknown.
 fn shown_server(url: &str) -> String {
     if url.contains(['@', '?', '#']) { "server".to_owned() } else { format!("server {url:?}") }
 }
@@ -147,7 +147,7 @@ fn find<T>(list: Option<Vec<Named<T>>>, kind: &str, name: &str) -> Result<T, Str
     entry.and_then(|entry| entry.content).ok_or_else(|| format!("there is no {kind} named {name:?}"))
 }
 
-/// Data outranks the file.
+/// Data takes precedence over the file.
 fn pem(
     what: &str,
     file: Option<PathBuf>,
@@ -155,7 +155,7 @@ fn pem(
     folder: &Path,
 ) -> Result<Option<Pem>, String> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
-        // As Go's decoder: ends of lines do not count, everything else does.
+        // As Go's decoder: ignores only ends of lines.
         let text: Vec<u8> = data.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
         let decoded = STANDARD.decode(text).map_err(|_| format!("{what}-data is not base64"))?;
         return Ok(Some(Pem::Data(decoded)));
@@ -179,7 +179,7 @@ fn identity(user: &User, folder: &Path) -> Result<Option<(Pem, Pem)>, String> {
     }
 }
 
-/// What a plug-in with `provideClusterInfo` is told.
+/// The cluster info for a plug-in with `provideClusterInfo`.
 fn cluster_info(server: &Server, ca: Option<&Pem>, name: Option<&str>, insecure: Option<bool>) -> Value {
     let mut info = serde_json::json!({ "server": server.to_string() });
     if let Some(Pem::Data(data)) = ca {
@@ -199,19 +199,19 @@ fn credentials(user: User, folder: &Path, info: Value) -> Result<Credentials, St
         return Err("auth-provider was removed from Kubernetes: use exec instead".into());
     }
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    // As client-go: the file outranks the token, and either outranks a plug-in.
+    // As in client-go: the file takes precedence over the token, and both over a plug-in.
     if let Some(file) = user.token_file.filter(|file| !file.as_os_str().is_empty()) {
         return Ok(Credentials::token_file(folder.join(file)));
     }
     if let Some(token) = given(user.token) {
-        return Credentials::token(&token).map_err(|_| "token holds characters that no token has".to_owned());
+        return Credentials::token(&token).map_err(|_| "token has invalid characters".to_owned());
     }
     if let Some(plugin) = user.exec {
         return Ok(Credentials::exec(Exec::new(plugin, folder, info)?));
     }
     match (given(user.username), user.password) {
         (Some(name), password) => Credentials::basic(&name, &password.unwrap_or_default())
-            .map_err(|_| "username or password hold characters that no header has".to_owned()),
+            .map_err(|_| "username or password has characters that are invalid in a header".to_owned()),
         (None, _) => Ok(Credentials::none()),
     }
 }

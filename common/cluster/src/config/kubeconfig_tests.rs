@@ -73,7 +73,7 @@ fn relative_files_count_from_the_kubeconfig_and_data_outranks_them() {
     );
 }
 
-/// As `base64` without `-w0` writes it, with either end of line.
+/// As `base64` without `-w0` wraps it, with either end of line.
 #[test]
 fn data_may_be_wrapped() {
     let wrapped = |text: &[u8], end: &str| {

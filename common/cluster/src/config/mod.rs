@@ -1,7 +1,7 @@
-//! Where the API is and who we are to it: from a kubeconfig, or from what Kubernetes puts into a pod.
+//! The API's address and our credentials: from a kubeconfig, or from kubelet's files in a pod.
 //!
-//! Read once, at the start; what rotates (token files, certificate files, plug-ins' credentials) is kept as a
-//! place and read at its use. Connects to nothing.
+//! Read once, at the start. Of values that rotate (token files, certificate files, plug-ins' credentials) the location
+//! is kept, and they are read at each use. Makes no connection.
 
 mod credentials;
 mod exec;
@@ -25,24 +25,24 @@ pub use server::Server;
 pub(crate) use tls::name as name_in_tls;
 pub use tls::{Pem, TlsFiles, TlsProblem};
 
-/// How to reach the API, and as whom.
+/// How to reach the API, and our credentials.
 #[derive(Debug)]
 pub struct Config {
-    /// Where.
+    /// The API's address.
     pub server: Server,
-    /// Whom to believe.
+    /// Trusted authorities and our certificate.
     pub tls: TlsFiles,
-    /// Who we are.
+    /// Our credentials.
     pub credentials: Credentials,
-    /// The proxy before the API: the kubeconfig's, or else the environment's.
+    /// The proxy for the API: the kubeconfig's, otherwise the environment's.
     pub proxy: Option<Proxy>,
-    /// On whose behalf to act.
+    /// The headers of the impersonated user.
     pub impersonate: Vec<(HeaderName, HeaderValue)>,
-    /// Further lines for the log: what weakens security.
+    /// Warnings for the log about settings that weaken security.
     pub notices: Vec<String>,
 }
 
-/// Why there is no way to the API. One line each, with the fix.
+/// Why the API cannot be configured. One line each, with the fix.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -50,28 +50,28 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The file is no kubeconfig.
+    /// The file is not a kubeconfig.
     #[error("{path:?} is no kubeconfig: {why}")]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// The kubeconfig asks for what there is not.
+    /// The kubeconfig refers to something that is missing.
     #[error("{path:?}: {why}")]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and the fix.
+        /// The fault, and the fix.
         why: String,
     },
-    /// No kubeconfig was named, and this is no pod.
+    /// No kubeconfig was named, and this is not a pod.
     #[error(
-        "this is no pod ({0} is not set): name a kubeconfig with --kubeconfig, or run as a pod with a service account"
+        "this is not a pod ({0} is not set): name a kubeconfig with --kubeconfig, or run as a pod with a service account"
     )]
     NoPod(&'static str),
     /// The pod has no service account's token.
@@ -81,23 +81,23 @@ pub enum ConfigError {
     NoToken {
         /// The token's file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The environment puts a proxy before the API that cannot be used.
+    /// The environment names an unusable proxy for the API.
     #[error("the way to the Kubernetes API at {at}: {source}; or name {host} in NO_PROXY")]
     Proxy {
         /// `HOST:PORT`.
         at: String,
         /// The API's host.
         host: String,
-        /// Why.
+        /// The cause.
         source: ProxyUrlError,
     },
 }
 
 impl Config {
-    /// From a kubeconfig's current context, or from the pod's own mounts without one.
+    /// From a kubeconfig's current context; without a kubeconfig, from the pod's own mounts.
     ///
     /// # Errors
     /// See [`ConfigError`].
@@ -105,7 +105,7 @@ impl Config {
         Self::load_in(kubeconfig, |name| std::env::var(name).ok())
     }
 
-    /// The same, in an environment of the caller's.
+    /// The same, with the caller's environment.
     ///
     /// # Errors
     /// See [`ConfigError`].
@@ -121,7 +121,7 @@ impl Config {
             }
             None => InCluster::default().load(&environment)?,
         };
-        // As client-go: NO_PROXY is for the environment's proxies alone.
+        // As in client-go, NO_PROXY applies only to the environment's proxies.
         if config.proxy.is_none() {
             let Server { https, host, port, .. } = &config.server;
             let proxies = EnvProxy::for_http(*https, environment);
@@ -135,8 +135,8 @@ impl Config {
         Ok(config)
     }
 
-    /// The files that a kubeconfig names can be read at the start, or the process does not start; client-go does the same.
-    /// They are read again at each use, since they rotate.
+    /// The process does not start if a file that the kubeconfig names cannot be read, as with client-go. The files are
+    /// read again at each use, because they rotate.
     fn check_files(&self) -> Result<(), String> {
         self.tls.check_files().map_err(|problem| problem.to_string())?;
         self.credentials.check_file().map_err(|error| error.to_string())
@@ -144,7 +144,7 @@ impl Config {
 }
 
 impl fmt::Display for Config {
-    /// Where and by what means, without any secret.
+    /// The address and the kind of credentials, without any secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} by {}", self.server, self.credentials)
     }

@@ -4,24 +4,24 @@ use std::fmt;
 
 use transport::host_port::{self, SplitError};
 
-/// Where the API server is.
+/// The API server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// TLS, or (on one machine, behind `kubectl proxy`) none.
+    /// With TLS, or without (on one machine, behind `kubectl proxy`).
     pub https: bool,
     /// Name or address, without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// What stands before `/api` and `/apis`; without a slash at its end.
+    /// The prefix of `/api` and `/apis`, without a trailing slash.
     pub path: String,
 }
 
 impl Server {
-    /// Reads `https://HOST[:PORT][/PATH]`; without a scheme it is `http`, as in client-go.
+    /// Parses `https://HOST[:PORT][/PATH]`; without a scheme it is `http`, as in client-go.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
         let (https, rest) = match url.split_once("://") {
             Some(("https", rest)) => (true, rest),
@@ -38,7 +38,7 @@ impl Server {
         }
         let (host, port) = host_port::split(authority).map_err(|error| match error {
             SplitError::Unclosed => "its ']' is missing",
-            SplitError::Trailing => "behind ']' a port must follow",
+            SplitError::Trailing => "a port must follow ']'",
         })?;
         if host.is_empty() {
             return Err("it names no host");
@@ -51,7 +51,7 @@ impl Server {
         Ok(Self { https, host: host.to_owned(), port, path })
     }
 
-    /// `HOST:PORT`, brackets around an IPv6 address.
+    /// `HOST:PORT`, with brackets around an IPv6 address.
     pub fn authority(&self) -> String {
         host_port::Joined(&self.host, self.port).to_string()
     }

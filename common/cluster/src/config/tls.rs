@@ -1,4 +1,4 @@
-//! TLS towards the API server, built anew for each connection: connections are few, and files rotate.
+//! TLS towards the API server, built for each connection: connections are few, and files rotate.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use transport::tls::{Validity, check_config, ignore_odd_pki, server_verifier, short_rsa, system_roots};
 
-/// PEM text, or the file that has it.
+/// PEM text, or the file that contains it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
     /// The text.
@@ -20,7 +20,7 @@ pub enum Pem {
 }
 
 impl std::fmt::Debug for Pem {
-    /// Without the text: it may be a key.
+    /// Without the text, which may be a key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Data(_) => f.write_str("Data(..)"),
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Pem {
 }
 
 impl std::fmt::Display for Pem {
-    /// What follows the name of a kubeconfig's field: the file, if there is one.
+    /// The suffix to the name of a kubeconfig's field: the file, if there is one.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Data(_) => f.write_str("-data"),
@@ -39,29 +39,29 @@ impl std::fmt::Display for Pem {
     }
 }
 
-/// Whom to believe, and what to show.
+/// The trusted authorities, and our certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The authorities; `None`: the system's.
+    /// The authorities; `None` means the system's.
     pub ca: Option<Pem>,
     /// A certificate chain and its key.
     pub identity: Option<(Pem, Pem)>,
-    /// The name to expect, if it is not the server's host.
+    /// The expected server name, if it is not the server's host.
     pub server_name: Option<String>,
-    /// Believe anybody (`insecure-skip-tls-verify`).
+    /// Accept any certificate (`insecure-skip-tls-verify`).
     pub insecure: bool,
 }
 
-/// Why there is no TLS. The text names the file and no key.
+/// Why TLS is not available. The text names the file and contains no key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsProblem(String);
 
 impl TlsFiles {
-    /// The configuration of one connection; `identity`, from a plug-in, takes the place of our own.
+    /// The configuration of one connection; `identity`, from a plug-in, replaces our own.
     ///
     /// # Errors
-    /// Files that cannot be read or used.
+    /// If a file cannot be read or used.
     pub(crate) fn build(&self, identity: Option<&(Pem, Pem)>) -> Result<Arc<ClientConfig>, TlsProblem> {
         let problem = |what: &str, why: &dyn std::fmt::Display| TlsProblem(format!("{what}: {why}"));
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -85,7 +85,7 @@ impl TlsFiles {
                 let chain = certificates(chain, "client-certificate")?;
                 let text = key.read("client-key")?;
                 let key = PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
-                    TlsProblem(format!("client-key{key}: holds no usable private key in PEM"))
+                    TlsProblem(format!("client-key{key}: has no usable private key in PEM"))
                 })?;
                 let short = short_rsa(&key);
                 builder.with_client_auth_cert(chain, key).map_err(|why| match short {
@@ -101,8 +101,8 @@ impl TlsFiles {
         Ok(Arc::new(config))
     }
 
-    /// Whether the files can be read now. Authorities must be certificates too: client-go reads those once, and the pair anew
-    /// for each connection.
+    /// Whether the files can be read now. The authorities must also parse: client-go reads them once, and the
+    /// certificate and key for each connection.
     pub(super) fn check_files(&self) -> Result<(), TlsProblem> {
         if let Some(ca) = &self.ca {
             certificates(ca, "certificate-authority")?;
@@ -114,23 +114,23 @@ impl TlsFiles {
         Ok(())
     }
 
-    /// When the first certificate of our own chain expires, in seconds of Unix time. `None` without a chain, or one that can be
-    /// read now.
+    /// When the first certificate of our own chain expires, in seconds of Unix time. `None` without a chain, or if it
+    /// cannot be read now.
     pub(crate) fn expires(&self) -> Option<i64> {
         let (chain, _) = self.identity.as_ref()?;
         let chain = certificates(chain, "client-certificate").ok()?;
         Validity::of(&chain).map(|validity| validity.not_after)
     }
 
-    /// The name that the server's certificate must bear.
+    /// The name that the server's certificate must contain.
     pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, TlsProblem> {
         name(self.server_name.as_deref().unwrap_or(host))
     }
 }
 
-/// What a certificate for `host` must bear.
+/// The name that a certificate for `host` must contain.
 pub(crate) fn name(host: &str) -> Result<ServerName<'static>, TlsProblem> {
-    ServerName::try_from(host.to_owned()).map_err(|_| TlsProblem(format!("{host:?} is no name of a server")))
+    ServerName::try_from(host.to_owned()).map_err(|_| TlsProblem(format!("{host:?} is not a server name")))
 }
 
 impl Pem {
@@ -147,12 +147,12 @@ fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, T
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(TlsProblem(format!("{what}{pem}: holds no certificate in PEM"))),
-        Err(why) => Err(TlsProblem(format!("{what}{pem}: holds a malformed block: {why}"))),
+        Ok(_) => Err(TlsProblem(format!("{what}{pem}: has no certificate in PEM"))),
+        Err(why) => Err(TlsProblem(format!("{what}{pem}: has a malformed block: {why}"))),
     }
 }
 
-/// Believes any certificate: the operator has asked for it, and is told at the start what that means.
+/// Accepts any certificate, as the operator requested. A warning is logged at the start.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_short_rsa_key_is_said_to_be_short() {
         let chain = rcgen::generate_simple_self_signed(["client".to_owned()]).unwrap().cert.pem();
-        // Version and modulus of a key of 1024 bits in PKCS#1: what follows them does not matter.
+        // Version and modulus of a 1024-bit key in PKCS#1; the rest does not matter.
         let key = [&[0x30, 0x81, 0x87, 2, 1, 0, 2, 0x81, 0x81, 0][..], &[0xff; 128]].concat();
         let key = STANDARD.encode(key);
         let key = format!("-----BEGIN RSA PRIVATE KEY-----\n{key}\n-----END RSA PRIVATE KEY-----\n");

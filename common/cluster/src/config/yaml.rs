@@ -1,15 +1,15 @@
-//! YAML to JSON values: a kubeconfig is small, and everything else here speaks JSON. JSON is YAML, too.
+//! Converts YAML to JSON values: a kubeconfig is small, and the other modules use JSON. JSON is also YAML.
 
 use serde_json::{Map, Number, Value};
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// Deeper nesting than any kubeconfig has.
+/// The deepest nesting; no kubeconfig has more.
 const DEEPEST: usize = 32;
 
 /// Reads the first document.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The fault, and its position.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let documents = YamlLoader::load_from_str(text).map_err(|error| error.to_string())?;
     convert(documents.first().unwrap_or(&Yaml::Null), DEEPEST)
@@ -31,12 +31,12 @@ fn convert(yaml: &Yaml, depth: usize) -> Result<Value, String> {
         Yaml::Hash(pairs) => {
             let pair = |(key, value): (&Yaml, &Yaml)| match key {
                 Yaml::String(key) => Ok((key.clone(), convert(value, depth)?)),
-                other => Err(format!("a key is no text: {other:?}")),
+                other => Err(format!("a key is not text: {other:?}")),
             };
             Value::Object(pairs.iter().map(pair).collect::<Result<Map<_, _>, _>>()?)
         }
         Yaml::Null => Value::Null,
-        Yaml::Alias(_) | Yaml::BadValue => return Err("it has a value that means nothing".into()),
+        Yaml::Alias(_) | Yaml::BadValue => return Err("it has an invalid value".into()),
     })
 }
 

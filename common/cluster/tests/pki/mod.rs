@@ -5,14 +5,14 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 
-/// What two sides need of each other.
+/// The certificates of a client and a server.
 pub(crate) struct Pki {
     pub(crate) ca: String,
     pub(crate) client: (String, String),
     pub(crate) server: Arc<rustls::ServerConfig>,
 }
 
-/// An authority, a client's certificate and a server that demands one.
+/// An authority, a client's certificate, and a server that requires one.
 pub(crate) fn pki() -> Pki {
     let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

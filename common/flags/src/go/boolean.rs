@@ -5,7 +5,7 @@
 #[error("it must be true or false (or 1, 0, t, f, T, F, TRUE, FALSE, True, False)")]
 pub struct BooleanError;
 
-/// Reads one of the twelve spellings that Go takes; `yes`, `on` and the empty text are not among them.
+/// Parses one of the twelve spellings that Go accepts; `yes`, `on` and the empty text are not among them.
 pub fn parse(text: &str) -> Result<bool, BooleanError> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

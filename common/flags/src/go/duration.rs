@@ -8,13 +8,13 @@ const SECOND: u64 = 1_000_000_000;
 /// The magnitude of the most negative duration; one more than the largest positive one.
 const LIMIT: u64 = 1 << 63;
 
-/// A duration as Go has it: signed nanoseconds in 64 bits, some 292 years each way.
+/// A duration as in Go: signed nanoseconds in 64 bits, up to about 292 years in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration {
     nanoseconds: i64,
 }
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// Not a sequence of numbers and units, or too long.
@@ -23,27 +23,27 @@ pub enum DurationError {
     /// A number without its unit.
     #[error("the unit is missing (ns, us, ms, s, m or h, as in 10s)")]
     NoUnit,
-    /// A unit that Go does not know; days are among them.
+    /// A unit that Go does not know, such as days.
     #[error("unknown unit {0:?} (ns, us, ms, s, m and h are known)")]
     UnknownUnit(String),
 }
 
 impl GoDuration {
-    /// No time at all.
+    /// A duration of zero.
     pub const ZERO: Self = Self { nanoseconds: 0 };
 
-    /// That many seconds, up to some 292 years.
+    /// This many seconds, up to about 292 years.
     pub const fn from_seconds(seconds: u32) -> Self {
         Self { nanoseconds: seconds as i64 * 1_000_000_000 }
     }
 
-    /// The duration for clocks that only run forward: a negative one is zero.
+    /// The duration for monotonic clocks: a negative one becomes zero.
     pub fn or_zero(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.nanoseconds).unwrap_or(0))
     }
 }
 
-/// To be shown as Go shows it; at most some 292 years.
+/// For display in Go's format; at most about 292 years.
 impl From<Duration> for GoDuration {
     fn from(duration: Duration) -> Self {
         Self { nanoseconds: i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX) }
@@ -73,7 +73,7 @@ impl FromStr for GoDuration {
     }
 }
 
-/// One number with its unit in nanoseconds, at most [`LIMIT`]; and what stands behind it.
+/// Parses one number with its unit. Returns nanoseconds, at most [`LIMIT`], and the rest of the text.
 fn part(text: &str) -> Result<(u64, &str), DurationError> {
     let (whole, rest) = split_digits(text);
     let (fraction, rest) = rest.strip_prefix('.').map_or(("", rest), split_digits);
@@ -89,8 +89,8 @@ fn part(text: &str) -> Result<(u64, &str), DurationError> {
     sum.map(|sum| (sum, behind)).ok_or(DurationError::Invalid)
 }
 
-/// The nanoseconds of a fraction of a unit, by the arithmetic of Go: digits beyond 63 bits are dropped, and the
-/// product is taken in floating point and cut.
+/// The nanoseconds of a fraction of a unit, with Go's arithmetic: digits beyond 63 bits are dropped, and the product is
+/// computed in floating point and truncated.
 fn fraction_of(digits: &str, unit: u64) -> u64 {
     let (mut value, mut scale) = (0_u64, 1.0_f64);
     for digit in digits.bytes() {
@@ -131,7 +131,7 @@ fn unit(name: &str) -> Result<u64, DurationError> {
     }
 }
 
-/// As Go prints it: `1h0m0s`, `1.5s`, `100ms`, `0s`.
+/// Go's format: `1h0m0s`, `1.5s`, `100ms`, `0s`.
 impl fmt::Display for GoDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanoseconds < 0 {
@@ -157,7 +157,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// A number with that many decimal places, without trailing zeros.
+/// A number with this many decimal places, without trailing zeros.
 struct Decimal(u64, u32);
 
 impl fmt::Display for Decimal {

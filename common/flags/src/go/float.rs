@@ -1,11 +1,11 @@
-//! Numbers with a fraction: `strconv.ParseFloat` with 32 bits.
+//! Floating-point numbers: `strconv.ParseFloat` with 32 bits.
 
 use super::integer::underscores_separate_digits;
 
-/// Why a text is no number.
+/// Why a text is not a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FloatError {
-    /// Not a number at all.
+    /// Not a number.
     #[error("it must be a number (5, 0.5, 1e2)")]
     Syntax,
     /// Beyond 32 bits.
@@ -13,7 +13,7 @@ pub enum FloatError {
     Range,
 }
 
-/// Reads a decimal or (with `0x` and a `p` exponent) hexadecimal number, `inf`, `infinity` or `nan`.
+/// Parses a decimal or (with `0x` and a `p` exponent) hexadecimal number, `inf`, `infinity` or `nan`.
 pub fn parse(text: &str) -> Result<f32, FloatError> {
     let (sign, rest) = match text.as_bytes() {
         [b'-', ..] => (-1.0, &text[1..]),
@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<f32, FloatError> {
     if text.eq_ignore_ascii_case("nan") {
         return Ok(f32::NAN);
     }
-    // What is left must be digits: Rust's parser would take a second sign and more names.
+    // The rest must start with a digit: Rust's parser would accept a second sign and more names.
     if !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         || !underscores_separate_digits(rest.as_bytes())
     {

@@ -1,9 +1,9 @@
 //! Integers: `strconv.ParseInt` and `ParseUint` with base 0, as pflag calls them.
 
-/// Why a text is no integer.
+/// Why a text is not an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IntegerError {
-    /// Not a number at all.
+    /// Not a number.
     #[error("it must be a whole number (10, 0x1f, 0o17, 0b11 and 1_000 are read)")]
     Syntax,
     /// Beyond 64 bits.
@@ -11,8 +11,8 @@ pub enum IntegerError {
     Range,
 }
 
-/// A signed number with an optional sign and an optional prefix of its base (`0x`, `0o`, `0b`, or a bare `0` for
-/// octal). Underscores may stand between digits.
+/// A signed number with an optional sign and an optional base prefix (`0x`, `0o`, `0b`, or a bare `0` for octal).
+/// Underscores may separate digits.
 pub fn signed(text: &str) -> Result<i64, IntegerError> {
     let (negative, digits) = match text.as_bytes() {
         [b'-', ..] => (true, &text[1..]),
@@ -51,13 +51,12 @@ pub fn decimal(text: &str) -> Result<i64, IntegerError> {
     text.parse().map_err(|_| IntegerError::Range)
 }
 
-/// As [`decimal`], in 32 bits: how klog reads a level.
+/// As [`decimal`], in 32 bits: klog's format of a level.
 pub fn level(text: &str) -> Result<i32, IntegerError> {
     i32::try_from(decimal(text)?).map_err(|_| IntegerError::Range)
 }
 
-/// Go's rule: an underscore stands between two digits, or between a base's prefix and a digit.
-/// `text` is without a sign.
+/// Go's rule: an underscore is between two digits, or between a base prefix and a digit. `text` has no sign.
 pub(crate) fn underscores_separate_digits(text: &[u8]) -> bool {
     let (prefixed, rest) = match text {
         [b'0', base, rest @ ..] if b"bBoOxX".contains(base) => (true, rest),

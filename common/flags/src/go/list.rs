@@ -1,24 +1,24 @@
-//! Lists of strings: one record of CSV, as pflag's StringSlice reads it; and, beyond pflag, as Go prints them.
+//! Lists of strings: one CSV record, as in pflag's StringSlice, or (an extension) Go's printed form.
 
-/// Why a text is no list.
+/// Why a text is not a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
-    /// A quotation mark where none may stand, or one that is never closed.
+    /// A misplaced or unclosed quotation mark.
     #[error("a quotation mark is out of place (an element is either quoted as a whole, or has none)")]
     Quote,
-    /// Nothing but line breaks.
-    #[error("it holds nothing but line breaks")]
+    /// Only line breaks.
+    #[error("it has only line breaks")]
     Nothing,
 }
 
-/// Elements by commas; an element may be quoted as in CSV. The empty text is the empty list, and so is `[]`;
+/// Elements separated by commas; an element may be quoted as in CSV. The empty text and `[]` are the empty list;
 /// `[a,b]` is `a,b`.
 pub fn parse(text: &str) -> Result<Vec<String>, ListError> {
     let text = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    // Line ends become bare line feeds, blank lines ahead are skipped, and one line is read.
+    // Line ends become line feeds, leading blank lines are skipped, and one line is read.
     let text = text.strip_suffix('\r').unwrap_or(text).replace("\r\n", "\n");
     let mut rest = text.trim_start_matches('\n');
     if rest.is_empty() {
@@ -38,7 +38,7 @@ pub fn parse(text: &str) -> Result<Vec<String>, ListError> {
     }
 }
 
-/// One element and, if a comma followed it, what stands behind that.
+/// One element and, if a comma follows it, the text after the comma.
 type Item<'a> = (String, Option<&'a str>);
 
 fn plain_item(text: &str) -> Result<Item<'_>, ListError> {
@@ -50,7 +50,7 @@ fn plain_item(text: &str) -> Result<Item<'_>, ListError> {
     if item.contains('"') { Err(ListError::Quote) } else { Ok((item.to_owned(), more)) }
 }
 
-/// `text` starts behind the opening quotation mark.
+/// `text` starts after the opening quotation mark.
 fn quoted_item(text: &str) -> Result<Item<'_>, ListError> {
     let mut item = String::new();
     let mut rest = text;

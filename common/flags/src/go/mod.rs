@@ -1,6 +1,6 @@
-//! Spellings of values as Go's standard library reads and prints them.
+//! Value formats of Go's standard library.
 //!
-//! Each module is one parser with its error. None of them trims blanks: Go does not either.
+//! Each module has one parser and its error. No parser trims blanks, as in Go.
 
 pub mod boolean;
 pub mod duration;

@@ -1,9 +1,9 @@
-//! The entries of the flags of flow control and memory, which both binaries carry and Go's do not.
+//! The entries of the flags for flow control and memory, which both binaries have and Go's do not.
 
 use super::Entry;
 use crate::FlowOptions;
 
-/// `options` finds this part in a binary's configuration.
+/// `options` returns this part of a binary's configuration.
 pub fn flow_entries<C: 'static>(
     base: &'static [&'static str],
     options: fn(&C) -> &FlowOptions,

@@ -1,9 +1,9 @@
-//! The entries of the log's flags, which both binaries carry.
+//! The entries of the log flags of both binaries.
 
 use super::Entry;
 use crate::LogOptions;
 
-/// `options` and `notices` find the log's part in a binary's configuration.
+/// `options` and `notices` return the log's part of a binary's configuration.
 pub fn log_entries<C: 'static>(
     base: &'static [&'static str],
     options: fn(&C) -> &LogOptions,

@@ -1,7 +1,7 @@
 //! Tables of command lines, for the tests of the binaries: one entry for each flag, one row for each spelling.
 //!
-//! A row is a line of words laid on a base that starts, and what becomes of it. Rows where the Go binary decides
-//! otherwise are marked by the verb with which they are added.
+//! A row has words that are appended to a valid command line, the base, and the expected result. The method that adds a
+//! row says whether the Go binary gives another result.
 
 mod flow;
 mod log;
@@ -20,34 +20,34 @@ pub use log::log_entries;
 pub use profiling::profiling_entries;
 pub use said::is_the_check_by_name;
 
-/// What becomes of a command line.
+/// The result of a command line.
 #[derive(Clone, Copy, Debug)]
 pub enum Verdict {
-    /// It starts, and the flag reads thus.
+    /// The program starts, and the flag has this value.
     Starts(&'static str),
-    /// It is refused, by one line that begins thus.
+    /// The program prints a one-line error that begins with this text.
     Refused(&'static str),
 }
 
-/// What the Go binary makes of the same line.
+/// The Go binary's result for the same command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Go {
-    /// The same.
+    /// The same result.
     Agrees,
-    /// It starts, and can never work.
+    /// The program starts, but cannot work.
     Starts,
-    /// It refuses.
+    /// The program prints an error.
     Refuses,
 }
 
-/// One command line without the program's name. `{file}`, `{none}` and `{dir}` stand for paths.
+/// One command line without the program's name. `{file}`, `{none}` and `{dir}` are replaced by paths.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The words.
     pub words: Vec<&'static str>,
-    /// What becomes of it.
+    /// The expected result.
     pub verdict: Verdict,
-    /// What Go makes of it.
+    /// Go's result.
     pub go: Go,
 }
 
@@ -62,7 +62,7 @@ pub struct Entry<C> {
 }
 
 impl<C> Entry<C> {
-    /// An entry without rows. `shown` prints what a configuration holds of the flag.
+    /// An entry without rows. `shown` prints the flag's value in a configuration.
     pub fn new(
         flag: &'static str,
         base: &'static [&'static str],
@@ -71,33 +71,33 @@ impl<C> Entry<C> {
         Self { flag, rows: Vec::new(), base, shown: Box::new(shown) }
     }
 
-    /// The rows that follow are laid on another base.
+    /// Sets another base for the following rows.
     pub fn on(mut self, base: &'static [&'static str]) -> Self {
         self.base = base;
         self
     }
 
-    /// Without the flag.
+    /// Adds a row without the flag: its default.
     pub fn default(self, value: &'static str) -> Self {
         self.row(&[], Verdict::Starts(value), Go::Agrees)
     }
 
-    /// A spelling that starts.
+    /// Adds a valid spelling.
     pub fn takes(self, words: &[&'static str], value: &'static str) -> Self {
         self.row(words, Verdict::Starts(value), Go::Agrees)
     }
 
-    /// A spelling that is refused.
+    /// Adds an invalid spelling.
     pub fn refuses(self, words: &[&'static str], line: &'static str) -> Self {
         self.row(words, Verdict::Refused(line), Go::Agrees)
     }
 
-    /// Go starts with it, and then can never work.
+    /// Adds an invalid spelling with which Go starts, but cannot work.
     pub fn refuses_what_go_starts(self, words: &[&'static str], line: &'static str) -> Self {
         self.row(words, Verdict::Refused(line), Go::Starts)
     }
 
-    /// Ours is more lenient, or has a flag that Go has not.
+    /// Adds a spelling that only our parser accepts, or a flag that Go does not have.
     pub fn takes_what_go_refuses(self, words: &[&'static str], value: &'static str) -> Self {
         self.row(words, Verdict::Starts(value), Go::Refuses)
     }
@@ -112,7 +112,7 @@ impl<C> Entry<C> {
 /// Runs every row.
 ///
 /// # Panics
-/// When a row's verdict is another than the table's.
+/// If a result differs from the table.
 pub fn check<C: Debug>(table: &[Entry<C>], parse: impl Fn(&[&str]) -> Result<C, Exit>) {
     for (entry, row) in table.iter().flat_map(|entry| entry.rows.iter().map(move |row| (entry, row))) {
         match (parse(&row.words), row.verdict) {
@@ -126,10 +126,10 @@ pub fn check<C: Debug>(table: &[Entry<C>], parse: impl Fn(&[&str]) -> Result<C, 
     }
 }
 
-/// Asserts that the help names exactly the flags of the table.
+/// Asserts that the help lists exactly the flags of the table.
 ///
 /// # Panics
-/// When they differ.
+/// If they differ.
 pub fn check_help<C>(table: &[Entry<C>], help: &Exit) {
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     let lines = help.stdout.lines().map(str::trim_start);
@@ -139,7 +139,7 @@ pub fn check_help<C>(table: &[Entry<C>], help: &Exit) {
     assert_eq!(named, tested.collect());
 }
 
-/// A command line with the program's name, its paths put in: `{file}` is `dir/file`, `{none}` is `dir/none`.
+/// A command line with the program's name and with paths: `{file}` is `dir/file`, `{none}` is `dir/none`.
 pub fn argv(program: &str, words: &[&str], dir: &Path) -> impl Iterator<Item = OsString> + use<> {
     let place = |name: &str| dir.join(name).to_string_lossy().into_owned();
     let places = [("{file}", place("file")), ("{none}", place("none")), ("{dir}", place(""))];

@@ -1,8 +1,8 @@
-//! The entries of the flags of profiles, which both binaries carry.
+//! The entries of the profiling flags of both binaries.
 
 use super::Entry;
 
-/// `profiling` finds this part in a binary's configuration, `notices` its lines for the start.
+/// `profiling` returns this part of a binary's configuration, `notices` its warnings for the start.
 pub fn profiling_entries<C: 'static>(
     base: &'static [&'static str],
     profiling: fn(&C) -> bool,

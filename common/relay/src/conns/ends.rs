@@ -1,4 +1,4 @@
-//! The last of a connection: what is thrown away, and the word to its local end.
+//! The last steps of a connection: discarding its bytes, and telling its local end.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,25 +9,25 @@ use super::Conns;
 use crate::local::{Ending, Read};
 use crate::waste::PIECE;
 
-/// Where a connection stands with what its link may throw away.
+/// A connection's place in the queue for the link's discard budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Place {
-    /// It has not asked.
+    /// It does not wait.
     #[default]
     Outside,
-    /// In line.
+    /// It waits in the queue.
     Waiting,
-    /// Called: a piece is set aside for it.
+    /// It was called: a piece is reserved for it.
     Called,
 }
 
 impl<S: Side> Conns<S> {
-    /// Reads from a local end what nobody is to have, as far as the link may throw away now.
+    /// Reads from a local end and drops the bytes, as far as the link's discard budget allows now.
     pub(crate) fn poll_discard(&mut self, key: ConnKey, now: Time) -> Poll<std::io::Result<Read>> {
         let Some(slot) = self.find(key) else { return Poll::Pending };
         let allowance = self.take_allowance(slot, now);
         if allowance == 0 {
-            // To the core it is a source that has nothing: it is told when that changes.
+            // The core sees a source without bytes, and is notified when there is budget.
             self.park(slot);
             return Poll::Pending;
         }
@@ -40,7 +40,7 @@ impl<S: Side> Conns<S> {
         read
     }
 
-    /// The core has let go of a connection: tells the local end.
+    /// The core has released a connection: notifies the local end.
     pub(crate) fn ended(&mut self, now: Time, key: ConnKey, end: &End) {
         let Some(slot) = self.find(key) else { return };
         let entry = &mut self.slots[slot];
@@ -54,7 +54,7 @@ impl<S: Side> Conns<S> {
         }
     }
 
-    /// Goes on with an end. Yields how many bytes were thrown away.
+    /// Continues an end. Returns the number of bytes discarded.
     pub(super) fn end(&mut self, slot: usize, now: Time) -> usize {
         let allowance = self.take_allowance(slot, now);
         let mut left = allowance;
@@ -71,7 +71,7 @@ impl<S: Side> Conns<S> {
         allowance - left
     }
 
-    /// What this connection may throw away now. It is spent: the rest is given back.
+    /// The bytes that this connection may discard now. They are deducted; the caller refunds the rest.
     fn take_allowance(&mut self, slot: usize, now: Time) -> usize {
         let Some(entry) = self.slots.get_mut(slot) else { return 0 };
         if entry.place == Place::Called {
@@ -83,7 +83,7 @@ impl<S: Side> Conns<S> {
         allowance
     }
 
-    /// Puts a connection in line: it asks for more than it may have now.
+    /// Queues a connection that needs more than its allowance.
     fn park(&mut self, slot: usize) {
         if let Some(entry) = self.slots.get_mut(slot)
             && entry.place == Place::Outside
@@ -93,15 +93,15 @@ impl<S: Side> Conns<S> {
         }
     }
 
-    /// When [`Conns::call_parked`] finds somebody to call.
+    /// When [`Conns::call_parked`] can call the next connection.
     pub(crate) fn waste_due(&self) -> Option<Time> {
         self.waste.due()
     }
 
-    /// Wakes those in line for whom there is a piece.
+    /// Wakes the waiting connections for which a piece is left.
     pub(crate) fn call_parked(&mut self, now: Time) {
         while let Some(mark) = self.waste.call(now) {
-            // Who has ended meanwhile is passed over.
+            // Skips connections that have ended.
             if let Some(entry) = self.slots.get_mut(mark.slot())
                 && Arc::ptr_eq(&entry.mark, &mark)
             {

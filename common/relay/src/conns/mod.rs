@@ -19,32 +19,32 @@ use crate::waste::Waste;
 pub struct Conns<S> {
     pub(crate) link: Link<S>,
     slots: Slab<Slot>,
-    /// From a connection's key (its index) to its slot; checked against the key stored there.
+    /// Maps the index of a connection's key to its slot. The slot's own key is compared.
     by_key: Vec<usize>,
     list: Arc<ReadyList>,
-    /// Slots that took bytes in this turn and are to be written and flushed once.
+    /// Slots that received bytes in this turn and will be written and flushed once.
     dirty: Vec<usize>,
-    /// What may be thrown away of those that are closed and still send.
+    /// The discard budget for closed connections whose peers still send.
     waste: Waste,
 }
 
-/// One local end, from its opening until it has been told its end.
+/// One local end, from its opening until it has been notified of its end.
 struct Slot {
     key: ConnKey,
     mark: Arc<Mark>,
     waker: Waker,
     local: Option<Box<dyn Local>>,
     queue: Queue,
-    /// What the core knows of the queue.
+    /// The queue size that the core knows.
     charged: usize,
-    /// What the core knows of bytes that the local end holds itself.
+    /// The core's count of bytes that the local end holds for lack of credit.
     ahead: usize,
     dirty: bool,
-    /// The other side sends no more, and the local end is to be told so.
+    /// The peer sends no more, and the local end will be notified.
     shut_down: bool,
-    /// Set once the core has let go of the connection.
+    /// Set once the core has released the connection.
     ending: Option<Ending>,
-    /// In the line for that.
+    /// Its place in the queue for the discard budget.
     place: Place,
 }
 
@@ -66,17 +66,17 @@ impl<S: Side> Conns<S> {
         }
     }
 
-    /// The core, to dial, answer and drain with.
+    /// The core, for dials, answers and drains.
     pub fn link(&mut self) -> &mut Link<S> {
         &mut self.link
     }
 
-    /// Connections whose local end has not been told its end.
+    /// Connections whose local end has not been notified of its end.
     pub fn local_ends(&self) -> usize {
         self.slots.len()
     }
 
-    /// Makes room for the local end of a connection that has just opened; what arrives waits there.
+    /// Creates the slot of a connection that has just opened. Arriving bytes queue there.
     pub fn open(&mut self, key: ConnKey) {
         let entry = self.slots.vacant_entry();
         let slot = entry.key();
@@ -101,8 +101,7 @@ impl<S: Side> Conns<S> {
         self.by_key[key.index()] = slot;
     }
 
-    /// Hands over the local end: bytes flow from here on. If the connection has ended meanwhile, the local end
-    /// is told so.
+    /// Attaches the local end: bytes flow from here on. If the connection has already ended, the local end is notified.
     pub fn attach(&mut self, key: ConnKey, local: Box<dyn Local>) {
         let Some(slot) = self.find_any(key) else { return };
         let entry = &mut self.slots[slot];
@@ -110,7 +109,7 @@ impl<S: Side> Conns<S> {
         entry.waker.wake_by_ref();
     }
 
-    /// Forgets a connection whose local end will never come. The core has been told already.
+    /// Removes a connection whose local end will never come. The core already knows.
     pub fn discard(&mut self, key: ConnKey) {
         if let Some(slot) = self.find_any(key) {
             self.slots.remove(slot);
@@ -124,17 +123,17 @@ impl<S: Side> Conns<S> {
         (entry.key == key && entry.ending.is_none()).then_some(slot)
     }
 
-    /// The slot of a connection, also one that the core has let go of.
+    /// The slot of a connection, even if the core has released it.
     fn find_any(&self, key: ConnKey) -> Option<usize> {
         let waits = |entry: &Slot| entry.key == key && entry.local.is_none();
         let latest = self.by_key.get(key.index()).copied();
         latest
             .filter(|slot| self.slots.get(*slot).is_some_and(waits))
-            // Its place in the index was taken over by a later connection.
+            // A later connection has taken its place in the index.
             .or_else(|| self.slots.iter().find(|(_, entry)| waits(entry)).map(|(slot, _)| slot))
     }
 
-    /// Takes bytes for a local end; they are written by [`Conns::write_dirty`] in the same turn.
+    /// Queues bytes for a local end. [`Conns::write_dirty`] writes them in the same turn.
     pub(crate) fn deliver(&mut self, key: ConnKey, payload: Bytes) {
         let Some(slot) = self.find(key) else { return };
         let entry = &mut self.slots[slot];
@@ -145,7 +144,7 @@ impl<S: Side> Conns<S> {
         }
     }
 
-    /// Writes what arrived in this turn.
+    /// Writes the bytes that arrived in this turn.
     pub(crate) fn write_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
@@ -157,7 +156,8 @@ impl<S: Side> Conns<S> {
         self.dirty = dirty;
     }
 
-    /// Serves a connection whose sockets woke it. Yields how many bytes its local end took, or gave to be thrown away.
+    /// Serves a connection whose sockets woke it. Returns the number of bytes that its local end accepted or that were
+    /// discarded.
     pub(crate) fn serve(&mut self, mark: &Arc<Mark>, now: Time) -> usize {
         mark.take_off();
         let slot = mark.slot();
@@ -174,8 +174,8 @@ impl<S: Side> Conns<S> {
         taken
     }
 
-    /// Moves what is queued into the local end, as far as it takes it, and tells the core what is left. Yields how many
-    /// bytes it took.
+    /// Writes the queue to the local end as far as possible, and tells the core what is left. Returns the number of
+    /// bytes written.
     fn write(&mut self, slot: usize, now: Time) -> usize {
         let Some(entry) = self.slots.get_mut(slot) else { return 0 };
         if entry.ending.is_some() {
@@ -196,7 +196,7 @@ impl<S: Side> Conns<S> {
         let more = match written {
             Ok(more) => more,
             Err(error) => {
-                // An empty queue would end a flush in order, although the socket may have lost what it took.
+                // An empty queue would end a flush in order, although the socket may have lost accepted bytes.
                 entry.queue.clear();
                 entry.charged = 0;
                 self.link.write_failed(now, key, error.to_string());
@@ -223,7 +223,7 @@ impl<S: Side> Conns<S> {
         taken
     }
 
-    /// The other side sends no more, and everything it sent was written.
+    /// The peer sends no more, and everything that it sent was written.
     pub(crate) fn shut_down(&mut self, key: ConnKey, now: Time) {
         if let Some(slot) = self.find(key) {
             self.slots[slot].shut_down = true;
@@ -238,7 +238,7 @@ impl<S: Side> Conns<S> {
         let Some(local) = entry.local.as_mut() else { return Poll::Pending };
         let read = local.poll_read(&mut Context::from_waker(&entry.waker), max);
         if let Poll::Ready(Ok(Read::Closed)) = read {
-            // Nobody listens any more.
+            // The local end does not listen any more.
             entry.queue.clear();
             entry.charged = 0;
         }
@@ -248,7 +248,7 @@ impl<S: Side> Conns<S> {
         read
     }
 
-    /// Tells the core what the local end holds itself.
+    /// Tells the core how many bytes the local end holds for lack of credit.
     fn account_ahead(&mut self, slot: usize, now: Time) {
         let Some(entry) = self.slots.get_mut(slot) else { return };
         let ahead = entry.local.as_mut().map_or(0, |local| local.held());
@@ -258,7 +258,7 @@ impl<S: Side> Conns<S> {
         }
     }
 
-    /// Looks after a local end whose bytes the other side has no room for.
+    /// Checks whether a local end without credit has gone.
     pub(crate) fn poll_gone(&mut self, key: ConnKey, now: Time) {
         let Some(slot) = self.find(key) else { return };
         let entry = &mut self.slots[slot];

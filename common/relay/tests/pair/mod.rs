@@ -17,7 +17,7 @@ use tunnel::{
     Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Packet, PacketKind, Server, Terms, Time,
 };
 
-/// One direction of a stream: packets, bounded in payload bytes.
+/// One direction of a stream: packets, limited in payload bytes.
 #[derive(Default)]
 struct Lane {
     packets: VecDeque<Packet<Bytes>>,
@@ -25,7 +25,7 @@ struct Lane {
     ended: bool,
     /// Its writer has gone.
     lost: bool,
-    /// Takes nothing, and whoever sends is told an error.
+    /// Accepts nothing; a sender gets an error.
     broken: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -45,20 +45,20 @@ pub(crate) fn wires(window: usize) -> (MemoryWire, MemoryWire) {
     (one, MemoryWire { out: b, inward: a, window })
 }
 
-/// The far end of a server's stream, played by hand.
+/// The agent's end of a server's stream, controlled by the test.
 pub(crate) struct ByHand {
     to_server: Arc<Mutex<Lane>>,
     from_server: Arc<Mutex<Lane>>,
 }
 
 impl ByHand {
-    /// A server whose agent is played.
+    /// A server whose agent the test plays.
     pub(crate) fn start(limits: Limits) -> (Self, JoinHandle<LinkEnd>, Counts) {
-        // No window at all: nothing is ever sent.
+        // A window of zero: nothing is ever sent.
         let (server_wire, agent_wire) = wires(0);
         let by_hand =
             ByHand { to_server: Arc::clone(&agent_wire.out), from_server: Arc::clone(&agent_wire.inward) };
-        // Its end would be told when it is dropped.
+        // Dropping it would report the stream's end.
         std::mem::forget(agent_wire);
         let (_, commands) = mpsc::unbounded_channel();
         let owner = TestServer { commands, dials: HashMap::new(), stopping: false };
@@ -79,7 +79,7 @@ impl ByHand {
         wake(&mut lane.reader);
     }
 
-    /// Breaks the stream: the server can send nothing, and reads the end behind what was sent.
+    /// Breaks the stream: the server can send nothing, and reads the end after the bytes that were sent.
     pub(crate) fn break_off(&self) {
         self.from_server.lock().broken = true;
         wake(&mut self.from_server.lock().writer);
@@ -164,7 +164,7 @@ impl Drop for MemoryWire {
 pub(crate) struct PipeLocal {
     io: DuplexStream,
     ended: Option<oneshot::Sender<Ending>>,
-    /// Bytes that its end throws away.
+    /// How many bytes it discards at its end.
     waste: usize,
 }
 
@@ -221,7 +221,7 @@ impl Local for PipeLocal {
     }
 }
 
-/// What was counted, by name.
+/// Counts by name.
 pub(crate) type Counts = Arc<Mutex<HashMap<String, usize>>>;
 
 #[derive(Clone, Default)]
@@ -310,7 +310,7 @@ impl Owner<Server> for TestServer {
     }
 }
 
-/// Accepts every dial with a pipe, whose other side it hands out.
+/// Accepts every dial with a pipe and passes the pipe's other end to the test.
 pub(crate) struct TestAgent {
     peers: mpsc::UnboundedSender<Peer>,
     capacity: usize,
@@ -330,7 +330,7 @@ impl Owner<Agent> for TestAgent {
     }
 }
 
-/// A server and an agent that are connected.
+/// A connected server and agent.
 pub(crate) struct Pair {
     pub(crate) server: mpsc::UnboundedSender<ToServer>,
     pub(crate) endpoints: mpsc::UnboundedReceiver<Peer>,
@@ -341,7 +341,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// On the common wire, as with a Go peer.
+    /// With the upstream protocol only, as with an upstream peer.
     pub(crate) fn start(limits: Limits, window: usize, endpoint_capacity: usize) -> Self {
         Self::on_terms(limits, Terms::default(), window, endpoint_capacity)
     }
@@ -351,7 +351,7 @@ impl Pair {
         Self::within(&Bounds { limits, memory: Ceiling::new(1 << 30) }, terms, window, endpoint_capacity)
     }
 
-    /// Both within the same ceiling.
+    /// Both under the same memory limit.
     pub(crate) fn within(bounds: &Bounds, terms: Terms, window: usize, endpoint_capacity: usize) -> Self {
         let (server_wire, agent_wire) = wires(window);
         let (server, commands) = mpsc::unbounded_channel();
@@ -378,7 +378,7 @@ impl Pair {
         self.connect_wasting(frontend_capacity, 0).await
     }
 
-    /// The same with a frontend whose end throws away so many bytes.
+    /// The same, with a frontend that discards this many bytes at its end.
     pub(crate) async fn connect_wasting(&mut self, frontend_capacity: usize, waste: usize) -> (Peer, Peer) {
         let key = self.dial().await;
         let (local, frontend) = pipe(frontend_capacity);

@@ -1,4 +1,4 @@
-//! The admin port: metrics, and profiles where they are wanted (`--enable-profiling`).
+//! The admin port: metrics, and profiles with `--enable-profiling`.
 
 use http::StatusCode;
 
@@ -7,12 +7,12 @@ use super::profile;
 use super::routes::{HTML, Request, Routes, moved, not_found, reply};
 use crate::metrics::Exposition;
 
-/// The server's: its metrics are here too.
+/// The server's routes, including its metrics.
 pub fn server(exposition: Exposition, profiling: bool) -> Routes {
     with_profiles(Routes::default().at("/metrics", move |request| metrics(request, &exposition)), profiling)
 }
 
-/// The agent's: its metrics are on the health port, to which this one points.
+/// The agent's routes. Its metrics are on the health port, to which this port redirects.
 pub fn agent(health_port: u16, profiling: bool) -> Routes {
     let routes = Routes::default().at("/metrics", move |request| {
         let query = request.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -21,7 +21,7 @@ pub fn agent(health_port: u16, profiling: bool) -> Routes {
     with_profiles(routes, profiling)
 }
 
-/// The host that the client asked, without its port, with the brackets of an IPv6 address.
+/// The host of the request, without its port, with the brackets of an IPv6 address.
 fn host(request: &Request) -> String {
     let header = request.headers.get(http::header::HOST).and_then(|value| value.to_str().ok());
     let asked = header.or(request.uri.authority().map(|authority| authority.as_str())).unwrap_or_default();

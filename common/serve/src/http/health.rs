@@ -1,4 +1,4 @@
-//! The health port: alive, ready, metrics.
+//! The health port: liveness, readiness, metrics.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -8,31 +8,31 @@ use http::StatusCode;
 use super::routes::{Request, Response, Routes, compressible, text};
 use crate::metrics::{CONTENT_TYPE, Exposition};
 
-/// One thing that readiness depends on.
+/// One condition for readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// What it is called in the agent's answer, `server-connected` for instance.
+    /// Its name in the agent's answer, for instance `server-connected`.
     pub name: &'static str,
-    /// Whether it holds, or why not.
+    /// Whether it is met, or why not.
     pub result: Result<(), Cow<'static, str>>,
-    /// The Go peers know no such condition: it is listed only if it fails, or if somebody asks for all of them.
+    /// The Go programs do not have this condition: it is listed only if it fails, or if the request asks for all.
     pub ours: bool,
 }
 
 impl Condition {
-    /// Holds if `holds`, otherwise fails for this reason.
+    /// Met if `holds`, otherwise fails with this reason.
     pub fn check(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { name, result: if holds { Ok(()) } else { Err(reason.into()) }, ours: false }
     }
 
-    /// The same for a condition that the Go peers do not know.
+    /// The same for a condition that the Go programs do not have.
     pub fn ours(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { ours: true, ..Self::check(name, holds, reason) }
     }
 }
 
-/// The server's. Not ready is 500 with the reason of the first condition that fails, without a newline:
-/// `no connection to any proxy agent` is Go's. With `?verbose` it is a line per condition.
+/// The server's routes. If not ready, `/readyz` answers 500 with the reason of the first failed condition, without a
+/// newline (`no connection to any proxy agent` is Go's text). With `?verbose` it lists one condition per line.
 pub fn server(
     readiness: impl Fn() -> Vec<Condition> + Clone + Send + Sync + 'static,
     exposition: Exposition,
@@ -51,7 +51,8 @@ pub fn server(
     })
 }
 
-/// The agent's. Not ready is 503 with a line per condition, `ping` first; `?verbose` shows them when all hold, too.
+/// The agent's routes. If not ready, `/readyz` answers 503 with one line per condition, `ping` first. `?verbose` lists
+/// them also if all are met.
 pub fn agent(
     readiness: impl Fn() -> Vec<Condition> + Clone + Send + Sync + 'static,
     exposition: Exposition,
@@ -68,10 +69,10 @@ pub fn agent(
     })
 }
 
-/// The last line of a list in which every condition holds.
+/// The last line of a list in which all conditions are met.
 const PASSED: &str = "check passed\n";
 
-/// A line per condition, `ping` first.
+/// One line per condition, `ping` first.
 fn lines(conditions: Vec<Condition>, all: bool) -> String {
     let mut lines = String::from("[+]ping ok\n");
     for Condition { name, result, ours } in conditions {
@@ -85,7 +86,7 @@ fn lines(conditions: Vec<Condition>, all: bool) -> String {
     lines
 }
 
-/// `?verbose`, with any value or none.
+/// `?verbose`, with or without a value.
 fn is_verbose(request: &Request) -> bool {
     let query = request.uri.query().unwrap_or_default();
     query.split('&').any(|pair| pair.split('=').next() == Some("verbose"))
@@ -98,7 +99,7 @@ fn routes(
     Routes::default()
         .at("/healthz", |_| text(StatusCode::OK, "ok"))
         .at("/readyz", ready.clone())
-        // Deprecated in Go, and still probed.
+        // Deprecated in Go, but still probed.
         .at("/ready", ready)
         .at("/metrics", move |request| metrics(request, &exposition))
 }

@@ -1,7 +1,7 @@
-//! The health and the admin port: small HTTP/1.1 servers on a runtime of their own.
+//! The health and admin ports: small HTTP/1.1 servers on their own runtime.
 //!
-//! They answer what the Go peers answer, byte for byte where a probe or a scraper could tell. A failed bind is
-//! loud and retried, never fatal: with host networking two generations of a pod overlap.
+//! They answer like the Go programs, byte for byte where a probe or scraper could see a difference. A failed bind is
+//! logged and retried, never fatal: with host networking two generations of a pod overlap.
 
 pub mod admin;
 pub mod health;

@@ -14,19 +14,20 @@ use super::routes::{Response, error, reply};
 
 /// Samples per second of CPU time, as Go's profiler takes.
 const FREQUENCY: i32 = 100;
-/// The longest profile, in seconds. Whoever wants more asks twice.
+/// The longest profile, in seconds.
 const LONGEST: u64 = 600;
-/// Unwinding out of these can deadlock: their locks may be held by the interrupted thread.
+/// Unwinding out of these libraries can deadlock: the interrupted thread may hold their locks.
 const NO_UNWINDING: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
 
-/// `?seconds=N`; 30 when there is none, or nonsense.
+/// The value of `?seconds=N`; 30 if it is missing or invalid.
 pub(super) fn seconds(query: Option<&str>) -> u64 {
     let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.filter(|(key, _)| *key == "seconds").find_map(|(_, value)| value.parse().ok());
     value.filter(|seconds| *seconds > 0).unwrap_or(30)
 }
 
-/// Takes samples for so long, then answers with them. One profile at a time; a client that leaves ends its own.
+/// Samples for this long, then answers with the profile. Only one profile runs at a time; a client that disconnects
+/// ends its profile.
 pub(super) async fn cpu(seconds: u64) -> Response {
     if seconds > LONGEST {
         let text = format!("a profile takes {LONGEST} seconds at most, ?seconds={seconds} was asked for\n");
@@ -38,7 +39,7 @@ pub(super) async fn cpu(seconds: u64) -> Response {
         Err(reason) => return failed("Could not enable CPU profiling", &reason),
     };
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    // Looking names up reads debug information: seconds, perhaps, that other requests shall not wait.
+    // Symbol lookup reads debug information, which may take seconds; other requests must not wait for it.
     match tokio::task::spawn_blocking(move || encode(&guard)).await {
         Ok(Ok(body)) => {
             let mut response = reply(StatusCode::OK, "application/octet-stream", body);
@@ -63,7 +64,7 @@ fn encode(guard: &ProfilerGuard<'_>) -> io::Result<Vec<u8>> {
     gzip.finish()
 }
 
-/// Says that every place has its name already. Otherwise `go tool pprof BINARY FILE` looks the addresses up in the binary, and
+/// Marks all locations as symbolized. Otherwise `go tool pprof BINARY FILE` looks up the addresses in the binary, and
 /// there are none.
 fn say_named(profile: &mut Profile) {
     let program = std::env::current_exe().unwrap_or_default();

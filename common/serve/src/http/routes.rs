@@ -1,4 +1,4 @@
-//! A table of paths, and answers in the form of Go's net/http.
+//! A table of paths, with answers in the format of Go's net/http.
 
 use std::future::Future;
 use std::io::Write;
@@ -11,9 +11,9 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, 
 use http::{Method, StatusCode};
 use http_body_util::Full;
 
-/// An answer, whole.
+/// A complete answer.
 pub type Response = http::Response<Full<Bytes>>;
-/// A request without its body: nothing here reads one.
+/// A request without its body, which no route reads.
 pub(super) type Request = http::request::Parts;
 
 type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
@@ -22,7 +22,7 @@ type Handler = Box<dyn Fn(&Request) -> Answer + Send + Sync>;
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const HTML: &str = "text/html; charset=utf-8";
 
-/// Which path is answered how. Every method is answered alike, as Go's handlers do.
+/// Maps paths to handlers. All methods get the same answer, as from Go's handlers.
 #[derive(Default)]
 pub struct Routes {
     table: Vec<(&'static str, Handler)>,
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Routes {
 }
 
 impl Routes {
-    /// Answers this path; with a trailing slash also every path below that has no route of its own.
+    /// Adds a handler for this path; with a trailing slash also for every path below without its own route.
     pub(super) fn at(
         mut self,
         path: &'static str,
@@ -46,7 +46,7 @@ impl Routes {
         self
     }
 
-    /// The same for an answer that takes its time.
+    /// The same for an asynchronous answer.
     pub(super) fn at_length<F: Future<Output = Response> + Send + 'static>(
         mut self,
         path: &'static str,
@@ -73,7 +73,7 @@ impl Routes {
     }
 }
 
-/// The path without empty and dot segments, if it has any: Go's mux sends clients there.
+/// The path without empty and dot segments, if it has any: Go's mux redirects clients there.
 fn cleaned(path: &str) -> Option<String> {
     let (rest, slash) = match path.strip_prefix('/')?.strip_suffix('/') {
         Some(rest) => (rest, "/"),
@@ -92,14 +92,14 @@ fn cleaned(path: &str) -> Option<String> {
     (clean != path).then_some(clean)
 }
 
-/// An answer that is compressed for a client that accepts that. Prometheus does.
+/// An answer that is compressed if the client accepts gzip. Prometheus does.
 pub(super) fn compressible(request: &Request, kind: &'static str, body: String) -> Response {
     let accepted = request.headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     if !accepted.flat_map(|value| value.split(',')).any(accepts_gzip) {
         return reply(StatusCode::OK, kind, body);
     }
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    // Memory takes everything; if it did not, the body would go out as it is.
+    // Writing to memory cannot fail; if it did, the body would be sent uncompressed.
     let Ok(packed) = gzip.write_all(body.as_bytes()).and_then(|()| gzip.finish()) else {
         return reply(StatusCode::OK, kind, body);
     };
@@ -108,7 +108,7 @@ pub(super) fn compressible(request: &Request, kind: &'static str, body: String) 
     response
 }
 
-/// One entry of `Accept-Encoding`: `gzip`, with a weight that is not zero if there is one.
+/// Whether an entry of `Accept-Encoding` is `gzip` with a weight above zero or without a weight.
 fn accepts_gzip(entry: &str) -> bool {
     let mut parts = entry.split(';').map(str::trim);
     let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
@@ -116,7 +116,7 @@ fn accepts_gzip(entry: &str) -> bool {
     named && weight.is_none_or(|weight| weight.is_ok_and(|weight| weight > 0.0))
 }
 
-/// An answer with this type and body.
+/// An answer with this content type and body.
 pub(super) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -129,7 +129,7 @@ pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Response {
     reply(status, TEXT, body)
 }
 
-/// An error as Go's `http.Error` writes it.
+/// An error in the format of Go's `http.Error`.
 pub(super) fn error(status: StatusCode, body: impl Into<Bytes>) -> Response {
     const NO_SNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
     let mut response = text(status, body);
@@ -141,7 +141,7 @@ pub(super) fn not_found(body: impl Into<Bytes>) -> Response {
     error(StatusCode::NOT_FOUND, body)
 }
 
-/// 301, with the little page that Go sends along on GET and HEAD.
+/// 301, with the small page that Go sends for GET and HEAD.
 pub(super) fn moved(request: &Request, location: &str) -> Response {
     let Ok(value) = HeaderValue::from_str(location) else {
         return error(StatusCode::BAD_REQUEST, "400 Bad Request\n");

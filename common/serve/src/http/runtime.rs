@@ -1,4 +1,4 @@
-//! One thread for all that is not data: ports of operators, signals.
+//! One thread for everything except data: operators' ports and signals.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// A runtime on a thread named `ops`, so that a busy data plane delays no probe, and a scrape no data.
+/// A runtime on a thread named `ops`, so that a busy data path delays no probe, and a scrape no data.
 ///
-/// Dropping it ends the thread and everything on it.
+/// Dropping it ends the thread and all its tasks.
 #[derive(Debug)]
 pub struct OpsRuntime {
     handle: Handle,
@@ -17,7 +17,7 @@ pub struct OpsRuntime {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How long a profile that is being encoded may hold up the process's end.
+/// How long the encoding of a profile may delay the process's end.
 const LINGER: Duration = Duration::from_millis(100);
 
 impl OpsRuntime {
@@ -31,7 +31,7 @@ impl OpsRuntime {
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let run = move || {
-            // Both outcomes mean the end: a word, or that nobody is left to say one.
+            // A message or a dropped sender both mean the end.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_timeout(LINGER);
         };
@@ -39,7 +39,7 @@ impl OpsRuntime {
         Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// To spawn on, and to hand to [`super::serve`] and [`crate::signals::Signals::install`].
+    /// For spawning, and for [`super::serve`] and [`crate::signals::Signals::install`].
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -49,7 +49,7 @@ impl Drop for OpsRuntime {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic over there has been reported already.
+            // A panic of that thread has already been reported.
             let _ = thread.join();
         }
     }

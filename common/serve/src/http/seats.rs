@@ -1,8 +1,8 @@
-//! Who is connected to a port, what each of them does, and who goes when all seats are taken.
+//! The connection limit of a port: tracks each connection's activity, and chooses which one is closed at the limit.
 //!
-//! A newcomer never waits: a probe gives up after a second. Who is not being answered goes first, the longest without
-//! an answer before the others, so that whoever has just come has time to ask; then the answer that takes longest.
-//! Nobody is asked to leave, as one who sends half a head would not.
+//! A new connection never waits, because a probe gives up after a second. Connections without a request in progress are
+//! closed first, the longest idle one first, so that a new connection has time to send its request; then the one whose
+//! answer takes longest. They are aborted without notice, because a client that sends half a head would not react.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
-/// What a connection does, since when.
+/// A connection's activity, and its start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Doing {
     pub(super) what: What,
@@ -24,22 +24,22 @@ pub(super) struct Doing {
 }
 
 /// ```text
-///   Waiting ── a head is there ──▶ Answering ── the answer is whole ──▶ Sending
-///      ▲                                                                  │
-///      └─────────────────── the kernel has all of it ─────────────────────┘
+///   Waiting ── head received ──▶ Answering ── answer complete ──▶ Sending
+///      ▲                                                             │
+///      └────────── the kernel has accepted the whole answer ─────────┘
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// For a request's head, or the rest of it.
+    /// Waiting for a request's head, or for the rest of it.
     Waiting,
-    /// The answer is being made.
+    /// The server prepares the answer.
     Answering,
-    /// The client has to take it.
+    /// The client reads the answer.
     Sending,
 }
 
 impl What {
-    /// Since now.
+    /// This activity, starting now.
     pub(super) fn now(self) -> Doing {
         Doing { what: self, since: Instant::now() }
     }
@@ -54,12 +54,12 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// So many at most, above zero.
+    /// At most `most` connections, above zero.
     pub(super) fn new(most: usize) -> Self {
         Self { most, tasks: JoinSet::new(), taken: HashMap::new() }
     }
 
-    /// Gives this connection a seat, another's if there is none left.
+    /// Adds a connection. At the limit another one is closed.
     pub(super) fn seat(
         &mut self,
         doing: watch::Receiver<Doing>,
@@ -80,7 +80,7 @@ impl Seats {
         self.taken.insert(connection.id(), (doing, connection));
     }
 
-    /// Returns when one has left; at once if there is none.
+    /// Returns true when a connection has ended; false at once if there is none.
     pub(super) async fn one_left(&mut self) -> bool {
         match self.tasks.join_next_with_id().await {
             Some(left) => {
@@ -96,10 +96,10 @@ impl Seats {
     }
 }
 
-/// Returns when a client has not taken its answer for so long.
+/// Returns when a client has not read its answer within this time.
 pub(super) async fn not_taken(mut doing: watch::Receiver<Doing>, within: Duration) {
     loop {
-        // The other half lives as long as the connection, and this with it.
+        // The sender lives as long as the connection, and so does this future.
         let began = doing.wait_for(|doing| doing.what == What::Sending).await.map(|doing| doing.since);
         let Ok(began) = began else { return };
         let taken = doing.wait_for(|doing| doing.what != What::Sending || doing.since != began);
@@ -109,7 +109,7 @@ pub(super) async fn not_taken(mut doing: watch::Receiver<Doing>, within: Duratio
     }
 }
 
-/// A socket that notes when the kernel has the whole answer.
+/// A socket that records when the kernel has accepted the whole answer.
 #[derive(Debug)]
 pub(super) struct Noting {
     stream: TcpStream,
@@ -153,7 +153,7 @@ impl AsyncWrite for Noting {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes a socket when it has nothing left to write.
+    /// hyper flushes the socket when it has nothing left to write.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.doing.borrow().what == What::Sending {
             self.doing.send_replace(What::Waiting.now());
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that does this until it is cut off, with the news of that.
+    /// A connection with this activity until it is aborted, and a receiver that reports the abort.
     fn connection(what: What) -> (watch::Sender<Doing>, oneshot::Receiver<()>, impl Future<Output = ()>) {
         let (alive, news) = oneshot::channel();
         let future = async move {
@@ -182,7 +182,7 @@ mod tests {
         (watch::Sender::new(what.now()), news, future)
     }
 
-    /// Who waits goes before who is answered, then whoever has done so the longest; a newcomer never waits.
+    /// Idle connections are closed before those with a request, then the oldest; a new connection never waits.
     #[tokio::test]
     async fn each_newcomer_takes_one_seat() {
         let mut seats = Seats::new(3);

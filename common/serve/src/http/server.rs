@@ -1,4 +1,4 @@
-//! The accept loop of one port: few connections, short patience, an orderly end.
+//! The accept loop of one port: few connections, short time-outs, an orderly end.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,20 +18,20 @@ use transport::listen::bind_tcp;
 use super::Routes;
 use super::seats::{Doing, Noting, Seats, What, not_taken};
 
-/// Connections to one port. A prober and two scrapers need three.
+/// The connection limit of one port. A prober and two scrapers need three.
 pub(super) const CONNECTIONS: usize = 64;
-/// For a request's head, from the accept or from the end of the previous answer on.
+/// The time-out for a request's head, from the accept or the end of the previous answer on.
 pub(super) const HEAD: Duration = Duration::from_secs(5);
-/// For an answer, from when it is whole until the client has taken it.
+/// The time-out for the client to read an answer.
 pub(super) const TAKE: Duration = Duration::from_secs(30);
-/// Bytes of a head.
+/// The longest head, in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
-/// Between attempts to listen, doubled up to the second one.
+/// The first and the longest pause between attempts to listen.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// After an accept that failed, for want of descriptors mostly.
+/// The pause after a failed accept, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// A port that is served, or tried again and again. Dropping it ends both at once.
+/// A port that is served, or whose bind is retried. Dropping it ends both at once.
 #[derive(Debug)]
 pub struct ServerHandle {
     bound: watch::Receiver<Option<SocketAddr>>,
@@ -39,7 +39,7 @@ pub struct ServerHandle {
     task: JoinHandle<()>,
 }
 
-/// Serves the routes on this runtime from as soon as the port can be bound. `name` is for the log.
+/// Serves the routes on this runtime as soon as the port is bound. `name` is for the log.
 pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -> ServerHandle {
     let (bound_tx, bound) = watch::channel(None);
     let (stop, stopped) = watch::channel(false);
@@ -49,7 +49,7 @@ pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -
             listener = bind_or_retry(name, &bind) => listener,
             _ = stop.wait_for(|stop| *stop) => return,
         };
-        // A socket that listens has an address.
+        // A listening socket has an address.
         let address = listener.local_addr().ok();
         bound_tx.send_replace(address);
         let address = address.as_ref().map(tracing::field::display);
@@ -64,15 +64,15 @@ impl ServerHandle {
     pub async fn bound(&self) -> SocketAddr {
         match self.bound.clone().wait_for(Option::is_some).await.map(|address| *address) {
             Ok(Some(address)) => address,
-            // Stopped before it was bound: it never will be.
+            // Stopped before it was bound.
             _ => std::future::pending().await,
         }
     }
 
-    /// Listens no more, lets answers under way finish within this time, and closes everything.
+    /// Stops listening, waits up to `within` for pending answers, and closes everything.
     pub async fn stop(mut self, within: Duration) {
         self.stop.send_replace(true);
-        // Elapsed: the drop below cuts off what is left.
+        // After the time-out, the drop below aborts the rest.
         let _ = tokio::time::timeout(within, &mut self.task).await;
     }
 }
@@ -83,7 +83,7 @@ impl Drop for ServerHandle {
     }
 }
 
-/// Listens; says so when it cannot, and tries again until it can.
+/// Listens. Logs each failure, and retries until it succeeds.
 async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
     let mut pause = RETRY.0;
     loop {
@@ -99,7 +99,7 @@ async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
     }
 }
 
-/// Accepts until it is told to stop; returns when all connections have ended.
+/// Accepts until stopped; returns when all connections have ended.
 async fn accept(listener: &TcpListener, routes: Arc<Routes>, stopped: watch::Receiver<bool>) {
     let mut seats = Seats::new(CONNECTIONS);
     let mut stop = stopped.clone();
@@ -129,7 +129,7 @@ async fn connection(
     note: watch::Sender<Doing>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    // Answers are small and whole; a failure here costs milliseconds only.
+    // Answers are small and written at once; a failure here costs only milliseconds.
     let _ = stream.set_nodelay(true);
     let doing = note.subscribe();
     let io = TokioIo::new(Noting::new(stream, note.clone()));
@@ -144,19 +144,19 @@ async fn connection(
         }
     });
     let connection = http1::Builder::new()
-        // Without a timer the limit on heads does nothing.
+        // Without a timer the time-out for heads has no effect.
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(io, service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        // A connection's failure is its client's affair.
+        // A failed connection concerns only its client.
         _ = connection.as_mut() => return,
         () = not_taken(doing, TAKE) => return,
         _ = stopped.wait_for(|stop| *stop) => {}
     }
     connection.as_mut().graceful_shutdown();
-    // The bound is the stop's own.
+    // The caller of `stop` sets the time-out.
     let _ = connection.await;
 }

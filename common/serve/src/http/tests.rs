@@ -42,7 +42,7 @@ async fn exchange(server: &ServerHandle, request: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Head in lower case and body of a GET with `Connection: close`.
+/// The head in lower case, and the body, of a GET with `Connection: close`.
 async fn get(server: &ServerHandle, path: &str) -> (String, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: h.example:8094\r\nConnection: close\r\n\r\n");
     let answer = exchange(server, &request).await;
@@ -213,7 +213,7 @@ async fn a_profile_decodes() {
     let mut stream = connect(&server).await;
     let request = b"GET /debug/pprof/profile?seconds=1 HTTP/1.0\r\n\r\n";
     stream.write_all(request).await.expect("sends");
-    // Something to find in it, for as long as it takes.
+    // CPU work for the profile, for as long as it runs.
     let (done, is_done) = switchable();
     let busy = std::thread::spawn(move || {
         let mut sum = 0u64;
@@ -222,7 +222,7 @@ async fn a_profile_decodes() {
         }
         sum
     });
-    // Meanwhile a second one is refused.
+    // Meanwhile a second profile is refused.
     let (head, body) = loop {
         let (head, body) = get(&server, "/debug/pprof/profile?seconds=1").await;
         if head.starts_with("http/1.1 500 ") {
@@ -291,7 +291,7 @@ fn is_closed(stream: &TcpStream) -> bool {
     !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// Waits for the server's end, whichever form it has.
+/// Waits until the server closes the connection, in order or by a reset.
 async fn closed(stream: &mut TcpStream) {
     let _ = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut [0])).await.expect("is closed");
 }
@@ -313,7 +313,7 @@ async fn half_heads_on_all_seats_do_not_keep_a_probe_waiting() {
     assert!(halves[1..].iter().all(|other| !is_closed(other)), "one seat was needed");
 }
 
-/// `/slow` beside other routes: when its answer is begun, and what lets it end.
+/// Adds `/slow`: one `Notify` reports that its answer has begun, the other lets it end.
 fn slow_route(routes: Routes) -> (Routes, Arc<Notify>, Arc<Notify>) {
     let (begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let signals = (Arc::clone(&begun), Arc::clone(&may_end));
@@ -328,7 +328,7 @@ fn slow_route(routes: Routes) -> (Routes, Arc<Notify>, Arc<Notify>) {
     (routes, begun, may_end)
 }
 
-/// The oldest of all is being answered; of the others, who have been, the oldest goes.
+/// The oldest connection has a request in progress; of the idle ones, the oldest is closed.
 #[tokio::test]
 async fn who_is_being_answered_keeps_the_seat() {
     let (routes, begun, may_end) = slow_route(health::server(Vec::new, exposition()));
@@ -366,7 +366,7 @@ async fn an_answer_that_is_not_taken_is_not_kept() {
     stream.read_u8().await.expect("begins");
     tokio::time::sleep(server::TAKE * 2).await;
     let mut taken = Vec::new();
-    // A reset or an end: what counts is that the rest does not come.
+    // A reset or an end: only the missing rest matters.
     let _ = stream.read_to_end(&mut taken).await;
     assert!(taken.len() < SIZE, "{}", taken.len());
 }
@@ -416,7 +416,7 @@ fn the_runtime_ends_with_its_owner() {
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
-/// As in Go and on the other ports: kubelet probes by the pod's address, whichever family that is of.
+/// As in Go and on the other ports: kubelet probes the pod's address, which may be of either family.
 #[tokio::test]
 async fn every_way_to_say_all_addresses_means_both_families() {
     let has_ipv6 = TcpListener::bind("[::1]:0").await.is_ok();

@@ -1,11 +1,11 @@
-//! Text from outside, made harmless: a line stays one line, and reads in the order in which it was written.
+//! Escapes external text, so that a line stays one line and displays in the order in which it was written.
 
 use std::fmt::{self, Write};
 
-/// The longest string of a peer's that is logged, in bytes.
+/// The longest logged string of a peer, in bytes.
 const PEER_LIMIT: usize = 256;
 
-/// Displays a string that a peer chose: control characters escaped, cut at 256 bytes.
+/// Displays a peer's string: control characters escaped, cut at 256 bytes.
 ///
 /// `info!(agent = %Peer(&agent_id), ...)`
 #[derive(Debug, Clone, Copy)]
@@ -24,13 +24,13 @@ impl fmt::Display for Peer<'_> {
     }
 }
 
-/// At most `limit` bytes from the start, at a character's boundary.
+/// At most `limit` bytes from the start, at a character boundary.
 pub(super) fn cut(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }
 
-/// Characters that could forge a line, or make a terminal show it otherwise: control characters, and those that
-/// change the direction of writing or are invisible.
+/// Characters that could forge a line, or make a terminal display it differently: control characters, invisible
+/// characters, and those that change the direction of text.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -59,13 +59,13 @@ pub(super) fn quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// The text as a string of JSON.
+/// The text as a JSON string.
 pub(super) fn json(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     if !quoted.contains(is_harmful) {
         return quoted;
     }
-    // serde_json has escaped what JSON must not have; what is left of these has four digits.
+    // serde_json has escaped the characters that JSON forbids; the remaining harmful ones have four digits.
     let mut out = String::with_capacity(quoted.len());
     for c in quoted.chars() {
         if is_harmful(c) {

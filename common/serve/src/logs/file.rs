@@ -1,8 +1,8 @@
-//! Log files as klog keeps them: appended to at the start, begun anew at their size, with opening lines.
+//! Log files like klog's: appended to at the start, rotated at their maximum size, with a header.
 //!
-//! The operator names a `--log-file`, so that links are followed: /dev/stdout is one, and so is a file in /var/log that lives
-//! on another disk. The names of files in a folder are ours, and everybody can tell them beforehand; the folder may be /tmp. There
-//! a link (or a pipe, at which opening would wait) was put by somebody else, and is refused.
+//! The operator names a `--log-file`, so links are followed: /dev/stdout is one, and a file in /var/log may be a link
+//! to another disk. Files in a folder have names that anyone can predict, and the folder may be /tmp. So a link there
+//! (or a pipe, whose opening would block) was planted, and is refused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,11 +14,11 @@ use rustix::fs::OFlags;
 use super::line::stamps;
 use super::{LogError, Options, Severity};
 
-/// Size of a file in a folder, in bytes. Source: klog's `MaxSize`.
+/// The maximum size of a file in a folder, in bytes. Source: klog's `MaxSize`.
 const FOLDER_FILE_SIZE: u64 = 1800 * MIB;
 const MIB: u64 = 1024 * 1024;
 
-/// A log file, and how to begin the next one.
+/// A log file, and where the next one is created.
 #[derive(Debug)]
 pub(super) struct LogFile {
     place: Place,
@@ -26,16 +26,16 @@ pub(super) struct LogFile {
     limit: u64,
     file: File,
     size: u64,
-    /// The last write failed: what is in the file may end within a line.
+    /// The last write failed: the file may end with a partial line.
     torn: bool,
 }
 
-/// Where lines go.
+/// The destination of lines.
 #[derive(Debug)]
 enum Place {
-    /// One file, always the same: begun anew by emptying it.
+    /// One file, which rotation truncates.
     Fixed(PathBuf),
-    /// A new file each time, in the first folder that takes it.
+    /// A new file for each rotation, in the first folder that accepts it.
     Folders(Vec<PathBuf>, Severity),
 }
 
@@ -53,17 +53,17 @@ impl LogFile {
         let file = place.open(true).map_err(|(path, source)| LogError::Open { path, source })?;
         let size = file.metadata().map_or(0, |metadata| metadata.len());
         let mut log = Self { place, opening: !options.skip_log_headers, limit, file, size, torn: false };
-        // A disk that is full already is no reason not to start.
+        // A full disk must not prevent the start.
         let _ = log.write_opening();
         Ok(log)
     }
 
-    /// Whether so many bytes more would reach the limit.
+    /// Whether `more` further bytes would reach the limit.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.size.saturating_add(more as u64) >= self.limit
     }
 
-    /// Begins anew.
+    /// Rotates.
     pub(super) fn rotate(&mut self) -> io::Result<()> {
         self.file = self.place.open(false).map_err(|(_, source)| source)?;
         self.size = 0;
@@ -71,7 +71,7 @@ impl LogFile {
         self.write_opening()
     }
 
-    /// Writes whole lines.
+    /// Writes complete lines.
     pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.torn {
             self.file.write_all(b"\n")?;
@@ -98,7 +98,7 @@ impl LogFile {
         self.write(text.as_bytes())
     }
 
-    /// For messages about it.
+    /// Its name in messages.
     pub(super) fn name(&self) -> String {
         match &self.place {
             Place::Fixed(path) => path.display().to_string(),
@@ -130,22 +130,22 @@ impl Place {
 fn open(path: &Path, keep: bool, flags: OFlags) -> io::Result<File> {
     let flags = flags.bits().cast_signed();
     let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
-    // Devices, /dev/full among them, cannot be emptied and need not be.
+    // Devices such as /dev/full cannot be truncated, and need not be.
     if !keep && file.metadata()?.is_file() {
         file.set_len(0)?;
     }
     Ok(file)
 }
 
-/// Opens a file of a name that we made up: no link, no pipe, no device.
+/// Opens a file whose name we chose: no link, no pipe, no device.
 fn open_own(path: &Path, keep: bool) -> io::Result<File> {
-    // Without NONBLOCK a pipe that nobody reads would be waited for. To a file it means nothing.
+    // Without NONBLOCK, opening a pipe without a reader would block. It has no effect on a file.
     let file = open(path, keep, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
     let found = file.metadata()?;
     if found.is_file() { Ok(file) } else { Err(io::Error::other("it exists and is not a regular file")) }
 }
 
-/// `PROGRAM.HOST.USER.log.SEVERITY.DATE-TIME.PID`, and the link `PROGRAM.SEVERITY` to it.
+/// Creates `PROGRAM.HOST.USER.log.SEVERITY.DATE-TIME.PID`, and the link `PROGRAM.SEVERITY` to it.
 fn open_in(folder: &Path, severity: Severity, keep: bool) -> io::Result<File> {
     let tag = match severity {
         Severity::Info => "INFO",
@@ -158,7 +158,7 @@ fn open_in(folder: &Path, severity: Severity, keep: bool) -> io::Result<File> {
     let name = format!("{program}.{}.{}.log.{tag}.{}.{pid}", host(), user.replace('/', "_"), stamps().1);
     let file = open_own(&folder.join(&name), keep)?;
     let link = folder.join(format!("{program}.{tag}"));
-    // The link is a convenience.
+    // The link is only a convenience.
     let _ = fs::remove_file(&link);
     let _ = std::os::unix::fs::symlink(&name, &link);
     Ok(file)

@@ -1,5 +1,5 @@
-//! A rate limit of lines that unauthenticated peers can cause: one a minute for each cause and peer address, with a count of
-//! those that were suppressed.
+//! A rate limit for log lines that unauthenticated peers can cause: one a minute for each cause and peer address, with
+//! the number of suppressed lines.
 //!
 //! ```text
 //! if let Some(suppressed) = limit.due("authentication", address.ip()) {
@@ -15,27 +15,28 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Between two lines about one cause and peer address.
+/// The time between two lines about one cause and peer address.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Peer addresses and causes that are told apart, at about 80 bytes each. The addresses beyond share one line for each cause.
+/// The highest number of cause and address pairs, at about 80 bytes each. Further addresses share one entry for each
+/// cause.
 const MOST: usize = 1_024;
 
-/// Decides which lines are written. Clones are one.
+/// Decides which lines are written. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct LogLimit(Arc<Mutex<Lines>>);
 
 #[derive(Debug, Default)]
 struct Lines {
     said: HashMap<Key, Said>,
-    /// When entries that are over were last removed.
+    /// When expired entries were last removed.
     purged: Option<Instant>,
 }
 
-/// Between two looks for entries that are over.
+/// The shortest time between two removals of expired entries.
 const PURGE_EVERY: Duration = Duration::from_secs(1);
 
-/// `None` stands for all addresses that have no entry of their own.
+/// `None` stands for all addresses without an entry.
 type Key = (&'static str, Option<IpAddr>);
 
 #[derive(Debug)]
@@ -45,8 +46,8 @@ struct Said {
 }
 
 impl LogLimit {
-    /// Whether a line about this is to be written now: `Some` with the number of lines that were suppressed since the last
-    /// one. `cause` names the place in the code, it is no text of the peer's.
+    /// Whether a line about this cause and peer is due: `Some` with the number of lines suppressed since the last one.
+    /// `cause` names the place in the code and contains no text of the peer.
     pub fn due(&self, cause: &'static str, peer: IpAddr) -> Option<u64> {
         let (mut lines, now) = (self.0.lock(), Instant::now());
         let lines = &mut *lines;
@@ -73,7 +74,7 @@ impl LogLimit {
     }
 }
 
-/// Addresses that one peer can have at will count as one: in IPv6 a network of 64 bits.
+/// Addresses that one peer can easily obtain count as one: in IPv6 a /64 network.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),

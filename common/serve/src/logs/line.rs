@@ -1,4 +1,4 @@
-//! One event as one line.
+//! Renders one event as one line.
 
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -13,10 +13,10 @@ use tracing::{Event, Metadata};
 use super::verbosity::severity;
 use super::{Format, Options, escape};
 
-/// The longest line, in bytes; what exceeds it is cut, and said.
+/// The longest line, in bytes. A longer one is cut and marked.
 const LINE_LIMIT: usize = 8 * 1024;
 
-/// How lines look.
+/// The format of lines.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style {
     format: Format,
@@ -29,7 +29,7 @@ impl Style {
         Self { format: options.format, headers: !options.skip_headers, folders: options.add_dir_header }
     }
 
-    /// The event with its newline, at this time since 1970.
+    /// The event with a newline, at this time since 1970.
     pub(super) fn render(self, event: &Event<'_>, now: Duration) -> String {
         let mut fields = Fields { format: self.format, message: String::new(), rest: String::new() };
         event.record(&mut fields);
@@ -84,7 +84,7 @@ fn limit(line: &mut String, mark: &str) {
     }
 }
 
-/// `file.rs:42`, with the folder for a `mod.rs` or when asked for.
+/// `file.rs:42`, with the folder for a `mod.rs` or if requested.
 struct Caller<'a> {
     metadata: &'a Metadata<'a>,
     folders: bool,
@@ -104,7 +104,7 @@ impl fmt::Display for Caller<'_> {
     }
 }
 
-/// Collects an event's fields, rendered.
+/// Collects an event's rendered fields.
 struct Fields {
     format: Format,
     message: String,
@@ -117,7 +117,7 @@ impl Fields {
             ("message", _) => value.clone_into(&mut self.message),
             (name, Format::Text) => {
                 let _ = write!(self.rest, " {name}=");
-                // What is a number, or quoted already, as `?` does with strings, stays as it is.
+                // Numbers, and strings that are already quoted (by `?`), stay unchanged.
                 let bare = is_number(value) || is_quoted(value);
                 if bare { self.rest.push_str(value) } else { escape::quoted(&mut self.rest, value) }
             }
@@ -140,7 +140,7 @@ fn is_number(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Whether the text is one quoted string whose quotes and backslashes are all escaped, without anything harmful.
+/// Whether the text is one quoted string in which all quotes and backslashes are escaped, without harmful characters.
 fn is_quoted(text: &str) -> bool {
     let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else { return false };
     let mut again = String::new();
@@ -178,38 +178,38 @@ impl Visit for Fields {
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        // Infinities are no JSON numbers.
+        // JSON has no infinities.
         if value.is_finite() { self.bare(field, &value) } else { self.string(field, &value.to_string()) }
     }
 }
 
-/// How text lines have a time.
+/// The time in text lines.
 const KLOG: &[BorrowedFormatItem<'_>] =
     format_description!(version = 2, "[month][day] [hour]:[minute]:[second].[subsecond digits:6]");
-/// How JSON lines have it.
+/// The time in JSON lines.
 const RFC_3339: &[BorrowedFormatItem<'_>] =
     format_description!(version = 2, "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
-/// How the opening lines of a file have it.
+/// The time in a file's header.
 const OPENING: &[BorrowedFormatItem<'_>] =
     format_description!(version = 2, "[year]/[month]/[day] [hour]:[minute]:[second]");
-/// How a file's name has it.
+/// The time in a file's name.
 const COMPACT: &[BorrowedFormatItem<'_>] =
     format_description!(version = 2, "[year][month][day]-[hour][minute][second]");
 
 /// A time since 1970, in UTC.
 fn utc(since_epoch: Duration, format: &[BorrowedFormatItem<'_>]) -> String {
     let since_epoch = since_epoch.try_into().unwrap_or(time::Duration::MAX);
-    // Every field of the formats is there.
+    // The formats use only fields that every time has.
     OffsetDateTime::UNIX_EPOCH.saturating_add(since_epoch).format(format).unwrap_or_default()
 }
 
-/// The present, for a file's opening lines and for its name.
+/// The current time, for a file's header and for its name.
 pub(super) fn stamps() -> (String, String) {
     let now = now();
     (utc(now, OPENING), utc(now, COMPACT))
 }
 
-/// The present, as text lines and as JSON lines have it.
+/// The current time, for text lines and for JSON lines.
 pub(super) fn notice_stamps() -> (String, String) {
     let now = now();
     (utc(now, KLOG), utc(now, RFC_3339))

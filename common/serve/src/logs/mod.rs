@@ -1,30 +1,31 @@
-//! The log: klog's lines (or JSON) for what `tracing` reports, never in the way of the data.
+//! The log: writes `tracing` events as klog lines (or JSON), without delaying the data.
 //!
-//! An event is rendered by the task that reports it, put into a bounded queue and written by a thread of its own, which
-//! rests for 10 ms when it has written: what comes meanwhile is written together. A process that is killed loses that much.
-//! When the queue is full (a reader of standard error that stopped, a full disk) lines are lost, counted, and the
-//! count is said as soon as something can be written again. Whatever a peer sends, it cannot forge a line: control
-//! characters are escaped in messages and values alike.
+//! The reporting task renders an event and puts it into a bounded queue; a separate thread writes it. That thread
+//! pauses for 10 ms after each write, so that it writes several lines at once; a process that is killed loses at most
+//! that much. When the queue is full (a stopped reader of standard error, a full disk) lines are lost and counted, and
+//! the count is logged as soon as a write succeeds. A peer cannot forge a line: control characters are escaped in
+//! messages and values.
 //!
-//! Verbosity is klog's; `tracing` has five levels, and they are the levels at which the Go binaries log:
+//! Verbosity is klog's, mapped to the five levels of `tracing`, at which the Go binaries log:
 //!
-//! | `-v` | shown from | what that is |
+//! | `-v` | shows | content |
 //! |---|---|---|
-//! | 0 | WARN | what an operator should look at |
+//! | 0 | WARN | events that an operator should look at |
 //! | 1, 2 | INFO | the life of the process, of agents and of streams to servers; failed dials |
-//! | 3, 4 (default) | DEBUG | the life of connections: begin and end |
+//! | 3, 4 (default) | DEBUG | begin and end of connections |
 //! | 5 and above | TRACE | packets |
 //!
-//! An event that the Go programs have too is written in their words and with their keys, and shown from their `-v`. Where
-//! that is not the first of its row, the event's target names it: `info!(target: "v2", agentID = %Peer(id), "Agent connected")`.
-//! A message with fields is quoted, as klog's `InfoS` and `ErrorS` do; one without is not, as with `Infof`.
+//! An event that the Go programs also log has Go's text and keys, and is shown from Go's `-v` on. If that is not the
+//! first `-v` of its row, the event's target names it: `info!(target: "v2", agentID = %Peer(id), "Agent connected")`. A
+//! message with fields is quoted, as by klog's `InfoS` and `ErrorS`; one without is not, as by `Infof`.
 //!
-//! Libraries are shown from WARN, from INFO at `-v=6`, from DEBUG at `-v=8`, and never lower: their traces contain
-//! headers. `--vmodule` raises single files (it never lowers, nor does klog's): a pattern (`*`, `?`) is matched with
-//! the file's name without `.rs` (a `mod.rs` has its folder's), or with its path if it contains a slash.
+//! Libraries are shown at WARN, at INFO from `-v=6`, at DEBUG from `-v=8`, and never at TRACE, because their traces
+//! contain headers. `--vmodule` raises the level of single files (it never lowers it, like klog's): a pattern (`*`,
+//! `?`) is matched against the file's name without `.rs` (for a `mod.rs` its folder's name), or against its path if the
+//! pattern contains a slash.
 //!
-//! A `--log-file` that reaches its size is emptied and begun anew, as klog does. Spans are not recorded; an event
-//! names its own fields. Times are UTC (klog's are local, which is the same in a container).
+//! A `--log-file` that reaches its maximum size is truncated, as by klog. Spans are not recorded; an event has all its
+//! fields. Times are UTC (klog's are local, which is the same in a container).
 
 mod escape;
 mod file;
@@ -55,23 +56,23 @@ use queue::Queue;
 /// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The file, or all folders that were tried, cannot be written.
+    /// The file, or every possible folder, cannot be written.
     #[error("cannot open the log file {path} (--log-file, --log-dir): {source}")]
     Open {
-        /// What could not be opened.
+        /// The path that could not be opened.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The writer's thread cannot be started.
     #[error("cannot start the log's thread: {0}")]
     Thread(#[source] io::Error),
-    /// Logging was started before.
+    /// Logging was already started.
     #[error("logging was started twice")]
     Twice,
 }
 
-/// The running log. Dropping it writes what is queued, for two seconds at most.
+/// The running log. Dropping it writes the queue, for two seconds at most.
 #[derive(Debug)]
 pub struct Logs {
     queue: Arc<Queue>,
@@ -79,7 +80,7 @@ pub struct Logs {
 
 /// How long a process that ends waits for its last lines.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// The same for one that is told to end at once.
+/// The same for a process that must end at once.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 impl Logs {
@@ -90,7 +91,7 @@ impl Logs {
         Ok(logs)
     }
 
-    /// The subscriber by itself, for `tracing::subscriber::with_default`.
+    /// Only the subscriber, for `tracing::subscriber::with_default`.
     pub fn build(options: &Options) -> Result<(Subscriber, Self), LogError> {
         let queue = Arc::new(Queue::default());
         writer::start(options, Arc::clone(&queue))?;
@@ -112,13 +113,13 @@ impl Logs {
         self.queue.lost.get()
     }
 
-    /// Waits until everything reported so far is written (or lost), but not for longer than this. Blocks the
-    /// thread: for a process's end.
+    /// Waits until everything reported so far is written (or lost), for at most this time. Blocks the thread: for use
+    /// at the process's end.
     pub fn flush(&self, within: Duration) {
         self.queue.flush(within);
     }
 
-    /// What ends the process at once, from wherever, with what was reported so far.
+    /// A handle that ends the process at once from any thread, after writing the queue.
     pub fn last_words(&self) -> LastWords {
         LastWords(Arc::clone(&self.queue))
     }
@@ -129,11 +130,11 @@ impl Logs {
 pub struct LastWords(Arc<Queue>);
 
 impl LastWords {
-    /// Writes what is queued and says the one line, then ends the process with `code`: after a fifth of a second at the
-    /// latest, whether standard error takes it or not.
+    /// Writes the queue and one line, then ends the process with `code`, after 200 ms at the latest, even if standard
+    /// error blocks.
     pub fn exit(self, message: &'static str, code: i32) -> ! {
         let (done, ended) = mpsc::channel();
-        // Who writes to a standard error whose reader has stopped waits for ever.
+        // A write to a standard error with a stopped reader blocks without end.
         let say = move || {
             self.0.flush(AT_ONCE);
             fatal(message);
@@ -154,7 +155,7 @@ impl Drop for Logs {
     }
 }
 
-/// An error and its causes, each said once: many texts end with their cause's already.
+/// An error and its causes, each text once: many texts already contain their cause's.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let (mut text, mut cause) = (error.to_string(), error.source());
     while let Some(error) = cause {
@@ -167,11 +168,11 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Says the one line with which a process gives up, on standard error, whether there is a log or not.
+/// Writes the last line of a process that gives up to standard error, with or without a log.
 pub fn fatal(message: &str) {
     let mut line = String::with_capacity(message.len() + 1);
     escape::plain(&mut line, message);
     line.push('\n');
-    // There is nobody left to tell about a failure.
+    // A failure cannot be reported anywhere.
     let _ = io::stderr().write_all(line.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! What lies between the tasks that report and the thread that writes: bounded in bytes, never waited for.
+//! The queue between the tasks that report and the thread that writes: limited in bytes, never blocking.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use parking_lot::{Condvar, Mutex};
 use super::Severity;
 use crate::metrics::Counter;
 
-/// How much may wait for the writer: some seconds of a busy process, and nothing that an operator would miss.
+/// The limit of the queue in bytes: some seconds of a busy process.
 const LIMIT: usize = 4 * 1024 * 1024;
 
-/// How long the writer rests when it has written: what comes meanwhile is written together. To be woken for each line cost more
-/// than all else that both programs do with their logs, a fifth of what a short connection costs.
+/// How long the writer pauses after a write, so that it writes several lines at once. Waking it for each line cost more
+/// than all other work on logs: a fifth of the cost of a short connection.
 const REST: Duration = Duration::from_millis(10);
-/// So much, in bytes, ends the rest.
+/// This many queued bytes end the pause.
 const MUCH: usize = LIMIT / 4;
 
-/// One rendered line, newline included.
+/// One rendered line, with its newline.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) severity: Severity,
@@ -29,11 +29,11 @@ pub(super) struct Line {
 pub(super) struct Queue {
     rest: Duration,
     state: Mutex<State>,
-    /// Something to write, or the end.
+    /// Signals lines to write, or the end.
     work: Condvar,
-    /// The writer has written all that it took.
+    /// Signals that the writer has written everything.
     idle: Condvar,
-    /// Lines that found no room, or could not be written.
+    /// Lines that did not fit, or could not be written.
     pub(super) lost: Counter,
 }
 
@@ -41,11 +41,11 @@ pub(super) struct Queue {
 struct State {
     lines: VecDeque<Line>,
     bytes: usize,
-    /// The writer holds lines that it took.
+    /// The writer is writing the lines that it took.
     writing: bool,
-    /// The writer sleeps until there is something to write.
+    /// The writer sleeps until there is a line.
     sleeping: bool,
-    /// Those who wait for the writer to have nothing left.
+    /// The number of callers that wait for an empty queue.
     flushing: usize,
     closed: bool,
 }
@@ -57,7 +57,7 @@ impl Default for Queue {
 }
 
 impl State {
-    /// Whether the writer's rest is over before its time.
+    /// Whether the writer's pause ends early.
     fn is_urgent(&self) -> bool {
         self.closed || self.flushing > 0 || self.bytes >= MUCH
     }
@@ -74,7 +74,7 @@ impl Queue {
         }
     }
 
-    /// Queues the line, or counts it as lost. Holds a lock for the time of a push.
+    /// Queues the line, or counts it as lost. Holds the lock only for the push.
     pub(super) fn push(&self, line: Line) {
         let mut state = self.state.lock();
         if state.closed || state.bytes + line.text.len() > LIMIT {
@@ -84,13 +84,13 @@ impl Queue {
         }
         state.bytes += line.text.len();
         state.lines.push_back(line);
-        // Only the first line finds a writer that sleeps, and only much ends its rest.
+        // Only the first line finds a sleeping writer, and only many bytes end its pause.
         if std::mem::take(&mut state.sleeping) || state.bytes >= MUCH {
             self.work.notify_one();
         }
     }
 
-    /// For the writer: rests if it has just written, waits for lines and takes all of them; nothing after the end.
+    /// For the writer: pauses if it has just written, waits for lines and takes them all. `None` after the end.
     pub(super) fn take(&self) -> Option<VecDeque<Line>> {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.writing) {
@@ -112,7 +112,7 @@ impl Queue {
         Some(std::mem::take(&mut state.lines))
     }
 
-    /// Waits until the writer has nothing left, for so long at most.
+    /// Waits until the writer has written everything, for at most this time.
     pub(super) fn flush(&self, within: Duration) {
         let mut state = self.state.lock();
         state.flushing += 1;
@@ -122,7 +122,7 @@ impl Queue {
         state.flushing -= 1;
     }
 
-    /// No lines any more; the writer ends when it has written what is queued.
+    /// Accepts no more lines; the writer ends after the queued ones.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.work.notify_one();
@@ -163,7 +163,7 @@ mod tests {
         queue.flush(Duration::ZERO);
     }
 
-    /// A writer that rests for ever, and what it took each time.
+    /// A writer with an endless pause; reports how many lines it took each time.
     fn writer(queue: &Arc<Queue>) -> mpsc::Receiver<usize> {
         let (tell, told) = mpsc::channel();
         let queue = Arc::clone(queue);

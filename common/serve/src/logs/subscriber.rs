@@ -1,4 +1,4 @@
-//! The end of `tracing` in this process: filters by place, renders, queues.
+//! The process's `tracing` subscriber: filters by call site, renders, queues.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::line::{self, Style};
 use super::queue::{Line, Queue};
 use super::verbosity::{Verbosity, severity};
 
-/// Shows events, ignores spans.
+/// Logs events, ignores spans.
 #[derive(Debug)]
 pub struct Subscriber {
     verbosity: Verbosity,

@@ -1,4 +1,4 @@
-//! The log as a whole: what is reported here is read back from files.
+//! The log as a whole: the tests read reported events back from files.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn to_file(path: &Path) -> Options {
     }
 }
 
-/// What the file holds after `report` ran under these options.
+/// The file's contents after `report` ran with these options.
 fn logged(options: &Options, report: impl FnOnce()) -> String {
     let (subscriber, logs) = Logs::build(options).expect("starts");
     tracing::subscriber::with_default(subscriber, report);
@@ -28,13 +28,13 @@ fn logged(options: &Options, report: impl FnOnce()) -> String {
     fs::read_to_string(options.log_file.as_ref().expect("a file")).expect("is readable")
 }
 
-/// Lines without what changes: the time, the process id, the line's number.
+/// Lines without the variable parts: the time, the process id, the line number.
 fn stable(text: &str) -> Vec<String> {
     let strip = |line: &str| {
         let (head, rest) = line.split_once("] ").expect("a prefix");
         let (head, caller) = head.rsplit_once(' ').expect("a caller");
         let (file, _) = caller.split_once(':').expect("a line number");
-        // Letter, month and day, a space, 15 characters of time, the process id in 7 at least.
+        // Letter, month and day, a space, 15 characters of time, the process id in at least 7.
         assert!(head.len() >= 1 + 4 + 1 + 15 + 1 + 7, "{head}");
         let time = &head[1..21];
         assert!(time.bytes().all(|b| b.is_ascii_digit() || b" :.".contains(&b)), "{time}");
@@ -108,7 +108,7 @@ fn a_line_cannot_be_forged() {
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.trim_end_matches('\n').chars().all(|c| !c.is_control()), "{text}");
         if format == Format::Text {
-            // Outside of quotes there are only the keys.
+            // Outside quotes there are only keys.
             let (_, rest) = text.trim_end().split_once("] ").expect("a prefix");
             let mut bare = String::new();
             let (mut inside, mut escaped) = (false, false);

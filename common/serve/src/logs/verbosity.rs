@@ -1,14 +1,14 @@
-//! Which events are shown: klog's verbosity on the levels of `tracing`, for the process or for single files.
+//! Which events are shown: klog's verbosity mapped to `tracing` levels, for the process or for single files.
 
 use std::path::Path;
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 
-/// Crates whose events follow `-v`. Everything else is a library.
+/// Crates whose events follow `-v`. All others are libraries.
 const OURS: [&str; 7] = ["cluster", "proxy_agent", "proxy_server", "relay", "serve", "transport", "tunnel"];
 
-/// What is shown. Constant for each place in the source, so that a hidden event costs one load.
+/// The filter. Its result is constant for each call site, so a hidden event costs one load.
 #[derive(Debug)]
 pub(super) struct Verbosity {
     level: i32,
@@ -33,10 +33,10 @@ impl Verbosity {
         *metadata.level() <= filter
     }
 
-    /// The most that any place may show.
+    /// The highest level that any call site may show.
     pub(super) fn most(&self) -> LevelFilter {
         let level = self.modules.iter().map(|(_, level)| *level).fold(self.level, i32::max);
-        // An event that is shown at `-v=0` may be of any level down to INFO.
+        // An event that is shown at `-v=0` may have any level down to INFO.
         ours(level).max(libraries(self.level)).max(LevelFilter::INFO)
     }
 
@@ -50,7 +50,7 @@ impl Verbosity {
     }
 }
 
-/// The `-v` of an event whose target names one: `v0` to `v9`.
+/// The `-v` that an event's target names: `v0` to `v9`.
 fn exact(target: &str) -> Option<i32> {
     let digit = target.strip_prefix('v').filter(|digit| digit.len() == 1)?;
     digit.parse().ok()
@@ -73,7 +73,7 @@ fn libraries(level: i32) -> LevelFilter {
     }
 }
 
-/// A file's name; a `mod` or `lib` is named by where it lies.
+/// A file's name; a `mod` or `lib` has its folder's name.
 fn name(path: &str) -> &str {
     let mut parts = Path::new(path).iter().rev().filter_map(|part| part.to_str());
     let last = parts.next().unwrap_or(path);
@@ -84,7 +84,7 @@ fn name(path: &str) -> &str {
     }
 }
 
-/// Whether the pattern, in which `*` stands for any characters and `?` for one, matches the whole name.
+/// Whether the pattern matches the whole name; `*` matches any characters and `?` one.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut pattern_rest = pattern.chars();
     match pattern_rest.next() {
@@ -102,7 +102,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The severity's letter in the prefix, and the name in JSON.
+/// The severity, its letter in the prefix, and its name in JSON.
 pub(super) fn severity(level: Level) -> (super::Severity, char, &'static str) {
     match level {
         Level::ERROR => (super::Severity::Error, 'E', "error"),
@@ -117,7 +117,7 @@ pub(super) fn severity(level: Level) -> (super::Severity, char, &'static str) {
 mod tests {
     use super::*;
 
-    /// Every crate of ours that logs: what is no library's must not be shown by a library's rule.
+    /// Every crate of ours that logs must be in the list, or the rule for libraries would apply.
     #[test]
     fn all_crates_that_log_follow_the_verbosity() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a workspace");

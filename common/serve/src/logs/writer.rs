@@ -1,4 +1,4 @@
-//! The thread that writes. It alone waits for standard error and for disks.
+//! The writer's thread. Only this thread waits for standard error and for disks.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::file::LogFile;
 use super::queue::{Line, Queue};
 use super::{Format, LogError, Options, Severity, line};
 
-/// How much is written at once, in bytes.
+/// How many bytes are written at once.
 const CHUNK: usize = 64 * 1024;
 
-/// Opens what lines will be written to and starts the thread.
+/// Opens the outputs and starts the thread.
 pub(super) fn start(options: &Options, queue: Arc<Queue>) -> Result<(), LogError> {
     let mut writer = Writer::new(options)?;
     let run = move || {
@@ -37,11 +37,11 @@ pub(super) fn start(options: &Options, queue: Arc<Queue>) -> Result<(), LogError
 struct Writer {
     options: Options,
     stderr: Output<io::Stderr>,
-    /// One for `--log-file`; with `--log-dir` one per severity, opened when it is needed.
+    /// One file for `--log-file`; with `--log-dir` one per severity, opened when needed.
     files: [Option<Output<LogFile>>; 3],
 }
 
-/// One output, and what was collected for it.
+/// One output, and its buffered lines.
 #[derive(Debug)]
 struct Output<W> {
     to: W,
@@ -60,7 +60,7 @@ impl<W> Output<W> {
         self.lines += 1;
     }
 
-    /// Writes what was collected by `write`; returns how many lines were lost, and the error if it is a new one.
+    /// Passes the buffer to `write`. Returns the number of lost lines, and the error if the previous write succeeded.
     fn flush(&mut self, write: impl FnOnce(&mut W, &[u8]) -> io::Result<()>) -> (u64, Option<io::Error>) {
         if self.chunk.is_empty() {
             return (0, None);
@@ -85,7 +85,7 @@ impl Writer {
         Ok(Self { options: options.clone(), stderr: Output::new(io::stderr()), files })
     }
 
-    /// Writes the lines to all outputs. Returns how many did not reach one.
+    /// Writes the lines to all outputs. Returns the number of failed deliveries.
     fn write<'a>(&mut self, lines: impl Iterator<Item = &'a Line>) -> u64 {
         let mut lost = 0;
         for line in lines {
@@ -136,7 +136,7 @@ impl Writer {
         let mut lost = 0;
         if output.to.is_full(output.chunk.len() + line.text.len()) {
             lost += self.flush_file(index);
-            // If the next file cannot be begun, the old one goes on.
+            // If the next file cannot be created, the current one continues.
             let _ = self.files[index].as_mut().map(|output| output.to.rotate());
         }
         let Some(output) = self.files.get_mut(index).and_then(Option::as_mut) else { return lost };
@@ -158,7 +158,7 @@ impl Writer {
         lost
     }
 
-    /// The line that says how many were lost.
+    /// The line with the number of lost lines.
     fn notice(&self, lost: u64) -> Line {
         Line { severity: Severity::Warning, text: notice(&self.options, lost) }
     }

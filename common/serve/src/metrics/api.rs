@@ -1,4 +1,4 @@
-//! Calls to the Kubernetes API: how many by answer, and how long they took.
+//! Calls to the Kubernetes API: their number by answer, and their duration.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use prometheus_client::registry::Registry;
 
 use super::{CountBy, Histogram};
 
-/// Reasons that the API server gives. Source: `StatusReason` of k8s.io/apimachinery. Others are shown as
-/// `Unknown`: no label's value is a peer's to choose.
+/// The reasons in answers of the API server. Source: `StatusReason` of k8s.io/apimachinery. Others count as `Unknown`,
+/// because a peer must not choose label values.
 const REASONS: [&str; 20] = [
     "",
     "AlreadyExists",
@@ -33,7 +33,7 @@ const REASONS: [&str; 20] = [
     "UnsupportedMediaType",
 ];
 
-/// The HTTP status, under the name that the family has for it (it differs between the halves).
+/// The HTTP status, under the family's label name (which differs between server and agent).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Status {
     label: &'static str,
@@ -49,19 +49,19 @@ impl EncodeLabelSet for Status {
 crate::label!(struct Reason in "reason");
 
 crate::label! {
-    /// What was asked of the Kubernetes API.
+    /// A call of the Kubernetes API.
     pub enum LeaseCall in "call" {
         /// A list of leases.
         List => "list",
-        /// A watch, until it began.
+        /// A watch, until it has started.
         Watch => "watch",
         /// The deletion of a lease.
         Delete => "delete",
     }
 }
 
-/// `lease_calls_unanswered_total` {call, reason} (ours): what has no HTTP status to count under. Go's families leave such
-/// calls out, so that an API that cannot be reached at all would not show.
+/// `lease_calls_unanswered_total` {call, reason} (ours): calls without an HTTP status. Go's families omit such calls,
+/// so an unreachable API would not show in them.
 #[derive(Debug, Clone)]
 pub struct Unanswered(CountBy<(LeaseCall, Reason)>);
 
@@ -72,13 +72,13 @@ impl Unanswered {
         Self(CountBy::register(registry, "lease_calls_unanswered_total", help))
     }
 
-    /// One call.
+    /// Counts one call.
     pub fn count(&self, call: LeaseCall, reason: &'static str) {
         self.0.count((call, Reason(reason)));
     }
 }
 
-/// One kind of call: a counter {status, reason} and a histogram {status}, both from the first call on.
+/// One kind of call: a counter {status, reason} and a histogram {status}, both visible from the first call on.
 #[derive(Debug, Clone)]
 pub struct ApiCalls {
     label: &'static str,
@@ -87,8 +87,8 @@ pub struct ApiCalls {
 }
 
 impl ApiCalls {
-    /// Registers the counter `calls` and the histogram `latencies` (names with their HELP). `label` is the name of
-    /// the label with the HTTP status, `make` builds a histogram with the buckets wanted.
+    /// Registers the counter `calls` and the histogram `latencies` (names with their HELP). `label` is the name of the
+    /// label for the HTTP status; `make` builds a histogram with the desired buckets.
     pub fn register(
         registry: &mut Registry,
         label: &'static str,
@@ -101,14 +101,14 @@ impl ApiCalls {
         Self { label, calls: CountBy::register(registry, calls.0, calls.1), latencies: family }
     }
 
-    /// One call that was answered. `reason` is that of the API's Status object, empty for success.
+    /// Counts one answered call. `reason` is that of the API's Status object, empty for success.
     pub fn count(&self, status: u16, reason: &str) {
         let known = REASONS.iter().find(|known| **known == reason).copied();
         let status = Status { label: self.label, code: status };
         self.calls.count((status, Reason(known.unwrap_or("Unknown"))));
     }
 
-    /// How long a call took.
+    /// Records the duration of a call.
     pub fn observe(&self, status: u16, elapsed: Duration) {
         self.latencies.get_or_create(&Status { label: self.label, code: status }).observe(elapsed);
     }

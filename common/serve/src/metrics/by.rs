@@ -1,4 +1,4 @@
-//! Vectors with typed labels: a child appears when it is used for the first time.
+//! Vectors with typed labels: a child appears at its first use.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 use super::LiveGuard;
 
-/// What a label set must be able to do.
+/// The bounds of a label set.
 pub trait Labels: EncodeLabelSet + Copy + Debug + Hash + Eq + Send + Sync + 'static {}
 
 impl<L: EncodeLabelSet + Copy + Debug + Hash + Eq + Send + Sync + 'static> Labels for L {}
@@ -28,18 +28,18 @@ impl<L: Labels> CountBy<L> {
         Self(family)
     }
 
-    /// One more. Takes a read lock and hashes: keep [`CountBy::counter`] where that matters.
+    /// Adds one. Takes a read lock and hashes: on a hot path keep a [`CountBy::counter`].
     pub fn count(&self, labels: L) {
         self.0.get_or_create(&labels).inc();
     }
 
-    /// The child, which appears by this.
+    /// The child, which appears by this call.
     pub fn counter(&self, labels: L) -> Counter {
         self.0.get_or_create_owned(&labels)
     }
 }
 
-/// A gauge of live things per label set.
+/// A gauge of live objects per label set.
 #[derive(Debug, Clone)]
 pub struct LiveBy<L>(Family<L, Gauge>);
 
@@ -51,12 +51,12 @@ impl<L: Labels> LiveBy<L> {
         Self(family)
     }
 
-    /// Shows the child with these labels, at zero.
+    /// Makes the child with these labels appear, at zero.
     pub fn show(&self, labels: L) {
         drop(self.0.get_or_create(&labels));
     }
 
-    /// One more with these labels, until the guard is dropped.
+    /// Adds one with these labels, until the guard is dropped.
     pub fn enter(&self, labels: L) -> LiveGuard {
         LiveGuard::enter(&self.0.get_or_create(&labels))
     }

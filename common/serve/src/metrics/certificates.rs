@@ -1,6 +1,6 @@
-//! How long certificates last, what became of the last change of their files, and what is odd about them.
+//! Metrics of certificates: expiry, reloads, and certificates that only Go's rules accept.
 //!
-//! The Go peers have no such families: theirs need a restart.
+//! The Go programs have no such families, because they need a restart for new certificates.
 
 use std::sync::Arc;
 
@@ -17,23 +17,23 @@ crate::label!(
 );
 
 crate::label!(
-    /// Whose handshakes the files are for.
+    /// The listener or client whose handshakes use the files.
     struct Side in "side"
 );
 
 crate::label! {
-    /// What became of changed files.
+    /// The result of a change of files.
     enum Outcome in "result" {
-        /// In use.
+        /// The new files are in use.
         Success => "success",
-        /// Refused; what was in use stays.
+        /// The new files were refused; the current configuration stays.
         Failure => "failure",
     }
 }
 
 /// `certificate_expiry_timestamp_seconds` {file}, `certificate_reloads_total` {result, side},
-/// `certificate_last_reload_timestamp_seconds` and `certificate_last_reload_success` {side}. They appear when files
-/// are loaded.
+/// `certificate_last_reload_timestamp_seconds` and `certificate_last_reload_success` {side}. They appear when files are
+/// loaded.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     expiry: Family<File, Gauge>,
@@ -51,7 +51,7 @@ impl Certificates {
             "When the first certificate of a file in use expires, in seconds of Unix time, by the file's flag",
             expiry.clone(),
         );
-        let help = "Changes of certificate files, by whose handshakes they are for and what became of them";
+        let help = "Certificate reloads by listener or client and result";
         let reloads = CountBy::register(registry, "certificate_reloads_total", help);
         registry.register(
             "certificate_last_reload_timestamp_seconds",
@@ -66,7 +66,7 @@ impl Certificates {
         Self { expiry, reloads, last, success }
     }
 
-    /// A file in use, named by its flag, expires then (seconds of Unix time).
+    /// A file in use, named by its flag, expires at `at`, in seconds of Unix time.
     pub fn expires(&self, file: &'static str, at: i64) {
         self.expiry.get_or_create(&File(file)).set(at);
     }
@@ -74,21 +74,21 @@ impl Certificates {
     /// The files of a side were loaded at the start.
     pub fn loaded(&self, side: &'static str, now: i64) {
         for outcome in Outcome::ALL {
-            // Shown at 0, so that the first change is an increase.
+            // Visible at 0, so that the first change is an increase.
             let _: prometheus_client::metrics::counter::Counter =
                 self.reloads.counter((*outcome, Side(side)));
         }
         self.set(side, now, true);
     }
 
-    /// The files of a side changed; `success` if they are in use.
+    /// The files of a side changed; `success` if the new ones are in use.
     pub fn reloaded(&self, side: &'static str, now: i64, success: bool) {
         let outcome = if success { Outcome::Success } else { Outcome::Failure };
         self.reloads.count((outcome, Side(side)));
         self.set(side, now, success);
     }
 
-    /// The files of a side hold again what is in use: no reload, and no failure any more.
+    /// The files of a side again match the current configuration: no reload, and no failure any more.
     pub fn restored(&self, side: &'static str) {
         self.success.get_or_create(&Side(side)).set(1);
     }
@@ -100,7 +100,7 @@ impl Certificates {
 }
 
 crate::label!(
-    /// What is odd about a certificate, by transport's label for it.
+    /// Why only Go's rules accept a certificate, by transport's label.
     struct Oddity in "reason"
 );
 
@@ -111,11 +111,11 @@ pub struct OddCertificates(CountBy<Oddity>);
 impl OddCertificates {
     /// Registers the family; it appears with the first such handshake.
     pub fn register(registry: &mut Registry) -> Self {
-        let help = "Handshakes with a certificate that only Go's rules accept, by what is odd about it";
+        let help = "Handshakes with a certificate that only Go's rules accept, by reason";
         Self(CountBy::register(registry, "odd_certificates_total", help))
     }
 
-    /// Counts them.
+    /// An observer that counts the handshakes.
     pub fn observer(&self) -> OddPkiObserver {
         let count = self.0.clone();
         Arc::new(move |odd| count.count(Oddity(odd.label())))

@@ -1,11 +1,11 @@
-//! Gauges that are true at all times, because the things that they count do the counting.
+//! Gauges that are always exact, because guards of the counted objects update them.
 
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Lazy;
 
-/// Counts live things of one kind. Appears at first use. Clones share the count.
+/// Counts live objects of one kind. Appears at first use. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub struct Live(Lazy<Gauge>);
 
@@ -17,29 +17,29 @@ impl Live {
         live
     }
 
-    /// One more, until the guard is dropped.
+    /// Adds one, until the guard is dropped.
     pub fn enter(&self) -> LiveGuard {
         LiveGuard::enter(&self.0)
     }
 
-    /// Shows the gauge from now on, at 0 if nothing lives.
+    /// Makes the gauge appear, at 0 if there are no objects.
     pub fn show(&self) {
         let _: &Gauge = &self.0;
     }
 
-    /// How many live now.
+    /// The current number of live objects.
     pub fn count(&self) -> i64 {
         self.0.get()
     }
 }
 
-/// One live thing. Counted from its construction to its drop, exactly once.
+/// One live object, counted from its construction to its drop.
 #[derive(Debug)]
 #[must_use = "the gauge falls when this is dropped"]
 pub struct LiveGuard(Gauge);
 
 impl LiveGuard {
-    /// One more on this gauge.
+    /// Adds one to this gauge.
     pub fn enter(gauge: &Gauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
@@ -52,19 +52,19 @@ impl Drop for LiveGuard {
     }
 }
 
-/// A sum of amounts that live things hold, bytes in queues for instance.
+/// A sum of amounts that live objects hold, for instance bytes in queues.
 #[derive(Debug, Clone, Default)]
 pub struct Holdings(Gauge);
 
 impl Holdings {
-    /// Registers under `name` (with the registry's prefix). Shown from the start.
+    /// Registers under `name` (with the registry's prefix). Visible from the start.
     pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
         let holdings = Self::default();
         registry.register(name, help, holdings.0.clone());
         holdings
     }
 
-    /// A new holder of nothing.
+    /// A new holder with amount 0.
     pub fn hold(&self) -> Held {
         Held { sum: self.0.clone(), amount: 0 }
     }
@@ -75,7 +75,7 @@ impl Holdings {
     }
 }
 
-/// What one thing holds of a sum. Dropping it gives everything back.
+/// One object's part of the sum. Dropping it subtracts the part.
 #[derive(Debug)]
 #[must_use = "what it holds is given back when this is dropped"]
 pub struct Held {
@@ -84,7 +84,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Holds this amount from now on. One relaxed atomic addition, none if nothing changed.
+    /// Sets the amount. Costs one relaxed atomic addition, or none if nothing changed.
     pub fn set(&mut self, amount: usize) {
         let amount = i64::try_from(amount).unwrap_or(i64::MAX);
         if amount != self.amount {

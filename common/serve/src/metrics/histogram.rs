@@ -1,4 +1,4 @@
-//! A histogram of durations in atomics: observing takes no lock, for it happens once per relayed packet.
+//! A histogram of durations in atomics: an observation takes no lock, because there is one for each relayed packet.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ pub struct Histogram(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Upper bounds in seconds, rising, without `+Inf`.
+    /// Upper bounds in seconds, ascending, without `+Inf`.
     bounds: &'static [f64],
     /// Observations per bucket (not cumulative); the last one is `+Inf`.
     buckets: Box<[AtomicU64]>,
-    /// Whole nanoseconds: exact, and good for 584 years.
+    /// In whole nanoseconds: exact, and sufficient for 584 years.
     sum: AtomicU64,
 }
 
 impl Histogram {
-    /// `bounds` are upper bounds in seconds, rising; `+Inf` is added.
+    /// `bounds` are upper bounds in seconds, ascending; `+Inf` is added.
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self(Arc::new(Inner { bounds, buckets, sum: AtomicU64::new(0) }))
@@ -40,7 +40,7 @@ impl Histogram {
         self.0.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// How many durations were observed.
+    /// The number of observed durations.
     pub fn count(&self) -> u64 {
         self.0.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
@@ -55,7 +55,7 @@ impl EncodeMetric for Histogram {
         let bounds = self.0.bounds.iter().copied().chain([f64::INFINITY]);
         let counts = self.0.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        // The count is taken from the same reading as the buckets, so that `_count` is always `+Inf`'s value.
+        // The count comes from the same reading as the buckets, so that `_count` always equals the value of `+Inf`.
         let count = buckets.iter().map(|(_, n)| n).sum();
         let sum = Duration::from_nanos(self.0.sum.load(Ordering::Relaxed)).as_secs_f64();
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)

@@ -1,4 +1,4 @@
-//! A metric that appears at its first use, as the child of a Go vector without labels does.
+//! A metric that appears at its first use, like the child of a Go vector without labels.
 
 use std::fmt;
 use std::ops::Deref;
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// A metric that no scrape shows before it was used. Clones share it. Dereferencing is a use.
+/// A metric that scrapes omit before its first use. Clones share it. Dereferencing is a use.
 #[derive(Debug)]
 pub struct Lazy<M>(Arc<Inner<M>>);
 
@@ -18,7 +18,7 @@ struct Inner<M> {
 }
 
 impl<M> Lazy<M> {
-    /// `make` builds the metric when it is used for the first time.
+    /// `make` builds the metric at its first use.
     pub fn new(make: fn() -> M) -> Self {
         Self(Arc::new(Inner { cell: OnceLock::new(), make }))
     }

@@ -1,6 +1,6 @@
-//! What did not get through, by reason: packets that had no effect, connections that were broken off.
+//! Losses by reason: packets without effect, and broken connections.
 //!
-//! The Go peers have no such families. Nothing is dropped silently here.
+//! The Go programs have no such families. No loss is silent here.
 
 use prometheus_client::registry::Registry;
 use tunnel::{Cause, Dropped};
@@ -10,11 +10,11 @@ use super::CountBy;
 /// Why a packet had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// A type of packet that this side does not know.
+    /// A packet of an unknown type.
     UnknownType,
-    /// A known type without its own payload, or no packet at all.
+    /// A known type without its payload, or a message that is not a packet.
     Malformed,
-    /// The core found no use for it.
+    /// The core could not use the packet.
     Core(Dropped),
 }
 
@@ -50,7 +50,7 @@ impl Drops {
         ))
     }
 
-    /// One packet.
+    /// Counts one packet.
     pub fn count(&self, reason: impl Into<DropReason>) {
         self.0.count(reason.into());
     }
@@ -69,7 +69,7 @@ impl Resets {
         Self(CountBy::register(registry, "connection_resets_total", help))
     }
 
-    /// One connection.
+    /// Counts one connection.
     pub fn count(&self, cause: &Cause) {
         self.0.count(ResetReason(cause.label()));
     }

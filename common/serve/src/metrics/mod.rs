@@ -1,7 +1,7 @@
-//! Metrics as the Go peers expose them: exact names, their text format, families that appear at first use.
+//! Metrics as the Go programs expose them: exact names, Go's text format, families that appear at first use.
 //!
-//! Types of metrics and the encoder are here; which metrics there are is each binary's own `metrics` module.
-//! There are no globals: everything is built on a [`Registry`] that the caller passes.
+//! This module has the metric types and the encoder; each binary's `metrics` module defines its metrics. There are no
+//! globals: everything is built on a [`Registry`] that the caller passes.
 
 mod api;
 mod by;
@@ -34,7 +34,7 @@ pub use process::ProcessCollector;
 pub use streams::{PacketMeter, Segment, StreamErrors, StreamPackets};
 pub use tasks::Tasks;
 
-/// The `Content-Type` of [`Exposition::scrape`], as Go's promhttp answers a client without preferences.
+/// The `Content-Type` of [`Exposition::scrape`], as Go's promhttp sends it to a client without preferences.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 /// A finished registry, ready to be scraped. Cheap to clone.
@@ -42,23 +42,23 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escapi
 pub struct Exposition(Arc<Registry>);
 
 impl Exposition {
-    /// Takes the registry after everything was registered, and adds the `process_*` families.
+    /// Takes the registry after all registrations, and adds the `process_*` families.
     pub fn new(mut registry: Registry) -> Self {
         registry.register_collector(Box::new(ProcessCollector::default()));
         Self(Arc::new(registry))
     }
 
-    /// The current values in text format 0.0.4, sorted as Go sorts them.
+    /// The current values in text format 0.0.4, in Go's order.
     pub fn scrape(&self) -> String {
         text::encode(&self.0)
     }
 }
 
-/// Declares a closed set of label values, usable as (a part of) the label set of a [`Family`].
+/// Declares a closed set of label values, usable as the label set of a [`Family`] or a part of it.
 ///
-/// A tuple of two such types is a label set as well, in any nesting: `(Segment, (Code, PacketType))`. With `struct`,
-/// as in `label!(struct Reason in "reason")`, the values are words of somebody else's closed set. The short form,
-/// `label!(Reason in "reason")`, makes one of a type that has `fn name(&self) -> &'static str` already.
+/// A tuple of two such types is a label set too, in any nesting: `(Segment, (Code, PacketType))`. With `struct`, as in
+/// `label!(struct Reason in "reason")`, the values are strings of another module's closed set. The short form,
+/// `label!(Reason in "reason")`, is for a type that already has `fn name(&self) -> &'static str`.
 #[macro_export]
 macro_rules! label {
     ($(#[$meta:meta])* $vis:vis enum $name:ident in $label:literal {
@@ -70,7 +70,7 @@ macro_rules! label {
 
         #[allow(dead_code, unreachable_pub, reason = "not every set needs all of these")]
         impl $name {
-            /// Every value.
+            /// All values.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
             /// The text of the label's value.

@@ -1,7 +1,7 @@
-//! Numbers as Go's `strconv.FormatFloat(f, 'g', -1, 64)` writes them, which is how Prometheus clients in Go do.
+//! Formats numbers as Go's `strconv.FormatFloat(f, 'g', -1, 64)`, which Prometheus clients in Go use.
 
-/// The shortest decimal that reads back as the same value; with an exponent, of two digits at least, below 1e-4
-/// and from 1e6 up.
+/// The shortest decimal that parses to the same value; with an exponent of at least two digits below 1e-4 and from 1e6
+/// on.
 pub(super) fn format(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
@@ -19,8 +19,8 @@ pub(super) fn format(value: f64) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// The smallest power of ten that is written with an exponent. Source: `formatDigits` of Go's package strconv,
-/// where the shortest form takes 6 for this decision (21 is `%v`'s).
+/// The smallest power of ten that is written with an exponent. Source: `formatDigits` of Go's package strconv, where
+/// the shortest format uses 6 here (`%v` uses 21).
 const EXPONENT_FROM: i32 = 6;
 
 #[cfg(test)]

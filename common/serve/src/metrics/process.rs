@@ -1,6 +1,6 @@
 //! The `process_*` families, read from `/proc/self` at each scrape.
 //!
-//! The same names and meanings as those of Go's process collector. What cannot be read is left out.
+//! They have the names and meanings of Go's process collector. Values that cannot be read are omitted.
 
 use std::fs;
 
@@ -30,7 +30,7 @@ impl Collector for ProcessCollector {
             }
         }
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // One of them is the directory itself, which Go counts too.
+            // One entry is the directory itself, which Go counts too.
             out.gauge("process_open_fds", "Open file descriptors", to_float(entries.count() as u64))?;
         }
         let files = limit(rustix::process::Resource::Nofile);
@@ -67,11 +67,11 @@ impl Out<'_, '_> {
     }
 }
 
-/// What `/proc/self/stat` says. Source: proc_pid_stat(5).
+/// Values of `/proc/self/stat`. Source: proc_pid_stat(5).
 #[derive(Debug)]
 struct Stat {
     cpu_seconds: f64,
-    /// Since boot.
+    /// In seconds since boot.
     start_seconds: f64,
     virtual_bytes: f64,
     resident_bytes: f64,
@@ -83,7 +83,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The second field is the command in parentheses, and may contain any of them: split at the last one.
+        // The second field is the command in parentheses, which may contain parentheses: split at the last one.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         // `number` is the field's number in the manual; the first one here is number 3.
@@ -98,13 +98,13 @@ impl Stat {
     }
 }
 
-/// When the machine booted, in seconds of Unix time.
+/// The machine's boot time, in seconds of Unix time.
 fn boot_time() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// A soft limit; none is `u64::MAX`, as Go shows it.
+/// A soft limit; no limit is `u64::MAX`, as in Go.
 fn limit(resource: rustix::process::Resource) -> f64 {
     to_float(rustix::process::getrlimit(resource).current.unwrap_or(u64::MAX))
 }

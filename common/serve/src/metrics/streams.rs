@@ -1,4 +1,4 @@
-//! The two families that both halves share: packets by segment and type, stream errors by code as well.
+//! The two families of both programs: packets by segment and type, and stream errors by segment, code and type.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 use tunnel::PacketKind;
 
 crate::label! {
-    /// Which hop, and which way, seen from the server: an agent's sends are [`Segment::FromAgent`] too.
+    /// The hop and its direction, seen from the server: an agent also counts its sends as [`Segment::FromAgent`].
     pub enum Segment in "segment" {
         /// Frontend to server.
         FromClient => "from_client",
@@ -22,7 +22,7 @@ crate::label! {
     }
 }
 
-/// The label `packet_type`: the enum's name, or `Unknown` where an error met no packet.
+/// The label `packet_type`: the enum's name, or `Unknown` for an error without a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PacketType(Option<PacketKind>);
 
@@ -33,7 +33,7 @@ impl EncodeLabelSet for PacketType {
     }
 }
 
-/// The label `code`: a gRPC status code by Go's name for it.
+/// The label `code`: Go's name of a gRPC status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Code(&'static str);
 
@@ -53,11 +53,11 @@ impl StreamPackets {
     /// Registers the family; it appears with the first packet.
     pub fn register(registry: &mut Registry) -> Self {
         let family = Family::default();
-        registry.register("stream_packets_total", "Packets by segment of the way and type", family.clone());
+        registry.register("stream_packets_total", "Packets by segment and type", family.clone());
         Self { meters: std::array::from_fn(|index| PacketMeter::new(&family, Segment::ALL[index])) }
     }
 
-    /// The counter of one segment, to be kept by whoever counts there.
+    /// The counter of one segment, to be kept by the caller.
     pub fn meter(&self, segment: Segment) -> PacketMeter {
         self.meters[segment as usize].clone()
     }
@@ -79,9 +79,9 @@ impl PacketMeter {
         Self(Arc::new(Cells { family: family.clone(), segment, cells: Default::default() }))
     }
 
-    /// One packet of this kind. After the first of its kind one relaxed atomic addition.
+    /// Counts one packet. After the first of its kind this is one relaxed atomic addition.
     ///
-    /// Go counts what it sends *before* the send, and what it receives when it was received.
+    /// Go counts a packet *before* it is sent, and after it is received.
     pub fn count(&self, kind: PacketKind) {
         let Cells { family, segment, cells } = &*self.0;
         let make = || family.get_or_create_owned(&(*segment, PacketType(Some(kind))));
@@ -105,8 +105,8 @@ impl StreamErrors {
         errors
     }
 
-    /// One error. `code` is gRPC's code by Go's name (`Unavailable`), `packet` what was to be sent; none for an
-    /// error while receiving. An orderly end of a stream is no error.
+    /// Counts one error. `code` is Go's name of the gRPC code (`Unavailable`), `packet` the packet to be sent, or
+    /// `None` for an error while receiving. An orderly end of a stream is no error.
     pub fn count(&self, segment: Segment, code: &'static str, packet: Option<PacketKind>) {
         self.0.get_or_create(&(segment, (Code(code), PacketType(packet)))).inc();
     }

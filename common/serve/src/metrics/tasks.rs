@@ -1,4 +1,4 @@
-//! How many tasks a runtime has: what is never given back shows here before it shows in memory.
+//! The number of a runtime's tasks: a leak shows here before it shows in memory.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -6,7 +6,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::runtime::{Handle, RuntimeMetrics};
 
-/// `tasks` (ours): those of one runtime that have not ended, counted at each scrape.
+/// `tasks` (ours): the tasks of one runtime that have not ended, counted at each scrape.
 #[derive(Debug)]
 pub struct Tasks(RuntimeMetrics);
 

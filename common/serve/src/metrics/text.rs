@@ -1,9 +1,9 @@
 //! The text exposition format 0.0.4, byte for byte as Go's client library writes it.
 //!
-//! prometheus-client's own text encoder speaks OpenMetrics, which dashboards made for the Go peers do not fit:
-//! `_total` forced on counters, `le="1.0"`, `# EOF`. Its protobuf model is Prometheus' data model, the one that Go
-//! encodes from too: this writes that model down. Two additions of the library are taken off again on the way:
-//! the `_total` that it appends to every counter's name, and the full stop that it appends to every HELP.
+//! prometheus-client's own text encoder writes OpenMetrics, which does not fit dashboards for the Go programs: forced
+//! `_total` on counters, `le="1.0"`, `# EOF`. Its protobuf model is Prometheus' data model, from which Go encodes too;
+//! this module encodes that model. It removes two additions of the library: the `_total` at the end of every counter's
+//! name, and the full stop at the end of every HELP.
 
 use std::fmt::Write;
 
@@ -12,11 +12,11 @@ use prometheus_client::registry::Registry;
 
 use super::number;
 
-/// Everything in the registry: families sorted by name, children by label values, labels by name; families
-/// without children are left out.
+/// Encodes the whole registry: families sorted by name, children by label values, labels by name. Families without
+/// children are omitted.
 pub(super) fn encode(registry: &Registry) -> String {
     let mut families = prometheus_protobuf::encode(registry).unwrap_or_else(|error| {
-        // Only a collector can fail, and ours skip what they cannot read.
+        // Only a collector can fail, and ours skip unreadable values.
         tracing::error!(%error, "metrics cannot be encoded");
         Vec::new()
     });
@@ -105,7 +105,7 @@ fn escape(text: &str, quoted: bool) -> String {
     if quoted { text.replace('"', "\\\"") } else { text }
 }
 
-/// All numbers of the format are floats, counts too: 1e+06 is a million.
+/// All numbers of the format are floats, including counts: a million is 1e+06.
 #[allow(clippy::cast_precision_loss, reason = "what Go does with counts above 2^53")]
 fn to_float(count: u64) -> f64 {
     count as f64

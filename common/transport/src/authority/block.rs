@@ -1,7 +1,7 @@
 //! Rewrites the value of `:authority` in one HPACK header block, in place and without changing any length.
 //!
-//! Lengths are kept in octets and in decoded bytes, so both sides' dynamic tables stay in agreement. What it
-//! does not understand it leaves as it is: h2 judges it then.
+//! The lengths in octets and in decoded bytes stay the same, so both sides' dynamic tables agree. Blocks that this code
+//! cannot parse stay unchanged, and h2 judges them.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -20,9 +20,9 @@ struct Literal {
     octets: Range<usize>,
 }
 
-/// Finds `:authority` and makes its value one that h2 accepts, if it has one and it is not so already.
+/// Finds `:authority` and makes its value acceptable to h2, unless it already is.
 ///
-/// `None` (nothing done) if the block is cut or broken before it.
+/// `None` (block unchanged) if the block is truncated or malformed before it.
 pub(super) fn patch(block: &mut [u8]) -> Option<()> {
     let mut at = 0;
     while let Some(first) = block.get(at) {
@@ -53,7 +53,7 @@ pub(super) fn patch(block: &mut [u8]) -> Option<()> {
     None
 }
 
-/// An integer with a prefix of so many bits (RFC 7541, section 5.1), at most 28 bits beyond it.
+/// An integer with a prefix of `prefix` bits (RFC 7541, section 5.1), at most 28 bits beyond the prefix.
 fn integer(block: &[u8], at: &mut usize, prefix: u32) -> Option<u64> {
     let full = (1 << prefix) - 1;
     let mut value = u64::from(*block.get(*at)?) & full;
@@ -82,7 +82,7 @@ fn string(block: &[u8], at: &mut usize) -> Option<Literal> {
 
 fn is_authority(name: &[u8], huffman: bool) -> bool {
     const NAME: &[u8] = b":authority";
-    // Decoding is only worth it for what can be as short.
+    // A longer code cannot be this name, so it is not decoded.
     if huffman {
         name.len() <= NAME.len() && huffman::decode(name).as_deref() == Some(NAME)
     } else {
@@ -94,7 +94,7 @@ fn is_accepted(value: &[u8]) -> bool {
     Authority::try_from(value).is_ok()
 }
 
-/// Whether a byte can stand anywhere in any authority.
+/// Whether a byte may appear anywhere in any authority.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
 }
@@ -120,12 +120,12 @@ fn patch_huffman(octets: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// A plain byte whose code is as long.
+/// The byte itself if it is plain, otherwise a plain byte whose code has the same length.
 fn alike(byte: u8) -> Option<u8> {
     if is_plain(byte) { Some(byte) } else { plain_of(huffman::bits(byte)) }
 }
 
-/// A plain byte with a code of so many bits.
+/// A plain byte with a code of this many bits.
 fn plain_of(bits: usize) -> Option<u8> {
     Some(match bits {
         5 => b'a',
@@ -139,9 +139,10 @@ fn plain_of(bits: usize) -> Option<u8> {
     })
 }
 
-/// Some text of so many plain bytes that encodes into so many octets.
+/// A text of `count` plain bytes that encodes into `octets` octets.
 ///
-/// Letters of 5 to 8 bits, all lengths at most one bit apart, and as many `~` of 13 bits as it takes.
+/// It consists of letters of 5 to 8 bits, whose code lengths differ by at most one bit, and of as many `~` of 13 bits
+/// as needed.
 fn filler(count: usize, octets: usize) -> Option<Vec<u8>> {
     let most = octets.checked_mul(8)?;
     for bits in (most.saturating_sub(7)..=most).rev() {

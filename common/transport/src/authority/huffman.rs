@@ -1,6 +1,6 @@
-//! HPACK's Huffman code (RFC 7541, appendix B), both ways, for short strings.
+//! HPACK's Huffman code (RFC 7541, appendix B), encoder and decoder, for short strings.
 //!
-//! The code is canonical: the symbols' code lengths determine it, so those are all that is written down.
+//! The code is canonical: the symbols' code lengths determine it, so only the lengths are listed.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -78,7 +78,7 @@ pub(super) const fn bits(byte: u8) -> usize {
     LENGTHS[byte as usize] as usize
 }
 
-/// Decodes a whole string; `None` if it is cut, wrongly padded, or contains EOS.
+/// Decodes a whole string; `None` if it is truncated, wrongly padded, or contains EOS.
 pub(super) fn decode(octets: &[u8]) -> Option<Vec<u8>> {
     // No code is shorter than five bits.
     let mut text = Vec::with_capacity(octets.len() * 8 / 5);
@@ -96,7 +96,7 @@ pub(super) fn decode(octets: &[u8]) -> Option<Vec<u8>> {
             }
         }
     }
-    // Less than an octet of ones.
+    // The padding is less than an octet, all ones.
     (length < 8 && code + 1 == 1 << length).then_some(text)
 }
 

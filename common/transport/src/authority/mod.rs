@@ -1,14 +1,14 @@
-//! Makes any `:authority` acceptable to h2, on the way in.
+//! Makes any incoming `:authority` acceptable to h2.
 //!
-//! kube-apiserver dials the frontend's Unix socket with the socket's path as target, so grpc-go sends
-//! `:authority: %2Fetc%2Fkubernetes%2F...sock` (older ones the path itself), and h2 answers PROTOCOL_ERROR before
-//! any handler sees the request. [`AuthorityPatch`] reads along and replaces what no authority may contain,
-//! length by length, before h2 gets it.
+//! kube-apiserver dials the frontend's Unix socket with the socket's path as target, so grpc-go sends `:authority:
+//! %2Fetc%2Fkubernetes%2F...sock` (older versions send the path itself), and h2 answers PROTOCOL_ERROR before any
+//! handler sees the request. [`AuthorityPatch`] parses the incoming bytes and replaces characters that an authority
+//! must not contain, without changing lengths, before h2 reads them.
 //!
-//! It passes everything else as it is, in the reader's own buffer: other protocols, other frames, broken frames.
-//! Only a HEADERS frame is held back, until it is whole. CONTINUATION passes: pseudo-headers come first, and
-//! whoever cuts `:authority` itself in two is refused by h2 as before, as is an empty one, and one whose
-//! name is taken from the dynamic table. Nobody may derive anything from the authority behind this.
+//! Everything else passes unchanged in the reader's own buffer: other protocols, other frames, malformed frames. Only a
+//! HEADERS frame is held back until it is complete. CONTINUATION passes: pseudo-headers come first, and h2 refuses, as
+//! before, an `:authority` that is split across frames, an empty one, and one whose name is in the dynamic table. No
+//! code behind this patch may derive anything from the authority.
 
 mod block;
 mod huffman;
@@ -21,7 +21,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What an HTTP/2 client begins with (RFC 9113, section 3.4).
+/// An HTTP/2 client's connection preface (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A frame's length, type, flags and stream.
@@ -35,12 +35,12 @@ const PRIORITY: u8 = 0x20;
 #[derive(Debug)]
 pub struct AuthorityPatch<IO> {
     io: IO,
-    /// The longest HEADERS payload worth holding: h2 refuses longer ones.
+    /// The longest HEADERS payload that is held: h2 refuses longer ones.
     max_frame: usize,
     state: State,
 }
 
-/// Where the incoming bytes are.
+/// The position in the incoming bytes.
 ///
 /// ```text
 ///   Preface ──▶ Head ──▶ Payload ──▶ Head
@@ -50,24 +50,24 @@ pub struct AuthorityPatch<IO> {
 /// ```
 #[derive(Debug)]
 enum State {
-    /// So many bytes of the preface are there.
+    /// This many bytes of the preface have arrived.
     Preface(usize),
-    /// So many bytes of a frame's head are there.
+    /// This many bytes of a frame's head have arrived.
     Head([u8; HEAD], usize),
-    /// So many bytes of a payload are to pass.
+    /// This many bytes of a payload still have to pass.
     Payload(usize),
-    /// At the beginning of a HEADERS payload of so many bytes.
+    /// At the start of a HEADERS payload of this length.
     Headers { flags: u8, length: usize },
-    /// Collects a HEADERS payload: `payload` is as long as it will be, `filled` bytes are there.
+    /// Collects a HEADERS payload: `payload` has its final length, of which `filled` bytes have arrived.
     Hold { flags: u8, payload: Vec<u8>, filled: usize },
-    /// Hands a collected payload out, from `next` on.
+    /// Returns a collected payload, from `next` on.
     Release { payload: Vec<u8>, next: usize, last: bool },
     /// Not HTTP/2, or at its end.
     Pass,
 }
 
 impl<IO> AuthorityPatch<IO> {
-    /// Wraps a fresh server-side transport. `max_frame_size`: that of the server's SETTINGS, in bytes.
+    /// Wraps a new server-side transport. `max_frame_size`: that of the server's SETTINGS, in bytes.
     pub fn new(io: IO, max_frame_size: u32) -> Self {
         let max_frame = usize::try_from(max_frame_size).unwrap_or(usize::MAX);
         AuthorityPatch { io, max_frame, state: State::Preface(0) }
@@ -78,8 +78,7 @@ impl<IO> AuthorityPatch<IO> {
         &self.io
     }
 
-    /// Walks bytes that have just been read, patches, and says how many of them may be handed out. The rest is
-    /// held.
+    /// Parses new bytes, patches them, and returns how many of them may be passed on. The rest is held.
     fn scan(&mut self, fresh: &mut [u8]) -> usize {
         let mut at = 0;
         while at < fresh.len() {
@@ -123,7 +122,7 @@ impl<IO> AuthorityPatch<IO> {
                     self.state = State::Hold { flags: *flags, payload, filled: rest.len() };
                     return at;
                 }
-                // `poll_read` reads for these three without a scan.
+                // In these three states `poll_read` does not scan.
                 State::Hold { .. } | State::Release { .. } | State::Pass => return fresh.len(),
             }
         }
@@ -143,7 +142,7 @@ impl State {
     }
 }
 
-/// Takes padding and priority off and patches the header block.
+/// Skips padding and priority, and patches the header block.
 fn patch_payload(payload: &mut [u8], flags: u8) -> Option<()> {
     let mut block = payload;
     if flags & PADDED != 0 {
@@ -180,7 +179,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for AuthorityPatch<IO> {
                     *filled += count;
                     let last = count == 0;
                     if last {
-                        // The end of file: h2 judges what there is.
+                        // End of file: h2 judges the truncated payload.
                         payload.truncate(*filled);
                     } else if *filled < payload.len() {
                         continue;
@@ -196,7 +195,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for AuthorityPatch<IO> {
                     let ended = fresh.is_empty();
                     let passed = this.scan(fresh);
                     buf.set_filled(before + passed);
-                    // Nothing handed out would mean the end of file.
+                    // A read of zero bytes would mean end of file.
                     if ended || passed > 0 {
                         return Poll::Ready(Ok(()));
                     }

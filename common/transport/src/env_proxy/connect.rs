@@ -1,4 +1,4 @@
-//! `CONNECT`: a tunnel through a proxy.
+//! `CONNECT`: opens a tunnel through a proxy.
 
 use std::io;
 use std::time::Duration;
@@ -8,27 +8,27 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::url::Proxy;
 
-/// Longest time until a proxy has opened a tunnel (grpc-go's own limit for a connection attempt).
+/// The longest time until a proxy has opened a tunnel (grpc-go's own limit for a connection attempt).
 pub const PROXY_LIMIT: Duration = Duration::from_secs(20);
 
-/// Longest answer head of a proxy, in bytes.
+/// The longest head of a proxy's answer, in bytes.
 const HEAD_LIMIT: usize = 16 * 1024;
 
-/// What of a proxy's status line goes into an error, in characters.
+/// The longest part of a proxy's status line in an error, in characters.
 const SHOWN: usize = 128;
 
-/// A tunnel that did not come about. No text holds credentials.
+/// A failed tunnel. No text contains credentials.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The target has characters that would break the request.
     #[error("{0:?} is not host:port")]
     Target(String),
-    /// The proxy cannot be reached, or fell silent.
+    /// The proxy cannot be reached, or stopped answering.
     #[error("proxy {proxy}: {source}")]
     Io {
         /// `host:port`.
         proxy: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The proxy refused.
@@ -41,15 +41,15 @@ pub enum ConnectError {
         /// Status code and reason, as the proxy wrote them.
         status: String,
     },
-    /// The answer is not HTTP, or its head has no end.
+    /// The answer is not HTTP, or its head does not end.
     #[error("proxy {proxy} does not speak HTTP: {why}")]
     Protocol {
         /// `host:port`.
         proxy: String,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
-    /// It took too long.
+    /// The time-out of [`PROXY_LIMIT`].
     #[error("proxy {proxy}: no tunnel within {} s", PROXY_LIMIT.as_secs())]
     Timeout {
         /// `host:port`.
@@ -58,8 +58,7 @@ pub enum ConnectError {
 }
 
 /// Opens a tunnel to `target`, `host:port`, over a connection that the caller made to the proxy (with TLS, if the proxy
-/// is spoken to in it). The proxy resolves the target's name. The stream that comes back yields the target's bytes from
-/// the first.
+/// requires it). The proxy resolves the target's name. The returned stream starts with the target's first byte.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -103,8 +102,8 @@ fn request(proxy: &Proxy, target: &str) -> String {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {agent}\r\n{authorization}\r\n")
 }
 
-/// Reads the head and nothing behind it, hence byte by byte: what follows is the target's, and a tunnel is rare. Lines
-/// end in LF or CR LF, as Go reads them.
+/// Reads the head byte by byte, because the bytes after it belong to the target; tunnels are rare. Lines end in LF or
+/// CR LF, as in Go.
 async fn read_head<IO: AsyncRead + Unpin>(io: &mut IO, proxy: &Proxy) -> Result<Vec<u8>, ConnectError> {
     let failed = |source| ConnectError::Io { proxy: proxy.to_string(), source };
     let (mut head, mut byte) = (Vec::new(), [0]);
@@ -120,7 +119,7 @@ async fn read_head<IO: AsyncRead + Unpin>(io: &mut IO, proxy: &Proxy) -> Result<
     Err(ConnectError::Protocol { proxy: proxy.to_string(), why: "the head of its answer is too long" })
 }
 
-/// Code, and code with reason, of `HTTP/1.x CODE REASON`.
+/// The code, and code with reason, of `HTTP/1.x CODE REASON`.
 fn status(head: &[u8]) -> Option<(u16, String)> {
     let line = head.split(|byte| *byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);

@@ -1,10 +1,10 @@
-//! HTTP proxies: which one a server has by the environment, and the tunnel through it.
+//! HTTP proxies: the choice of a proxy by the environment, and the tunnel through it.
 //!
-//! Which one is said by the rules of Go's `http.ProxyFromEnvironment`. How it is dialled differs in Go by who dials:
-//! agents reach their servers by grpc-go (plain TCP to the proxy whatever its URL's scheme, then `CONNECT host:port`), the
-//! Kubernetes API is reached by net/http (the scheme counts). Operators depend on all of it.
+//! The choice follows Go's `http.ProxyFromEnvironment`. Go dials proxies in two ways: agents reach their servers by
+//! grpc-go (plain TCP to the proxy whatever its URL's scheme, then `CONNECT host:port`), and Kubernetes clients reach
+//! the API by net/http (the scheme counts). Operators depend on both.
 //!
-//! Never here: TLS, to the proxy or to the server, and credentials in any text.
+//! Never here: TLS to the proxy or to the server, and credentials in any text.
 
 mod connect;
 mod no_proxy;
@@ -16,7 +16,7 @@ pub use connect::{ConnectError, PROXY_LIMIT, tunnel};
 pub use no_proxy::NoProxy;
 pub use url::{Proxy, ProxyUrlError};
 
-/// What the environment says about proxies, read once.
+/// The proxy settings of the environment, read once.
 #[derive(Debug, Clone)]
 pub struct EnvProxy {
     proxy: Result<Option<Proxy>, ProxyUrlError>,
@@ -24,18 +24,18 @@ pub struct EnvProxy {
 }
 
 impl EnvProxy {
-    /// For grpc-go's dialling: reads `HTTPS_PROXY` or `https_proxy`, and `NO_PROXY` or `no_proxy`: the first that is not
-    /// empty.
+    /// For dialing as grpc-go does: reads `HTTPS_PROXY` or `https_proxy`, and `NO_PROXY` or `no_proxy`; of each pair
+    /// the first that is not empty.
     pub fn from_env() -> Self {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// The same, with an environment of the caller's.
+    /// The same, with the caller's environment.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         Self::read("HTTPS_PROXY", Proxy::parse, lookup)
     }
 
-    /// For net/http's dialling of URLs whose scheme is `https`, or of those whose scheme is `http`: these have
+    /// For dialing as net/http does: URLs with the scheme `https` use the variables above, those with `http` use
     /// `HTTP_PROXY` or `http_proxy`.
     pub fn for_http(https: bool, lookup: impl Fn(&str) -> Option<String>) -> Self {
         let name = if https { "HTTPS_PROXY" } else { "HTTP_PROXY" };
@@ -57,10 +57,10 @@ impl EnvProxy {
         Self { proxy: ignoring(parsed.transpose()), no_proxy: NoProxy::parse(&first("NO_PROXY")) }
     }
 
-    /// The proxy to use for a server; `None` is to dial it directly.
+    /// The proxy for a server; `None` means to dial it directly.
     ///
     /// # Errors
-    /// The environment's URL names no usable proxy, and the server is not exempt.
+    /// If the environment's URL is not a usable proxy, and the server is not exempt.
     pub fn proxy_for(&self, host: &str, port: u16) -> Result<Option<&Proxy>, ProxyUrlError> {
         if self.no_proxy.exempts(host, port) {
             return Ok(None);
@@ -69,11 +69,11 @@ impl EnvProxy {
     }
 }
 
-/// What Go cannot even parse it passes over in silence, and dials directly; so do we, with a warning.
+/// Go silently ignores a URL that it cannot parse, and dials directly; we do the same, with a warning.
 fn ignoring(parsed: Result<Option<Proxy>, ProxyUrlError>) -> Result<Option<Proxy>, ProxyUrlError> {
     match parsed {
         Err(error) if error.is_ignored() => {
-            tracing::warn!(%error, "dialling without a proxy");
+            tracing::warn!(%error, "dialing without a proxy");
             Ok(None)
         }
         parsed => parsed,

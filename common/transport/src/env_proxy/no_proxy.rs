@@ -1,4 +1,4 @@
-//! `NO_PROXY`: what is dialled directly.
+//! `NO_PROXY`: servers that are dialed directly.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ enum Rule {
     Network(IpNet),
     /// One address.
     Address { ip: IpAddr, port: Option<String> },
-    /// Names that end in `.suffix`, and the bare `suffix` unless the entry began with a dot or `*.`.
+    /// Names that end in `.suffix`, and `suffix` itself unless the entry began with a dot or `*.`.
     Domain {
         /// With its leading dot, in lower case.
         suffix: String,
@@ -29,8 +29,8 @@ enum Rule {
 }
 
 impl NoProxy {
-    /// Parses a comma-separated list of `*`, addresses, networks and domains, all but networks
-    /// with an optional port. What is none of these never matches.
+    /// Parses a comma-separated list of `*`, addresses, networks and domains, all but networks with an optional port.
+    /// An invalid entry never matches.
     pub fn parse(text: &str) -> Self {
         let mut parsed = Self::default();
         for entry in text.split(',').map(|entry| entry.trim().to_lowercase()) {
@@ -43,10 +43,10 @@ impl NoProxy {
         parsed
     }
 
-    /// True if `host` (a name, or an address with or without brackets) is to be dialled directly.
+    /// True if `host` (a name, or an address with or without brackets) is dialed directly.
     pub fn exempts(&self, host: &str, port: u16) -> bool {
         let host = unbracketed(host);
-        // As Go: this name exactly, in lower case.
+        // As in Go: exactly this name, in lower case.
         if host == "localhost" {
             return true;
         }
@@ -92,7 +92,7 @@ fn rule(entry: &str) -> Option<Rule> {
     Some(Rule::Domain { suffix, bare, port })
 }
 
-/// IPv4 written as IPv6 is IPv4.
+/// Converts an IPv4-mapped IPv6 network to IPv4.
 fn canonical(network: IpNet) -> IpNet {
     let mapped = match network {
         IpNet::V6(v6) if v6.prefix_len() >= 96 => {
@@ -103,7 +103,7 @@ fn canonical(network: IpNet) -> IpNet {
     mapped.and_then(|(ip, length)| IpNet::new(ip.into(), length).ok()).unwrap_or(network)
 }
 
-/// Splits at a port's colon, if there is exactly one outside brackets.
+/// Splits at the port's colon, if there is exactly one colon outside brackets.
 fn split_port(entry: &str) -> (&str, Option<&str>) {
     match host_port::split(entry) {
         Ok((host, Some(port))) if entry.starts_with('[') || !port.contains(':') => (host, Some(port)),

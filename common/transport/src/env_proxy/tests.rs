@@ -1,4 +1,4 @@
-//! Rules against Go's (`golang.org/x/net/http/httpproxy` gave the verdicts of the tables), and tunnels
+//! Tests of the rules against Go's (the tables' verdicts are from `golang.org/x/net/http/httpproxy`), and of tunnels
 //! against a scripted proxy.
 
 use std::collections::HashMap;
@@ -140,7 +140,7 @@ fn urls() {
     }
 }
 
-/// As net/http (`schemePort` and `dialConn` of its transport), which the Kubernetes API is dialled by in Go.
+/// As net/http (`schemePort` and `dialConn` of its transport), by which Go programs dial the Kubernetes API.
 #[test]
 fn for_http_the_scheme_counts() {
     for (text, shown, tls) in [
@@ -217,8 +217,7 @@ fn credentials_are_decoded_and_hidden() {
     assert_eq!(Proxy::parse("proxy:80").unwrap().authorization(), None);
 }
 
-/// A proxy that answers one request with `chunks`, one by one. Returns what the client made of it and
-/// the request.
+/// A proxy that answers one request with `chunks`, one by one. Returns the client's result and the request.
 async fn through(user: &str, target: &str, chunks: &[&str]) -> (Result<TcpStream, ConnectError>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -9,18 +9,17 @@ use thiserror::Error;
 
 use crate::host_port::{self, SplitError};
 
-/// Who dials, and so what a proxy's scheme means.
+/// The dialer, which determines the meaning of a proxy's scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialler {
-    /// grpc-go resolves the proxy like any of its targets, whose port is 443 by default, and dials it in plain TCP,
+    /// grpc-go resolves the proxy like any of its targets, with port 443 by default, and dials it in plain TCP,
     /// whatever the scheme.
     Grpc,
     /// net/http: see [`Proxy::parse_for_http`].
     Http,
 }
 
-/// A proxy: where it is, how it is spoken to, and what it is told about us. Neither `Debug` nor `Display` show
-/// credentials.
+/// A proxy: its address, its protocol and our credentials. Neither `Debug` nor `Display` shows credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     host: String,
@@ -30,7 +29,7 @@ pub struct Proxy {
     authorization: Option<String>,
 }
 
-/// A proxy URL that cannot be used. The URL is not repeated: it may hold a password.
+/// A proxy URL that cannot be used. The error does not repeat the URL, which may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the proxy URL in {place} is not usable: {why} (expected http://[user:password@]host:port)")]
 pub struct ProxyUrlError {
@@ -44,12 +43,12 @@ impl ProxyUrlError {
         Self { place: "HTTPS_PROXY", why, ignored: false }
     }
 
-    /// For texts that are no URL at all in Go's eyes.
+    /// For texts that Go does not accept as a URL.
     fn no_url(why: &'static str) -> Self {
         Self { ignored: true, ..Self::new(why) }
     }
 
-    /// Where the URL was found, if it is not HTTPS_PROXY.
+    /// Sets the place of the URL, if it is not HTTPS_PROXY.
     #[must_use]
     pub fn found_in(self, place: &'static str) -> Self {
         Self { place, ..self }
@@ -62,20 +61,20 @@ impl ProxyUrlError {
 }
 
 impl Proxy {
-    /// Parses `scheme://[user[:password]@]host[:port]`, or the same without a scheme, for dialling as grpc-go does:
-    /// plain TCP whatever the scheme, to port 443 if none is named. A path is ignored.
+    /// Parses `scheme://[user[:password]@]host[:port]`, or the same without a scheme, for dialing as grpc-go does:
+    /// plain TCP whatever the scheme, to port 443 by default. A path is ignored.
     ///
     /// # Errors
-    /// No host, a bad port, bad percent escapes, characters that no URL has.
+    /// If the host is missing, or the port, a percent escape or a character is invalid.
     pub fn parse(text: &str) -> Result<Self, ProxyUrlError> {
         Self::parse_for(Dialler::Grpc, text)
     }
 
-    /// The same for dialling as net/http does: `https` is TLS to the proxy, on port 443 if none is named; `http`, and no
-    /// scheme, is plain TCP, on port 80.
+    /// The same for dialing as net/http does: `https` means TLS to the proxy, on port 443 by default; `http`, or no
+    /// scheme, means plain TCP, on port 80 by default.
     ///
     /// # Errors
-    /// As [`Proxy::parse`], and any other scheme: SOCKS is not spoken.
+    /// As for [`Proxy::parse`], and for any other scheme: SOCKS is not supported.
     pub fn parse_for_http(text: &str) -> Result<Self, ProxyUrlError> {
         Self::parse_for(Dialler::Http, text)
     }
@@ -121,7 +120,7 @@ impl Proxy {
         self.port
     }
 
-    /// Whether it is spoken to in TLS.
+    /// Whether the proxy expects TLS.
     pub fn is_tls(&self) -> bool {
         self.tls
     }

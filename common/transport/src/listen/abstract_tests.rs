@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// `@` and a name that nobody has.
+/// `@` and an unused name.
 fn fresh() -> PathBuf {
     let folder = tempfile::tempdir().unwrap();
     let random = folder.path().file_name().unwrap().display();
     PathBuf::from(format!("@konnectivity-test-{}{random}", std::process::id()))
 }
 
-/// As kube-apiserver connects: Go's `net.Dial("unix", "@name")`.
+/// Connects as kube-apiserver does: Go's `net.Dial("unix", "@name")`.
 fn connect(path: &Path) -> std::io::Result<StdUnixStream> {
     let name = path.to_str().unwrap().strip_prefix('@').unwrap();
     StdUnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap())

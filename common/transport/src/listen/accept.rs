@@ -1,10 +1,10 @@
-//! Accepting connections for as long as the process lives.
+//! Accepts connections until the process stops.
 //!
-//! A failed accept is one of two things. The connection died before it was accepted: nobody's problem.
-//! Or the process lacks descriptors or memory: then the listening socket stays readable, and a loop that
-//! just tries again burns a core. That one waits, doubling its pause.
+//! An accept can fail in two ways. If the connection died before it was accepted, nothing is wrong. If the process
+//! lacks descriptors or memory, the listening socket stays readable, and a loop that simply retries would occupy a
+//! core. This loop waits, and doubles its pause.
 //!
-//! Never here: an end because of an error. The loop ends when it is told to.
+//! Never here: an end because of an error. The loop ends only when it is told to.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::limits::{ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST};
 
-/// Something that connections come from.
+/// A source of connections.
 pub trait Source {
-    /// One connection.
+    /// The type of a connection.
     type Conn;
 
-    /// The next connection, or why there is none.
+    /// The next connection, or the error of the accept.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Conn>>;
 }
 
@@ -36,7 +36,7 @@ impl Source for TcpListener {
     }
 }
 
-/// Accepts from a [`Source`] and backs off where that is needed.
+/// Accepts from a [`Source`], with back-off.
 #[derive(Debug)]
 pub struct AcceptLoop<S> {
     source: S,
@@ -45,17 +45,17 @@ pub struct AcceptLoop<S> {
     episode: Option<Episode>,
 }
 
-/// A time in which accepting fails for want of something.
+/// A period in which accepts fail for lack of a resource.
 #[derive(Debug)]
 struct Episode {
     pause: Duration,
-    /// When to try again.
+    /// The time of the next attempt.
     until: Instant,
     failures: u64,
 }
 
 impl<S: Source> AcceptLoop<S> {
-    /// `name` is what logs call the listener: its address.
+    /// `name` is the listener's address, for logs.
     pub fn new(source: S, name: impl Into<String>) -> Self {
         Self { source, name: name.into(), episode: None }
     }
@@ -65,7 +65,7 @@ impl<S: Source> AcceptLoop<S> {
         &self.source
     }
 
-    /// The next connection. Cancel safe: no connection is lost, and a pause goes on where it was.
+    /// The next connection. Cancel safe: no connection is lost, and a pause continues.
     pub async fn accept(&mut self) -> S::Conn {
         loop {
             if let Some(episode) = &self.episode {
@@ -82,8 +82,8 @@ impl<S: Source> AcceptLoop<S> {
         }
     }
 
-    /// Hands every connection to `on_connection`, which must not block, until `stop`; then the listener
-    /// is closed at once.
+    /// Passes every connection to `on_connection`, which must not block, until `stop`; then closes the listener at
+    /// once.
     pub async fn run(mut self, stop: CancellationToken, mut on_connection: impl FnMut(S::Conn)) {
         while let Some(conn) = stop.run_until_cancelled(self.accept()).await {
             on_connection(conn);
@@ -108,8 +108,8 @@ impl<S: Source> AcceptLoop<S> {
     }
 }
 
-/// Errors of the connection that would have been accepted (accept(2) hands on what the network said about
-/// it). Anything not known to be one counts as a lack, since a pause never does harm.
+/// Errors of the connection that would have been accepted: accept(2) returns its network errors. Any other error counts
+/// as a lack of resources, because a pause is harmless.
 fn is_of_one_connection(error: &io::Error) -> bool {
     let Some(errno) = Errno::from_io_error(error) else {
         return false;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The process's descriptor limit, raised as far as permitted. `None` is unlimited.
+/// The process's limit on descriptors, raised as far as permitted. `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorLimit {
     /// The soft limit at the start.
@@ -16,8 +16,8 @@ pub struct DescriptorLimit {
 }
 
 impl DescriptorLimit {
-    /// Raises the soft limit to the hard limit (as Go's runtime does) and reports. If the kernel
-    /// refuses, the limit stays.
+    /// Raises the soft limit to the hard limit, as Go's runtime does, and returns both. If the kernel refuses, the
+    /// limit stays.
     pub fn raise() -> Self {
         let found = getrlimit(Resource::Nofile);
         let wanted = Rlimit { current: found.maximum, maximum: found.maximum };

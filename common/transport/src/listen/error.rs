@@ -8,12 +8,12 @@ use thiserror::Error;
 /// A listener that could not be bound.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// TCP: the address is in use, not ours, or not permitted.
+    /// TCP: the address is in use, is not local, or is not permitted.
     #[error("cannot listen on {address}: {source}")]
     Tcp {
         /// `host:port`, as configured.
         address: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The bind address is a name that does not resolve.
@@ -24,20 +24,20 @@ pub enum BindError {
         /// The name.
         host: String,
     },
-    /// Something that is no socket has the socket's path. It is not deleted.
+    /// The socket's path belongs to a file that is not a socket. It is not deleted.
     #[error("cannot listen on {}: the file exists and is not a socket: remove it or choose another path", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// A socket is there and may not be deleted.
+    /// A socket exists and may not be deleted.
     #[error("cannot listen on {}: the socket exists already: remove it or allow its deletion", path.display())]
     Exists {
         /// The path.
         path: PathBuf,
     },
-    /// Another process listens under the name of an abstract socket.
-    #[error("cannot listen on {}: address already in use: stop who listens there or choose another name", path.display())]
+    /// Another process listens on the abstract socket's name.
+    #[error("cannot listen on {}: address already in use: stop the process that listens there or choose another name", path.display())]
     NameTaken {
         /// `@name`.
         path: PathBuf,
@@ -54,18 +54,18 @@ pub enum BindError {
         /// The path.
         path: PathBuf,
     },
-    /// Anything else about the socket file.
+    /// Any other error of the socket file.
     #[error("cannot listen on {}: {source}", path.display())]
     Unix {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl BindError {
-    /// The system's reason, where there is one.
+    /// The system's error, if there is one.
     pub fn io(&self) -> Option<&io::Error> {
         match self {
             Self::Tcp { source, .. } | Self::Unix { source, .. } => Some(source),

@@ -1,23 +1,24 @@
-//! What bounds listeners, each with its reason.
+//! The limits of listeners, each with its reason.
 
 use std::time::Duration;
 
-/// First pause after a failed accept: long enough to cost next to nothing, short enough that nobody
-/// notices when a descriptor was freed at once.
+/// The first pause after a failed accept: long enough to cost next to nothing, short enough to be unnoticed if a
+/// descriptor was freed at once.
 pub const ACCEPT_BACKOFF_FIRST: Duration = Duration::from_millis(5);
 
-/// Longest pause between accepts. A listener works again within this time after descriptors are back.
+/// The longest pause between accepts. A listener resumes within this time after descriptors are available.
 pub const ACCEPT_BACKOFF_MOST: Duration = Duration::from_secs(1);
 
-/// Longest time from accept to the end of the TLS handshake. A link with an RTT of 300 ms needs about one second.
+/// The longest time from accept to the end of the TLS handshake. At an RTT of 300 ms a handshake takes about one
+/// second.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Connections that the kernel keeps until they are accepted (it caps this at `net.core.somaxconn`,
-/// which is what Go asks for).
+/// The connections that the kernel queues until they are accepted (it caps this at `net.core.somaxconn`, the value that
+/// Go uses).
 pub const BACKLOG: i32 = 4096;
 
-/// Permissions of the frontend's Unix socket: the owner and its group, nobody else (umask 0007 in Go).
+/// The mode of the frontend's Unix socket: the owner and its group only (umask 0007 in Go).
 pub const UNIX_MODE: u32 = 0o770;
 
-/// How often the socket file is looked at. A deleted one is bound again within this time.
+/// How often the socket file is checked. A deleted file is bound again within this time.
 pub const UNIX_WATCH: Duration = Duration::from_secs(3);

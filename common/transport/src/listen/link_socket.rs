@@ -1,9 +1,9 @@
-//! A TCP connection between an agent and a server, in which little waits to be sent.
+//! A TCP connection between an agent and a server that limits the unsent bytes in the kernel.
 //!
-//! A ping or a dial waits behind the bytes that the kernel holds unsent. Without a bound these are megabytes: the send buffer
-//! grows with the congestion window and never shrinks with it. A fixed bound is too small for a fast path, where
-//! the connection runs dry before its task has its turn, and too large for a slow one. So the bound is a time: what the
-//! path takes in [`UNSENT_FOR`].
+//! A ping or a dial waits behind the bytes that the kernel holds unsent. Without a limit these are megabytes: the send
+//! buffer grows with the congestion window and never shrinks with it. A fixed limit is too small for a fast path, where
+//! the connection runs dry before its task has its turn, and too large for a slow path. So the limit is a time: the
+//! bytes that the path carries in [`UNSENT_FOR`].
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -16,13 +16,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// How long unsent bytes wait. The kernel asks for more at a half of it: by then the task must have had its turn.
+/// How long bytes may wait unsent. The kernel asks for more at half of it; the task must have its turn before the rest
+/// is sent.
 const UNSENT_FOR: Duration = Duration::from_millis(40);
 
-/// The rate is measured over at least this time: several round trips of most paths, whose acknowledgements come in bursts.
+/// The shortest sample of the rate: several RTTs of most paths, because acknowledgments come in bursts.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// The least and the largest bound, in bytes.
+/// The smallest and the largest limit, in bytes.
 const LEAST: u64 = 64 << 10;
 const LARGEST: u64 = 4 << 20;
 
@@ -35,12 +36,12 @@ pub struct LinkSocket {
 }
 
 impl LinkSocket {
-    /// A socket whose unsent bytes are not bounded.
+    /// A socket without a limit on unsent bytes.
     pub fn new(stream: TcpStream) -> Self {
         Self { stream, bound: None }
     }
 
-    /// Bounds what waits unsent from now on, as soon as it is known what the path takes.
+    /// Limits unsent bytes from now on, as soon as the path's rate is known.
     pub fn bound_unsent(&mut self) {
         self.bound = Some(UnsentBound::new(Instant::now()));
     }
@@ -50,17 +51,17 @@ impl LinkSocket {
         &self.stream
     }
 
-    /// Registers the socket with the runtime of the caller, in place of the one that it was accepted on.
+    /// Registers the socket with the caller's runtime instead of the one that accepted it.
     ///
     /// # Errors
-    /// The process has no descriptor left; the socket stays where it was.
+    /// If the process has no descriptor left; the socket stays where it was.
     pub fn move_to_this_runtime(&mut self) -> io::Result<()> {
         let socket = std::net::TcpStream::from(self.stream.as_fd().try_clone_to_owned()?);
         self.stream = TcpStream::from_std(socket)?;
         Ok(())
     }
 
-    /// Counts what was written, and fits the bound when the kernel takes no more.
+    /// Counts written bytes, and adjusts the limit when the kernel accepts no more.
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let Some(bound) = &mut self.bound else { return result };
         match &result {
@@ -68,7 +69,7 @@ impl LinkSocket {
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
                 if let Some(bytes) = bound.blocked(Instant::now()) {
-                    // Refused only where the kernel has no such option: then there is no bound.
+                    // Fails only if the kernel lacks this option: then there is no limit.
                     let _ = SockRef::from(&self.stream).set_tcp_notsent_lowat(bytes);
                 }
             }
@@ -115,16 +116,16 @@ impl AsyncWrite for LinkSocket {
     }
 }
 
-/// The bound as a function of what was written when. Knows no socket.
+/// The limit as a function of writes and times. Has no socket.
 #[derive(Debug)]
 struct UnsentBound {
-    /// Bytes since then.
+    /// Bytes written since `since`.
     written: u64,
     since: Instant,
-    /// The last write, and whether the socket took none of it.
+    /// The time of the last write, and whether the socket accepted none of it.
     last: Instant,
     is_blocked: bool,
-    /// In bytes, once there is one.
+    /// In bytes; `None` before the first sample.
     bound: Option<u32>,
 }
 
@@ -133,7 +134,7 @@ impl UnsentBound {
         Self { written: 0, since: now, last: now, is_blocked: false, bound: None }
     }
 
-    /// A pause of the writer says nothing about the path: what is measured begins behind it.
+    /// A pause of the writer says nothing about the path: the sample restarts after it.
     fn tried(&mut self, now: Instant) {
         if !self.is_blocked && now.saturating_duration_since(self.last) >= SAMPLE {
             (self.written, self.since) = (0, now);
@@ -141,14 +142,14 @@ impl UnsentBound {
         self.last = now;
     }
 
-    /// The socket took so many bytes.
+    /// The socket accepted this many bytes.
     fn wrote(&mut self, now: Instant, bytes: u64) {
         self.tried(now);
         self.is_blocked = false;
         self.written += bytes;
     }
 
-    /// The socket takes no more: what was written since it was asked last is what the path took. Returns a new bound.
+    /// The socket accepts no more: the bytes written in this sample are the path's rate. Returns a new limit.
     fn blocked(&mut self, now: Instant) -> Option<u32> {
         self.tried(now);
         self.is_blocked = true;
@@ -159,7 +160,7 @@ impl UnsentBound {
         let bytes = u128::from(self.written) * UNSENT_FOR.as_nanos() / took.as_nanos();
         (self.written, self.since) = (0, now);
         let bound = u32::try_from(bytes.clamp(LEAST.into(), LARGEST.into())).ok()?;
-        // A system call for what differs, not for what varies.
+        // A system call for real changes only, not for noise.
         let near = |old: u32| bound.abs_diff(old) <= old / 4;
         if self.bound.is_some_and(near) {
             return None;

@@ -1,9 +1,9 @@
-//! Listening sockets: TCP and Unix, bound with clear errors, accepted from without ever spinning.
+//! Listening sockets: TCP and Unix, bound with clear errors, accepted from without busy loops.
 //!
-//! A [`TcpListener`](tokio::net::TcpListener) from [`bind_tcp`] or a [`UnixSocket`] goes into an
-//! [`AcceptLoop`], which survives a lack of descriptors or memory.
+//! A [`TcpListener`](tokio::net::TcpListener) from [`bind_tcp`] or a [`UnixSocket`] goes into an [`AcceptLoop`], which
+//! survives a lack of descriptors or memory.
 //!
-//! Never here: what is spoken on a connection.
+//! Never here: the protocol on a connection.
 
 #[cfg(test)]
 mod abstract_tests;

@@ -1,4 +1,4 @@
-//! TCP listeners, and the options of accepted and dialled TCP connections.
+//! TCP listeners, and the options of accepted and dialed TCP connections.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
@@ -10,10 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 use super::error::BindError;
 use super::limits::BACKLOG;
 
-/// TCP's own probes of a silent peer.
+/// TCP keepalive probes of an idle peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence before the first probe.
+    /// Idle time before the first probe.
     pub idle: Duration,
     /// Time between probes.
     pub interval: Duration,
@@ -22,15 +22,15 @@ pub struct KeepAlive {
 }
 
 impl Default for KeepAlive {
-    /// 10 s, 5 s, 4: a peer that vanished is noticed after 30 s, even when HTTP/2 pings are rare
-    /// because a Go server would count them as abuse.
+    /// 10 s, 5 s, 4: a peer that vanished is noticed after 30 s, even if HTTP/2 pings are rare because Go servers close
+    /// connections that ping more often.
     fn default() -> Self {
         Self { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 4 }
     }
 }
 
-/// Binds a TCP listener. As in Go an empty host, `0.0.0.0` and `::` all mean every address of both
-/// families; IPv4 alone if this machine has no IPv6. A name is resolved, IPv4 first.
+/// Binds a TCP listener. As in Go an empty host, `0.0.0.0` and `::` mean all addresses of both families; IPv4 only if
+/// this machine has no IPv6. A name is resolved; IPv4 is preferred.
 ///
 /// Must be called within a runtime.
 ///
@@ -40,7 +40,7 @@ pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
     bind(host, port, &|_| Ok(()))
 }
 
-/// Binds a TCP listener for agents: segments of its connections are bounded from the first on.
+/// Binds a TCP listener for agents: limits the segment size of its connections from the start.
 ///
 /// # Errors
 /// [`BindError::Tcp`] and [`BindError::Host`].
@@ -48,7 +48,7 @@ pub fn bind_links(host: &str, port: u16) -> Result<TcpListener, BindError> {
     bind(host, port, &|socket| socket.set_tcp_mss(LARGEST_SEGMENT))
 }
 
-/// What is set before anybody can connect.
+/// Socket options that are set before a client can connect.
 type Prepare<'a> = &'a dyn Fn(&Socket) -> io::Result<()>;
 
 fn bind(host: &str, port: u16, prepare: Prepare<'_>) -> Result<TcpListener, BindError> {
@@ -88,7 +88,7 @@ fn listener(address: SocketAddr, dual_stack: bool, prepare: Prepare<'_>) -> io::
     if address.is_ipv6() {
         socket.set_only_v6(!dual_stack)?;
     }
-    // A restart must not wait for connections of the process before (TIME_WAIT).
+    // A restart must not wait for connections of the previous process (TIME_WAIT).
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     prepare(&socket)?;
@@ -102,8 +102,8 @@ fn resolve(host: &str, port: u16) -> Option<SocketAddr> {
     found.iter().find(|address| address.is_ipv4()).or(found.first()).copied()
 }
 
-/// Sets what every TCP connection of ours has: no delay of small writes, keepalive probes, and with
-/// `user_timeout` a bound on how long sent bytes may stay unacknowledged.
+/// Sets the options of all our TCP connections: no delay of small writes, keepalive probes, and with `user_timeout` a
+/// limit on how long sent bytes may stay unacknowledged.
 ///
 /// # Errors
 /// Those of setsockopt(2); the connection is most likely gone.
@@ -124,6 +124,6 @@ pub fn tune(stream: &TcpStream, keepalive: KeepAlive, user_timeout: Option<Durat
 /// The largest TCP segment of a tunnel's connections, in bytes. Only loopback has larger ones.
 ///
 /// When the machine's TCP memory (`net.ipv4.tcp_mem`) runs short, because thousands of stalled connections hold it, a
-/// window shrinks to four segments. Four of loopback's 64 KiB, with the kernel's overhead, are more than one socket may then
-/// have, so that one in two is dropped and resent 200 ms later: what all connections of an agent share would crawl.
+/// window shrinks to four segments. Four of loopback's 64 KiB, with the kernel's overhead, exceed the limit of one
+/// socket, so every second segment is dropped and resent 200 ms later: all connections of an agent would crawl.
 const LARGEST_SEGMENT: u32 = 32_000;

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Plays a script of accepts, and notes when it was asked.
+/// Plays a script of accepts, and records the time of each.
 struct Script {
     results: VecDeque<Result<u32, Errno>>,
     asked: Vec<Instant>,
@@ -127,7 +127,7 @@ async fn bind_errors_name_the_address() {
     let error = bind_tcp("127.0.0.1", port).unwrap_err();
     assert_eq!(error.io().unwrap().kind(), io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
-    // An address for documentation, which no machine has.
+    // A documentation address, which no machine has.
     let error = bind_tcp("192.0.2.1", 0).unwrap_err().to_string();
     assert!(error.contains("192.0.2.1:0"), "{error}");
     let error = bind_tcp("no such host", 0).unwrap_err().to_string();
@@ -225,7 +225,7 @@ async fn a_deleted_file_is_bound_again() {
     let mut socket = UnixSocket::bind(&path, true).unwrap();
     let mut early = UnixStream::connect(&path).await.unwrap();
     let mut accepted = poll_fn(|cx| socket.poll_accept(cx)).await.unwrap();
-    // In the kernel's queue while the file vanishes.
+    // Queued in the kernel when the file is deleted.
     let mut queued = UnixStream::connect(&path).await.unwrap();
     queued.write_all(b"q").await.unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -260,7 +260,7 @@ async fn a_deleted_file_is_bound_again() {
     assert!(!path.exists());
 }
 
-/// Until the flag says so.
+/// Waits until the flag has the wanted value.
 async fn becomes(reachable: &AtomicBool, wanted: bool) {
     let before = Instant::now();
     while reachable.load(Ordering::Acquire) != wanted {
@@ -286,7 +286,7 @@ async fn a_socket_that_nobody_reaches_says_so() {
     becomes(&reachable, true).await;
     UnixStream::connect(&path).await.unwrap();
 
-    // Another's file takes its place, and goes.
+    // Another process's file replaces it, then disappears.
     let theirs = UnixSocket::bind(&path, true).unwrap();
     becomes(&reachable, false).await;
     drop(theirs);
@@ -304,7 +304,7 @@ async fn a_socket_that_yields_leaves_its_path_to_the_successor() {
     let running = tokio::spawn(AcceptLoop::new(socket, "test").run(CancellationToken::new(), drop));
     leaving.store(true, Ordering::Release);
     UnixStream::connect(&path).await.unwrap();
-    // The successor is between its deletion and its bind.
+    // The successor has deleted the file and not bound yet.
     std::fs::remove_file(&path).unwrap();
     tokio::time::sleep(UNIX_WATCH * 3).await;
     assert!(!path.exists());

@@ -1,19 +1,20 @@
-//! The frontend's Unix socket: its file, from birth to removal.
+//! The frontend's Unix socket: its file, from creation to removal.
 //!
-//! Order of birth: bind, set the mode, listen. Until the last step nobody can connect, whatever the mode
-//! of the file is, so the process's umask is not touched (it belongs to all threads).
+//! The order is bind, set the mode, listen. Before the last step no client can connect, whatever the file's mode is, so
+//! the process's umask stays unchanged (it belongs to all threads).
 //!
-//! Whether the file is still ours is decided by device and inode. A bound socket holds its inode, so
-//! the number cannot be given to another file while we live.
+//! Device and inode decide whether the file is still ours. A bound socket holds its inode, so no other file gets the
+//! same number while the socket exists.
 //!
-//! A path that begins with `@` is, as in Go, the name of an abstract socket: it has no file, so that there is nothing to
-//! make room for, to protect by a mode, to watch and to remove. The kernel frees the name with the socket.
+//! A path that begins with `@` is, as in Go, the name of an abstract socket. It has no file, so there is nothing to
+//! replace, to protect by a mode, to check or to remove. The kernel frees the name with the socket.
 //!
-//! A process that is about to end goes on accepting while its successor starts on the same path ([`UnixSocket::yielding`]):
-//! from then on it binds no file again that is gone, since the successor is between its deletion and its own bind.
+//! A process that is about to end continues to accept while its successor starts on the same path
+//! ([`UnixSocket::yielding`]). From then on it does not bind a deleted file again, because the successor is between its
+//! deletion and its own bind.
 //!
-//! An empty directory at the path gives way to the socket as well: a container runtime makes one where a hostPath is
-//! missing. Never here: deletion of anything else that is not a socket.
+//! The socket also replaces an empty directory at the path: a container runtime creates one if a hostPath is missing.
+//! Never here: deletion of anything else that is not a socket.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -36,29 +37,29 @@ use super::accept::Source;
 use super::error::BindError;
 use super::limits::{BACKLOG, UNIX_MODE, UNIX_WATCH};
 
-/// A listening Unix socket that binds itself again when its file is deleted. Dropping it removes the
-/// file, if that is still ours.
+/// A listening Unix socket that binds again when its file is deleted. Dropping it removes the file, if the file is
+/// still ours.
 #[derive(Debug)]
 pub struct UnixSocket {
     path: PathBuf,
     bound: Bound,
     watch: Pin<Box<Interval>>,
-    /// Accepted by the kernel before the file vanished.
+    /// Connections that the kernel accepted before the file was deleted.
     left_over: VecDeque<UnixStream>,
-    /// Whether clients reach it, as far as was last seen: the file is there, and ours.
+    /// Whether clients can reach the socket, as of the last check: the file exists and is ours.
     reachable: Arc<AtomicBool>,
-    /// The process is about to end: the path is its successor's.
+    /// The process is about to end: the path belongs to its successor.
     leaving: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
 struct Bound {
     listener: UnixListener,
-    /// None: an abstract socket.
+    /// `None` for an abstract socket.
     file: Option<FileId>,
 }
 
-/// Which file.
+/// Identifies a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -72,8 +73,8 @@ impl FileId {
 }
 
 impl UnixSocket {
-    /// Binds, with mode 0770. An existing socket file is deleted if `delete_existing`; like Go, without
-    /// asking whether somebody still listens there. `@name` is an abstract socket. Must be called within a runtime.
+    /// Binds, with mode 0770. Deletes an existing socket file if `delete_existing`; like Go, without checking for a
+    /// listener. `@name` is an abstract socket. Must be called within a runtime.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -97,13 +98,13 @@ impl UnixSocket {
         })
     }
 
-    /// Whether a path is the name of an abstract socket, to which whoever shares the network namespace may connect.
+    /// Whether a path names an abstract socket, to which any process in the network namespace may connect.
     pub fn is_abstract(path: &Path) -> bool {
         abstract_name(path).is_some()
     }
 
-    /// Keeps `reachable` true to whether clients reach the socket, from now on: they do not while its directory is
-    /// missing, or another's file is there.
+    /// Sets `reachable` to whether clients can reach the socket, from now on: they cannot while its directory is
+    /// missing, or while another file is at the path.
     #[must_use]
     pub fn telling(mut self, reachable: Arc<AtomicBool>) -> Self {
         reachable.store(true, Ordering::Release);
@@ -111,19 +112,19 @@ impl UnixSocket {
         self
     }
 
-    /// While `leaving` holds, a file that is gone is not bound again, and another's file is no fault.
+    /// While `leaving` is true, a deleted file is not bound again, and another process's file is not an error.
     #[must_use]
     pub fn yielding(mut self, leaving: Arc<AtomicBool>) -> Self {
         self.leaving = leaving;
         self
     }
 
-    /// Where it listens: a file's path, or `@name`.
+    /// The address: a file's path, or `@name`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Looks at the file, and binds again if there is none. Established connections do not notice.
+    /// Checks the file, and binds again if it is gone. Established connections continue.
     fn check(&mut self, cx: &mut Context<'_>) {
         let Some(file) = self.bound.file else { return };
         if self.leaving.load(Ordering::Acquire) {
@@ -133,7 +134,7 @@ impl UnixSocket {
             Ok(found) if FileId::of(&found) == file => {
                 return self.reachable.store(true, Ordering::Release);
             }
-            Ok(_) => "somebody else's file is there".to_owned(),
+            Ok(_) => "another process's file is there".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::to_file(&self.path) {
                 Ok(bound) => return self.replace(bound, cx),
                 Err(error) => error.to_string(),
@@ -159,7 +160,7 @@ impl Source for UnixSocket {
     type Conn = UnixStream;
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
-        // Before accepting: a busy listener must be watched as well, and a tick is rare.
+        // Before accepting: a busy listener must be checked as well, and ticks are rare.
         while self.watch.as_mut().poll_tick(cx).is_ready() {
             self.check(cx);
         }
@@ -204,12 +205,12 @@ impl Bound {
     }
 }
 
-/// What follows the `@` of an abstract socket's name.
+/// The part of an abstract socket's name after the `@`.
 fn abstract_name(path: &Path) -> Option<&OsStr> {
     path.as_os_str().as_bytes().strip_prefix(b"@").map(OsStr::from_bytes)
 }
 
-/// A socket with an address, on which nobody can connect yet. `path` is for errors, of which `known` has words for some.
+/// A bound socket that does not listen yet. `path` is for errors; `known` maps some kinds of them.
 fn bound(
     path: &Path,
     address: &Path,
@@ -228,7 +229,7 @@ fn listening(socket: Socket) -> io::Result<UnixListener> {
     UnixListener::from_std(StdListener::from(socket))
 }
 
-/// Deletes the socket of a process before, if there is one and that is wanted.
+/// Deletes the socket of a previous process, if there is one and `delete_existing` is set.
 fn make_room(path: &Path, delete_existing: bool) -> Result<(), BindError> {
     let path_buf = || path.to_owned();
     let found = match fs::symlink_metadata(path) {

@@ -1,9 +1,9 @@
-//! The read-ahead under a TLS stream: rustls asks its socket for 4 KiB at a time, and with more buffered below it the
-//! number of system calls stops being what limits bulk transfers.
+//! The read-ahead below a TLS stream: rustls reads 4 KiB at a time; with a larger buffer below it, system calls no
+//! longer limit bulk transfers.
 //!
-//! Nothing is read ahead before the handshake is over, and a server bounds what its peer may send until then: the peer may
-//! be anybody. A buffer is lent by the thread and held only while the reader has something to get of it, so that an idle
-//! connection has none.
+//! Nothing is read ahead before the handshake is complete, and a server limits the bytes that its unauthenticated peer
+//! may send until then. The thread lends a buffer that is held only while it has unread bytes, so an idle connection
+//! has none.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The peer has sent more than it may before the end of its handshake.
+/// The peer has sent more than the limit before the end of its handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer sent too many bytes before the end of its handshake")]
 pub struct TooLarge;
@@ -21,34 +21,34 @@ pub struct TooLarge;
 #[derive(Debug)]
 pub struct ReadAhead<IO> {
     io: IO,
-    /// Bytes that the peer may send before the begin.
+    /// Bytes that the peer may still send before [`ReadAhead::begin`].
     allowed: usize,
-    /// Bytes that one read takes at most; zero before the begin.
+    /// The most bytes of one read; zero before [`ReadAhead::begin`].
     most: usize,
-    /// What was read and not handed out lies between `next` and `end`; empty while there is nothing.
+    /// The unread bytes are between `next` and `end`; the buffer is empty while there are none.
     buffer: Box<[u8]>,
     next: usize,
     end: usize,
 }
 
 impl<IO> ReadAhead<IO> {
-    /// For a handshake with a peer that was chosen: reads pass through.
+    /// For a handshake with a peer that we dialed: reads pass through.
     pub fn new(io: IO) -> Self {
         Self::bounded(io, usize::MAX)
     }
 
-    /// For a handshake with anybody: reads pass through until the peer has sent so many bytes (and up to one more read), and
-    /// then fail with [`TooLarge`].
+    /// For a handshake with an unauthenticated peer: reads pass through until the peer has sent `bytes` bytes (and up
+    /// to one more read), and then fail with [`TooLarge`].
     pub fn bounded(io: IO, bytes: usize) -> Self {
         Self { io, allowed: bytes, most: 0, buffer: Box::default(), next: 0, end: 0 }
     }
 
-    /// The peer may send so many bytes from here on until the begin.
+    /// The peer may send this many bytes from now until [`ReadAhead::begin`].
     pub fn allow(&mut self, bytes: usize) {
         self.allowed = bytes;
     }
 
-    /// Reads up to `bytes` ahead from now on. Once, when the peer is known.
+    /// Reads up to `bytes` ahead from now on. Called once, when the peer is authenticated.
     pub fn begin(&mut self, bytes: usize) {
         debug_assert!(self.next == self.end, "begun once: nothing was read ahead before");
         self.most = bytes;
@@ -59,7 +59,7 @@ impl<IO> ReadAhead<IO> {
         &self.io
     }
 
-    /// The socket. What is read from it directly is lost to the reader.
+    /// The socket. Bytes read from it directly are lost to the reader.
     pub fn get_mut(&mut self) -> &mut IO {
         &mut self.io
     }
@@ -124,7 +124,7 @@ thread_local! {
     static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer of that length: a spare one, or a new one while others are in use.
+/// A buffer of that length: a spare one, or a new one if there is none.
 fn lend(bytes: usize) -> Box<[u8]> {
     SPARE.with_borrow_mut(|spares| {
         let found = spares.iter().position(|spare| spare.len() == bytes);
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the socket has nothing left to read: what was read ahead is what it lacks.
+    /// Whether the socket has nothing left to read, because all of it was read ahead.
     fn is_drained(ahead: &mut ReadAhead<tokio::io::DuplexStream>) -> bool {
         let mut byte = [0];
         let mut cx = Context::from_waker(std::task::Waker::noop());

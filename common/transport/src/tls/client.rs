@@ -1,7 +1,7 @@
 //! The agent's TLS towards a server.
 //!
-//! Sessions are never resumed: a resumed one says nothing new about the server's certificate, which may have expired
-//! since. (The Go agent resumes none either.)
+//! Sessions are never resumed: a resumption does not verify the server's certificate again, which may have expired.
+//! (The Go agent does not resume either.)
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ use super::{
     Validity, pem, system,
 };
 
-/// A TLS stream as the agent has it.
+/// The agent's TLS stream.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
 
-/// Whom the agent believes.
+/// The authorities that the agent trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CaSource {
     /// The authorities in a PEM file.
@@ -34,20 +34,20 @@ pub enum CaSource {
     System,
 }
 
-/// What the agent's TLS is made of.
+/// The settings of the agent's TLS.
 #[derive(Debug, Clone)]
 pub struct ClientTlsOptions {
     /// The authorities of servers.
     pub ca: CaSource,
-    /// PEM files of the agent's certificate and key, if it has them.
+    /// PEM files of the agent's certificate and key, if any.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The DNS name or IP address that the server's certificate must carry.
+    /// The DNS name or IP address that the server's certificate must contain.
     pub server_name: String,
     /// Protocols offered before `h2`.
     pub alpn_extras: Vec<Vec<u8>>,
 }
 
-/// The agent's TLS. Clones share one configuration, and its reloads.
+/// The agent's TLS. Clones share one configuration and its reloads.
 #[derive(Clone)]
 pub struct ClientTls {
     shared: Arc<Shared>,
@@ -60,7 +60,7 @@ struct Shared {
     current: Reloadable<Generation>,
 }
 
-/// One generation of configuration, and what it was made from.
+/// One generation of the configuration, and its source.
 #[derive(Debug)]
 struct Generation {
     material: Material,
@@ -71,33 +71,31 @@ struct Generation {
 impl ClientTls {
     /// Reads the files.
     ///
-    /// # Errors
-    /// Files that are missing, unreadable, malformed or do not belong together; a server name that
-    /// is none.
+    /// If files are missing, unreadable, malformed or do not match, or the server name is invalid.
     pub fn load(options: ClientTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
         let name = server_name(&options.server_name)?;
         let current = Reloadable::new(generation(&options, &observer, options.read()?, Judge::AtStart)?);
         Ok(Self { shared: Arc::new(Shared { options, name, observer, current }) })
     }
 
-    /// Reads the files again, for handshakes from now on; no session outlives them.
+    /// Reads the files again. New handshakes use them; there are no sessions to resume.
     ///
     /// # Errors
-    /// As [`ClientTls::load`], and a certificate that is not valid now; the configuration in use stays.
+    /// As for [`ClientTls::load`], and if the certificate is not valid now; the current configuration stays.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.take(&self.read()?)
     }
 
-    /// The files and settings this was made from.
+    /// The files and settings of this TLS.
     pub fn options(&self) -> &ClientTlsOptions {
         &self.shared.options
     }
 
-    /// Shakes hands on a connection to the server, or to a proxy's tunnel to it. The server may select
-    /// any of the offered protocols, or none. Not bounded in time.
+    /// Performs the handshake on a connection to the server, or through a proxy's tunnel. The server may select any of
+    /// the offered protocols, or none. Has no time-out.
     ///
     /// # Errors
-    /// Servers that leave, do not speak TLS, or fail verification.
+    /// If the server disconnects, does not speak TLS, or fails verification.
     pub async fn connect<IO>(&self, io: IO) -> Result<ClientStream<IO>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -147,8 +145,8 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// A name, or an address with or without brackets. An IPv4-mapped address is the IPv4 address: certificates bear that one, and Go
-/// compares them as equal.
+/// A name, or an address with or without brackets. An IPv4-mapped address becomes the IPv4 address: certificates
+/// contain that one, and Go treats both as equal.
 fn server_name(text: &str) -> Result<ServerName<'static>, TlsError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(ip) = bare.parse::<IpAddr>() {

@@ -1,4 +1,4 @@
-//! What can be wrong with TLS files, flags and handshakes. Every text is one line.
+//! Errors of TLS files, flags and handshakes. Every text is one line.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use thiserror::Error;
 
 use super::TooLarge;
 
-/// A flag's text that cannot be used. The caller puts the flag's name in front.
+/// A flag's text that is invalid. The caller puts the flag's name in front.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{value:?}: {want}")]
 pub struct TlsFlagError {
     /// The text.
     pub value: String,
-    /// What it should be.
+    /// The expected value.
     pub want: &'static str,
 }
 
@@ -26,21 +26,21 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No `CERTIFICATE` block in a file that must hold one.
+    /// A file that must contain a certificate has no `CERTIFICATE` block.
     #[error("{}: no certificate in it (a PEM block BEGIN CERTIFICATE is expected)", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,
     },
-    /// Broken PEM.
+    /// Malformed PEM.
     #[error("{}: not valid PEM: {why}", path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A certificate that does not parse.
@@ -50,7 +50,7 @@ pub enum TlsError {
         path: PathBuf,
         /// Position in the file, from 1.
         number: usize,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// No key block in a key file.
@@ -59,7 +59,7 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
     },
-    /// A key under a password.
+    /// The key is encrypted with a password.
     #[error("{}: the private key is encrypted: store it without a password (openssl pkey -in KEY -out PLAIN)", path.display())]
     EncryptedKey {
         /// The file.
@@ -70,7 +70,7 @@ pub enum TlsError {
     Key {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// Certificate and key are not a pair.
@@ -87,7 +87,7 @@ pub enum TlsError {
     /// No CA file was given and the system has none.
     #[error("no CA certificates found on this system: name a CA file")]
     NoSystemRoots,
-    /// A build for FIPS 140-3 with something in it that is not approved.
+    /// A build for FIPS 140-3 with a part that is not approved.
     #[error("{0}: not approved by FIPS 140-3, and this build (feature fips) must not use anything else")]
     NotFips(&'static str),
     /// rustls refuses the combination.
@@ -101,7 +101,7 @@ impl TlsError {
     }
 }
 
-/// The words an operator knows, without the error number.
+/// The operator's words, without the error number.
 fn read_failure(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),
@@ -111,22 +111,22 @@ fn read_failure(error: &io::Error) -> String {
     }
 }
 
-/// A handshake that did not come to an end.
+/// A handshake that failed.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
-    /// The peer took too long.
+    /// The peer exceeded the time-out.
     #[error("TLS handshake timed out after {} s", .0.as_secs())]
     Timeout(Duration),
-    /// The peer went away in the middle (a TCP health check looks like this).
+    /// The peer disconnected during the handshake (as TCP health checks do).
     #[error("connection closed during the TLS handshake")]
     Closed,
-    /// The peer sent more than any real one does.
+    /// The peer sent more bytes than any real peer.
     #[error("TLS handshake: {TooLarge}")]
     TooLarge,
-    /// The protocol, or the peer's certificate.
+    /// A protocol error, or an invalid certificate of the peer.
     #[error("TLS handshake: {0}")]
     Tls(rustls::Error),
-    /// The socket.
+    /// A socket error.
     #[error("TLS handshake: {0}")]
     Io(io::Error),
 }

@@ -1,7 +1,7 @@
-//! Writes of a TLS stream gathered into few system calls: each is encrypted at once, and what was encrypted goes out
-//! together, by the flush.
+//! Gathers the writes of a TLS stream into few system calls: each write is encrypted at once, and the flush sends the
+//! encrypted bytes together.
 //!
-//! tokio-rustls sends after each write. Under HTTP/2, which writes frame by frame, that is a system call, and a wake-up of
+//! tokio-rustls sends after each write. HTTP/2 writes frame by frame, so that would be a system call, and a wake-up of
 //! the peer, for each frame.
 
 use std::io::{self, IoSlice};
@@ -13,15 +13,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{ClientStream, ServerStream};
 
-/// Encrypted bytes that may wait for the flush: four frames of 64 KiB and what HTTP/2 and TLS add to them.
+/// Encrypted bytes that may wait for the flush: four frames of 64 KiB, with the overhead of HTTP/2 and TLS.
 const LIMIT: usize = (256 << 10) + (16 << 10);
 
-/// A TLS stream, of either end.
+/// A TLS stream of a client or server.
 pub trait Session: AsyncRead + AsyncWrite + Unpin {
-    /// What encrypts, without sending.
+    /// Encrypts without sending.
     fn writer(&mut self) -> Writer<'_>;
 
-    /// How much of it may wait, in bytes.
+    /// Limits the encrypted bytes that may wait.
     fn limit(&mut self, bytes: usize);
 }
 
@@ -45,12 +45,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Session for ClientStream<IO> {
     }
 }
 
-/// A TLS stream that sends when it is flushed, or when much waits. Its handshake is over.
+/// A TLS stream that sends when it is flushed, or when its buffer is full. Its handshake is complete.
 #[derive(Debug)]
 pub struct Gathering<S>(S);
 
 impl<S: Session> Gathering<S> {
-    /// Gathers the writes of `stream` from here on.
+    /// Gathers the writes of `stream` from now on.
     pub fn new(mut stream: S) -> Self {
         stream.limit(LIMIT);
         Gathering(stream)
@@ -83,7 +83,7 @@ impl<S: Session> AsyncWrite for Gathering<S> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match io::Write::write_vectored(&mut self.0.writer(), bufs) {
-            // There is no room: some must be sent first.
+            // The buffer is full: some of it must be sent first.
             Ok(0) => Pin::new(&mut self.0).poll_write_vectored(cx, bufs),
             encrypted => Poll::Ready(encrypted),
         }

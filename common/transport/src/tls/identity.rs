@@ -1,4 +1,4 @@
-//! Who the peer is by its certificate, for logs and for binding names to identities.
+//! The peer's identity by its certificate, for logs and for binding names to identities.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,11 +7,10 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Longest text of a peer that goes into a log line, in bytes.
+/// The longest text of a peer in a log line, in bytes.
 const SHOWN: usize = 256;
 
-/// The names in a peer's verified certificate. Nothing here was checked beyond the chain:
-/// the names are what the CA signed.
+/// The names in a peer's verified certificate. Only the chain was verified: the names are those that the CA signed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The first common name of the subject.
@@ -20,12 +19,12 @@ pub struct PeerIdentity {
     pub dns: Vec<String>,
     /// IP addresses of the subject alternative names.
     pub ips: Vec<IpAddr>,
-    /// URIs of the subject alternative names (SPIFFE ids, say).
+    /// URIs of the subject alternative names (for example SPIFFE ids).
     pub uris: Vec<String>,
 }
 
 impl PeerIdentity {
-    /// Reads the names out of a certificate; `None` if it does not parse.
+    /// Reads the names of a certificate; `None` if it does not parse.
     pub fn from_der(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, cert) = X509Certificate::from_der(der).ok()?;
         let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
@@ -41,7 +40,7 @@ impl PeerIdentity {
         Some(found)
     }
 
-    /// The identity of the first certificate that a peer presented, if it presented any.
+    /// The identity of the first certificate that a peer presented, if any.
     pub fn of(chain: Option<&[CertificateDer<'_>]>) -> Option<Self> {
         chain.and_then(<[_]>::first).and_then(Self::from_der)
     }
@@ -65,8 +64,8 @@ fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 impl fmt::Display for PeerIdentity {
-    /// One short line for a log: the common name, else the first alternative name. Control characters
-    /// are escaped and long names cut, because a peer chose them.
+    /// One short line for a log: the common name, otherwise the first alternative name. Control characters are escaped
+    /// and long names truncated, because a peer may have chosen them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ip = self.ips.first().map(IpAddr::to_string);
         let name = self.common_name.as_ref().filter(|name| !name.is_empty());

@@ -1,13 +1,13 @@
-//! The files of one side, read together: what was judged is what is put to use.
+//! The files of a client or server, read together: the bytes that were checked are the bytes in use.
 //!
-//! Never here: an opinion about what the files hold.
+//! Never here: the interpretation of the files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::{TlsError, Validity};
 
-/// One file as it was at some moment.
+/// One file's contents at the time of the read.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Contents {
     path: PathBuf,
@@ -30,7 +30,7 @@ impl Contents {
     }
 }
 
-/// What a side's files held when they were read. Two of them are equal if every byte is.
+/// The contents of all files of a client or server. Equal if every byte is equal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Material {
     /// Certificate chain and key.
@@ -40,7 +40,7 @@ pub struct Material {
 }
 
 impl Material {
-    /// Reads the files that there are.
+    /// Reads the given files.
     pub(super) fn read(pair: Option<(&Path, &Path)>, authorities: Option<&Path>) -> Result<Self, TlsError> {
         let pair = match pair {
             Some((cert, key)) => Some((Contents::read(cert)?, Contents::read(key)?)),
@@ -51,7 +51,7 @@ impl Material {
 }
 
 impl fmt::Debug for Material {
-    /// Without what the files hold: one of them is a key.
+    /// Without the contents: one of the files is a key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pair = self.pair.as_ref().map(|(cert, key)| (&cert.path, &key.path));
         let authorities = self.authorities.as_ref().map(|ca| &ca.path);
@@ -59,35 +59,35 @@ impl fmt::Debug for Material {
     }
 }
 
-/// When the certificates of a side's files are valid.
+/// The validity of the certificates in a client's or server's files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Validities {
-    /// Of the side's own chain, if it has one.
+    /// Of the own chain, if there is one.
     pub own: Option<Validity>,
     /// Of the peers' authorities, if they come from a file.
     pub authorities: Option<Validity>,
 }
 
-/// TLS made from files that may change while it is in use.
+/// TLS from files that may change while it is in use.
 pub trait Rotating: Send + Sync + 'static {
-    /// What the files hold at one moment.
+    /// The contents of the files at one time.
     type Material: Clone + PartialEq + Send + 'static;
 
     /// Reads the files. May block.
     ///
     /// # Errors
-    /// Files that cannot be read.
+    /// If a file cannot be read.
     fn read(&self) -> Result<Self::Material, TlsError>;
 
-    /// Whether this is what is in use.
+    /// Whether `material` is in use.
     fn uses(&self, material: &Self::Material) -> bool;
 
-    /// Puts it to use for handshakes from now on.
+    /// Uses `material` for handshakes from now on.
     ///
     /// # Errors
-    /// What cannot be used, or is not valid now; what is in use stays.
+    /// If it is invalid, or not valid now; the current material stays.
     fn take(&self, material: &Self::Material) -> Result<(), TlsError>;
 
-    /// Of what is in use.
+    /// The validities of the material in use.
     fn validities(&self) -> Validities;
 }

@@ -1,9 +1,9 @@
-//! TLS as Konnectivity uses it: what a listener or a dialling agent needs, made from files.
+//! TLS for listeners and for dialing agents, from files.
 //!
-//! [`ServerTls`] and [`ClientTls`] are built once from paths and hand out the newest configuration to
-//! every new handshake, so that certificates can be reloaded under traffic. Verdicts about peers'
-//! certificates follow Go's `crypto/x509` where rustls is stricter (see [`OddPki`]), because an operator
-//! who swaps the images keeps the certificates.
+//! [`ServerTls`] and [`ClientTls`] are built once from paths and use the newest configuration for every handshake, so
+//! that certificates can be reloaded under traffic. Where rustls is stricter than Go's `crypto/x509`, peers'
+//! certificates are judged by Go's rules (see [`OddPki`]), because an operator who swaps the images keeps the
+//! certificates.
 //!
 //! Never here: sockets, HTTP/2, the process-wide default provider (the provider is always passed).
 
@@ -51,15 +51,15 @@ pub const ALPN_H2: &[u8] = b"h2";
 /// ALPN name of HTTP/1.1, which the HTTP CONNECT frontend speaks.
 pub const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// [`ReadAhead`] of a link between a server and an agent, in bytes: enough for bulk transfers.
+/// The [`ReadAhead`] of a link between a server and an agent, in bytes: enough for bulk transfers.
 pub const READ_AHEAD: usize = 256 * 1024;
 
-/// What a flag's text became, and what the operator should be told about it.
+/// A flag's parsed value, and warnings for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted<T> {
     /// The parsed value.
     pub value: T,
-    /// One line each, without the flag's name in front of it.
+    /// One line each, without the flag's name.
     pub warnings: Vec<String>,
 }
 
@@ -69,22 +69,22 @@ impl<T> Accepted<T> {
     }
 }
 
-/// Whether this build has the validated cryptography only (the feature `fips`): no ChaCha20, no X25519 alone, and TLS 1.2
-/// with extended master secrets only.
+/// Whether this build uses only validated cryptography (feature `fips`): no ChaCha20, no X25519 alone, and TLS 1.2 only
+/// with extended master secrets.
 pub const FIPS: bool = cfg!(feature = "fips");
 
-/// Whether this is a build with [`FIPS`], whose provider was asked and is the validated module. For a program's start.
+/// Whether this is a build with [`FIPS`] whose provider reports the validated module. Called at a program's start.
 ///
 /// # Errors
-/// It is such a build, and the provider is another.
+/// If it is such a build with another provider.
 pub fn verified_fips() -> Result<bool, TlsError> {
     judged(FIPS, provider().fips(), "the cryptography").map(|()| FIPS)
 }
 
-/// Refuses a configuration that a build with [`FIPS`] must not use: `approved` is what rustls says of it.
+/// Refuses a configuration that a build with [`FIPS`] must not use; `approved` is rustls's answer.
 ///
 /// # Errors
-/// The build is for FIPS 140-3, and the configuration is not.
+/// If the build is for FIPS 140-3, and the configuration is not approved.
 pub fn check_config(approved: bool) -> Result<(), TlsError> {
     judged(FIPS, approved, "the TLS configuration")
 }
@@ -93,12 +93,12 @@ fn judged(wanted: bool, approved: bool, what: &'static str) -> Result<(), TlsErr
     if wanted && !approved { Err(TlsError::NotFips(what)) } else { Ok(()) }
 }
 
-/// The cryptography of this process, with every suite that rustls has.
+/// The cryptography of this process, with all suites of rustls.
 fn provider() -> CryptoProvider {
     rustls::crypto::aws_lc_rs::default_provider()
 }
 
-/// The same, shared, for the sides on which no flag narrows the suites.
+/// The same, shared, for clients and servers without a flag for suites.
 fn shared_provider() -> Arc<CryptoProvider> {
     Arc::new(provider())
 }

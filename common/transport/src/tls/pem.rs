@@ -1,4 +1,4 @@
-//! Certificates and keys out of PEM files.
+//! Reads certificates and keys from PEM files.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use x509_parser::x509::AlgorithmIdentifier;
 use super::TlsError;
 use super::material::Contents;
 
-/// The shortest RSA key of AWS-LC's, in bits.
+/// The shortest RSA key that AWS-LC supports, in bits.
 const RSA_LEAST: usize = 2048;
 
-/// All certificates of a file, in order; at least one, each of them well-formed.
+/// All certificates of a file, in order: at least one, all well-formed.
 pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let numbered = CertificateDer::pem_slice_iter(file.bytes()).zip(1..);
     let found: Vec<_> = numbered
@@ -36,7 +36,7 @@ pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static
     Ok(found)
 }
 
-/// A certificate chain with its key, known to belong together.
+/// A certificate chain with its key, after a check that they match.
 pub(super) fn certified_key(
     cert: &Contents,
     key: &Contents,
@@ -67,7 +67,7 @@ fn private_key(file: &Contents) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-/// Says, of an RSA key that is too short for our cryptography, and not for Go's, that it is.
+/// An error text for an RSA key that is too short for AWS-LC, though not for Go; otherwise `None`.
 pub fn short_rsa(key: &PrivateKeyDer<'_>) -> Option<String> {
     let bits = rsa_bits(key).filter(|bits| *bits < RSA_LEAST)?;
     Some(format!(
@@ -75,7 +75,7 @@ pub fn short_rsa(key: &PrivateKeyDer<'_>) -> Option<String> {
     ))
 }
 
-/// The length of an RSA key's modulus, where the key is well-formed so far.
+/// The length of an RSA key's modulus in bits, if the key is well-formed up to there.
 fn rsa_bits(key: &PrivateKeyDer<'_>) -> Option<usize> {
     let pkcs8 = match key {
         PrivateKeyDer::Pkcs1(key) => return modulus_bits(key.secret_pkcs1_der()),
@@ -98,7 +98,7 @@ fn modulus_bits(pkcs1: &[u8]) -> Option<usize> {
     Some(usize::try_from(first).ok()? + 8 * bytes.count())
 }
 
-/// `block` is the one that is malformed. Blocks that are no certificates have no number.
+/// `block` names the malformed block. Blocks that are not certificates have no number.
 fn broken(file: &Contents, block: &str, error: &pem::Error) -> TlsError {
     let why = match error {
         pem::Error::MissingSectionEnd { .. } => format!("{block} has no END line (is the file cut off?)"),
@@ -109,7 +109,7 @@ fn broken(file: &Contents, block: &str, error: &pem::Error) -> TlsError {
     TlsError::Pem { path: file.path().to_owned(), why }
 }
 
-/// PKCS#8 says it in the label, the older forms in a header inside the block.
+/// PKCS#8 marks encryption in the label, the older forms in a header inside the block.
 fn is_encrypted(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----")
@@ -124,7 +124,7 @@ fn well_formed(der: &CertificateDer<'_>) -> Result<(), String> {
     }
 }
 
-/// Compares the public keys bit by bit (not their algorithm parameters, which may be left out).
+/// Compares the public keys bit by bit, without their algorithm parameters, which may be omitted.
 fn matches(pair: &CertifiedKey) -> bool {
     let (Some(ours), Some(cert)) = (pair.key.public_key(), pair.cert.first()) else {
         return false;

@@ -1,10 +1,10 @@
-//! A value that is replaced while others use it.
+//! A value that is replaced while it is in use.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-/// The newest version of a configuration. Who took an older one keeps it until done.
+/// The newest version of a configuration. A user of an older version keeps it until it is done.
 #[derive(Debug)]
 pub struct Reloadable<T> {
     current: ArcSwap<T>,
@@ -21,7 +21,7 @@ impl<T> Reloadable<T> {
         self.current.load_full()
     }
 
-    /// Replaces the value for everybody who loads from now on.
+    /// Replaces the value for later calls of [`Reloadable::load`].
     pub fn store(&self, value: T) {
         self.current.store(Arc::new(value));
     }

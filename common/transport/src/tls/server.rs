@@ -1,8 +1,8 @@
 //! A listener's TLS: the frontend's mTLS and the agent port.
 //!
-//! Sessions are never resumed. rustls takes the client's certificate out of a resumed session without another look at
-//! it, so that one which has expired would get in until the session is forgotten. Neither kube-apiserver nor an agent
-//! written in Go resumes (they have no session cache), and agents connect rarely: there is nothing to gain.
+//! Sessions are never resumed. On resumption rustls does not verify the client's certificate again, so a client with an
+//! expired certificate would be accepted until the session is forgotten. Neither kube-apiserver nor a Go agent resumes
+//! (they have no session cache), and agents connect rarely, so nothing is lost.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,48 +21,48 @@ use super::{
     TlsError, TlsVersion, Validities, Validity, pem,
 };
 
-/// Bytes of a ClientHello, its records' heads included: one record. Real ones have 200 to 2,000, with key shares of
-/// post-quantum cryptography.
+/// The limit of a ClientHello in bytes, with record headers: one record. Real ones have 200 to 2,000, including
+/// post-quantum key shares.
 const HELLO_LIMIT: usize = 16 << 10;
 
-/// Bytes of what a client sends behind its hello until its handshake is over. rustls takes a chain of certificates of 64 KiB at
-/// most.
+/// The limit of the bytes that a client sends after its ClientHello until its handshake is complete. rustls accepts a
+/// certificate chain of at most 64 KiB.
 const FLIGHT_LIMIT: usize = 80 << 10;
 
-/// A TLS stream as a listener has it.
+/// A listener's TLS stream.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
 
-/// What a listener's TLS is made of.
+/// The settings of a listener's TLS.
 #[derive(Debug, Clone)]
 pub struct ServerTlsOptions {
     /// PEM file: the certificate, then its intermediates.
     pub cert: PathBuf,
     /// PEM file: the certificate's key.
     pub key: PathBuf,
-    /// PEM file of the authorities of clients. With it a client certificate is required and verified,
-    /// without it none is asked for.
+    /// PEM file of the clients' authorities. If set, a client certificate is required and verified; otherwise none is
+    /// requested.
     pub client_ca: Option<PathBuf>,
-    /// Application protocols, the preferred first.
+    /// Application protocols, the preferred one first.
     pub alpn: Vec<Vec<u8>>,
-    /// The lowest version to speak.
+    /// The lowest TLS version.
     pub min_version: TlsVersion,
-    /// TLS 1.2 suites to speak.
+    /// The TLS 1.2 suites.
     pub suites: CipherSuites,
 }
 
-/// One generation of configuration.
+/// One generation of the configuration.
 #[derive(Debug)]
 struct Configs {
-    /// What it was made from.
+    /// Its source.
     material: Material,
     validities: Validities,
     /// With the listener's protocols.
     usual: Arc<ServerConfig>,
-    /// Without any, see [`ignores_alpn`].
+    /// Without protocols, see [`ignores_alpn`].
     without_alpn: Arc<ServerConfig>,
 }
 
-/// A listener's TLS. Clones share one configuration, and its reloads.
+/// A listener's TLS. Clones share one configuration and its reloads.
 #[derive(Clone)]
 pub struct ServerTls {
     shared: Arc<Shared>,
@@ -78,30 +78,31 @@ impl ServerTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// Files that are missing, unreadable, malformed or do not belong together.
+    /// If files are missing, unreadable, malformed or do not match.
     pub fn load(options: ServerTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
         let configs = Reloadable::new(configs(&options, &observer, options.read()?, Judge::AtStart)?);
         Ok(Self { shared: Arc::new(Shared { options, observer, configs }) })
     }
 
-    /// Reads the files again. Handshakes from now on use them, and no session outlives them: a client whose authority
-    /// was removed has to show another certificate.
+    /// Reads the files again. New handshakes use them, and there are no sessions to resume: a client whose authority
+    /// was removed needs another certificate.
     ///
     /// # Errors
-    /// As [`ServerTls::load`], and a certificate that is not valid now; the configuration in use stays.
+    /// As for [`ServerTls::load`], and if the certificate is not valid now; the current configuration stays.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.take(&self.read()?)
     }
 
-    /// The files and settings this was made from.
+    /// The files and settings of this TLS.
     pub fn options(&self) -> &ServerTlsOptions {
         &self.shared.options
     }
 
-    /// Shakes hands on an accepted connection. The caller bounds the time, see [`crate::listen::HANDSHAKE_LIMIT`].
+    /// Performs the handshake on an accepted connection. The caller sets the time-out, see
+    /// [`crate::listen::HANDSHAKE_LIMIT`].
     ///
     /// # Errors
-    /// Peers that leave, do not speak TLS, or fail verification (they were sent an alert), and those that send too much.
+    /// If the peer disconnects, does not speak TLS, sends too much, or fails verification (it was sent an alert).
     pub async fn accept<IO>(&self, io: IO) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -109,10 +110,10 @@ impl ServerTls {
         self.accept_with(io, || ()).await
     }
 
-    /// Like [`ServerTls::accept`], and calls `on_hello` when the ClientHello is whole: all cryptography comes behind that.
+    /// Like [`ServerTls::accept`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
     ///
     /// # Errors
-    /// Those of [`ServerTls::accept`].
+    /// As for [`ServerTls::accept`].
     pub async fn accept_with<IO>(
         &self,
         io: IO,
@@ -168,8 +169,8 @@ impl std::fmt::Debug for ServerTls {
     }
 }
 
-/// Go's special case: to a server of `h2`, a client that offers `http/1.1` and nothing that matches is
-/// served as if it had offered nothing; any other mismatch is a `no_application_protocol` alert.
+/// Go's special case: a server of `h2` treats a client that offers `http/1.1` and no matching protocol as if it had
+/// offered none; any other mismatch is a `no_application_protocol` alert.
 fn ignores_alpn<'a>(ours: &[Vec<u8>], offered: impl Iterator<Item = &'a [u8]>) -> bool {
     let mut http1 = false;
     for theirs in offered {
@@ -209,7 +210,7 @@ fn configs(
         None => builder.with_no_client_auth(),
     };
     let mut without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
-    // By ids (TLS 1.2) and by tickets (TLS 1.3).
+    // Disables session ids (TLS 1.2) and tickets (TLS 1.3).
     without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
     without_alpn.send_tls13_tickets = 0;
     super::check_config(without_alpn.fips())?;

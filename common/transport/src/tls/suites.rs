@@ -6,18 +6,18 @@ use rustls::{CipherSuite, SupportedCipherSuite};
 
 use super::{Accepted, TlsFlagError};
 
-/// What becomes of a suite that Go accepts.
+/// How a suite that Go accepts is treated.
 #[derive(Clone, Copy)]
 enum Suite {
-    /// Of TLS 1.2, and can be chosen.
+    /// A suite of TLS 1.2, selectable.
     Offered(CipherSuite),
-    /// Of TLS 1.3, where suites cannot be chosen, in Go as here.
+    /// A suite of TLS 1.3, where suites are not selectable, as in Go.
     Fixed,
-    /// CBC: accepted by name, absent from rustls.
+    /// CBC: accepted by name, absent in rustls.
     Dropped,
 }
 
-/// Go's `tls.CipherSuites()`, 1.26. Those of `tls.InsecureCipherSuites()` are refused there and here.
+/// Go's `tls.CipherSuites()`, 1.26. Those of `tls.InsecureCipherSuites()` are refused, as in Go.
 const SUITES: [(&str, Suite); 13] = [
     ("TLS_AES_128_GCM_SHA256", Suite::Fixed),
     ("TLS_AES_256_GCM_SHA384", Suite::Fixed),
@@ -55,18 +55,18 @@ const SUITES: [(&str, Suite); 13] = [
 /// The TLS 1.2 suites to offer. TLS 1.3 suites are not configurable, as in Go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CipherSuites {
-    /// `None`: everything that rustls has. Empty: TLS 1.3 only.
+    /// `None`: all suites of rustls. Empty: TLS 1.3 only.
     tls12: Option<Vec<CipherSuite>>,
 }
 
 impl CipherSuites {
-    /// Parses Go's suite names; an empty list is every suite.
+    /// Parses Go's suite names; an empty list means all suites.
     ///
-    /// A list without any usable TLS 1.2 suite leaves TLS 1.3 alone, which no list of Go's narrows either, and which
-    /// every released peer speaks: refusing to start would break a swap of images.
+    /// A list without a usable TLS 1.2 suite leaves TLS 1.3, which Go's lists do not restrict either and every released
+    /// peer speaks: refusing to start would break a swap of images.
     ///
     /// # Errors
-    /// Names that are unknown or that Go counts as insecure (`TLS_RSA_*`, RC4, 3DES).
+    /// If a name is unknown, or insecure according to Go (`TLS_RSA_*`, RC4, 3DES).
     pub fn parse(names: &[String]) -> Result<Accepted<Self>, TlsFlagError> {
         if names.is_empty() {
             return Ok(Accepted::plain(Self::default()));
@@ -86,7 +86,7 @@ impl CipherSuites {
         Ok(Accepted { value: Self { tls12: Some(offered) }, warnings })
     }
 
-    /// Keeps of `all` what the list allows.
+    /// Removes from `all` the TLS 1.2 suites that the list does not contain.
     pub(super) fn select(&self, all: &mut Vec<SupportedCipherSuite>) {
         if let Some(wanted) = &self.tls12 {
             all.retain(|suite| suite.tls13().is_some() || wanted.contains(&suite.suite()));

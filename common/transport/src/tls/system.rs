@@ -7,8 +7,8 @@ use rustls_pki_types::pem::PemObject;
 
 use super::TlsError;
 
-/// Where Linux distributions keep their bundle; the first that holds a certificate counts
-/// (the same places as Go's `crypto/x509`).
+/// Where Linux distributions keep their bundle (the same places as in Go's `crypto/x509`). The first file with a
+/// certificate is used.
 const BUNDLES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -18,8 +18,8 @@ const BUNDLES: [&str; 6] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The system's CA certificates; `SSL_CERT_FILE` replaces the usual places.
-/// Broken entries are left out: a bundle of a hundred is not worth less for one of them.
+/// The system's CA certificates; `SSL_CERT_FILE` replaces the usual places. Malformed entries are skipped: one of them
+/// does not invalidate a bundle of a hundred.
 pub(super) fn roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let own = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
     let places = match own {

@@ -1,4 +1,4 @@
-//! From when until when certificates are valid.
+//! The validity period of certificates.
 
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate;
@@ -7,7 +7,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::TlsError;
 use super::material::Contents;
 
-/// A span of time, in seconds of Unix time, both ends included.
+/// A period in seconds of Unix time, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The first second.
@@ -17,13 +17,12 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// The time in which every one of these is valid: the file is as old as its oldest certificate. `None` without
-    /// any that parses.
+    /// The period in which all of these certificates are valid. `None` if none of them parses.
     pub fn of(certs: &[CertificateDer<'_>]) -> Option<Self> {
         certs.iter().filter_map(Self::of_one).reduce(Self::and)
     }
 
-    /// The time in both.
+    /// The intersection of both periods.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             not_before: self.not_before.max(other.not_before),
@@ -36,7 +35,7 @@ impl Validity {
         Some(Self::from(cert.validity()))
     }
 
-    /// Why a certificate of this span is of no use at `now`, in seconds of Unix time.
+    /// Why a certificate with this period is not valid at `now`, in seconds of Unix time.
     fn fault_at(self, now: i64) -> Option<String> {
         if now > self.not_after {
             Some(format!("it expired {} s ago", now - self.not_after))
@@ -54,17 +53,17 @@ impl From<&certificate::Validity> for Validity {
     }
 }
 
-/// How strictly a chain's time is judged.
+/// How strictly a chain's validity is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judge {
-    /// There is nothing better: it is used, with a warning, as in Go.
+    /// At the start there is no better certificate: an invalid one is used, with a warning, as in Go.
     AtStart,
-    /// What is in use may be better: it stays.
+    /// At a reload the current certificate may be better: it stays.
     AtReload,
 }
 
 impl Judge {
-    /// Looks at the first certificate, which peers judge. `file` is where it came from.
+    /// Checks the first certificate, which peers verify. `file` is its source.
     pub(super) fn chain(self, file: &Contents, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
         let fault = chain.first().and_then(Validity::of_one).and_then(|leaf| leaf.fault_at(now()));
         let Some(why) = fault else { return Ok(()) };

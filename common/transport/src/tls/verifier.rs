@@ -1,4 +1,4 @@
-//! The judgement of servers, for connections that are not an agent's own: those to the Kubernetes API.
+//! Verification of servers for connections other than an agent's: those to the Kubernetes API.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use rustls_pki_types::CertificateDer;
 use super::odd::{Report, ServerCerts};
 use super::{OddPkiObserver, TlsError, shared_provider, system};
 
-/// Judges servers by `roots` as [`super::ClientTls`] does: by webpki, and by Go's rules where those are wider.
+/// Verifies servers with `roots` as [`super::ClientTls`] does: by webpki, and by Go's rules where those accept more.
 ///
 /// # Errors
-/// No usable authority.
+/// If there is no usable authority.
 pub fn server_verifier(
     roots: Vec<CertificateDer<'static>>,
     observer: OddPkiObserver,
@@ -22,7 +22,7 @@ pub fn server_verifier(
 /// The system's authorities.
 ///
 /// # Errors
-/// There are none.
+/// If there are none.
 pub fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
     system::roots()
 }

@@ -2,10 +2,10 @@
 
 use super::{Accepted, TlsFlagError};
 
-/// The lowest TLS version that a listener or the agent speaks.
+/// The lowest TLS version of a listener or the agent.
 ///
-/// TLS 1.0 and 1.1 do not exist in rustls; their names are accepted and mean 1.2, because refusing to
-/// start would break a swap of images while no released peer needs less than 1.2.
+/// rustls has no TLS 1.0 and 1.1. Their names are accepted and mean 1.2: refusing to start would break a swap of
+/// images, and no released peer needs less than 1.2.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TlsVersion {
     /// TLS 1.2 and newer (the default).
@@ -16,10 +16,10 @@ pub enum TlsVersion {
 }
 
 impl TlsVersion {
-    /// Parses Go's name (`VersionTLS12`); empty is the default.
+    /// Parses Go's name (`VersionTLS12`); an empty text means the default.
     ///
     /// # Errors
-    /// Any other text.
+    /// If the text is anything else.
     pub fn parse(name: &str) -> Result<Accepted<Self>, TlsFlagError> {
         match name {
             "" | "VersionTLS12" => Ok(Accepted::plain(Self::Tls12)),
@@ -27,7 +27,7 @@ impl TlsVersion {
             "VersionTLS10" | "VersionTLS11" => Ok(Accepted {
                 value: Self::Tls12,
                 warnings: vec![format!(
-                    "{name}: TLS below 1.2 is insecure (RFC 8996) and not offered; 1.2 it is"
+                    "{name}: TLS below 1.2 is insecure (RFC 8996) and not offered; using 1.2"
                 )],
             }),
             _ => Err(TlsFlagError {
@@ -37,7 +37,7 @@ impl TlsVersion {
         }
     }
 
-    /// The protocol versions to offer, newest first; TLS 1.2 only if a suite for it is left.
+    /// The protocol versions to offer, newest first; TLS 1.2 only if it has a suite.
     pub(super) fn protocols(
         self,
         tls12_suites: bool,

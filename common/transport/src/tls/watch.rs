@@ -1,11 +1,10 @@
-//! Looks at files again and again, and puts to use what has changed.
+//! Polls files, and loads the ones that have changed.
 //!
-//! Polling, not notification: Kubernetes mounts secrets behind symbolic links that it swaps, and notification loses
-//! them. Whoever writes the files in place may be in the middle of it, so a change counts once two looks agree.
-//! What cannot be used is said and counted once, and tried again at every look: a certificate may become valid, a
-//! file readable.
+//! It polls because Kubernetes mounts secrets behind symbolic links that it swaps, and file notification loses those. A
+//! writer may be in the middle of a file, so a change counts once two reads agree. Files that cannot be used are logged
+//! and counted once, and tried again at every poll: a certificate may become valid, a file readable.
 //!
-//! Never here: streams that live; a reload touches handshakes only.
+//! Never here: established streams; a reload affects only handshakes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,34 +13,34 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::{Rotating, TlsError, Validities};
 
-/// Between two looks at files that have just changed.
+/// The time between two reads of files that have just changed.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// So many looks that differ are given a chance to agree; then the next round goes on.
+/// How many reads may differ before the watch waits for its next poll.
 const LOOKS: usize = 25;
 
-/// What became of changed files.
+/// The result of a change of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotated {
-    /// They are in use.
+    /// The files are in use.
     Taken(Validities),
-    /// They cannot be used, and what was in use stays.
+    /// The files cannot be used, and the current configuration stays.
     Refused,
-    /// They hold again what is in use, after what could not be used: nothing is wrong any more, and nothing was loaded.
+    /// After files that could not be used, the files again match the current configuration: nothing was loaded.
     Restored,
 }
 
-/// A look at the files: what they hold, or why they cannot be read.
+/// The contents of the files, or why they cannot be read.
 type Look<M> = Result<M, String>;
 
-/// Watches the files of `tls` for as long as it is polled, every `every` (above zero). `name` is what the log calls
-/// them; `told` hears of every change once.
+/// Watches the files of `tls` for as long as it is polled, every `every` (above zero). `name` names them in the log;
+/// `told` is called once for each change.
 pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut told: impl FnMut(Rotated)) {
     let tls = Arc::new(tls);
     let mut refused: Option<Look<R::Material>> = None;
     let mut rounds = interval(every);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is at once, and the files were read a moment ago.
+    // The first tick comes at once; the files have just been read.
     rounds.tick().await;
     loop {
         rounds.tick().await;
@@ -88,7 +87,7 @@ fn in_use<R: Rotating>(tls: &R, seen: &Look<R::Material>) -> bool {
     seen.as_ref().is_ok_and(|material| tls.uses(material))
 }
 
-/// Looks until two looks agree.
+/// Reads until two reads agree.
 async fn settled<R: Rotating>(
     tls: &Arc<R>,
     mut last: Look<R::Material>,
@@ -105,7 +104,7 @@ async fn settled<R: Rotating>(
     None
 }
 
-/// Reading may block for long: on a network's file system, say.
+/// Reads on a blocking thread: a network file system may be slow.
 async fn look<R: Rotating>(tls: &Arc<R>) -> Look<R::Material> {
     let tls = Arc::clone(tls);
     in_background(move || tls.read()).await
@@ -120,6 +119,6 @@ async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, TlsError> + Send + 'static,
 ) -> Result<T, String> {
     let done = tokio::task::spawn_blocking(work).await;
-    // It neither panics nor is it aborted.
+    // The task neither panics nor is aborted.
     done.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }

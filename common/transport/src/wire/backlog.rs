@@ -1,8 +1,8 @@
-//! Whether the transport below a connection takes bytes, and how many at once: streams are not read for it while it takes
-//! none.
+//! Whether the transport below a connection accepts bytes, and how many at once: while it accepts none, streams are not
+//! read.
 //!
-//! HTTP/2 and TLS send the bytes that they hold before everything that comes later, a ping or a dial. So streams hand over
-//! only as much as the transport has lately taken in one go.
+//! HTTP/2 and TLS send the bytes that they hold before everything later, such as a ping or a dial. So streams hand over
+//! only as many bytes as the transport has recently accepted at once.
 
 use std::task::{Context, Poll, Waker};
 
@@ -10,20 +10,20 @@ use parking_lot::Mutex;
 
 use super::settings::SEND_BUFFER;
 
-/// The least that is handed over at once, in bytes: one record of TLS.
+/// The smallest batch, in bytes: one TLS record.
 const LEAST: usize = 16 << 10;
 
-/// Between a connection's driver, which flushes, and its streams, which send.
+/// Shared by a connection's driver, which flushes, and its streams, which send.
 #[derive(Debug)]
 pub(super) struct Backlog(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// A flush could not finish.
+    /// The last flush could not complete.
     blocked: bool,
-    /// Bytes that may be handed over from one flush to the next.
+    /// Bytes that may be handed over between two flushes.
     batch: usize,
-    /// Bytes that were, since the last whole flush.
+    /// Bytes handed over since the last complete flush.
     handed: usize,
     waiting: Vec<Waker>,
 }
@@ -35,7 +35,7 @@ impl Default for Backlog {
 }
 
 impl Backlog {
-    /// A stream handed so many bytes over.
+    /// A stream handed over this many bytes.
     pub(super) fn hand(&self, bytes: usize) {
         self.0.lock().handed += bytes;
     }
@@ -52,7 +52,7 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// The driver has flushed all that there was, or what the transport took of it.
+    /// The driver has flushed everything (`whole`), or only what the transport accepted.
     pub(super) fn flushed(&self, whole: bool) {
         let mut state = self.0.lock();
         if !whole {

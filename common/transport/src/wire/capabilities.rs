@@ -1,7 +1,7 @@
-//! What our own peers may expect of each other beyond what Go peers know.
+//! The extensions that native peers negotiate beyond the upstream protocol.
 //!
-//! An agent offers by metadata of its Connect, a server answers with what it takes of that in the response headers. It
-//! holds for that stream alone and is never remembered: the next one may lead to a Go peer.
+//! An agent offers them in the metadata of its Connect; a server answers in the response headers with those that it
+//! accepts. The result holds for that stream only, because the next one may lead to an upstream peer.
 
 use std::time::Duration;
 
@@ -17,35 +17,36 @@ const PINGS: &str = "pings";
 const HALF_CLOSE: &str = "half-close";
 const CREDITS: &str = "credits";
 
-/// What a peer may send on a new connection, in bytes of payload: enough for a round trip of a millisecond at
-/// 1 Gbit/s. It grows with a reader that keeps up.
+/// The initial window of a new connection, in bytes of payload: the bandwidth-delay product of 1 Gbit/s and 1 ms RTT.
+/// It grows for a reader that keeps up.
 pub const WINDOW: u32 = 128 << 10;
 
-/// A peer that grants less on a new connection is not believed to know what it says.
+/// A smaller initial window of the peer is ignored as invalid, in bytes.
 const LEAST_WINDOW: u32 = 1 << 10;
 
-/// Silence after which a native peer is pinged: a peer that does not answer is noticed within 13 s.
+/// Idle time after which a native peer is pinged: a peer that does not answer is noticed within 13 s.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What one end offers, or both agreed on.
+/// The extensions that one end offers, or that both negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// Pings every 10 s, in both directions, are no abuse. (A Go server ends a connection at the third ping that
-    /// comes sooner than 30 s after the last.)
+    /// Pings every 10 s, in both directions, are allowed. (A Go server closes a connection at the third ping that comes
+    /// less than 30 s after the previous one.)
     pub pings: bool,
-    /// A source that ends is told by FIN, while the other direction flows on.
+    /// FIN reports that a source has ended; the other direction continues.
     pub half_close: bool,
-    /// Each connection has flow control of its own; what the other end may send on a new one, in bytes.
+    /// Each connection has its own flow control. The value is how many bytes the other end may send on a new
+    /// connection.
     pub credits: Option<u32>,
 }
 
 impl Capabilities {
-    /// All that this build knows; `flow_control` is the operator's say on credits and half-close.
+    /// All extensions of this build; `flow_control` is the operator's flag for credits and half-close.
     pub fn ours(flow_control: bool) -> Self {
         Capabilities { pings: true, half_close: flow_control, credits: flow_control.then_some(WINDOW) }
     }
 
-    /// What a peer names. What is not understood does not count.
+    /// The extensions that a peer names. Unknown names are ignored.
     pub fn read(metadata: &HeaderMap) -> Self {
         let mut named = Capabilities::default();
         let values = metadata.get_all(CAPABILITIES).iter().filter_map(|value| value.to_str().ok());
@@ -62,7 +63,7 @@ impl Capabilities {
         named
     }
 
-    /// What of this the peer can too: a server's answer, in this end's values.
+    /// The extensions that the peer supports too, with this end's values: a server's answer.
     #[must_use]
     pub fn and(self, peer: Capabilities) -> Self {
         Capabilities {
@@ -72,7 +73,7 @@ impl Capabilities {
         }
     }
 
-    /// As metadata; nothing where there is nothing to say.
+    /// The metadata value; `None` if there is no extension.
     pub fn header(self) -> Option<HeaderValue> {
         let mut names = Vec::new();
         names.extend(self.pings.then(|| PINGS.to_owned()));
@@ -91,14 +92,14 @@ impl Capabilities {
     }
 }
 
-/// Pings at the begin of a stream that measure the way: the shortest of several, because a busy machine makes single ones
-/// late. (A Go server, which counts pings, never minds the first one; a Go agent minds none.)
+/// How many pings measure the RTT at the start of a stream. The lowest counts, because a busy machine delays single
+/// ones. (A Go server, which counts pings, tolerates the first one; a Go agent tolerates all.)
 pub const WAY_PINGS: u8 = 4;
 
-/// How long a peer whose program does not answer keeps its connections: the default of `--unresponsive-timeout`.
+/// How long a peer with an unresponsive program keeps its connections: the default of `--unresponsive-timeout`.
 pub const UNRESPONSIVE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The keepalive towards a peer that bears [`Capabilities::pings`]; the operator has set `--keepalive-time` and
+/// The keepalive towards a peer with [`Capabilities::pings`], from the flags `--keepalive-time` and
 /// `--unresponsive-timeout`.
 pub fn keepalive(keepalive_time: Duration, unresponsive_timeout: Duration) -> Keepalive {
     Keepalive { interval: keepalive_time.min(PING_INTERVAL), timeout: unresponsive_timeout, while_idle: true }

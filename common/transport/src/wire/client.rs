@@ -1,7 +1,6 @@
-//! Opens one gRPC stream on one connection: an agent's way to a server.
+//! Opens one gRPC stream on one connection, from an agent to a server.
 //!
-//! The connection is driven by a task of its own, which its [`ConnectionHandle`] owns. It ends by itself once
-//! its stream is over.
+//! A separate task drives the connection; its [`ConnectionHandle`] owns the task. The connection ends with its stream.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -46,18 +45,18 @@ pub struct ConnectionHandle {
 }
 
 impl ConnectionHandle {
-    /// Changes the pings, at once.
+    /// Changes the keepalive, at once.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
         self.pulse.set_keepalive(keepalive);
     }
 
-    /// The connection's end.
+    /// Waits for the connection's end.
     pub async fn closed(&mut self) -> Result<(), ConnectionError> {
-        // The task is aborted by the handle alone, and it does not panic.
+        // Only the handle aborts the task, and the task does not panic.
         (&mut self.task).await.unwrap_or(Ok(()))
     }
 
-    /// Lets the connection end with its stream (finished and dropped before) and cuts it off after `within`.
+    /// Lets the connection end with its stream (finished and dropped before), and aborts it after `within`.
     pub async fn close(mut self, within: Duration) {
         let _cut_off = timeout(within, self.closed()).await;
     }
@@ -69,10 +68,10 @@ impl Drop for ConnectionHandle {
     }
 }
 
-/// Where a stream that is finished but not ended waits for the server's end, see [`WireStream`].
+/// Streams that are finished and wait for the server's end, see [`WireStream`].
 pub(super) type Linger = Handover<Halves>;
 
-/// Reads a stream to its end, for nobody.
+/// Reads a stream to its end and drops the bytes.
 fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
     while let Some(Ok(chunk)) = ready!(recv.poll_data(cx)) {
         let _closed = recv.flow_control().release_capacity(chunk.len());
@@ -80,9 +79,9 @@ fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
     Poll::Ready(())
 }
 
-/// Opens the stream `path` on a fresh transport, and returns once the server's response headers are there.
+/// Opens the stream `path` on a new transport, and returns when the server's response headers have arrived.
 ///
-/// A refusal by the server is its status; what is over before `deadline` ends in DeadlineExceeded.
+/// The error is the server's status if it refuses, and DeadlineExceeded after `deadline`.
 pub async fn connect<IO>(
     io: IO,
     settings: &ClientSettings,
@@ -111,7 +110,7 @@ fn request(
     *request.method_mut() = Method::POST;
     *request.version_mut() = Version::HTTP_2;
     *request.uri_mut() = uri.map_err(|e| {
-        WireError::new(Code::Internal, format!("{authority:?} is no authority for a request: {e}"))
+        WireError::new(Code::Internal, format!("{authority:?} is not a valid authority: {e}"))
     })?;
     *request.headers_mut() = metadata;
     request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
@@ -146,7 +145,7 @@ where
     Ok(Connected { stream, metadata: head.headers, connection })
 }
 
-/// The handle for further requests is dropped here: the connection has this one stream.
+/// The handle for further requests is dropped here: the connection has only this stream.
 async fn send_request(
     requests: SendRequest<OutFrame>,
     request: Request<()>,
@@ -158,12 +157,12 @@ async fn send_request(
 
 enum Answer {
     Stream,
-    /// The status OK was among the response headers.
+    /// The status OK was in the response headers.
     OverAlready,
 }
 
 fn judge(head: &http::response::Parts) -> Result<Answer, WireError> {
-    let text = |what: &str| format!("the answer is no gRPC: {what}, HTTP status {}", head.status);
+    let text = |what: &str| format!("the answer is not gRPC: {what}, HTTP status {}", head.status);
     if head.headers.contains_key(GRPC_STATUS) {
         status::verdict(&head.headers)?;
         return Ok(Answer::OverAlready);
@@ -188,7 +187,7 @@ async fn drive<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    // Behind the connection, whose end they outlive.
+    // These streams must exist until the connection has ended.
     let mut lingering = Vec::new();
     poll_fn(|cx| {
         lingering.extend(linger.take(cx));

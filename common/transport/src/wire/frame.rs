@@ -1,7 +1,7 @@
-//! Outgoing gRPC messages: a small head inline and a body that is shared, never copied.
+//! Outgoing gRPC messages: a small head inline and a shared body that is never copied.
 //!
-//! One gRPC message per packet: a byte that says "not compressed", four bytes of length, the message
-//! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>). Nothing here is ever compressed.
+//! One gRPC message per packet: a byte for "not compressed", four bytes of length, the message
+//! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>). Nothing is ever compressed.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use super::packet::{encode_head, head_len};
 /// The gRPC prefix: compressed flag and length.
 pub(super) const PREFIX: usize = 5;
 
-/// Room for a prefix and the longest head of a packet without strings (DATA with a ten-byte id: 30 bytes).
+/// Space for a prefix and the longest head of a packet without strings (DATA with a ten-byte id: 30 bytes).
 const INLINE: usize = 38;
 
-/// What DATA costs on the wire beyond its payload, at most.
+/// The largest overhead of DATA on the wire, in bytes.
 pub(super) const OVERHEAD: usize = INLINE;
 
-/// Counts the frames of a stream that h2 has not sent: each has a share in it.
+/// Counts a stream's frames that h2 has not sent: each frame holds a reference.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queued(Arc<()>);
 
 impl Queued {
-    /// Whether all have gone.
+    /// Whether all frames were sent.
     pub(super) fn is_empty(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 }
 
-/// One gRPC message on its way out: what h2 writes into DATA frames, in one piece where it fits.
+/// One outgoing gRPC message, which h2 writes into DATA frames, in one piece if it fits.
 #[derive(Debug, Clone)]
 pub struct OutFrame {
     head: [u8; INLINE],
-    /// What of `head` is unread: `start <= end <= INLINE`.
+    /// The unread part of `head`: `start <= end <= INLINE`.
     start: u8,
     end: u8,
     body: Bytes,
@@ -44,7 +44,7 @@ pub struct OutFrame {
 }
 
 impl OutFrame {
-    /// No message at all: carries the end of a client's direction.
+    /// No message: carries the end of a client's direction.
     pub(super) fn empty() -> Self {
         OutFrame { head: [0; INLINE], start: 0, end: 0, body: Bytes::new(), queued: None }
     }
@@ -67,7 +67,7 @@ impl OutFrame {
                 frame.body = payload;
             }
         } else {
-            // Strings: dials, their answers, and closes with an error.
+            // Packets with strings: dials, their answers, and closes with an error.
             let mut message = BytesMut::with_capacity(head);
             encode_head(&packet, &mut message);
             frame.end = PREFIX as u8;
@@ -76,7 +76,7 @@ impl OutFrame {
         frame
     }
 
-    /// Counts among those of `queued` until it has gone.
+    /// Counts in `queued` until it was sent.
     pub(super) fn counted(self, queued: &Queued) -> Self {
         OutFrame { queued: Some(queued.clone()), ..self }
     }

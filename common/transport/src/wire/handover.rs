@@ -1,10 +1,11 @@
-//! What streams leave behind for the task that drives their connection.
+//! Objects that streams leave to the task that drives their connection.
 
 use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
 
-/// Between the streams of a connection and the task that drives it. The lock is never held over h2, which wakes tasks.
+/// Shared by the streams of a connection and the task that drives it. The lock is never held during calls of h2, which
+/// wakes tasks.
 #[derive(Debug)]
 pub(super) struct Handover<T>(Mutex<Left<T>>);
 
@@ -21,7 +22,7 @@ impl<T> Default for Handover<T> {
 }
 
 impl<T> Handover<T> {
-    /// Leaves a thing, and wakes the driver if it waits.
+    /// Adds an object, and wakes the driver if it waits.
     pub(super) fn leave(&self, thing: T) {
         let driver = {
             let mut left = self.0.lock();
@@ -33,7 +34,7 @@ impl<T> Handover<T> {
         }
     }
 
-    /// What was left since the last time, in its order. The driver, whose turn this is, is woken for what comes next.
+    /// The objects added since the last call, in order. Registers the driver's waker for the next one.
     pub(super) fn take(&self, cx: &Context<'_>) -> Vec<T> {
         let mut left = self.0.lock();
         match &mut left.driver {

@@ -1,14 +1,14 @@
-//! Finds peers that do not answer: a PING when nothing was read for a while. Pings tell how long the way is, too: streams
-//! over a long one get a wider window.
+//! Finds peers that do not answer, by a PING when nothing was read for a while. Pings also measure the RTT: streams
+//! with a high RTT get a wider window.
 //!
-//! Anything that is read counts as an answer, as in grpc-go: a peer that is busy sending is never pinged. Unread stream
-//! data does not delay an answer, since h2 reads on whatever streams do.
+//! Any read counts as an answer, as in grpc-go: a peer that is sending is never pinged. Unread stream data does not
+//! delay an answer, because h2 continues to read the connection.
 //!
-//! | the peer | is noticed | and then |
+//! | the peer | noticed | consequence |
 //! |---|---|---|
-//! | does not answer a ping | after [`UNRESPONSIVE_AFTER`] | [`Pulse::unresponsive`] says so; the connection goes on |
-//! | and its kernel acknowledges | [`Keepalive::timeout`] after the ping that was due by itself | the connection ends: its program stands still |
-//! | and its kernel does not | after [`HOST_TIMEOUT`](crate::kernel::HOST_TIMEOUT) | the connection ends: its host or the path is lost |
+//! | does not answer a ping | after [`UNRESPONSIVE_AFTER`] | [`Pulse::unresponsive`] reports it; the connection continues |
+//! | and its kernel acknowledges | [`Keepalive::timeout`] after the regular ping | the connection ends: the program is stopped |
+//! | and its kernel does not | after [`HOST_TIMEOUT`](crate::kernel::HOST_TIMEOUT) | the connection ends: host or path lost |
 //!
 //! The kernel is asked only while the peer is silent, see [`crate::kernel`].
 
@@ -26,23 +26,23 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::settings::stream_window;
 use crate::kernel::{Acknowledgment, HostSilence, TcpPeer};
 
-/// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive. With the quarter of
-/// a second that a dial waits before it asks for a ping, a dial goes elsewhere within three seconds.
+/// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive. A dial
+/// requests a ping after a quarter of a second, so it goes to another agent within three seconds.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
 
-/// Between looks at what the peer's kernel acknowledges: while a ping is unanswered or the kernel was silent, and while nothing is
-/// read for other reasons.
+/// The time between samples of the peer's kernel: while a ping is unanswered or the kernel was silent, and while
+/// nothing is read for other reasons.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_WHILE_QUIET: Duration = Duration::from_secs(4);
 
-/// How silent peers are asked.
+/// When idle peers are pinged, and how long they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Silence after which a ping is sent.
+    /// Idle time after which a ping is sent.
     pub interval: Duration,
-    /// How long the answer, or anything else, may take before the connection ends.
+    /// How long the answer, or any other read, may take before the connection ends.
     pub timeout: Duration,
-    /// Whether connections without a stream are asked too.
+    /// Whether connections without a stream are pinged too.
     pub while_idle: bool,
 }
 
@@ -52,9 +52,9 @@ impl Keepalive {
         Keepalive { interval: Duration::from_secs(7200), timeout: Duration::from_secs(20), while_idle: true };
 }
 
-/// What the kernel knows of a connection's other end.
+/// The kernel's view of a connection's peer.
 pub trait PeerKernel: std::fmt::Debug + Send + Sync {
-    /// What it knows now; `None` if that cannot be had.
+    /// The current acknowledgment state; `None` if it is not available.
     fn look(&self) -> Option<Acknowledgment>;
 }
 
@@ -64,14 +64,14 @@ impl PeerKernel for TcpPeer {
     }
 }
 
-/// The keepalive of one connection as others see it: adjusted and asked at run time.
+/// The handle of one connection's keepalive: adjusted and queried at run time.
 #[derive(Debug)]
 pub struct Pulse {
     state: Mutex<State>,
-    /// A ping is unanswered for [`UNRESPONSIVE_AFTER`].
+    /// A ping has been unanswered for [`UNRESPONSIVE_AFTER`].
     unresponsive: watch::Sender<bool>,
     kernel: OnceLock<Arc<dyn PeerKernel>>,
-    /// In nanoseconds; zero before the first.
+    /// In nanoseconds; zero before the first sample.
     round_trip: AtomicU64,
 }
 
@@ -79,7 +79,7 @@ pub struct Pulse {
 struct State {
     keepalive: Keepalive,
     probe: bool,
-    /// Pings that are still to be sent to measure the round trip; `None` where nobody wants it.
+    /// How many pings are still to be sent to measure the RTT; `None` if it is not measured.
     samples: Option<u8>,
     driver: Option<Waker>,
 }
@@ -94,34 +94,34 @@ impl Pulse {
         })
     }
 
-    /// Takes effect at once, also for the silence so far.
+    /// Takes effect at once, including the idle time so far.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
         let mut state = self.state.lock();
         state.keepalive = keepalive;
         Self::wake(&mut state);
     }
 
-    /// Sends a ping now, unless one is out.
+    /// Sends a ping now, unless one is unanswered.
     pub fn probe(&self) {
         let mut state = self.state.lock();
         state.probe = true;
         Self::wake(&mut state);
     }
 
-    /// Measures the way to the peer by so many pings, one after the other, from now on.
+    /// Measures the RTT by `pings` pings, one after the other, from now on.
     pub fn measure(&self, pings: u8) {
         let mut state = self.state.lock();
         state.samples = Some(pings);
         Self::wake(&mut state);
     }
 
-    /// The shortest time in which a ping was answered so far.
+    /// The lowest RTT measured so far.
     pub fn round_trip(&self) -> Option<Duration> {
         let nanos = self.round_trip.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// A ping was answered in that time. Where nobody asked for the round trip, as of frontends, it stays unknown.
+    /// Records the RTT of a ping. It is ignored unless a measurement was requested, as for frontends.
     fn sampled(&self, took: Duration) {
         if self.state.lock().samples.is_none() {
             return;
@@ -131,12 +131,13 @@ impl Pulse {
         self.round_trip.store(nanos, Ordering::Relaxed);
     }
 
-    /// Whether a ping is unanswered for [`UNRESPONSIVE_AFTER`], and every change of that.
+    /// Whether a ping has been unanswered for [`UNRESPONSIVE_AFTER`], with notification of changes.
     pub fn unresponsive(&self) -> watch::Receiver<bool> {
         self.unresponsive.subscribe()
     }
 
-    /// Ends the connection, from now on, once the peer's host is silent by this word. The first one counts.
+    /// From now on ends the connection once `kernel` shows that the peer's host is silent. Only the first call has an
+    /// effect.
     pub fn watch_kernel(&self, kernel: Arc<dyn PeerKernel>) {
         self.kernel.get_or_init(|| kernel);
         Self::wake(&mut self.state.lock());
@@ -149,36 +150,36 @@ impl Pulse {
     }
 }
 
-/// The driver's half.
+/// The driver's part.
 pub(super) struct Pinger {
     pings: Option<PingPong>,
     pulse: Arc<Pulse>,
     timer: Pin<Box<Sleep>>,
-    /// The driver's count of bytes read, when it last changed, and when that was.
+    /// The driver's count of bytes read at its last change, and the time of that change.
     read: u64,
     heard: Instant,
-    /// When the ping that is out was sent.
+    /// When the unanswered ping was sent.
     asked: Option<Instant>,
     /// The streams' window, in bytes.
     window: u32,
-    /// What looks at the peer's kernel have shown, and when the last one was.
+    /// The evaluation of the kernel's samples, and the time of the last one.
     host: HostSilence,
     looked: Instant,
-    /// Whether the peer was last said to be unresponsive.
+    /// Whether the peer was last reported as unresponsive.
     unresponsive: bool,
 }
 
-/// Why a peer is given up.
+/// Why a connection to a peer is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dead {
     /// No answer within [`Keepalive::timeout`].
     Program,
-    /// Its host acknowledges nothing.
+    /// The peer's host acknowledges nothing.
     Host,
 }
 
 impl Pinger {
-    /// `window`: that of the connection's streams, in bytes.
+    /// `window`: the window of the connection's streams, in bytes.
     pub(super) fn new(pings: Option<PingPong>, pulse: Arc<Pulse>, window: u32) -> Self {
         let now = Instant::now();
         let timer = Box::pin(sleep_until(later(now, pulse.state.lock().keepalive.interval)));
@@ -196,7 +197,7 @@ impl Pinger {
         }
     }
 
-    /// Once per turn of the driver. `read`: bytes read in the connection's life; `idle`: it has no stream.
+    /// Called once per turn of the driver. `read`: bytes read so far on the connection; `idle`: it has no stream.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, read: u64, idle: bool) -> Poll<Dead> {
         let Some(pings) = &mut self.pings else { return Poll::Pending };
         let now = Instant::now();
@@ -219,7 +220,7 @@ impl Pinger {
         let silent_since = self.asked.map(|asked| asked.max(self.heard));
         let ping_due = later(self.heard, keepalive.interval);
         let mut due = match silent_since {
-            // A ping that was asked for sooner shows who is unresponsive, and ends nothing sooner.
+            // An early ping on request shows whether the peer is unresponsive, but does not end the connection earlier.
             Some(since) => later(since.max(ping_due), keepalive.timeout),
             None => ping_due,
         };
@@ -235,7 +236,7 @@ impl Pinger {
         Poll::Pending
     }
 
-    /// Tells whether the peer is unresponsive. Yields when it will be, unless something is read.
+    /// Reports whether the peer is unresponsive. Returns when it will be, unless something is read.
     fn tell_unresponsive(&mut self, now: Instant, silent_since: Option<Instant>) -> Option<Instant> {
         let from = silent_since.map(|since| since + UNRESPONSIVE_AFTER);
         let unresponsive = from.is_some_and(|from| now >= from);
@@ -245,7 +246,7 @@ impl Pinger {
         from.filter(|from| now < *from)
     }
 
-    /// Asks the kernel, where there is one to ask and it is time to. Yields the next time.
+    /// Samples the peer's kernel when it is time. Returns the time of the next sample.
     fn look_at_host(&mut self, now: Instant, silent_since: Option<Instant>) -> Result<Option<Instant>, Dead> {
         let Some(kernel) = self.pulse.kernel.get() else { return Ok(None) };
         if now >= self.next_look(silent_since) {
@@ -265,8 +266,8 @@ impl Pinger {
         }
     }
 
-    /// Sets the window of the connection's streams, by `set`, to what the path is known to need, and to `unmeasured` bytes where
-    /// that is not known.
+    /// Sets the window of the connection's streams, by `set`, to the size for the measured RTT, or to `unmeasured`
+    /// bytes without a measurement.
     pub(super) fn fit_window<E>(
         &mut self,
         cx: &mut Context<'_>,
@@ -274,7 +275,7 @@ impl Pinger {
         set: impl FnOnce(u32) -> Result<(), E>,
     ) {
         let window = self.pulse.round_trip().map_or(unmeasured, stream_window);
-        // Refused while an earlier change is not acknowledged: tried again with the next turn.
+        // Fails while an earlier change is not acknowledged; the next turn tries again.
         if self.window != window && set(window).is_ok() {
             self.window = window;
             cx.waker().wake_by_ref();
@@ -283,19 +284,19 @@ impl Pinger {
 
     fn ask(&mut self, now: Instant, spare: bool) {
         if spare {
-            // The next stream arrives by a read, which restarts the silence anyway.
+            // The next stream arrives by a read, which restarts the idle time.
             self.heard = now;
         } else if let Some(pings) = &mut self.pings
             && pings.send_ping(Ping::opaque()).is_ok()
         {
             self.asked = Some(now);
         } else {
-            // The connection is closing by itself.
+            // The connection is already closing.
             self.pings = None;
         }
     }
 
-    /// A timer that fires early costs one turn; setting it anew for each read would cost more.
+    /// A timer that fires early costs one turn; resetting it for each read would cost more.
     fn arm(&mut self, cx: &mut Context<'_>, now: Instant, due: Instant) {
         let set = self.timer.deadline();
         if due < set || set <= now {
@@ -323,7 +324,7 @@ impl Pinger {
     }
 }
 
-/// Periods are kept between a millisecond and a year: none busies the driver, none overflows the clock.
+/// Limits periods to between 1 ms and one year: short ones would keep the driver busy, long ones overflow the clock.
 fn later(from: Instant, by: Duration) -> Instant {
     from + by.clamp(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600))
 }

@@ -1,6 +1,6 @@
-//! The seam between the tunnel and HTTP/2: one bidirectional gRPC stream, as packets.
+//! The interface between the tunnel and HTTP/2: one bidirectional gRPC stream of packets.
 //!
-//! Everything above sees [`Wire`] alone; everything below (HTTP/2, gRPC framing, protobuf) is this folder's.
+//! The layers above use only [`Wire`]; this folder contains everything below it: HTTP/2, gRPC framing, protobuf.
 
 mod admission;
 mod backlog;
@@ -42,79 +42,79 @@ pub use settings::{ClientSettings, Farewell, ServerSettings};
 pub use stream::WireStream;
 pub use unadmitted::Unadmitted;
 
-/// What arrived on a stream.
+/// An incoming message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Incoming {
     /// A packet of a known type with its own payload.
     Packet(Packet<Bytes>),
-    /// A packet of a type that this side does not know: to be ignored.
+    /// A packet of an unknown type. The receiver ignores it.
     Unknown(i32),
-    /// A known type without its own payload or with another's, an empty DATA, or bytes that are no packet at
-    /// all: to be counted and dropped. The text names what is wrong.
+    /// A known type without its payload or with another's, an empty DATA, or bytes that are not a packet. The receiver
+    /// counts and drops it. The text describes the fault.
     Malformed(&'static str),
 }
 
-/// One gRPC stream of packets, both ways.
+/// One gRPC stream of packets, in both directions.
 ///
-/// `poll_*` register the waker of the task that owns the stream: one task at a time.
+/// `poll_*` register the waker of the one task that owns the stream.
 pub trait Wire {
-    /// How many bytes of payload may be sent now without piling up (at least 1). Pending while the peer
-    /// grants none, and for ever once it has finished in order: [`Wire::poll_over`] tells that. Control packets may be sent
-    /// at any time, they are small.
+    /// How many bytes of payload may be sent now without queueing (at least 1). Pending while the peer grants none;
+    /// stays pending once the peer has finished in order, see [`Wire::poll_over`]. Control packets are small and may be
+    /// sent at any time.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>>;
 
-    /// Sends one packet. Never blocks; what exceeds the peer's window waits inside.
+    /// Sends one packet. Never blocks; bytes beyond the peer's window are queued.
     fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError>;
 
-    /// The next packet, `None` after an orderly end of the peer's direction.
+    /// The next packet; `None` after an orderly end of the peer's direction.
     ///
-    /// A caller that takes no more packets withholds the stream's window from the peer; it calls [`Wire::poll_hold`] instead.
+    /// While the caller does not poll, the peer gets no stream credit; the caller polls [`Wire::poll_hold`] instead.
     fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>>;
 
-    /// Ready once the stream has failed, or its peer takes nothing more: all that [`Wire::poll_packet`] still hands out, its end
-    /// included, has arrived already.
+    /// Ready once the stream has failed, or the peer accepts nothing more. All packets that [`Wire::poll_packet`] still
+    /// returns, and its end, have then arrived.
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
     }
 
-    /// Reads what has arrived without handing it out, and joins it: HTTP/2 keeps more than 200 bytes for each frame that nobody
-    /// reads. The window is not given back to the peer, and bounds it. For a caller that takes no packets for now.
+    /// Reads the arrived packets into a compact buffer without returning them: HTTP/2 keeps more than 200 bytes for each
+    /// unread frame. Their window is not returned to the peer, which limits the buffer. For a caller that accepts no packets.
     fn poll_hold(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// While on, the window that whole packets took up is not given back to the peer: all that it may send before a
-    /// close can then be read ahead, in the memory that its window granted. Off gives back what was held.
+    /// While on, consumed packets do not return their window to the peer. So everything that the peer may send before a
+    /// close can be read ahead, within the memory that its window granted. Off returns the withheld window.
     fn hold_back(&mut self, on: bool) {
         let _ = on;
     }
 
-    /// Bytes that have arrived and have not been handed out, or whose window is held back.
+    /// Bytes that have arrived and were not returned yet, or whose window is withheld.
     fn held(&mut self) -> usize {
         0
     }
 
-    /// The shortest round trip to the peer that was measured so far.
+    /// The lowest RTT to the peer measured so far.
     fn round_trip(&self) -> Option<Duration> {
         None
     }
 
-    /// Ends the stream for the peer's fault, and says which: a server's status. A client's stream is reset.
+    /// Ends the stream because of the peer's fault: a server sends `error` as status, a client resets the stream.
     fn fail(&mut self, error: &WireError) {
         let _ = error;
         self.finish();
     }
 
-    /// Ends our direction, behind everything sent: a server's status OK, a client's half-close.
+    /// Ends our direction after everything sent: a server's status OK, a client's half-close.
     fn finish(&mut self);
 }
 
-/// Why a stream ended against expectation.
+/// Why a stream ended unexpectedly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code:?}: {message}")]
 pub struct WireError {
-    /// The gRPC status code (Go's names go into metrics).
+    /// The gRPC status code (metrics use Go's names).
     pub code: Code,
     /// One line, without control characters.
     pub message: String,

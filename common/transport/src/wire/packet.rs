@@ -1,7 +1,7 @@
-//! The packet codec: `konnectivity.proto` by hand, so that the payload of DATA is never copied.
+//! The packet codec: `konnectivity.proto` written by hand, so that the payload of DATA is never copied.
 //!
-//! Decoding agrees with prost and then applies invariant 9: a known type without its own payload, or with
-//! another's, is [`Incoming::Malformed`]. Error texts are cut at 4 KiB. Encoding writes what prost would write.
+//! Decoding agrees with prost and then applies invariant 9: a known type without its payload, or with another's, is
+//! [`Incoming::Malformed`]. Error texts are cut at 4 KiB. Encoding writes the bytes that prost would write.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -11,13 +11,13 @@ use tunnel::{ConnectId, DialId, Packet, PacketKind, cut_error};
 use super::Incoming;
 use super::protobuf::{Reader, Refused};
 
-/// The numbers of our own members of the `oneof`, far from those that Konnectivity may still give away.
+/// The numbers of our own members of the `oneof`, far from those that Konnectivity may assign in future.
 const GRANT: u32 = 1000;
 const FIN: u32 = 1001;
 
-/// The `oneof payload`, as far as it was read.
+/// The `oneof payload` read so far.
 ///
-/// protobuf's rule: the last member wins, and repeats of that same member merge.
+/// By protobuf's rule the last member wins, and repeats of the same member merge.
 #[derive(Default)]
 enum Payload<'a> {
     #[default]
@@ -40,7 +40,7 @@ struct DialReq<'a> {
     random: i64,
 }
 
-/// DialResponse and CloseResponse: the latter has no field 3.
+/// DialResponse and CloseResponse; CloseResponse has no field 3.
 #[derive(Default)]
 struct Answer<'a> {
     error: &'a str,
@@ -74,7 +74,7 @@ fn walk(message: &[u8]) -> Result<(i32, Payload<'_>), Refused> {
     let mut payload = Payload::Absent;
     while let Some(key) = reader.key()? {
         match key.field {
-            // An enum travels as an int32, which keeps the low 32 bits.
+            // An enum is encoded as an int32, which keeps the low 32 bits.
             1 => number = reader.integer(key)? as i32,
             2..=8 | GRANT | FIN => payload.merge(key.field, reader.message(key)?)?,
             _ => reader.skip(key)?,
@@ -126,7 +126,7 @@ impl<'a> DialReq<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// `fields`: how many of the three the message has.
+    /// `fields`: how many of the three fields the message has.
     fn merge(mut self, mut message: Reader<'a>, fields: u32) -> Result<Self, Refused> {
         while let Some(key) = message.key()? {
             match key.field {
@@ -145,7 +145,7 @@ impl<'a> Data<'a> {
         while let Some(key) = message.key()? {
             match key.field {
                 1 => self.connect_id = message.integer(key)? as i64,
-                // `error` is never set by anyone and never read, but must be a string.
+                // No program sets or reads `error`, but it must be a string.
                 2 => drop(message.string(key)?),
                 3 => self.data = message.bytes(key)?,
                 _ => message.skip(key)?,
@@ -224,13 +224,13 @@ fn judge(message: &Bytes, number: i32, payload: Payload<'_>) -> Incoming {
     })
 }
 
-/// The payload without a copy; but one that is a small part of its message, because fields that nobody knows are around it, does
-/// not keep them in memory for as long as it waits.
+/// The payload, without a copy. Exception: a payload that is a small part of its message, because of unknown fields, is
+/// copied, so that the rest of the message is freed.
 fn payload_of(message: &Bytes, data: &[u8]) -> Bytes {
     if data.len() < message.len() / 2 { Bytes::copy_from_slice(data) } else { message.slice_ref(data) }
 }
 
-/// Writes everything of a packet but the payload of DATA, which follows what is written here on the wire.
+/// Encodes a packet except the payload of DATA, which follows on the wire.
 pub(super) fn encode_head(packet: &Packet<Bytes>, to: &mut impl BufMut) {
     put_integer(1, packet.kind().number() as u64, to);
     open(field_of(packet), inner_len(packet), to);
@@ -265,7 +265,7 @@ pub(super) fn encode_head(packet: &Packet<Bytes>, to: &mut impl BufMut) {
     }
 }
 
-/// How many bytes [`encode_head`] writes.
+/// The number of bytes that [`encode_head`] writes.
 pub(super) fn head_len(packet: &Packet<Bytes>) -> usize {
     let inner = inner_len(packet);
     let payload = match packet {
@@ -291,7 +291,7 @@ const fn field_of(packet: &Packet<Bytes>) -> u32 {
     }
 }
 
-/// The length of the packet's own message, in bytes, the payload of DATA included.
+/// The length of the packet's own message in bytes, including the payload of DATA.
 fn inner_len(packet: &Packet<Bytes>) -> usize {
     match packet {
         Packet::DialReq { random, protocol, address } => {
@@ -315,7 +315,7 @@ fn inner_len(packet: &Packet<Bytes>) -> usize {
     }
 }
 
-/// A dial's error as it is sent: an empty one would mean success to the peer.
+/// A dial's error on the wire: an empty one would mean success.
 fn said(error: &str) -> &str {
     if error.is_empty() { "unspecified error" } else { error }
 }
@@ -331,7 +331,7 @@ fn open(field: u32, length: usize, to: &mut impl BufMut) {
     put_varint(length as u64, to);
 }
 
-/// An integer field; proto3 leaves the default out.
+/// An integer field; proto3 omits the default value.
 fn put_integer(field: u8, value: u64, to: &mut impl BufMut) {
     if value != 0 {
         to.put_u8(field << 3);

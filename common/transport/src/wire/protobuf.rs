@@ -1,14 +1,14 @@
-//! Walks the protobuf wire format over a borrowed message.
+//! Parses the protobuf wire format of a borrowed message.
 //!
-//! Never allocates, never copies, never panics: every refusal is a text that says what was wrong. It accepts
-//! exactly what prost 0.14 accepts (unknown groups are skipped up to prost's depth, field numbers up to 2^29).
+//! Never copies, never panics: every error is a text that names the fault. It accepts exactly what prost 0.14 accepts
+//! (unknown groups are skipped up to prost's depth, field numbers up to 2^29).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-/// Why bytes are no message. The text is for logs and metrics' exemplars, without anything the peer chose.
+/// Why bytes are not a message. The text is for logs and metrics' exemplars, and contains no bytes of the peer.
 pub(super) type Refused = &'static str;
 
-/// How deep prost follows nested groups and messages before it refuses.
+/// The depth of nested groups and messages at which prost gives up.
 const DEPTH: u32 = 100;
 
 const VARINT: u8 = 0;
@@ -26,7 +26,7 @@ pub(super) struct Key {
     wire_type: u8,
 }
 
-/// What of a message is still unread, and how many nested messages enclose it.
+/// The unread rest of a message, and how many levels of nesting are left.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// The value of a string field, UTF-8 or refused.
+    /// The value of a string field; an error unless it is UTF-8.
     pub(super) fn string(&mut self, key: Key) -> Result<&'a str, Refused> {
         str::from_utf8(self.bytes(key)?).map_err(|_| "a string that is not UTF-8")
     }
@@ -82,10 +82,9 @@ impl<'a> Reader<'a> {
         Ok(Reader { rest, depth: self.depth - 1 })
     }
 
-    /// Passes over a field that nobody knows.
+    /// Skips an unknown field.
     pub(super) fn skip(&mut self, key: Key) -> Result<(), Refused> {
-        // The field numbers of the groups that are open, innermost last; unknown groups are rare, so this
-        // seldom allocates.
+        // The field numbers of the open groups, innermost last. Unknown groups are rare, so this seldom allocates.
         let mut groups: Vec<u32> = Vec::new();
         let mut key = key;
         loop {

@@ -1,4 +1,4 @@
-//! A gRPC stream that a client opened, until it is accepted or refused.
+//! A client's new gRPC stream, until it is accepted or refused.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use super::stream::{Side, WireStream};
 use super::tail::Tails;
 use super::{Code, OutFrame, WireError};
 
-/// A new stream, to be accepted or refused. Dropped unanswered, it is reset.
+/// A new stream, to be accepted or refused. If dropped without an answer, it is reset.
 pub struct Request {
-    /// The path, like `/AgentService/Connect`: to be matched exactly.
+    /// The path, such as `/AgentService/Connect`; matched exactly.
     pub path: String,
     /// The request's headers.
     pub metadata: HeaderMap,
@@ -35,7 +35,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request as it came, unless it is no gRPC: that is refused, as grpc-go does.
+    /// Reads a request. A request that is not gRPC is refused, as by grpc-go, and the result is `None`.
     pub(super) fn read(
         request: http::Request<RecvStream>,
         respond: SendResponse<OutFrame>,
@@ -61,7 +61,7 @@ impl Request {
         Some(request)
     }
 
-    /// Accepts: the connection is admitted, and the response headers go out at once, with `metadata` among them.
+    /// Accepts the stream: admits the connection, and sends the response headers with `metadata` at once.
     pub fn accept(mut self, metadata: HeaderMap) -> Result<WireStream, WireError> {
         let encoded = status::is_encoded(&self.metadata);
         let mut response = Response::new(());
@@ -80,13 +80,13 @@ impl Request {
     }
 
     fn answer(mut self, http: StatusCode, code: Code, message: &str) {
-        // An error means that the client is gone already.
+        // An error means that the client has already gone.
         let _gone = self.respond.send_response(status::trailers_only(http, code, message), true);
     }
 }
 
 impl std::fmt::Debug for Request {
-    /// Without the metadata: it may carry a token.
+    /// Without the metadata, which may contain a token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Request").field("path", &self.path).finish_non_exhaustive()
     }

@@ -1,6 +1,6 @@
-//! Serves one HTTP/2 connection: its requests become [`Request`]s, its dead peers are found, its end is orderly.
+//! Serves one HTTP/2 connection: turns its requests into [`Request`]s, finds dead peers, and ends in order.
 //!
-//! Knows nothing of services: a path is the caller's to judge. Never derives anything from `:authority`.
+//! Knows no services: the caller checks the path. Never derives anything from `:authority`.
 
 use std::future::{Future, pending, poll_fn};
 use std::io;
@@ -24,16 +24,16 @@ use super::unadmitted::{Charge, TooMuch, Unadmitted};
 use super::{Code, OutFrame};
 use crate::kernel::HOST_TIMEOUT;
 
-/// Why a connection ended otherwise than by its peer's orderly goodbye.
+/// Why a connection did not end in order.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The peer broke HTTP/2, ended the connection with an error, or was lost.
     #[error("HTTP/2: {}", super::status::words(.0))]
     Http2(#[from] h2::Error),
-    /// The transport failed under a flush.
+    /// A flush of the transport failed.
     #[error("transport: {0}")]
     Io(#[from] io::Error),
-    /// Nothing answered a ping in time: the peer's program stands still.
+    /// The peer did not answer a ping in time: its program is stopped.
     #[error("keepalive: no answer to a ping in time")]
     KeepaliveTimeout,
     /// The peer's kernel acknowledged nothing in time: its host, or the path to it, is lost.
@@ -45,13 +45,13 @@ pub enum ConnectionError {
     /// The peer sent too much before a stream was accepted.
     #[error("the peer sent too much before a stream was accepted")]
     UnadmittedMemory,
-    /// No stream was opened in time behind the last that ended.
+    /// No stream was opened in time after the last one ended.
     #[error("no stream was opened in time")]
     NoStream,
 }
 
 impl ConnectionError {
-    /// Whether the peer closed or reset the transport, as clients do that are done with their last stream.
+    /// Whether the peer closed or reset the transport, as clients do after their last stream.
     pub fn is_closed_by_peer(&self) -> bool {
         let kind = match self {
             ConnectionError::Http2(error) => error.get_io().map(io::Error::kind),
@@ -76,7 +76,8 @@ impl From<Dead> for ConnectionError {
     }
 }
 
-/// Serves a connection until its peer ends it or it fails. `on_stream` gets each new stream; it must not block.
+/// Serves a connection until its peer ends it or it fails. Calls `on_stream`, which must not block, for each new
+/// stream.
 pub async fn serve_connection<IO, F>(
     io: IO,
     settings: &ServerSettings,
@@ -89,8 +90,8 @@ where
     serve(io, settings, on_stream, pending()).await
 }
 
-/// Like [`serve_connection`]; once `shutdown` completes, the connection takes no new streams,
-/// and ends with its last stream in the way of [`ServerSettings::farewell`].
+/// Like [`serve_connection`]. Once `shutdown` completes, the connection accepts no new streams, and ends with its last
+/// stream as [`ServerSettings::farewell`] says.
 pub async fn serve_connection_until<IO, F>(
     io: IO,
     settings: &ServerSettings,
@@ -115,7 +116,7 @@ where
     F: FnMut(Request),
 {
     let mut shutdown = pin!(shutdown);
-    // In a box: what a handshake needs would otherwise be kept as long as the connection, three times its size.
+    // Boxed, because the handshake's state would otherwise be kept as long as the connection, three times its size.
     let Some(mut serving) = Box::pin(handshake(io, settings, shutdown.as_mut())).await? else {
         return Ok(());
     };
@@ -190,7 +191,7 @@ fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
 /// A connection past its handshake. Dropping it ends its streams.
 struct Serving<IO> {
     connection: Connection<Buffered<IO>, OutFrame>,
-    /// Behind the connection, whose end it outlives.
+    /// Declared after the connection, so that it is dropped later.
     tailing: Tailing,
     flusher: Flusher<IO>,
     pinger: Pinger,
@@ -198,27 +199,27 @@ struct Serving<IO> {
     admission: Admission,
     /// Whether the driver has seen that the admission was granted.
     admitted: bool,
-    /// What the peer is charged until then, unless it was authenticated before.
+    /// The peer's charge until then, unless it was authenticated before.
     unadmitted: Option<Charge>,
-    /// Where that is bounded: the time until a stream is accepted, and later until one is opened while there is none.
+    /// The time-out, if set: until a stream is accepted, and later until one is opened while there is none.
     overdue: Option<Pin<Box<Sleep>>>,
-    /// The second of these bounds.
+    /// The second of these time-outs.
     next_stream: Option<Duration>,
     farewell: Farewell,
     leaving: Leaving,
-    /// Of each stream of an admitted peer, in bytes.
+    /// The window of each stream of an admitted peer, in bytes.
     window: u32,
     /// Whether streams wait for the transport.
     follows: bool,
-    /// Of the connection of an admitted peer, in bytes.
+    /// The connection window of an admitted peer, in bytes.
     connection_window: u32,
 }
 
-/// How far the connection is on its way out.
+/// The progress of the connection's shutdown.
 #[derive(PartialEq, Eq)]
 enum Leaving {
     No,
-    /// New streams are refused; GOAWAY follows the last of the others.
+    /// New streams are refused; GOAWAY follows the last existing one.
     WhenIdle,
     /// GOAWAY was sent.
     Said,
@@ -245,7 +246,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         loop {
             match self.connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.pass_on(request, respond, on_stream),
-                // Peers may hang up as soon as they have read GOAWAY.
+                // Peers may disconnect as soon as they have read GOAWAY.
                 Poll::Ready(Some(Err(error))) if self.leaving == Leaving::Said && error.is_io() => {
                     return Poll::Ready(Ok(()));
                 }
@@ -271,8 +272,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         poll_turn_end(cx, &self.flusher, &mut self.overdue, self.admitted)
     }
 
-    /// The time of a connection runs until its first accepted stream, whatever else was opened on it, and behind its last
-    /// stream.
+    /// The time-out of a connection runs until its first accepted stream, whatever else was opened, and again after its
+    /// last stream.
     fn fit_overdue(&mut self, idle: bool) {
         if !self.admission.is_granted() {
             return;
@@ -289,7 +290,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         }
     }
 
-    /// Refuses what is no gRPC, as grpc-go does, and hands the rest to the caller.
+    /// Refuses requests that are not gRPC, as grpc-go does, and passes the others to the caller.
     fn pass_on(
         &mut self,
         request: http::Request<RecvStream>,

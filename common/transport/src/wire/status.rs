@@ -1,7 +1,6 @@
-//! gRPC statuses: HTTP/2 errors and HTTP answers as codes, trailers in both directions.
+//! gRPC statuses: maps HTTP/2 errors and HTTP answers to codes; reads and writes trailers.
 //!
-//! The codes are those that grpc-go gives for the same event, because they are labels of metrics that
-//! dashboards match on.
+//! The codes are those that grpc-go gives for the same event, because dashboards match on them as metric labels.
 
 use bytes::Bytes;
 use h2::Reason;
@@ -15,13 +14,13 @@ pub(super) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status"
 pub(super) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(super) const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
-/// The one content type that we send.
+/// The only content type that we send.
 pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// What the protocol wants encoded in `grpc-message`: everything but printable ASCII, and `%`.
+/// The characters that must be encoded in `grpc-message`: everything except printable ASCII, and `%`.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The longest message, in bytes, that is taken over from a peer or an error.
+/// The longest message, in bytes, that is copied from a peer or an error.
 const LONGEST: usize = 256;
 
 impl WireError {
@@ -43,20 +42,20 @@ impl WireError {
         WireError { code, message: text }
     }
 
-    /// What went wrong on a client's stream.
+    /// The error of a client's stream.
     pub(super) fn at_client(error: &h2::Error) -> Self {
         let code = match error.reason() {
             Some(reason) if error.is_reset() => code_of(reason),
-            // A lost connection, whoever broke it.
+            // A lost connection, whichever side broke it.
             _ if error.is_go_away() || error.is_io() => Code::Unavailable,
             _ => Code::Internal,
         };
         WireError::new(code, words(error))
     }
 
-    /// What went wrong on a server's stream.
+    /// The error of a server's stream.
     ///
-    /// A Go handler learns of a reset and of a lost connection in one way: its context is cancelled.
+    /// A Go handler sees a reset and a lost connection in the same way: its context is canceled.
     pub(super) fn at_server(error: &h2::Error) -> Self {
         let code = match error.is_remote() || error.is_io() || error.is_go_away() {
             true => Code::Canceled,
@@ -66,7 +65,7 @@ impl WireError {
     }
 }
 
-/// The error in words. What rustls says of a connection that ended without close_notify is a link to its manual.
+/// The error's text. For a connection that ended without close_notify, rustls's text is a link to its manual.
 pub(super) fn words(error: &h2::Error) -> String {
     let text = error.to_string();
     if text.contains("close_notify") {
@@ -88,7 +87,7 @@ pub(super) fn code_of(reason: Reason) -> Code {
     }
 }
 
-/// The code that an HTTP status stands for when the answer is not gRPC
+/// The code for an HTTP status of an answer that is not gRPC
 /// (<https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>).
 pub(super) fn code_of_http(status: StatusCode) -> Code {
     match status.as_u16() {
@@ -101,7 +100,7 @@ pub(super) fn code_of_http(status: StatusCode) -> Code {
     }
 }
 
-/// Whether a content type is gRPC with protobuf messages: `application/grpc`, `+proto` or parameters behind.
+/// Whether a content type is gRPC with protobuf messages: `application/grpc`, optionally with `+proto` or parameters.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     match value.to_ascii_lowercase().strip_prefix(b"application/grpc") {
@@ -115,13 +114,13 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     headers.get(GRPC_ENCODING).is_some_and(|encoding| encoding != "identity")
 }
 
-/// `grpc-status` and `grpc-message`, ours to send.
+/// `grpc-status` and `grpc-message` to be sent.
 pub(super) fn trailers(code: Code, message: &str) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
     trailers.insert(GRPC_STATUS, HeaderValue::from(code as u16));
     if !message.is_empty() {
         let encoded = percent_encode(message.as_bytes(), MESSAGE).to_string();
-        // Only printable ASCII is left, which every header value may contain.
+        // Only printable ASCII is left, which is valid in every header value.
         if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(encoded)) {
             trailers.insert(GRPC_MESSAGE, value);
         }
@@ -129,7 +128,7 @@ pub(super) fn trailers(code: Code, message: &str) -> HeaderMap {
     trailers
 }
 
-/// An answer without a body: HTTP status, gRPC status, all in one HEADERS frame.
+/// An answer without a body: HTTP status and gRPC status in one HEADERS frame.
 pub(super) fn trailers_only(http: StatusCode, code: Code, message: &str) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = http;
@@ -138,7 +137,7 @@ pub(super) fn trailers_only(http: StatusCode, code: Code, message: &str) -> Resp
     response
 }
 
-/// The verdict of a peer's trailers. A number that is no code is Unknown, like a missing one.
+/// The result in a peer's trailers. An invalid number is Unknown, like a missing one.
 pub(super) fn verdict(trailers: &HeaderMap) -> Result<(), WireError> {
     let Some(status) = trailers.get(GRPC_STATUS) else {
         return Err(WireError::new(Code::Unknown, "the stream ended without a grpc-status"));

@@ -1,9 +1,9 @@
-//! What the finished streams of a server's connection still have to send.
+//! The frames that finished streams of a server's connection still have to send.
 //!
-//! What was queued before a stream's end waits for window that its client may never give, and h2 resets a stream of
-//! which nobody has a handle only behind that. So the connection has the handle until all has gone, [`WITHIN`] at most:
-//! a client that has stopped reading holds a stream and its bytes for no longer. (A stream in that state also stays
-//! among those that h2 counts when its connection ends, and h2 asserts that none is left.)
+//! Frames queued before a stream's end wait for window that the client may never grant, and h2 resets a stream without
+//! a handle only after they were sent. So the connection keeps the handle until all frames were sent, for at most
+//! [`WITHIN`]: this limits how long a client that has stopped reading holds a stream and its bytes. (Such a stream also
+//! stays among those that h2 counts when its connection ends, and h2 asserts that none is left.)
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,17 +17,17 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::frame::{OutFrame, Queued};
 use super::handover::Handover;
 
-/// How long a finished stream may take to send what it holds: as long as a connection's flush may.
+/// How long a finished stream may take to send its queued frames: as long as a connection's flush may take.
 pub(super) const WITHIN: Duration = Duration::from_secs(60);
 
-/// Where a server's stream leaves what it has still to send.
+/// Where a server's stream leaves its queued frames.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tails(Weak<Handover<Tail>>);
 
 impl Tails {
-    /// Takes a finished stream of which `queued` counts the frames.
+    /// Keeps a finished stream whose frames `queued` counts.
     pub(super) fn keep(&self, send: SendStream<OutFrame>, queued: Queued) {
-        // A connection that is over has nobody to send to.
+        // The connection has ended.
         let Some(left) = self.0.upgrade() else { return };
         if !queued.is_empty() {
             left.leave(Tail { send, queued, until: Instant::now() + WITHIN });
@@ -42,23 +42,23 @@ struct Tail {
     until: Instant,
 }
 
-/// The end that belongs to the connection. To be dropped behind it.
+/// The connection's part. Must be dropped after the connection.
 #[derive(Debug, Default)]
 pub(super) struct Tailing {
     left: Arc<Handover<Tail>>,
-    /// In the order of their ends.
+    /// In the order of their deadlines.
     tails: VecDeque<Tail>,
-    /// When the first one's time is over.
+    /// The deadline of the first one.
     overdue: Option<Pin<Box<Sleep>>>,
 }
 
 impl Tailing {
-    /// For streams of this connection.
+    /// The handle for streams of this connection.
     pub(super) fn tails(&self) -> Tails {
         Tails(Arc::downgrade(&self.left))
     }
 
-    /// Lets go of the streams that have sent all, and resets those whose time is over. To be called when h2 has sent what
+    /// Drops the streams that have sent everything, and resets those past their deadline. Called after h2 has sent what
     /// it can in this turn.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         self.tails.extend(self.left.take(cx));

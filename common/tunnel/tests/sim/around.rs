@@ -1,4 +1,4 @@
-//! What happens between the links: packets travel, bytes are read and delivered, ends are told; as a shell does it.
+//! The steps between the links, as a shell does them: carry packets, read and deliver bytes, tell ends.
 
 use tunnel::{Agent, Dropped, Event, Link, Packet, ReadOutcome, Side, Transmit, Verdict};
 
@@ -106,7 +106,7 @@ impl Around {
         Ok(())
     }
 
-    /// Looks at a control packet that goes out.
+    /// Checks a control packet that is sent.
     fn sent(&mut self, half: Half, packet: &tunnel::Control) -> Checked {
         let id = match packet {
             Packet::DialReq { random, .. } => {
@@ -164,7 +164,7 @@ impl Around {
         Ok(())
     }
 
-    /// Looks at a packet that arrives.
+    /// Records a packet that arrives.
     fn arrives(&mut self, half: Half, packet: &Packet<Segment>) {
         let (Packet::CloseReq { id }
         | Packet::CloseRsp { id, .. }

@@ -1,4 +1,4 @@
-//! The rules: what must hold after each action, at each end of a connection, and when everything is over.
+//! The rules that must hold after each action, at each end of a connection, and at the end of a run.
 
 use tunnel::{Cause, ConnKey, DialError, End, Link, Side};
 
@@ -8,19 +8,19 @@ use super::world::{Around, World};
 use super::{Checked, Half};
 use crate::ensure;
 
-/// What a source brings in all.
+/// The number of bytes that a source sends in all.
 fn total(script: &[Step]) -> u16 {
     script.iter().map(|step| if let Step::Send(bytes) = step { u16::from(*bytes) } else { 0 }).sum()
 }
 
 impl World {
-    /// After each action: sums are exact, and receiving stands still while a bound is exceeded.
+    /// After each action: the sums are exact, and the link does not receive while a limit is exceeded.
     pub(crate) fn check(&self, scenario: &Scenario) -> Checked {
         self.around.check_link(&self.server, Half::Server, scenario)?;
         self.around.check_link(&self.agent, Half::Agent, scenario)
     }
 
-    /// When nothing can happen any more: nothing is left, and everybody was told.
+    /// When no action is possible any more: nothing is left, and every local end was notified.
     pub(crate) fn check_over(&self, scenario: &Scenario) -> Checked {
         let around = &self.around;
         for (half, len, queued, timeout, receiving) in [
@@ -106,7 +106,7 @@ impl Around {
         Ok(())
     }
 
-    /// DATA may be dropped only where the receiver has ended by itself, or was told so.
+    /// DATA may be dropped only if the receiver has ended by itself, or was notified of its end.
     pub(super) fn check_dropped(&self, half: Half, segment: &Segment) -> Checked {
         let end = &self.pairs[segment.conn].ends[half as usize];
         let left = end.phase == Phase::Over || end.closed_itself || end.failed;

@@ -1,4 +1,4 @@
-//! The local ends: sources that bring what their plan says, sinks that take what they are given to, in order.
+//! The local ends: sources that send what their plan says, and sinks that read the expected bytes in order.
 
 use std::collections::VecDeque;
 
@@ -8,73 +8,73 @@ use super::Half;
 use super::scenario::Step;
 use crate::ensure;
 
-/// A run of numbered bytes of one connection's direction.
+/// A run of numbered bytes in one direction of one connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Segment {
-    /// Which connection it belongs to, whatever the packet says.
+    /// The connection that it belongs to, whatever the packet says.
     pub(crate) conn: usize,
-    /// Where it was sent.
+    /// The half that sent it.
     pub(crate) from: Half,
     /// The number of its first byte.
     pub(crate) first: u16,
-    /// How many bytes.
+    /// The number of bytes.
     pub(crate) len: u16,
 }
 
-/// How far a local end has come.
+/// The phase of a local end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     /// Nothing has happened yet.
     Idle,
-    /// The dial is under way.
+    /// The dial is pending.
     Dialing(ConnKey),
-    /// Agent: the dial was cancelled, and the dialler's result is still to come.
+    /// Agent: the dial was canceled, and the dialer's result is still to come.
     Cancelled(ConnKey),
     /// Bytes may flow.
     Open(ConnKey),
-    /// It has been told its end, or does not want to be told.
+    /// The local end has been notified of its end, or has been abandoned.
     Over,
 }
 
-/// A frontend or an endpoint with the queue that the shell keeps for it.
+/// A frontend or an endpoint, with the queue that the shell keeps for it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LocalEnd {
     pub(crate) phase: Phase,
-    /// So many steps of its plan have reached the socket.
+    /// How many steps of its plan have reached the socket.
     pub(crate) arrived: usize,
-    /// So many have been read.
+    /// How many steps have been read.
     pub(crate) done: usize,
-    /// So many bytes of the current step have been read.
+    /// How many bytes of the current step have been read.
     pub(crate) part: u8,
-    /// Bytes handed to the stream.
+    /// How many bytes were passed to the stream.
     pub(crate) sent: u16,
-    /// Bytes that were delivered here.
+    /// How many bytes were delivered to this end.
     pub(crate) received: u16,
-    /// Bytes that it took.
+    /// How many bytes this end has read.
     pub(crate) taken: u16,
     pub(crate) queue: VecDeque<Segment>,
-    /// Its source was read to its end.
+    /// The source was read to its end.
     pub(crate) source_over: bool,
-    /// It went away by itself and listens no more.
+    /// This end closed by itself and does not listen any more.
     pub(crate) closed_itself: bool,
-    /// It broke.
+    /// This end broke.
     pub(crate) failed: bool,
-    /// The peer's close of this connection was handled here.
+    /// This side handled the peer's close of the connection.
     pub(crate) peer_closed: bool,
-    /// This side's close was sent; no DATA may follow.
+    /// This side sent its close; no DATA may follow.
     pub(crate) close_sent: bool,
-    /// This side's FIN was sent; no DATA may follow.
+    /// This side sent its FIN; no DATA may follow.
     pub(crate) fin_sent: bool,
-    /// The peer's FIN was handled here.
+    /// This side handled the peer's FIN.
     pub(crate) peer_fin: bool,
-    /// It was told to shut its write side down.
+    /// This end was asked to shut down its write side.
     pub(crate) shut: bool,
-    /// So many bytes the peer has granted, as far as is known here.
+    /// The offset that the peer has granted, as far as this side knows.
     pub(crate) allowed: u64,
-    /// Its source is being thrown away; no DATA may follow.
+    /// The bytes of its source are discarded; no DATA may follow.
     pub(crate) discarding: bool,
     pub(crate) abandoned: bool,
-    /// Its connection was open once.
+    /// The connection was open once.
     pub(crate) opened: bool,
     pub(crate) end: Option<End>,
 }
@@ -114,12 +114,12 @@ impl LocalEnd {
         }
     }
 
-    /// Bytes that wait for it.
+    /// Bytes in its queue.
     pub(crate) fn queued(&self) -> usize {
         self.queue.iter().map(|segment| usize::from(segment.len)).sum()
     }
 
-    /// Whether its socket holds something that was not read.
+    /// Whether its socket has unread bytes.
     pub(crate) fn unread(&self) -> bool {
         self.done < self.arrived && !self.source_over
     }
@@ -155,7 +155,7 @@ impl LocalEnd {
         }
     }
 
-    /// Queues a segment: it must be its own, the next, and not from itself.
+    /// Queues a segment. It must belong to this connection, come from the other half and be the next in order.
     pub(crate) fn deliver(&mut self, conn: usize, half: Half, segment: Segment) -> Result<(), String> {
         ensure!(segment.conn == conn, "bytes of connection {} delivered to {conn} at {half:?}", segment.conn);
         ensure!(segment.from != half, "bytes came back to their sender: {segment:?}");
@@ -171,7 +171,7 @@ impl LocalEnd {
         Ok(())
     }
 
-    /// Takes what is first in its queue: how many bytes.
+    /// Reads the first segment of its queue. Returns the number of bytes.
     pub(crate) fn take(&mut self) -> usize {
         let Some(segment) = self.queue.pop_front() else { return 0 };
         self.taken += segment.len;

@@ -1,4 +1,4 @@
-//! Every state that a scenario can reach, depth first.
+//! Visits every state that a scenario can reach, depth first.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -24,10 +24,10 @@ fn tell(trail: Option<&Rc<Trail>>) -> String {
     actions.join(", ")
 }
 
-/// Visits all states, at most `limit`; how many there were, and whether that is all.
+/// Visits all states, at most `limit`. Returns the number of states, and whether these are all.
 ///
 /// # Panics
-/// A rule is broken in one of them.
+/// If a state breaks a rule.
 pub(crate) fn explore(scenario: &Scenario, limit: usize) -> (usize, bool) {
     let start = World::new(scenario);
     let mut seen = HashSet::new();
@@ -59,7 +59,7 @@ pub(crate) fn explore(scenario: &Scenario, limit: usize) -> (usize, bool) {
     (seen.len(), true)
 }
 
-/// 128 bits of a state: two states in a billion billion may be taken for one.
+/// A hash of 128 bits of a state: a collision of two states has a chance of 1 in 10^18.
 fn fingerprint(world: &World) -> (u64, u64) {
     let mut mix = Mix(0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03);
     world.hash(&mut mix);

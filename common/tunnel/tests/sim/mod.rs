@@ -1,8 +1,8 @@
 //! Two cores joined by a simulated stream, with simulated local ends, checked end to end.
 //!
-//! [`world::World`] is the whole system as data: both links, the two lanes of packets between them, the local
-//! ends with their numbered bytes, the clock. [`explore`] visits every state that a [`scenario::Scenario`] can
-//! reach; random walks take the same actions in a random order.
+//! [`world::World`] is the whole system as data: both links, the two lanes of packets between them, the local ends with
+//! their numbered bytes, the clock. [`explore`] visits every state that a [`scenario::Scenario`] can reach; random
+//! walks take the same actions in random order.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -13,12 +13,12 @@ pub(crate) mod explore;
 pub(crate) mod scenario;
 pub(crate) mod world;
 
-/// Which end of the agent stream.
+/// One end of the agent stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Half {
-    /// Dials; its local ends are frontends.
+    /// Sends dials; its local ends are frontends.
     Server,
-    /// Is asked to dial; its local ends are endpoints.
+    /// Receives dials; its local ends are endpoints.
     Agent,
 }
 
@@ -32,7 +32,7 @@ impl Half {
     }
 }
 
-/// A rule was broken: which, in words.
+/// An error describes the rule that was broken.
 pub(crate) type Checked = Result<(), String>;
 
 /// Returns an error unless the condition holds.

@@ -1,76 +1,76 @@
-//! What is to happen, in whatever order: the connections' plans and the world's faults.
+//! The input of a run, whose order is open: the connections' plans and the faults.
 
 use tunnel::{Limits, Terms, Windows};
 
-/// What a local source brings, one after the other.
+/// One step of a local source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
-    /// So many bytes.
+    /// It sends this many bytes.
     Send(u8),
     /// It sends no more, but listens.
     Eof,
     /// It neither sends nor listens.
     Closed,
-    /// It breaks while being read.
+    /// It breaks while it is read.
     Fail,
 }
 
 /// One dial and, if it succeeds, its connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
-    /// What the frontend brings.
+    /// The frontend's steps.
     pub(crate) frontend: Vec<Step>,
-    /// What the endpoint brings.
+    /// The endpoint's steps.
     pub(crate) endpoint: Vec<Step>,
     /// The endpoint cannot be reached.
     pub(crate) refused: bool,
-    /// The frontend may lose interest at any moment before it was told an end.
+    /// The frontend may abandon the dial or connection at any time before it was notified of an end.
     pub(crate) abandon: bool,
-    /// The frontend takes nothing.
+    /// The frontend reads nothing.
     pub(crate) frontend_stuck: bool,
-    /// The endpoint takes nothing.
+    /// The endpoint reads nothing.
     pub(crate) endpoint_stuck: bool,
-    /// The endpoint takes more only once what it sent was read, as one that echoes does.
+    /// The endpoint reads more only after its own bytes were read, as an echo server does.
     pub(crate) endpoint_echoes: bool,
-    /// The frontend knows no half-close, as a gRPC client.
+    /// The frontend has no half-close, like a gRPC client.
     pub(crate) frontend_whole: bool,
-    /// Writing to the frontend may fail at any moment.
+    /// A write to the frontend may fail at any time.
     pub(crate) frontend_breaks: bool,
-    /// Writing to the endpoint may fail at any moment.
+    /// A write to the endpoint may fail at any time.
     pub(crate) endpoint_breaks: bool,
 }
 
-/// A small world to be explored.
+/// A small system to be explored.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     /// For messages.
     pub(crate) name: &'static str,
     /// The connections.
     pub(crate) plans: Vec<Plan>,
-    /// All dials come at once, and what a source brings is in its socket when the connection opens: fewer
-    /// interleavings where others matter.
+    /// All dials come at once, and the bytes of a source are in its socket when the connection opens: fewer
+    /// interleavings, for scenarios that test others.
     pub prompt: bool,
-    /// So many packets fit into one direction of the stream.
+    /// How many packets fit into one direction of the stream.
     pub(crate) lane: usize,
-    /// At most so many bytes are sent at once.
+    /// How many bytes are sent at once at most.
     pub(crate) chunk: usize,
-    /// So often time may pass while there is still something to do. (It passes freely when there is not.)
+    /// How often time may pass while other actions are possible. (It passes freely when none is.)
     pub(crate) hurried_ticks: u8,
-    /// The stream may be lost, and each end learns of it at its own time.
+    /// The stream may be lost; each end notices at its own time.
     pub(crate) loss: bool,
-    /// The agent drains at some moment.
+    /// The agent drains at some time.
     pub(crate) drain: bool,
-    /// The agent knows no DIAL_CLS, as Go's.
+    /// The agent ignores DIAL_CLS, like Go's.
     pub(crate) deaf_to_dial_cls: bool,
     /// Each CLOSE_REQ arrives twice.
     pub(crate) closes_twice: bool,
     /// Every connection must end in order.
     pub(crate) calm: bool,
-    /// The way is long, and both ends know it.
+    /// The RTT is high, and both ends know it.
     pub(crate) far: bool,
-    /// What the server agreed on with the agent.
+    /// The terms that the server negotiated with the agent.
     pub(crate) terms: Terms,
-    /// The bounds of both links.
+    /// The limits of both links.
     pub(crate) limits: Limits,
 }
 
@@ -95,7 +95,7 @@ impl Default for Scenario {
     }
 }
 
-/// Bounds so tight that a byte or two reach them.
+/// Limits that one or two bytes reach.
 pub(crate) fn tight() -> Limits {
     Limits {
         soft_cap: 1,
@@ -109,24 +109,24 @@ pub(crate) fn tight() -> Limits {
     }
 }
 
-/// Own peers, with windows of a byte or two.
+/// Native peers, with windows of one and two bytes.
 pub(crate) fn own_peers() -> Terms {
     Terms { credits: Some(Windows { ours: 2, theirs: 1 }), half_close: true }
 }
 
-/// The same agreement, as the other end sees it.
+/// The same terms, as the other end sees them.
 pub(crate) fn mirrored(terms: Terms) -> Terms {
     let credits = terms.credits.map(|Windows { ours, theirs }| Windows { ours: theirs, theirs: ours });
     Terms { credits, ..terms }
 }
 
-/// A plan in which nothing breaks.
+/// A plan without faults.
 pub(crate) fn plan(frontend: &[Step], endpoint: &[Step]) -> Plan {
     Plan { frontend: frontend.to_vec(), endpoint: endpoint.to_vec(), ..Plan::default() }
 }
 
 impl Plan {
-    /// What this half's local end brings.
+    /// The steps of this half's local end.
     pub(crate) fn script(&self, half: super::Half) -> &[Step] {
         match half {
             super::Half::Server => &self.frontend,

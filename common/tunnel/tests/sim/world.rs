@@ -1,4 +1,4 @@
-//! Both links, the stream between them, the local ends and the clock; and what can happen to them.
+//! Both links, the stream between them, the local ends and the clock; and the actions on them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,61 +10,61 @@ use super::scenario::{Scenario, mirrored};
 use super::{Checked, Half};
 use crate::ensure;
 
-/// Something that may happen next.
+/// An action that may happen next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// A frontend dials.
     Dial(usize),
-    /// A frontend loses interest.
+    /// A frontend abandons its dial or connection.
     Abandon(usize),
-    /// The agent's dialler is done.
+    /// The agent's dialer completes.
     Dialed(usize),
     /// A source's next step reaches its socket.
     Arrive(Half, usize),
-    /// A sink takes what is first in its queue.
+    /// A sink reads the first segment of its queue.
     Take(Half, usize),
-    /// Writing to a sink fails.
+    /// A write to a sink fails.
     Break(Half, usize),
-    /// A link is asked what to send.
+    /// The shell polls a link for the next transmission.
     Transmit(Half),
-    /// The oldest packet on its way to this half is handed in.
+    /// The oldest packet towards this half arrives.
     Receive(Half),
-    /// This half learns that the stream is gone.
+    /// This half notices that the stream is lost.
     Lose(Half),
     /// The agent asks for no new dials.
     Drain,
-    /// Time passes until the next thing that is due.
+    /// Time passes until the next timer expires.
     Tick,
 }
 
-/// A connection, from plan to end, on both sides.
+/// Both sides of a connection, from plan to end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pair {
     /// The frontend and the endpoint.
     pub(crate) ends: [LocalEnd; 2],
     pub(crate) id: Option<ConnectId>,
-    /// CLOSE_RSP that the agent sent while it knew the number.
+    /// How many CLOSE_RSP the agent sent while it knew the connect id.
     pub(crate) last_words: u8,
-    /// The agent's close named an error.
+    /// The agent's close contained an error.
     pub(crate) error_named: bool,
 }
 
-/// The lanes, the local ends and the clock: everything but the links.
+/// The lanes, the local ends and the clock: everything except the links.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Around {
     pub(crate) now: Time,
-    /// Towards the server, towards the agent.
+    /// The lane towards the server, and the one towards the agent.
     pub(crate) lanes: [VecDeque<Packet<Segment>>; 2],
     pub(crate) pairs: Vec<Pair>,
     pub(crate) lost: [bool; 2],
     pub(crate) hurried_ticks: u8,
-    /// The dial ids that were sent, a bit for each.
+    /// The dial ids that were sent, one bit each.
     pub(crate) dials_sent: u64,
     pub(crate) drained: bool,
     pub(crate) drain_told: bool,
-    /// Sources end one by one.
+    /// Half-close is negotiated: sources end one by one.
     pub(crate) half_close: bool,
-    /// A close was answered, or given up, before its flush was over: time has passed.
+    /// A close was answered, or given up, before its flush was complete: time has passed.
     pub(crate) time_passed: bool,
 }
 
@@ -118,7 +118,8 @@ impl World {
         world
     }
 
-    /// What can happen in this state. Time passes when nothing else can, and a few times in between.
+    /// The actions that are possible in this state. Time passes when nothing else can happen, and a few times in
+    /// between.
     pub(crate) fn enabled(&self, scenario: &Scenario) -> Vec<Action> {
         let around = &self.around;
         let mut actions = Vec::new();
@@ -185,7 +186,7 @@ impl World {
         actions
     }
 
-    /// Lets it happen.
+    /// Performs the action.
     pub(crate) fn apply(&mut self, scenario: &Scenario, action: Action) -> Checked {
         let hurried = action == Action::Tick && self.enabled(scenario) != [Action::Tick];
         let World { server, agent, around } = self;

@@ -1,4 +1,4 @@
-//! Header blocks, before and after.
+//! Header blocks before and after the patch.
 
 use httlib_hpack::{Decoder, Encoder};
 use http::uri::Authority;
@@ -19,7 +19,7 @@ fn authority(fields: &[Field]) -> &[u8] {
     &fields.iter().find(|(name, ..)| name == b":authority").unwrap().1
 }
 
-/// Patches and checks what must hold whatever happened; returns the authority afterwards.
+/// Patches, and checks the invariants. Returns the patched authority.
 fn patched(before: &[u8]) -> Vec<u8> {
     let mut after = before.to_vec();
     block::patch(&mut after);
@@ -96,7 +96,7 @@ fn indexed_names_and_values_follow_over_many_requests() {
         block::patch(&mut block);
         let fields = decode(&mut decoder, &block);
         assert_eq!(fields[2].1, number.to_string().as_bytes(), "the tables disagree");
-        // A name from the dynamic table is not followed: that request is h2's to refuse.
+        // The patch does not resolve a name in the dynamic table: h2 refuses that request.
         if number == 0 {
             assert!(Authority::try_from(authority(&fields)).is_ok());
         }

@@ -1,4 +1,4 @@
-//! Byte streams, cut at will.
+//! Byte streams, split at any position.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use crate::raw::{HEADERS, PREFACE, frame};
 
 const MAX_FRAME: u32 = 16_384;
 
-/// A transport that has its bytes in pieces; between two of them it is pending once.
+/// A transport that returns its bytes in pieces, and is pending once between two of them.
 struct Pieces {
     pieces: VecDeque<Vec<u8>>,
     rested: bool,
@@ -44,7 +44,7 @@ impl AsyncRead for Pieces {
     }
 }
 
-/// What comes out when `bytes` come in pieces of `piece` and are read by `read` at a time.
+/// The output for `bytes` that arrive in pieces of `piece` and are read `read` at a time.
 fn through(bytes: &[u8], piece: usize, read: usize) -> Vec<u8> {
     let pieces = bytes.chunks(piece).map(<[u8]>::to_vec).collect();
     let mut io = AuthorityPatch::new(Pieces { pieces, rested: false }, MAX_FRAME);
@@ -61,7 +61,7 @@ fn through(bytes: &[u8], piece: usize, read: usize) -> Vec<u8> {
     })
 }
 
-/// The preface and these frames, as they come in and as they must come out.
+/// The preface and these frames: the input, and the expected output.
 fn streams(frames: &[(u8, u8, Vec<u8>)]) -> (Vec<u8>, Vec<u8>) {
     let (mut before, mut after) = (PREFACE.to_vec(), PREFACE.to_vec());
     for (kind, flags, payload) in frames {

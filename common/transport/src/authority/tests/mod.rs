@@ -1,4 +1,4 @@
-//! The patch against an HPACK implementation that is not ours, and against h2.
+//! The patch against an independent HPACK implementation, and against h2.
 
 mod blocks;
 mod frames;
@@ -6,10 +6,10 @@ mod served;
 
 use httlib_hpack::Encoder;
 
-/// What kube-apiserver sends.
+/// kube-apiserver's `:authority`.
 const SOCKET: &[u8] = b"%2Fetc%2Fkubernetes%2Fkonnectivity.sock";
 
-/// How a literal is represented: httlib-hpack's flags.
+/// The representations of a literal: httlib-hpack's flags.
 const KINDS: [u8; 6] = [
     0,
     Encoder::WITH_INDEXING,
@@ -19,7 +19,7 @@ const KINDS: [u8; 6] = [
     Encoder::HUFFMAN_NAME | Encoder::HUFFMAN_VALUE | Encoder::NEVER_INDEXED,
 ];
 
-/// A header block of a gRPC request. `named`: the name is a literal, too.
+/// A header block of a gRPC request. `named`: the name is a literal too.
 fn request(encoder: &mut Encoder<'_>, authority: &[u8], kind: u8, named: bool) -> Vec<u8> {
     let mut block = Vec::new();
     encoder.encode_indexed(3, &mut block).unwrap();

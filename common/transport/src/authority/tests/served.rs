@@ -1,4 +1,4 @@
-//! Requests written by hand, to h2's own server.
+//! Hand-built requests to h2's own server.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
-//! The certificates of a CA file, and what each of them may vouch for.
+//! The certificates of a CA file, and what each of them may issue.
 //!
-//! webpki takes an authority's name, key and name constraints out of its certificate and leaves the
-//! rest unread. Go reads it: an authority that has expired, is no CA, may not sign, is for another
-//! purpose or stands too far above vouches for nobody. So whatever webpki accepts is looked at again
-//! here, unless every certificate of the file may vouch for it anyway. The same goes for the key usage of intermediates.
+//! webpki reads the name, the key and the name constraints of an authority's certificate and ignores the rest. Go reads
+//! the rest: an authority that has expired, is not a CA, may not sign, is for another purpose or exceeds its path
+//! length is not accepted. So this module checks again every chain that webpki accepts, unless all certificates of the
+//! file may issue it. The same applies to the key usage of intermediates.
 //!
-//! Never here: names, purposes and times of what the peer sends. Those are webpki's, or of [`chain`].
+//! Never here: names, purposes and validity of the peer's certificates. webpki or [`chain`] checks those.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,25 +19,25 @@ use super::certificate::{Certificate, Purpose};
 use super::chain;
 use crate::tls::Validity;
 
-/// Whom the operator believes, for one purpose.
+/// The authorities that the operator trusts, for one purpose.
 #[derive(Debug)]
 pub(super) struct Authorities {
     certs: Vec<CertificateDer<'static>>,
     purpose: Purpose,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
-    /// Those that may issue for the purpose, as webpki wants them.
+    /// The certificates that may issue for the purpose, for webpki.
     anchors: Vec<TrustAnchor<'static>>,
     /// The terms of each of `anchors`, in the same order.
     terms: Vec<Terms>,
-    /// Within these webpki is right, whatever path it takes. `None` if that is never so.
+    /// Within these terms webpki's verdict is right, whatever path it finds. `None` if it never is.
     common: Option<Terms>,
 }
 
-/// When, and how far below it, an authority vouches for others.
+/// When, and for how long a path, an authority is valid.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     validity: Validity,
-    /// The most intermediates.
+    /// The highest number of intermediates.
     depth: usize,
 }
 
@@ -74,17 +74,17 @@ impl Authorities {
         Self { certs, purpose, algorithms, anchors, terms, common }
     }
 
-    /// All of them, as rustls wants them. What webpki cannot use (Go's rules may) is left out.
+    /// All certificates, for rustls. Those that webpki cannot use are left out (Go's rules may accept them).
     pub(super) fn store(&self) -> Arc<RootCertStore> {
         let mut store = RootCertStore::empty();
         store.add_parsable_certificates(self.certs.iter().cloned());
         Arc::new(store)
     }
 
-    /// Confirms what webpki has accepted by [`Authorities::store`], for the same purpose.
+    /// Confirms a chain that webpki has accepted with [`Authorities::store`], for the same purpose.
     ///
     /// # Errors
-    /// No path leads to an authority that may vouch for it: it is out of its time, or `UnknownIssuer`.
+    /// If no path leads to an authority that may issue it: outside the authority's validity, or `UnknownIssuer`.
     pub(super) fn confirm(
         &self,
         leaf: &CertificateDer<'_>,
@@ -109,7 +109,7 @@ impl Authorities {
             return Ok(());
         };
         Err(match refused {
-            // Nobody needs to vouch for it: left to `by_go`.
+            // The leaf is in the CA file itself and needs no issuer: `by_go` decides.
             _ if self.certs.contains(leaf) => CertificateError::UnknownIssuer,
             webpki::Error::CertExpired { time, not_after } => {
                 CertificateError::ExpiredContext { time, not_after }
@@ -122,7 +122,7 @@ impl Authorities {
         .into())
     }
 
-    /// Judges by Go's rules alone, without names.
+    /// Verifies by Go's rules alone, without names.
     pub(super) fn by_go(
         &self,
         leaf: &CertificateDer<'_>,
@@ -132,7 +132,7 @@ impl Authorities {
         chain::verify(leaf, presented, &self.certs, self.purpose, now, self.algorithms)
     }
 
-    /// Several certificates may be of one anchor, as those of a renewed CA are: any of them will do.
+    /// Several certificates may have the same anchor, such as those of a renewed CA: any of them suffices.
     fn allow(&self, path: &VerifiedPath<'_>, now: UnixTime) -> Result<(), webpki::Error> {
         if !path.intermediate_certificates().all(|cert| may_sign(&cert.der())) {
             return Err(webpki::Error::UnknownIssuer);
@@ -146,13 +146,13 @@ impl Authorities {
 }
 
 impl Terms {
-    /// `None` if the certificate never vouches for anybody of that purpose.
+    /// `None` if the certificate may never issue for that purpose.
     fn of(cert: &Certificate<'_>, purpose: Purpose) -> Option<Self> {
         let issues = cert.may_issue(true, 0) && cert.permits(purpose) && cert.understood_as_authority();
         issues.then(|| Self { validity: cert.validity(), depth: cert.path_length().unwrap_or(usize::MAX) })
     }
 
-    /// What both allow.
+    /// The intersection of both terms.
     fn and(self, other: Self) -> Self {
         Self { validity: self.validity.and(other.validity), depth: self.depth.min(other.depth) }
     }
@@ -172,12 +172,12 @@ impl Terms {
     }
 }
 
-/// Whether an intermediate may sign certificates, which webpki does not ask.
+/// Whether an intermediate may sign certificates, which webpki does not check.
 fn may_sign(der: &CertificateDer<'_>) -> bool {
     Certificate::parse(der).is_some_and(|cert| cert.may_issue(false, 0))
 }
 
-/// Times before 1970 are told as 1970.
+/// Times before 1970 become 1970.
 fn time(seconds: i64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }

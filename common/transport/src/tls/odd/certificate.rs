@@ -1,4 +1,4 @@
-//! One certificate as the chain check needs it: parsed fields, and the raw bytes that are signed.
+//! One certificate for the chain check: its parsed fields, and the raw bytes that are signed.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use x509_parser::x509::X509Version;
 
 use crate::tls::Validity;
 
-/// What the certificate's holder wants to do.
+/// The role in which the holder uses the certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Server,
@@ -19,7 +19,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// As webpki wants it.
+    /// The purpose for webpki.
     pub(super) fn required(self) -> webpki::KeyUsage {
         match self {
             Self::Server => webpki::KeyUsage::server_auth(),
@@ -39,7 +39,7 @@ pub(super) struct Certificate<'a> {
 }
 
 impl<'a> Certificate<'a> {
-    /// `None` if the certificate, or the part of it that is read here, is malformed.
+    /// `None` if the certificate, or a part of it that is read here, is malformed.
     pub(super) fn parse(der: &'a CertificateDer<'_>) -> Option<Self> {
         let (rest, parsed) = X509Certificate::from_der(der).ok()?;
         let consistent = parsed.tbs_certificate.signature == parsed.signature_algorithm;
@@ -60,12 +60,12 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// The key as it stands in the certificate.
+    /// The key as encoded in the certificate.
     pub(super) fn public_key_info(&self) -> &'a [u8] {
         self.parsed.tbs_certificate.subject_pki.raw
     }
 
-    /// True if `issuer`'s name is the one that this certificate names as its issuer.
+    /// True if this certificate names `issuer` as its issuer.
     pub(super) fn names_issuer(&self, issuer: &Certificate<'_>) -> bool {
         self.parsed.issuer().as_raw() == issuer.parsed.subject().as_raw()
     }
@@ -104,8 +104,8 @@ impl<'a> Certificate<'a> {
         seconds(now) > self.parsed.validity().not_after.timestamp()
     }
 
-    /// True if every critical extension is one that the chain check honours. Name constraints are
-    /// not among them: a CA that carries any, critical or not, is left to webpki.
+    /// True if the chain check implements every critical extension. Name constraints are not among them: webpki judges
+    /// a CA that has any, critical or not.
     pub(super) fn understood(&self) -> bool {
         self.parsed.extensions().iter().all(|extension| match extension.parsed_extension() {
             ParsedExtension::NameConstraints(_) => false,
@@ -113,8 +113,8 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// The same of an authority below which webpki found a path: it has honoured the name constraints,
-    /// and nobody applies an authority's policies to it.
+    /// The same for an authority to which webpki found a path: webpki has applied the name constraints, and neither
+    /// webpki nor Go applies an authority's policies to the authority itself.
     pub(super) fn understood_as_authority(&self) -> bool {
         self.parsed.extensions().iter().all(|extension| match extension.parsed_extension() {
             ParsedExtension::NameConstraints(_)
@@ -127,7 +127,7 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// True if the purpose is not excluded by an extended key usage.
+    /// True if no extended key usage excludes the purpose.
     pub(super) fn permits(&self, purpose: Purpose) -> bool {
         match self.parsed.extended_key_usage() {
             Ok(None) => true,
@@ -164,15 +164,14 @@ impl<'a> Certificate<'a> {
         }
     }
 
-    /// The most intermediates that may stand below it, if it says so.
+    /// The highest number of intermediates below it, if it sets one.
     pub(super) fn path_length(&self) -> Option<usize> {
         let constraints = self.parsed.basic_constraints().ok()??;
         constraints.value.path_len_constraint.map(|most| most as usize)
     }
 
-    /// True if the certificate may sign others; `root` is whether the operator named it as authority.
-    /// A version 1 certificate cannot say that it is a CA: as a root it is believed. A key usage
-    /// without any bit is none, as in Go.
+    /// True if the certificate may sign others; `root` is whether it is in the CA file. A version 1 certificate cannot
+    /// state that it is a CA, so it is trusted as a root only. A key usage without any bit counts as absent, as in Go.
     pub(super) fn may_issue(&self, root: bool, intermediates_below: usize) -> bool {
         let constraints = match self.parsed.basic_constraints() {
             Ok(found) => found.map(|found| found.value),
@@ -190,7 +189,7 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// True if the extension was read, or need not be.
+/// True if the extension was read, or does not have to be.
 fn read(extension: &X509Extension<'_>) -> bool {
     match extension.parsed_extension() {
         ParsedExtension::ParseError { .. } => false,
@@ -203,8 +202,8 @@ fn read(extension: &X509Extension<'_>) -> bool {
     }
 }
 
-/// True if Go refuses a certificate in which it cannot read this one: most of X.509's own (2.5.29, but for an issuer's
-/// other names), and where to ask an authority. Source: `processExtensions` of crypto/x509.
+/// True if Go refuses a certificate in which it cannot read this extension: most of X.509's own (2.5.29, except the
+/// issuer's alternative names), and authority information access. Source: `processExtensions` of crypto/x509.
 fn is_read_by_go(extension: &X509Extension<'_>) -> bool {
     let oid = extension.oid.to_id_string();
     (oid.starts_with("2.5.29.") && oid != "2.5.29.18") || oid == "1.3.6.1.5.5.7.1.1"
@@ -214,7 +213,7 @@ fn seconds(time: UnixTime) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Compares as Go does: without case, and `*` stands for exactly the first label.
+/// Compares as Go does: ignores case; `*` matches exactly the first label.
 fn same_name(presented: &str, wanted: &str) -> bool {
     let wanted = wanted.strip_suffix('.').unwrap_or(wanted);
     if !presented.contains('*') {

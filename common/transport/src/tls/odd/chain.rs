@@ -6,14 +6,14 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::certificate::{Certificate, Purpose};
 
-/// Signatures checked per chain before giving up, against chains built to be slow (Go's bound).
+/// The limit of signature checks per chain, against chains built to be slow (Go's limit).
 const MAX_SIGNATURES: usize = 100;
 /// Intermediates between the peer and the authority, as in webpki.
 const MAX_INTERMEDIATES: usize = 6;
-/// Certificates of a peer that are looked at.
+/// How many certificates of a peer are considered.
 const MAX_PRESENTED: usize = 16;
 
-/// Checks that `leaf` leads to one of `roots`: signatures, validity, purposes, CA flags, path lengths,
+/// Checks that a path leads from `leaf` to one of `roots`: signatures, validity, purposes, CA flags, path lengths,
 /// critical extensions. The leaf may be a CA, may be one of the roots, and may be of version 1.
 pub(super) fn verify(
     leaf: &CertificateDer<'_>,
@@ -44,7 +44,7 @@ pub(super) fn verify(
     Err(CertificateError::UnknownIssuer.into())
 }
 
-/// What holds for every certificate of a chain.
+/// The checks for every certificate of a chain.
 fn usable(certificate: &Certificate<'_>, purpose: Purpose, now: UnixTime) -> Result<(), Error> {
     if certificate.expired(now) {
         return Err(CertificateError::Expired.into());
@@ -61,19 +61,19 @@ fn usable(certificate: &Certificate<'_>, purpose: Purpose, now: UnixTime) -> Res
     Ok(())
 }
 
-/// A depth-first walk upwards.
+/// A depth-first search upwards.
 struct Search<'a, 'd> {
     presented: &'a [Certificate<'d>],
     roots: &'a [Certificate<'d>],
     purpose: Purpose,
     now: UnixTime,
     algorithms: WebPkiSupportedAlgorithms,
-    /// Never grows: what bounds the walk.
+    /// Never grows: limits the search.
     signatures_left: usize,
 }
 
 impl<'a, 'd> Search<'a, 'd> {
-    /// `path` is the chain so far, the leaf first, and is the same after the call.
+    /// `path` is the chain so far, leaf first. It is unchanged after the call.
     fn leads_to_root<'c>(&mut self, path: &mut Vec<&'c Certificate<'d>>) -> bool
     where
         'a: 'c,
@@ -96,7 +96,7 @@ impl<'a, 'd> Search<'a, 'd> {
         })
     }
 
-    /// True if `issuer` made the last certificate of `path` and was entitled to.
+    /// True if `issuer` signed the last certificate of `path` and was allowed to.
     fn may_extend(&mut self, path: &[&Certificate<'d>], issuer: &Certificate<'d>, root: bool) -> bool {
         let Some(last) = path.last() else {
             return false;

@@ -1,4 +1,4 @@
-//! A listener's judgement of a client's certificate.
+//! A listener's verification of a client's certificate.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::certificate::Purpose;
 use super::{OddPki, Report, signature};
 use crate::tls::TlsError;
 
-/// webpki first, then the authority that it found; refusals for odd reasons are judged again. A
+/// Asks webpki first, then checks the authority that it found; refusals for a reason in [`OddPki`] are judged again. A
 /// certificate is always required.
 #[derive(Debug)]
 pub(in crate::tls) struct ClientCerts {

@@ -1,16 +1,15 @@
 //! Certificates that Go accepts and webpki refuses.
 //!
-//! Clusters run for years with home-made certificates: a CA's own certificate as the server's, a leaf
-//! pinned as its own authority, `anyExtendedKeyUsage`, X.509 v1 client certificates. Every such
-//! certificate worked with the Go images, so it works here: when webpki refuses a chain for one of
-//! the reasons in [`OddPki`], [`chain`] judges it again by Go's rules. Such an acceptance is warned of
-//! and counted by the observer, so that operators can see it and repair their PKI.
+//! Clusters run for years with home-made certificates: a CA's own certificate as the server's, a leaf pinned as its own
+//! authority, `anyExtendedKeyUsage`, X.509 v1 client certificates. All of them worked with the Go images, so they work
+//! here: if webpki refuses a chain for one of the reasons in [`OddPki`], [`chain`] judges it again by Go's rules. The
+//! observer counts each acceptance and a warning is logged, so that operators can repair their PKI.
 //!
-//! The other way round, webpki does not judge the certificates of the CA file, and Go does: [`authorities`]
-//! refuses what they had no right to issue.
+//! Conversely, Go checks the certificates of the CA file and webpki does not: [`authorities`] refuses chains that those
+//! certificates had no right to issue.
 //!
-//! Never here: a second opinion on expiry or bad signatures, and none on names but for wildcards. What
-//! webpki refuses for those reasons, Go refuses as well.
+//! Never here: a second opinion on expiry, on bad signatures, or on names except wildcards. Go also refuses what webpki
+//! refuses for those reasons.
 
 mod authorities;
 mod certificate;
@@ -34,11 +33,11 @@ pub(super) use server_certs::ServerCerts;
 /// Why webpki refused a chain that Go's rules accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OddPki {
-    /// The peer's own certificate says that it is a CA.
+    /// The peer's own certificate is a CA certificate.
     CaAsLeaf,
-    /// The certificate is itself in the CA file, and no CA in it vouches for it.
+    /// The certificate is itself in the CA file, and no CA in the file issued it.
     PinnedLeaf,
-    /// `anyExtendedKeyUsage` stands for the missing purpose.
+    /// The certificate has `anyExtendedKeyUsage` instead of the required purpose.
     AnyPurpose,
     /// X.509 version 1 or 2, without extensions.
     OldVersion,
@@ -49,7 +48,7 @@ pub enum OddPki {
 }
 
 impl OddPki {
-    /// A metric label.
+    /// The value of the metric's label.
     pub fn label(self) -> &'static str {
         match self {
             Self::CaAsLeaf => "ca_as_leaf",
@@ -61,13 +60,13 @@ impl OddPki {
         }
     }
 
-    /// True if webpki's reason is more often plainly right than odd: its own words are the better answer
-    /// when Go's rules refuse as well.
+    /// True if webpki's refusal for this reason is usually justified: its error is then the better answer if Go's rules
+    /// refuse too.
     fn is_guess(self) -> bool {
         matches!(self, Self::PinnedLeaf | Self::AnyPurpose | Self::ShortWildcard)
     }
 
-    /// The reason in webpki's error, if it is one that Go does not share.
+    /// The reason in webpki's error, if Go does not share it.
     fn of(error: &Error) -> Option<Self> {
         let Error::InvalidCertificate(error) = error else {
             return None;
@@ -104,15 +103,15 @@ impl fmt::Display for OddPki {
     }
 }
 
-/// Called for each handshake that was accepted by Go's rules only; a counter goes here.
+/// Called for each handshake that was accepted by Go's rules only, to count it.
 pub type OddPkiObserver = Arc<dyn Fn(OddPki) + Send + Sync>;
 
-/// An observer for those who do not count.
+/// An observer that does nothing.
 pub fn ignore_odd_pki() -> OddPkiObserver {
     Arc::new(|_| {})
 }
 
-/// Counts every acceptance, and warns of the first of each kind.
+/// Reports every acceptance to the observer, and logs a warning for the first of each kind.
 pub(super) struct Report {
     observer: OddPkiObserver,
     warned: AtomicU8,

@@ -1,4 +1,4 @@
-//! The agent's judgement of a server's certificate.
+//! The agent's verification of a server's certificate.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::certificate::{Certificate, Purpose};
 use super::{OddPki, Report, signature};
 use crate::tls::TlsError;
 
-/// webpki first, then the authority that it found; refusals for odd reasons are judged again.
+/// Asks webpki first, then checks the authority that it found; refusals for a reason in [`OddPki`] are judged again.
 #[derive(Debug)]
 pub(in crate::tls) struct ServerCerts {
     webpki: Arc<WebPkiServerVerifier>,

@@ -1,6 +1,6 @@
-//! Handshake signatures by certificates that webpki does not even read for their key.
+//! Handshake signatures of certificates whose key webpki does not read.
 //!
-//! Everything else about such a certificate was judged before; here the key alone counts.
+//! The rest of such a certificate was verified before; this module uses only its key.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
@@ -12,7 +12,7 @@ use super::certificate::Certificate;
 
 type Verdict = Result<HandshakeSignatureValid, Error>;
 
-/// webpki's verdict, unless it could not give one.
+/// webpki's verdict or, if it could not give one, our own.
 pub(super) fn tls12(
     verdict: Verdict,
     message: &[u8],
@@ -33,7 +33,7 @@ pub(super) fn tls12(
         .ok_or_else(|| CertificateError::BadSignature.into())
 }
 
-/// webpki's verdict, unless it could not give one.
+/// webpki's verdict or, if it could not give one, our own.
 pub(super) fn tls13(
     verdict: Verdict,
     message: &[u8],

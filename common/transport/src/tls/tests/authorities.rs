@@ -1,5 +1,5 @@
-//! Verdicts about authorities: what a certificate of a CA file may vouch for. The column `go` is what
-//! `crypto/x509` of Go 1.26 says about the very same certificates.
+//! Verdicts about authorities: what a certificate of a CA file may issue. The column `go` has the verdict of
+//! `crypto/x509` of Go 1.26 for the same certificates.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use super::pki::{Pair, ca, leaf, version_1};
 use super::world::World as Ends;
 use crate::tls::{CaSource, OddPki};
 
-/// A root that is a CA but for `change`.
+/// A root that is a CA except for `change`.
 fn root(change: impl FnOnce(&mut CertificateParams)) -> Pair {
     Pair::self_signed(with(ca("authority"), change))
 }
 
-/// An ordinary certificate of both purposes, not named like its issuer.
+/// An ordinary certificate for both purposes, with another name than its issuer.
 fn end(params: &mut CertificateParams) {
     params.distinguished_name.push(DnType::CommonName, "end");
 }
@@ -52,7 +52,7 @@ fn critical(oid: &'static [u64], content: &'static [u8]) -> impl FnOnce(&mut Cer
 }
 
 impl World {
-    /// Adds the case for both roles, on which ours and Go agree.
+    /// Adds a case for both roles, with the same verdict as Go.
     fn both(&mut self, name: &'static str, roots: &[&Pair], chain: &[&Pair], go: bool) {
         for role in [Role::Server, Role::Client] {
             self.one(name, role, roots, chain, go);
@@ -94,7 +94,7 @@ fn times(world: &mut World) {
     world.both("expired above a CA as leaf", &[&old], &[&odd], false);
 }
 
-/// Whatever is in the CA file is believed to be who it is; that does not make it a CA.
+/// A certificate in the CA file is trusted for itself; that does not make it a CA.
 fn pinned(world: &mut World) {
     let pinned = root(|_| ()).issue(leaf(&[NAME]));
     world.both("pinned", &[&pinned], &[&pinned], true);
@@ -144,7 +144,7 @@ fn rights(world: &mut World) {
     world.both("for code", &[&for_code], &[&issued(&for_code)], false);
 }
 
-/// Extensions that Go does not read, with contents that nobody could.
+/// Extensions that Go does not read, with invalid contents.
 fn unread(world: &mut World) {
     for (name, oid, go) in [
         ("Netscape's comment, not in its alphabet", [2, 16, 840, 1, 113_730, 1, 13].as_slice(), true),
@@ -207,7 +207,7 @@ fn extensions(world: &mut World) {
         params.custom_extensions = vec![note];
     });
     world.both("unknown extension", &[&noted], &[&issued(&noted)], true);
-    // Read by Go, and without effect on an authority.
+    // Extensions that Go reads, without effect on an authority.
     for (name, oid, content) in [
         ("critical policies", &[2, 5, 29, 32], &[0x30, 7, 0x30, 5, 6, 3, 0x2a, 3, 4][..]),
         ("critical policy constraints", &[2, 5, 29, 36], &[0x30, 3, 0x80, 1, 0]),
@@ -235,7 +235,7 @@ fn extensions(world: &mut World) {
     }
 }
 
-/// The table of all.
+/// All cases.
 fn table() -> World {
     let mut world = World::new();
     times(&mut world);

@@ -1,4 +1,4 @@
-//! Tables of verdicts: certificates, what Go says about them, and what we say.
+//! Tables of verdicts: certificates, Go's verdict, and ours.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) use super::world::NAME;
 use crate::tls::OddPki;
 use crate::tls::odd::{ClientCerts, Report, ServerCerts};
 
-/// `Server` judges as an agent, `Client` as a listener.
+/// `Server` is verified by an agent, `Client` by a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Server,
@@ -31,7 +31,7 @@ pub(super) struct Case {
     pub(super) ours: bool,
 }
 
-/// Certificates of one shape: a root, an intermediate below it, and a stranger of the root's name.
+/// Certificates of one shape: a root, an intermediate below it, and an unrelated root of the same name.
 pub(super) struct World {
     pub(super) root: Pair,
     pub(super) middle: Pair,
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Adds a case on which ours and Go agree; the chain is trusted through `root`.
+    /// Adds a case with the same verdict as Go; the chain is trusted through `root`.
     pub(super) fn add(&mut self, name: &'static str, role: Role, chain: &[&Pair], go: bool) {
         let root = self.root.der.clone();
         self.add_full(name, role, &[&root], chain, go, go);
@@ -75,7 +75,7 @@ impl World {
         });
     }
 
-    /// A line for each case on which we do not say what we should.
+    /// One line for each case with an unexpected verdict.
     pub(super) fn wrong(&self) -> Vec<String> {
         let told = self.cases.iter().map(|case| (case, case.verdict()));
         told.filter(|(case, verdict)| verdict.is_ok() != case.ours)
@@ -87,7 +87,7 @@ impl World {
 }
 
 impl Case {
-    /// What our verifiers say, and the reason that they counted if only Go's rules accept.
+    /// Our verifiers' verdict, and the reason that they counted if only Go's rules accept.
     pub(super) fn verdict(&self) -> Result<Option<OddPki>, Error> {
         self.verdict_at(UnixTime::now())
     }

@@ -1,4 +1,4 @@
-//! What is said about files that cannot be used, and which files can.
+//! Errors of files that cannot be used, and the files that can.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ fn bad_files_are_named() {
     refused(load(cut, key.clone(), None), &["cut", "block number 1 ", "no END line"]);
     let not_base64 = files.write("chars", "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n");
     refused(load(not_base64.clone(), key.clone(), None), &["chars", "block number 1 ", "base64"]);
-    // Go's v0.36 takes the good blocks, newer ones refuse the file.
+    // Go's v0.36 accepts the good blocks; newer versions refuse the file.
     let bundle = pem(&[&server.der]) + &std::fs::read_to_string(not_base64).unwrap() + &pem(&[&server.der]);
     let bundle = files.write("bundle", bundle);
     refused(load(cert.clone(), key.clone(), Some(bundle)), &["bundle", "block number 2 ", "base64"]);
@@ -76,7 +76,7 @@ fn unreadable_files_are_named() {
     let (cert, key) = files.pair("server", &Pair::self_signed(leaf(&["server.test"])));
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o000)).unwrap();
     if std::fs::read(&key).is_ok() {
-        return; // The test runs as root, who may read everything.
+        return; // The test runs as root, which may read everything.
     }
     refused(load(cert, key, None), &["server.key", "permission denied"]);
 }
@@ -98,12 +98,12 @@ fn key_formats_and_mixed_files_are_read() {
     let files = Files::new();
     let server = Pair::self_signed(leaf(&["server.test"]));
     let (cert, key) = files.pair("server", &server);
-    // A PKCS#8 key of P-256 holds its SEC1 form, which begins behind the head and the algorithm.
+    // A PKCS#8 key of P-256 contains its SEC1 form, after the head and the algorithm.
     let pkcs8 = server.key.serialized_der();
     let start = pkcs8.windows(5).position(|five| five[0] == 0x30 && five[2..] == [2, 1, 1]).unwrap();
     let end = start + 2 + usize::from(pkcs8[start + 1]);
     let parameters = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
-    // SEC1 alone does not say the curve unless its parameters are there.
+    // SEC1 alone does not name the curve unless it has the parameters.
     let mut sec1 = pkcs8[start..end].to_vec();
     if !sec1.windows(parameters.len()).any(|part| part == parameters) {
         let at = 2 + 3 + 2 + 32;
@@ -128,7 +128,7 @@ fn rsa_keys_of_either_form_are_read() {
     let pair = Pair::self_signed_by(leaf(&["server.test"]), key);
     let (cert, pkcs8_file) = files.pair("server", &pair);
     assert!(load(cert.clone(), pkcs8_file, None).is_ok());
-    // The PKCS#1 key is the contents of the octet string behind version and algorithm.
+    // The PKCS#1 key is the contents of the octet string after version and algorithm.
     let pkcs8 = pair.key.serialized_der();
     let start =
         pkcs8.windows(8).position(|part| part[0] == 0x30 && part[1] == 0x82 && part[4..7] == [2, 1, 0]);
@@ -141,7 +141,7 @@ fn rsa_keys_of_either_form_are_read() {
     assert!(load(cert, files.write("pkcs1.key", pkcs1), None).is_ok());
 }
 
-/// A key of RSA with 1024 bits in PKCS#8, which nothing here can make. It has never had a use.
+/// An RSA key of 1024 bits in PKCS#8, which no tool here can generate. It was never in use.
 const SHORT: &str = "\
     MIICdgIBADANBgkqhkiG9w0BAQEFAASCAmAwggJcAgEAAoGBANu7lL/2jmxO0ITdPB7ui+wAM6Xo9tP+MLhgyx8PD+M9hmbd\
     iFHJdgKJJyhi6pP2bKaEBPOOOtP/zVAs8wUf7RfXoXWvT0K3dnAFtvFOsrNUHQCtKi133zXPvm1/ltNfWocR2RcyzLGNykA3\
@@ -158,7 +158,7 @@ fn short_rsa_keys_are_told_apart() {
     let files = Files::new();
     let (cert, _) = files.pair("server", &Pair::self_signed(leaf(&["server.test"])));
     let pkcs8 = STANDARD.decode(SHORT).unwrap();
-    // Behind its head, version, algorithm and the head of the octet string.
+    // After its head, version, algorithm and the head of the octet string.
     let pkcs1 = &pkcs8[26..];
     for (name, label, der) in [("a.key", "PRIVATE KEY", &*pkcs8), ("b.key", "RSA PRIVATE KEY", pkcs1)] {
         let key = files.write(name, block(label, der));

@@ -41,7 +41,7 @@ fn all_names_of_go_are_known() {
     assert_eq!(CipherSuites::default().to_string(), "all");
 }
 
-/// As in Go a list narrows TLS 1.2 alone: there is always something left to speak.
+/// As in Go a list restricts only TLS 1.2; TLS 1.3 always remains.
 #[test]
 fn cbc_is_warned_of_and_leaves_tls_1_3() {
     let cbc = "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA";

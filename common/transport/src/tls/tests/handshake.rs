@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Which peers a handshake accepts.
 
 use rcgen::{SanType, date_time_ymd};
 use rustls::ProtocolVersion;
@@ -37,7 +37,7 @@ async fn strangers_are_refused() {
     let mut world = World::new();
     let stranger = Pair::self_signed(ca("root"));
     world.client.identity = Some(world.files.pair("foreign", &stranger.issue(leaf(&["client.test"]))));
-    // A root of the same name: it is the signature that gives the stranger away.
+    // A root of the same name: only the signature differs.
     let text = world.shake().await.refused_by_server();
     assert!(text.contains("invalid peer certificate"), "{text}");
     let mut world = World::new();
@@ -117,7 +117,7 @@ async fn what_is_not_tls_is_refused() {
     assert!(matches!(server.accept(far).await, Err(HandshakeError::Closed)));
 }
 
-/// A record says that it begins a ClientHello of 60,000 bytes, and more records follow.
+/// A record announces a ClientHello of 60,000 bytes, and more records follow.
 #[tokio::test]
 async fn a_client_hello_is_one_record_at_most() {
     let server = World::new().server();

@@ -1,4 +1,4 @@
-//! Peers in logs.
+//! Peer names in logs.
 
 use rcgen::{DnType, SanType};
 

@@ -1,4 +1,4 @@
-//! Handshakes with certificates made for the occasion.
+//! Handshakes with generated certificates.
 
 mod authorities;
 mod cases;

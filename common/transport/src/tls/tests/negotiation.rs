@@ -37,7 +37,7 @@ async fn foreign_client(
     Ends { server, client }
 }
 
-/// By the build's feature, and by nothing else.
+/// Set by the build's feature only.
 #[test]
 fn a_build_for_fips_uses_nothing_else() {
     let all = crate::tls::provider().cipher_suites;
@@ -63,7 +63,7 @@ fn only_a_build_for_fips_insists_on_approved_cryptography() {
 /// The listener's protocol, the client's, the selected one, and whether the handshake succeeds.
 type Negotiation = (&'static [u8], &'static [&'static [u8]], Option<&'static [u8]>, bool);
 
-/// The table holds what `crypto/tls` of Go 1.26 does.
+/// The table has the results of `crypto/tls` of Go 1.26.
 #[tokio::test]
 async fn alpn_as_gos_server() {
     let mut world = World::new();
@@ -131,7 +131,7 @@ async fn minimum_version_and_suites() {
     let text = foreign_client(&world, &[], old).await.refused_by_client();
     assert!(text.contains("ProtocolVersion"), "{text}");
 
-    // Lists that leave nothing of TLS 1.2 leave TLS 1.3, whatever the least version is.
+    // Lists without a TLS 1.2 suite leave TLS 1.3, whatever the lowest version is.
     let cbc = CipherSuites::parse(&["TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA".to_owned()]).unwrap().value;
     world.server.suites = cbc;
     for version in [TlsVersion::Tls13, TlsVersion::Tls12] {

@@ -1,5 +1,5 @@
-//! Verdicts about unusual certificates. The column `go` is what `crypto/x509` of Go 1.26 says about the
-//! very same certificates; where ours differs the case says why.
+//! Verdicts about unusual certificates. The column `go` has the verdict of `crypto/x509` of Go 1.26 for the same
+//! certificates; where ours differs the case gives the reason.
 
 use std::net::IpAddr;
 
@@ -44,7 +44,7 @@ fn leaves(world: &mut World) {
     world.add_full("pinned leaf", Server, &[&pinned.der.clone()], &[&pinned], true, true);
     world.add_full("pinned leaf, client", Client, &[&pinned.der.clone()], &[&pinned], true, true);
     let negative = world.root.issue(leaf(&[NAME])).altered(Some(&world.root), negative_serial);
-    // Go refuses to parse it; nothing depends on serial numbers here.
+    // Go refuses to parse it; no code of ours depends on serial numbers.
     let root = world.root.der.clone();
     world.add_full("negative serial", Server, &[&root], &[&negative], false, true);
     let zero = with(leaf(&[NAME]), |params| params.serial_number = Some(SerialNumber::from_slice(&[0])));
@@ -141,7 +141,7 @@ fn chains(world: &mut World) {
     let below = narrow.issue(leaf(&[NAME]));
     world.add("name constraints hold", Server, &[&below, &narrow], true);
     let below = narrow.issue(with(leaf(&[NAME]), ca_flag));
-    // Left to webpki on purpose: two oddities at once are not worth a second implementation.
+    // Left to webpki deliberately: a combination of two faults is not worth a second implementation.
     world.add_full("CA as leaf under name constraints", Server, &[&root], &[&below, &narrow], true, false);
 }
 

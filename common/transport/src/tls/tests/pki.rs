@@ -60,7 +60,7 @@ impl Pair {
         Self { der: self.der.clone(), key: KeyPair::generate().unwrap(), params: self.params.clone() }
     }
 
-    /// The same certificate with another body, signed by `issuer` anew.
+    /// The same certificate with another body, signed again by `issuer`.
     pub(super) fn altered(mut self, issuer: Option<&Pair>, alter: fn(Vec<Vec<u8>>) -> Vec<Vec<u8>>) -> Self {
         let outer = elements(&contents(&self.der));
         let body = tlv(0x30, &alter(elements(&contents(&outer[0]))).concat());
@@ -93,7 +93,7 @@ fn tlv(tag: u8, contents: &[u8]) -> Vec<u8> {
     [head.as_slice(), contents].concat()
 }
 
-/// Splits `der` after its first element, and tells where that element's contents begin.
+/// Returns where the contents of the first element of `der` begin and end.
 fn first(der: &[u8]) -> (usize, usize) {
     match der[1] {
         0x81 => (3, 3 + usize::from(der[2])),
@@ -117,7 +117,7 @@ fn elements(mut der: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// A directory of PEM files that vanishes at the end of the test.
+/// A directory of PEM files that is deleted at the end of the test.
 pub(super) struct Files {
     dir: TempDir,
 }
@@ -145,7 +145,7 @@ impl Files {
     }
 }
 
-/// PEM, 64 columns wide, as every tool writes it.
+/// PEM, 64 columns wide, as all tools write it.
 pub(super) fn pem(certs: &[&CertificateDer<'_>]) -> String {
     certs.iter().map(|der| block("CERTIFICATE", der)).collect()
 }

@@ -62,7 +62,7 @@ async fn a_pair_that_does_not_match_keeps_the_old() {
     shake(&server, &client).await.both();
 }
 
-/// At the start there is nothing better; later there is.
+/// At the start there is no better certificate; at a reload there is.
 #[tokio::test]
 async fn a_certificate_out_of_its_time_is_taken_at_the_start_only() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Every handshake looks at certificates: a session is never resumed, so an expired certificate is of no use.
+//! Every handshake verifies certificates: sessions are never resumed, so an expired certificate is refused.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::pki::leaf;
 use super::world::{NAME, World};
 
-/// Shakes hands twice in a row; how the last handshake went, by both sides. A byte from the server comes behind its
-/// tickets.
+/// Performs two handshakes in a row. Evaluates to the kind of the last one, at both sides. The server sends a byte
+/// after its tickets.
 macro_rules! twice {
     ($accept:expr, $connect:expr) => {{
         let mut kinds = (None, None);
@@ -47,7 +47,7 @@ fn roots(world: &World) -> RootCertStore {
     roots
 }
 
-/// A pair as other configurations want it.
+/// A pair in the form of other configurations.
 fn pair(
     world: &World,
     name: &str,
@@ -61,7 +61,7 @@ async fn a_listener_resumes_no_session() {
     for version in [&TLS12, &TLS13] as [&'static SupportedProtocolVersion; 2] {
         let world = World::new();
         let (certs, key) = pair(&world, "client.test");
-        // It keeps sessions, and would resume them.
+        // The client stores sessions, and would resume them.
         let config = ClientConfig::builder_with_provider(crate::tls::shared_provider())
             .with_protocol_versions(&[version])
             .unwrap()
@@ -80,7 +80,7 @@ async fn an_agent_resumes_no_session() {
     for version in [&TLS12, &TLS13] as [&'static SupportedProtocolVersion; 2] {
         let world = World::new();
         let (certs, key) = pair(&world, NAME);
-        // It offers to resume sessions.
+        // The server offers to resume sessions.
         let config = ServerConfig::builder_with_provider(crate::tls::shared_provider())
             .with_protocol_versions(&[version])
             .unwrap()

@@ -1,4 +1,4 @@
-//! The poller, by a paused clock: what is taken, when, and what is said about the rest.
+//! The watch with a paused clock: what it loads, when, and what it reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::tls::{Rotated, Rotating, TlsError, Validities, watch};
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Files of one word each look. `bad...` cannot be used, `gone` cannot be read.
+/// Files with one word for each read. `bad...` cannot be used, `gone` cannot be read.
 #[derive(Default)]
 struct Fake {
-    /// What the next looks see; the last one stays.
+    /// The contents for the next reads; the last one stays.
     files: Mutex<Vec<String>>,
     used: Mutex<String>,
     takes: Mutex<usize>,
@@ -62,7 +62,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Begins with `old` in use.
+    /// Starts with `old` in use.
     fn new() -> Self {
         let files = Arc::new(Fake::default());
         *files.used.lock() = "old".into();
@@ -82,7 +82,7 @@ impl Rig {
         self.files.used.lock().clone()
     }
 
-    /// Nothing is told for a minute of the paused clock.
+    /// Nothing is reported for a minute of the paused clock.
     async fn silent(&mut self) {
         assert!(timeout(Duration::from_secs(60), self.told.recv()).await.is_err());
     }
@@ -128,7 +128,7 @@ async fn what_cannot_be_used_is_told_once_and_tried_again() {
     assert_eq!(rig.used(), "new");
 }
 
-/// A writer is in the middle of it: half a file is never judged if the rest follows soon.
+/// A writer is in the middle of a file: half a file is never judged if the rest follows soon.
 #[tokio::test(start_paused = true)]
 async fn a_half_written_file_is_waited_for() {
     let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! Two ends that shake hands over a pipe in memory.
+//! A client and a server that perform a handshake over a pipe in memory.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::tls::{
 
 pub(super) const NAME: &str = "server.test";
 
-/// A root, a server's pair and a client's, in files.
+/// A root, a server's pair and a client's pair, in files.
 pub(super) struct World {
     pub(super) files: Files,
     pub(super) root: Pair,
@@ -57,7 +57,7 @@ impl World {
         ClientTls::load(self.client.clone(), ignore_odd_pki()).unwrap()
     }
 
-    /// Both ends' results, after a byte each way where the handshake succeeded.
+    /// Both ends' results, after one byte in each direction if the handshake succeeded.
     pub(super) async fn shake(&self) -> Ends {
         shake(&self.server(), &self.client()).await
     }
@@ -74,13 +74,13 @@ impl Ends {
         (self.server.expect("server"), self.client.expect("client"))
     }
 
-    /// What the server says about a client that it refused.
+    /// The server's error about a client that it refused.
     #[track_caller]
     pub(super) fn refused_by_server(self) -> String {
         self.server.expect_err("must be refused").to_string()
     }
 
-    /// What the client says about a server that it refused.
+    /// The client's error about a server that it refused.
     #[track_caller]
     pub(super) fn refused_by_client(self) -> String {
         self.client.expect_err("must be refused").to_string()
@@ -95,7 +95,7 @@ pub(super) async fn shake(server: &ServerTls, client: &ClientTls) -> Ends {
         stream.flush().await?;
         Ok(stream)
     };
-    // With TLS 1.3 a client is done before the server judged it: the first read tells.
+    // With TLS 1.3 a client's handshake completes before the server has verified it: the first read shows the result.
     let client = async {
         let mut stream = client.connect(near).await?;
         stream.read_u8().await?;

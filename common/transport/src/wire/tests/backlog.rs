@@ -1,4 +1,4 @@
-//! What waits between a stream and a transport that takes little.
+//! The bytes that wait between a stream and a slow transport.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::stream::fill;
 use super::{dial, packet, serve};
 use crate::wire::ServerSettings;
 
-/// A transport that takes a few KiB at once, and whose reader can be stopped.
+/// A transport that accepts a few KiB at once, and whose reader can be stopped.
 struct Narrow {
     io: DuplexStream,
-    /// Stopped, and who is to be told of the end of that.
+    /// Whether it is stopped, and the waker for the end of that.
     stop: Arc<Mutex<(bool, Option<Waker>)>>,
 }
 
@@ -54,7 +54,7 @@ impl AsyncWrite for Narrow {
     }
 }
 
-/// What waits above the transport is sent before a ping.
+/// The bytes that wait above the transport are sent before a ping.
 #[tokio::test(start_paused = true)]
 async fn little_waits_above_a_transport_that_takes_little() {
     let (near, far) = duplex(8 << 10);

@@ -15,10 +15,10 @@ use tokio::time::advance;
 
 use crate::wire::buffered::{Buffered, Flusher, READ_FOR, buffered};
 
-/// What the transport says to the next call.
+/// The transport's answer to the next call.
 #[derive(Debug, Clone, Copy)]
 enum Say {
-    /// Takes at most so many bytes.
+    /// Accepts at most this many bytes.
     Take(usize),
     /// Is full, and wakes later.
     Block,
@@ -29,7 +29,7 @@ struct Script {
     say: VecDeque<Say>,
     written: Vec<u8>,
     writes: usize,
-    /// How much was written at the last flush.
+    /// How many bytes were written at the last flush.
     flushed: usize,
     blocked: Option<Waker>,
     shut: bool,
@@ -87,7 +87,7 @@ impl AsyncWrite for Scripted {
     }
 }
 
-/// Its peer always has more.
+/// The peer always has more bytes.
 impl AsyncRead for Scripted {
     fn poll_read(self: Pin<&mut Self>, _cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         buf.put_slice(&[7; 8]);
@@ -104,7 +104,7 @@ impl Wake for Wakes {
     }
 }
 
-/// The driver's part: what h2 does through the adapter, and the end of its turn.
+/// The driver's part: h2's calls of the adapter, and the end of its turn.
 struct Driver {
     script: Scripted,
     io: Buffered<Scripted>,
@@ -120,7 +120,7 @@ impl Driver {
         Driver { script, io, flusher, wakes: Arc::default() }
     }
 
-    /// One write and h2's flush behind it.
+    /// One write and h2's flush after it.
     fn write(&mut self, slices: &[IoSlice<'_>]) -> Poll<usize> {
         let waker = Waker::from(Arc::clone(&self.wakes));
         let cx = &mut Context::from_waker(&waker);
@@ -142,7 +142,7 @@ impl Driver {
         self.flusher.poll_flush(&mut Context::from_waker(&waker)).map(Result::unwrap)
     }
 
-    /// The transport has room again; whoever was blocked by it must be woken.
+    /// The transport has room again, and wakes the blocked task.
     fn unblock(&self) {
         let blocked = self.script.0.lock().blocked.take().expect("somebody registered a waker");
         let before = self.wakes.0.load(Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl Driver {
         self.script.0.lock().written.clone()
     }
 
-    /// Everything written and flushed.
+    /// Everything was written and flushed.
     fn assert_flushed(&self, all: &[u8]) {
         let script = self.script.0.lock();
         assert_eq!(script.written, all);
@@ -296,7 +296,7 @@ proptest! {
                         IoSlice::advance_slices(&mut slices, count);
                     }
                     Poll::Pending => {
-                        // The turn ends here, and the next begins when the transport wakes the driver.
+                        // The turn ends here; the next begins when the transport wakes the driver.
                         let _blocked = driver.turn_ends();
                         driver.unblock();
                     }

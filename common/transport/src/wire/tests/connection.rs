@@ -65,7 +65,7 @@ async fn a_refusal_is_the_clients_error() {
         soon(served.requests.recv()).await.unwrap().refuse(Code::Unknown, "token: größer als erlaubt");
     });
     assert_eq!(client.unwrap_err(), WireError::new(Code::Unknown, "token: größer als erlaubt"));
-    // The client's connection ended with it.
+    // The client's connection ended with its stream.
     soon(served.serving).await.unwrap().unwrap();
 }
 
@@ -159,7 +159,7 @@ async fn a_connection_without_a_stream_ends() {
     }
 }
 
-/// Anybody can open streams that are refused, and leave others unanswered.
+/// Any client can open streams that are refused, and leave others unanswered.
 #[tokio::test(start_paused = true)]
 async fn refused_and_waiting_streams_do_not_keep_a_connection() {
     for waiting in [false, true] {
@@ -190,7 +190,7 @@ async fn refused_and_waiting_streams_do_not_keep_a_connection() {
     }
 }
 
-/// An agent's stream ends; the agent reconnects by a new connection.
+/// An agent's stream ends; the agent reconnects on a new connection.
 #[tokio::test(start_paused = true)]
 async fn an_agents_connection_ends_behind_its_last_stream() {
     for open_for in [0, 3600] {
@@ -200,7 +200,7 @@ async fn an_agents_connection_ends_behind_its_last_stream() {
         tokio::spawn(connection);
         tokio::time::sleep(Duration::from_secs(14)).await;
         let mut kept = requests.ready().await.unwrap();
-        // It does not end its side: what is left is the server's to end.
+        // The agent does not end its side: the server must.
         let sent = kept.send_request(request(Method::POST, "application/grpc"), false).unwrap();
         let request = soon(served.requests.recv()).await.unwrap();
         assert!(!request.admission.is_granted());
@@ -218,7 +218,7 @@ async fn an_agents_connection_ends_behind_its_last_stream() {
     }
 }
 
-/// Each stream begins the time anew.
+/// Each stream restarts the time-out.
 #[tokio::test(start_paused = true)]
 async fn a_stream_in_time_keeps_an_agents_connection() {
     let (near, far) = duplex(1 << 20);
@@ -232,7 +232,7 @@ async fn a_stream_in_time_keeps_an_agents_connection() {
     }
 }
 
-/// Opens a stream that is accepted, and ended by both.
+/// Opens a stream that is accepted, and ended by both sides.
 async fn accept_one(requests: &SendRequest<Bytes>, served: &mut Served) {
     let mut requests = requests.clone().ready().await.unwrap();
     let (response, _send) = requests.send_request(request(Method::POST, "application/grpc"), true).unwrap();
@@ -265,7 +265,7 @@ async fn garbage_instead_of_http2_is_an_error() {
     near.read_to_end(&mut rest).await.unwrap();
 }
 
-/// A shutdown with one stream open and another asked for afterwards; returns the latter's status.
+/// A shutdown with one open stream and a later request. Returns the result of the later request.
 async fn shut_down(settings: ServerSettings) -> Result<Response<h2::RecvStream>, h2::Error> {
     let (near, far) = duplex(1 << 20);
     let (requests, mut arrivals) = mpsc::unbounded_channel();
@@ -281,7 +281,7 @@ async fn shut_down(settings: ServerSettings) -> Result<Response<h2::RecvStream>,
     let mut stream = soon(arrivals.recv()).await.unwrap().accept(HeaderMap::new()).unwrap();
     let mut body = soon(first).await.unwrap().into_body();
     stop.send(()).unwrap();
-    // Once the server has turned, a new stream is too late.
+    // After the server's turn, a new stream is too late.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let late = match requests.ready().await {
         Ok(mut requests) => {
@@ -289,7 +289,7 @@ async fn shut_down(settings: ServerSettings) -> Result<Response<h2::RecvStream>,
         }
         Err(error) => Err(error),
     };
-    // The established stream lives.
+    // The established stream continues.
     send.send_data(Bytes::from_static(&[0, 0, 0, 0, 4, 8, 6, 0x42, 0]), false).unwrap();
     assert_eq!(packet(&mut stream).await, Packet::Drain);
     stream.send(data("alive")).unwrap();
@@ -344,7 +344,7 @@ async fn a_shutdown_before_the_preface_ends_at_once() {
     soon(serve_connection_until(far, &settings, drop, pending())).await.unwrap_err();
 }
 
-/// Frontends have a connection for each tunnel: what only the handshake needs is not kept with it.
+/// Frontends have a connection for each tunnel, so the handshake's state must not be kept.
 #[tokio::test]
 async fn a_connection_does_not_keep_the_memory_of_its_handshake() {
     let (near, _far) = duplex(1 << 10);

@@ -1,4 +1,4 @@
-//! Raw HTTP/2: what is announced to peers, and what those get who abuse it.
+//! Raw HTTP/2: the announced settings, and the answers to adversarial peers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,17 +22,17 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 /// POST, http, /, an authority of one letter, content-type application/grpc.
 const REQUEST: &[u8] = b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc";
 
-/// A preface with these settings, and then these frames.
+/// A preface with these settings, then these frames.
 fn with(settings: &[(u16, u32)], frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     std::iter::once(hello(settings)).chain(frames).flatten().collect()
 }
 
-/// Streams of a client, in order.
+/// A client's stream ids, in order.
 fn streams(count: usize) -> impl Iterator<Item = u32> {
     (1..).step_by(2).take(count)
 }
 
-/// The whole frames of what was sent: type, stream, payload.
+/// The complete frames of `bytes`: type, stream, payload.
 fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     let mut all = Vec::new();
     while let [a, b, c, kind, _, s0, s1, s2, s3, rest @ ..] = bytes {
@@ -44,27 +44,27 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     all
 }
 
-/// The error code of the GOAWAY among them.
+/// The error code of the GOAWAY, if there is one.
 fn goaway(bytes: &[u8]) -> Option<u32> {
     let frame = frames(bytes).into_iter().find(|(kind, _, _)| *kind == GOAWAY)?;
     Some(u32::from_be_bytes(frame.2[4..8].try_into().unwrap()))
 }
 
-/// Reads until the peer ends the connection, or has nothing more to say.
+/// Reads until the peer ends the connection, or sends nothing for 1 s.
 async fn all_of(io: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Ok(Ok(1..)) = timeout(Duration::from_secs(1), io.read_buf(&mut bytes)).await {}
     bytes
 }
 
-/// What a listener answers to all of this.
+/// A listener's answer to these bytes.
 async fn answer(settings: ServerSettings, flood: Vec<u8>) -> Vec<u8> {
     let (near, far) = duplex(1 << 20);
-    // Requests are kept, as by somebody who is slow to answer them.
+    // Requests are kept, as by a slow caller.
     let _served = serve(far, settings);
     let (mut reading, mut writing) = tokio::io::split(near);
     let flooding = tokio::spawn(async move {
-        // An error means that the listener has had enough.
+        // An error means that the listener has closed the connection.
         let _ = writing.write_all(&flood).await;
         writing
     });
@@ -77,7 +77,7 @@ fn listeners() -> [ServerSettings; 2] {
     [ServerSettings::for_agents(), ServerSettings::for_frontends()]
 }
 
-/// The SETTINGS that a peer begins with, and the connection's window.
+/// A peer's initial SETTINGS, and the connection's window.
 fn announced(bytes: &[u8]) -> (BTreeMap<u16, u32>, u32) {
     let (mut settings, mut window) = (BTreeMap::new(), 65_535);
     for (kind, stream, payload) in frames(bytes) {
@@ -93,7 +93,7 @@ fn announced(bytes: &[u8]) -> (BTreeMap<u16, u32>, u32) {
     (settings, window)
 }
 
-/// The figures are DESIGN's: streams, the stream's window, the largest frame, the largest header list.
+/// The announced limits: streams, the stream's window, the largest frame, the largest header list.
 #[tokio::test(start_paused = true)]
 async fn limits_and_windows_are_announced() {
     let largest = (1 << 31) - 1;
@@ -153,7 +153,7 @@ async fn streams_above_the_limit_are_refused() {
     }
 }
 
-/// Between own peers a DATA and its head are one frame.
+/// Between native peers a DATA and its head fit into one frame.
 #[tokio::test(start_paused = true)]
 async fn sixty_four_kibibytes_are_one_frame() {
     let (mut near, far) = duplex(1 << 20);
@@ -181,15 +181,15 @@ async fn a_flood_of_streams_that_are_reset_at_once_ends_the_connection() {
     }
 }
 
-/// "MadeYouReset": the peer breaks a rule on each of its streams, so that it is we who reset them.
+/// "MadeYouReset": the peer breaks a rule on each of its streams, so that we must reset them.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_streams_that_we_must_reset_ends_the_connection() {
     for settings in listeners() {
         let limit = settings.max_local_error_resets;
-        // Shared connections live long, and the count never falls: half of it is no reason to end one.
+        // Shared connections live long, and the count never decreases: half of the limit must not end one.
         for (count, end) in [(limit / 2, None), (limit + 10, Some(ENHANCE_YOUR_CALM))] {
             let flood = streams(count).flat_map(|stream| {
-                // More than a window may be.
+                // More than the largest window.
                 let overflow = frame(WINDOW_UPDATE, 0, stream, &i32::MAX.to_be_bytes());
                 [frame(HEADERS, END_HEADERS, stream, REQUEST), overflow]
             });
@@ -201,7 +201,7 @@ async fn a_flood_of_streams_that_we_must_reset_ends_the_connection() {
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_continuations_ends_the_connection() {
     for settings in listeners() {
-        // A field's value that never ends.
+        // A field value without end.
         let begin = [REQUEST, b"\x00\x01x\x7f\xff\xff\xff\x07"].concat();
         let flood = std::iter::repeat_n(frame(CONTINUATION, 0, 1, b"aaaaaaaa"), 20_000);
         let flood = std::iter::once(frame(HEADERS, 0, 1, &begin)).chain(flood);
@@ -218,7 +218,7 @@ async fn a_flood_of_empty_data_ends_the_connection() {
     }
 }
 
-/// Whoever does not read the answers to its pings and settings is not read any more: nothing piles up.
+/// While a peer does not read the answers to its pings and settings, the server does not read it: nothing queues.
 #[tokio::test(start_paused = true)]
 async fn a_flood_whose_answers_are_not_read_is_not_read_either() {
     for settings in listeners() {
@@ -259,7 +259,7 @@ async fn header_lists_are_limited() {
             client.unwrap();
             drop(server);
         } else {
-            // At once, and before anybody has seen it.
+            // At once, and before the caller sees the request.
             assert_ne!(dialling.await.unwrap_err().code, Code::DeadlineExceeded, "{length}");
             assert!(served.requests.try_recv().is_err(), "{length}");
         }

@@ -1,4 +1,4 @@
-//! gRPC messages in and out of byte chunks.
+//! gRPC messages into and out of chunks of bytes.
 
 use std::io::IoSlice;
 
@@ -16,7 +16,7 @@ fn bytes_of(mut frame: OutFrame) -> Bytes {
     frame.copy_to_bytes(frame.remaining())
 }
 
-/// Feeds chunks; returns the messages and checks that every byte is accounted for once.
+/// Feeds chunks, and checks that every byte is counted once. Returns the messages.
 fn deframe(chunks: impl IntoIterator<Item = Bytes>) -> Vec<Bytes> {
     let mut deframer = Deframer::default();
     let (mut messages, mut used, mut fed) = (Vec::new(), 0, 0);
@@ -169,7 +169,7 @@ proptest! {
         prop_assert_eq!(decoded, wanted);
     }
 
-    /// Reading a frame by `chunk` and `advance` and by slices gives the same bytes.
+    /// Reading a frame by `chunk` and `advance`, or by slices, gives the same bytes.
     #[test]
     fn any_advance(length in 1_usize..300, steps in vec(1_usize..50, 1..100)) {
         let mut frame = OutFrame::new(data(vec![3; length]));

@@ -1,4 +1,4 @@
-//! Dead peers, in paused time.
+//! Dead peers, with paused time.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ async fn the_client_finds_a_dead_server_by_the_period_of_the_day() {
     let mut pair = pair().await;
     sleep(Duration::from_secs(100)).await;
     pair.client.connection.set_keepalive(TEN_AND_FIVE);
-    // The silence so far counts: a ping goes out at once.
+    // The idle time so far counts: a ping is sent at once.
     pair.frozen.store(true, Ordering::Relaxed);
     let before = Instant::now();
     let end = soon(pair.client.connection.closed()).await;
@@ -80,7 +80,7 @@ async fn idle_connections_are_pinged_only_if_wanted() {
     for while_idle in [false, true] {
         let (mut near, far) = duplex(1 << 20);
         let served = serve(far, settings(Keepalive { while_idle, ..TEN_AND_FIVE }));
-        // A preface and SETTINGS, and nothing more.
+        // A preface and SETTINGS, nothing more.
         near.write_all(&hello(&[])).await.unwrap();
         let end = timeout(Duration::from_secs(3000), served.serving).await;
         assert_eq!(end.is_ok(), while_idle);
@@ -103,7 +103,7 @@ async fn a_peer_that_does_not_answer_is_unresponsive_and_keeps_its_connection() 
     assert_eq!((before.elapsed(), *unresponsive.borrow_and_update()), (UNRESPONSIVE_AFTER, true));
     sleep(five_minutes - Duration::from_secs(10)).await;
     pair.frozen.store(false, Ordering::Relaxed);
-    // A frozen transport wakes nobody.
+    // A frozen transport does not wake its reader.
     pair.server.send(data("awake")).unwrap();
     pair.client.connection.pulse.probe();
     soon(unresponsive.changed()).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_peer_that_does_not_answer_is_unresponsive_and_keeps_its_connection() 
     assert_eq!(packet(&mut pair.server).await, data("here"));
 }
 
-/// A kernel that says the same for ever.
+/// A kernel that always reports the same.
 #[derive(Debug)]
 struct Says(Acknowledgment);
 
@@ -122,7 +122,7 @@ impl PeerKernel for Says {
     }
 }
 
-/// After how many seconds a connection of the client ends, and how, while `outstanding` is what its kernel says.
+/// After how many seconds a connection of the client ends, and how, while its kernel reports `outstanding`.
 async fn silent_with_kernel(outstanding: bool) -> (u64, Result<(), ConnectionError>) {
     let mut pair = pair().await;
     let keepalive = Keepalive { timeout: Duration::from_secs(300), ..TEN_AND_FIVE };
@@ -160,7 +160,7 @@ async fn a_period_of_nothing_does_not_spin() {
     assert!(!pair.served.serving.is_finished());
 }
 
-/// A transport on which everything is under way for so long.
+/// A transport that delays all bytes.
 fn far(delay: Duration) -> (DuplexStream, DuplexStream) {
     let ((near, a), (b, far)) = (duplex(64 << 20), duplex(64 << 20));
     let ((mut a_in, mut a_out), (mut b_in, mut b_out)) = (tokio::io::split(a), tokio::io::split(b));
@@ -180,8 +180,8 @@ async fn late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + U
     }
 }
 
-/// What the client may send while the server reads nothing, in bytes, and what the server knows of the way, which it has
-/// measured if it was `asked` to, and pings in any case.
+/// How many bytes the client may send while the server reads nothing, and the RTT that the server knows. The server
+/// measures it only if `asked`, but sends pings in any case.
 async fn sent_unread(delay: Duration, asked: bool) -> (usize, Option<Duration>) {
     let (near, far) = far(delay);
     let mut served = serve(far, settings(TEN_AND_FIVE));
@@ -196,7 +196,7 @@ async fn sent_unread(delay: Duration, asked: bool) -> (usize, Option<Duration>) 
     let mut client = client.unwrap();
     sleep(Duration::from_secs(30)).await;
     let mut sent = 0;
-    // The last piece waits in part: no more than HTTP/2 holds for a stream.
+    // The last piece is sent in part: HTTP/2 holds no more for a stream.
     while let Ok(Ok(room)) =
         timeout(Duration::from_secs(10), poll_fn(|cx| client.stream.poll_ready(cx))).await
     {
@@ -212,7 +212,7 @@ async fn a_long_way_gets_a_wide_window_and_a_short_one_does_not() {
     for (delay, window) in [(0, 1), (1, 4), (25, 16)] {
         let (sent, way) = sent_unread(Duration::from_millis(delay), true).await;
         assert_eq!(way.map(|way| way.as_millis()), Some(2 * u128::from(delay)));
-        // Heads take their part of it.
+        // Frame heads take a part of the window.
         assert!((window * MIB - MIB / 16..(window + 1) * MIB).contains(&sent), "{delay} ms: {sent}");
     }
 }

@@ -1,4 +1,4 @@
-//! The wire over in-memory transports and paused time; against tonic over loopback.
+//! The wire over in-memory transports with paused time, and against tonic over loopback.
 
 mod backlog;
 mod buffered;
@@ -32,7 +32,7 @@ use super::{
     WireStream, connect, serve_connection,
 };
 
-/// Every packet there is.
+/// One packet of each type.
 fn packets() -> Vec<Packet<Bytes>> {
     let (id, random) = (ConnectId(i64::MIN), DialId(i64::MAX));
     vec![
@@ -56,7 +56,7 @@ fn data(bytes: impl Into<Bytes>) -> Packet<Bytes> {
     Packet::Data { id: ConnectId(1), payload: bytes.into() }
 }
 
-/// No wait in these tests is longer.
+/// The longest wait of these tests.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(3600), what).await.expect("within an hour of paused time")
 }
@@ -83,7 +83,7 @@ async fn ready(stream: &mut WireStream) -> Result<usize, WireError> {
     soon(poll_fn(|cx| stream.poll_ready(cx))).await
 }
 
-/// A served connection, and the requests on it.
+/// A served connection, and its requests.
 struct Served {
     requests: mpsc::UnboundedReceiver<Request>,
     serving: JoinHandle<Result<(), ConnectionError>>,
@@ -137,7 +137,7 @@ async fn pair_with(settings: ServerSettings) -> Pair {
     Pair { client: client.unwrap(), server, served, frozen }
 }
 
-/// A transport whose peer can be made silent: while frozen, nothing is read.
+/// A transport whose peer can be silenced: while frozen, nothing is read.
 struct Freezing {
     io: DuplexStream,
     frozen: Arc<AtomicBool>,

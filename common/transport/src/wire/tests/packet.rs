@@ -1,4 +1,4 @@
-//! The codec, with prost as its oracle.
+//! The codec, compared with prost.
 
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
@@ -22,7 +22,7 @@ fn encoded(packet: &Packet<Bytes>) -> Bytes {
     message.into()
 }
 
-/// What prost reads, under the rule that type and payload match. The text of a refusal does not matter.
+/// prost's result, with the rule that type and payload match. The text of an error does not matter.
 fn oracle(message: &Bytes) -> Incoming {
     const REFUSED: Incoming = Incoming::Malformed("");
     let Ok(packet) = proto::Packet::decode(message.clone()) else { return REFUSED };
@@ -94,7 +94,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(r#type, payload)| proto::Packet { r#type, payload }.encode_to_vec())
 }
 
-/// Fields that nobody knows, groups among them, and keys that are none.
+/// Unknown fields, including groups, and invalid keys.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(vec![0x4b, 0x08, 0x01, 0x4c]),
@@ -129,7 +129,7 @@ fn a_payload_does_not_keep_what_is_around_it() {
     let whole = message.clone().freeze();
     let Incoming::Packet(Packet::Data { payload, .. }) = decode(&whole) else { panic!("a packet") };
     assert!(whole.as_ptr_range().contains(&payload.as_ptr()), "no copy of an ordinary one");
-    // Field 2,000, of bytes, which nobody knows.
+    // The unknown bytes field 2,000.
     message.extend_from_slice(&[0x82, 0x7d, 0xc0, 0x84, 0x3d]);
     message.extend_from_slice(&vec![0; 1_000_000]);
     let padded = message.freeze();
@@ -180,7 +180,7 @@ proptest! {
         prop_assert_eq!(verdict(&message), oracle(&message));
     }
 
-    /// What we decode, we encode as prost does.
+    /// A decoded packet is encoded as by prost.
     #[test]
     fn encodes_as_prost_does(message in message()) {
         let message = Bytes::from(message);
@@ -188,7 +188,7 @@ proptest! {
             let ours = encoded(&packet);
             let mut theirs = proto::Packet::decode(message).unwrap();
             match &mut theirs.payload {
-                // What our enum does not carry.
+                // Fields that our enum does not have.
                 Some(Payload::Data(it)) => it.error.clear(),
                 Some(Payload::DialResponse(it)) if !it.error.is_empty() => it.connect_id = 0,
                 _ => {}
@@ -244,7 +244,7 @@ fn a_failed_dial_never_looks_like_success() {
     assert!(outcome.is_err());
 }
 
-/// A peer's text goes into answers and logs: it must not be what fills a message, or a queue.
+/// A peer's text goes into answers and logs: it must not fill a message or a queue.
 #[test]
 fn error_texts_are_cut() {
     let cut = |error: String| {

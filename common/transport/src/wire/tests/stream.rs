@@ -30,7 +30,7 @@ async fn all_packets_both_ways() {
     }
 }
 
-/// A DATA whose message has exactly so many bytes.
+/// A DATA whose message has exactly this many bytes.
 fn message_of(length: usize) -> Packet<Bytes> {
     let head = head_len(&data(vec![0; length]));
     let packet = data(vec![7; length - head]);
@@ -50,7 +50,7 @@ async fn four_mebibytes_are_taken_and_one_byte_more_is_not() {
     assert_eq!(next(&mut pair.server).await, None);
 }
 
-/// Sends until the stream is not ready; returns the payload's bytes.
+/// Sends until the stream is not ready. Returns the payload's bytes.
 pub(super) async fn fill(stream: &mut WireStream) -> usize {
     let mut sent = 0;
     while let Ok(room) = timeout(Duration::from_secs(5), poll_fn(|cx| stream.poll_ready(cx))).await {
@@ -68,7 +68,7 @@ async fn a_peer_that_does_not_read_stops_the_sender_at_its_window() {
     let window = ServerSettings::for_agents().initial_stream_window as usize;
     let sent = fill(&mut pair.client.stream).await;
     assert!((window - (64 << 10)..=window + (8 << 10)).contains(&sent), "{sent} of a window of {window}");
-    // Control packets may be sent still.
+    // Control packets may still be sent.
     pair.client.stream.send(Packet::CloseReq { id: ConnectId(1) }).unwrap();
     let mut read = 0;
     while read < sent {
@@ -81,7 +81,7 @@ async fn a_peer_that_does_not_read_stops_the_sender_at_its_window() {
     assert!(down.abs_diff(up) <= 8 << 10, "both ways alike: {down} and {up}");
 }
 
-/// Reads all that comes, while the peer sends all that it may; returns the payload's bytes.
+/// Reads everything, while the peer sends all that it may. Returns the payload's bytes.
 async fn read_on(from: &mut WireStream, to: &mut WireStream) -> usize {
     let mut read = 0;
     loop {
@@ -97,7 +97,7 @@ async fn read_on(from: &mut WireStream, to: &mut WireStream) -> usize {
     }
 }
 
-/// Whatever the frames that messages come in: a Go client cuts its own of 32 KiB or more into frames of 16 KiB.
+/// For frames of any size: a Go client splits messages of 32 KiB or more into frames of 16 KiB.
 #[tokio::test(start_paused = true)]
 async fn what_is_read_ahead_stays_within_the_window() {
     for settings in [ServerSettings::for_agents(), ServerSettings::for_frontends()] {
@@ -125,7 +125,7 @@ async fn idle_streams_hold_no_window_back() {
     // Many streams on a connection whose window is no larger than one stream's.
     let mut pair =
         pair_with(ServerSettings { initial_connection_window: 65_535, ..ServerSettings::for_agents() }).await;
-    // Ready, but nothing to send: the window is given back, and all of it can be had by whoever asks next.
+    // Ready, but nothing to send: the whole window is available to the next sender.
     assert!(ready(&mut pair.client.stream).await.unwrap() > 60_000);
     assert!(ready(&mut pair.client.stream).await.unwrap() > 60_000);
     assert!(fill(&mut pair.client.stream).await <= 65_535 + (8 << 10));
@@ -138,7 +138,7 @@ async fn twenty_thousand_small_frames_unread() {
     for number in 0..20_000_u32 {
         pair.client.stream.send(data(vec![number as u8])).unwrap();
     }
-    // The second pong proves that everything before it was read by the server's connection.
+    // The second pong proves that the server's connection has read everything before it.
     for _ in 0..2 {
         pair.client.connection.pulse.probe();
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -151,7 +151,7 @@ async fn twenty_thousand_small_frames_unread() {
     assert_eq!(packet(&mut pair.server).await, Packet::Drain);
 }
 
-/// Reads without taking, until the peer may send no more.
+/// Reads ahead until the peer may send no more.
 async fn hold(stream: &mut WireStream) {
     let all = async {
         poll_fn::<(), _>(|cx| {
@@ -216,7 +216,7 @@ async fn the_server_ends_with_ok_behind_its_packets() {
     assert_eq!(packet(&mut pair.client.stream).await, data(vec![3; 300_000]));
     assert_eq!(next(&mut pair.client.stream).await, None);
     assert_eq!(next(&mut pair.client.stream).await, None);
-    // What is sent to a peer that has gone is no error: its end was reported.
+    // Sending to a peer that has gone is no error: its end was reported.
     pair.client.stream.send(Packet::Drain).unwrap();
     pair.client.stream.finish();
     drop(pair.client.stream);
@@ -338,7 +338,7 @@ async fn an_empty_data_is_never_sent() {
     assert_eq!(packet(&mut pair.server).await, Packet::Drain);
 }
 
-/// What the server's stream says to a body written by hand.
+/// The error of the server's stream for a hand-built body.
 async fn verdict_on(encoding: &'static str, body: &'static [u8]) -> WireError {
     let (near, far) = duplex(1 << 20);
     let mut served = serve(far, ServerSettings::for_agents());

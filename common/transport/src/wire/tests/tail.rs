@@ -1,4 +1,4 @@
-//! What a finished server's stream has still to send to a client that does not read.
+//! The frames that a finished server's stream still has to send to a client that does not read.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::{Pair, Served, data, next, pair, soon};
 use crate::wire::tail::WITHIN;
 use crate::wire::{Code, Connected, Incoming, Wire, WireError};
 
-/// Payloads that a server sends: more than its client's window takes.
+/// The bytes that a server sends: more than its client's window.
 const SENT: usize = 20 * (64 << 10);
 
-/// A client that has read nothing yet of what its server sent before it finished and dropped the stream.
+/// A client that has not read the bytes that its server sent before it finished and dropped the stream.
 async fn unread() -> (Connected, Served) {
     let Pair { client, mut server, served, .. } = pair().await;
     for _ in 0..20 {
@@ -24,7 +24,7 @@ async fn unread() -> (Connected, Served) {
     (client, served)
 }
 
-/// What a client reads in the end: bytes of payload, and how they ended.
+/// The bytes of payload that a client reads, and how they ended.
 async fn read(client: &mut Connected) -> (usize, Result<(), WireError>) {
     let mut read = 0;
     loop {
@@ -44,7 +44,7 @@ async fn what_was_sent_before_the_end_arrives_if_it_is_read_in_time() {
     assert_eq!(read(&mut client).await, (SENT, Ok(())));
 }
 
-/// On a connection that is shared, such a stream would be there for ever.
+/// On a shared connection such a stream would otherwise never end.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_read_in_time_is_given_up() {
     let (mut client, _served) = unread().await;
@@ -54,7 +54,7 @@ async fn what_is_not_read_in_time_is_given_up() {
     assert_eq!(end.unwrap_err().code, Code::Canceled);
 }
 
-/// h2 asserts, where it is built with assertions, that it has given up each stream.
+/// A build of h2 with assertions checks that each stream was released.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_ends_before_its_streams_bytes_have_gone_ends_in_order() {
     let (client, served) = unread().await;
