@@ -6,7 +6,7 @@ use tunnel::{ConnectId, DialId};
 use super::*;
 use crate::front::testing::{Readings, account};
 
-/// A stream that has sent so much, and whose window is held back when it is to be.
+/// A wire with these received packets, and a fixed number of held bytes if `held` is set.
 struct Arrived {
     packets: VecDeque<Packet<Bytes>>,
     held: Option<usize>,
