@@ -24,7 +24,7 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
         qps = config.kube.qps,
         burst = config.kube.burst,
         asked_for = config.kube.content_type,
-        "The Kubernetes API is spoken to in JSON"
+        "Requests to the Kubernetes API are JSON"
     );
     Ok(Some(Client::new(api, "proxy-server", config.kube.qps, config.kube.burst)))
 }
