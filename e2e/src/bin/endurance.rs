@@ -1,5 +1,5 @@
-//! `endurance rotations|rollouts|stalls|outages|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
-//! `--release`, and name programs built so by `PROXY_SERVER` and `PROXY_AGENT`.
+//! `endurance rotations|rollouts|stalls|outages|soak`: the tests' scenarios, longer and harder, for a night. Build it with
+//! `--release`, and name release builds of the programs by `PROXY_SERVER` and `PROXY_AGENT`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
@@ -92,7 +92,7 @@ async fn outages() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         for seconds in [8, 20, 40, 120] {
             for fault in [Fault::StoppedAgent, Fault::StoppedServer, Fault::StuckRelay] {
-                // A dial waits for 25 s, and no answer comes from a server that stands still.
+                // A dial waits for 25 s, and a stopped server does not answer.
                 let dials = seconds <= 20 && !matches!(fault, Fault::StoppedServer);
                 survive(Outage { mode, fault, length: Duration::from_secs(seconds), dials }).await?;
             }
