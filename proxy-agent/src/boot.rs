@@ -127,7 +127,7 @@ impl Agent {
     }
 }
 
-/// Resolves when a draining agent is to stop.
+/// Resolves when a draining agent must stop.
 async fn drained(signals: &Signals, limit: Option<Duration>, activity: &Activity) {
     let Some(limit) = limit else { return signals.second().await };
     tokio::select! {

@@ -1,4 +1,4 @@
-//! Accepts the connections of one listener, of agents or of frontends, and spawns a task for each. Never looks at a connection.
+//! Accepts the connections of one listener, of agents or of frontends, and spawns a task for each. Never reads from a connection.
 
 use std::future::Future;
 

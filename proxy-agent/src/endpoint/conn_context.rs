@@ -129,7 +129,7 @@ impl<G> ConnContext<G> {
     }
 }
 
-/// Empty at end of file.
+/// Reads from the socket; empty at end of file.
 fn poll_socket(stream: &mut TcpStream, cx: &mut Context<'_>, want: usize) -> Poll<io::Result<Bytes>> {
     // A buffer is allocated only when the socket is readable.
     ready!(stream.poll_read_ready(cx))?;

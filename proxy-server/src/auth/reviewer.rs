@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   ask ── cached ──────────────────────────────▶ yes / no
-//!    └─ under way already: wait for its outcome ─▶ the same
-//!    └─ a flight of its own: 32 at once, 10 s ───▶ yes / no, cached; or nobody can tell
+//!    └─ already running: wait for its result ────▶ the same
+//!    └─ a new review: 32 at once, 10 s at most ──▶ yes / no, cached; or no answer
 //! ```
 //!
 //! A review continues when its waiters leave, so that an impatient agent cannot cause the same review again and again.
@@ -68,7 +68,7 @@ pub enum Verdict {
     Yes(Arc<Identity>),
     /// It does not, for this reason.
     No(Doubt),
-    /// The API could not be asked.
+    /// The API did not answer.
     NobodyCanTell,
 }
 

@@ -199,7 +199,7 @@ impl Pump {
         }
     }
 
-    /// Ready after progress.
+    /// Moves bytes to the endpoint; ready after progress.
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.to_endpoint.is_empty() {
             let written = ready!(Pin::new(&mut self.endpoint).poll_write(cx, &self.to_endpoint));
@@ -227,7 +227,7 @@ impl Pump {
         Poll::Ready(())
     }
 
-    /// Ready after progress.
+    /// Moves bytes to the frontend; ready after progress.
     fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.to_local.is_empty() {
             let mut buffer = BytesMut::with_capacity(64 * 1024);

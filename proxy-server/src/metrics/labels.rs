@@ -31,7 +31,7 @@ serve::label! {
         Accepted => "accepted",
         /// The token was refused.
         Refused => "refused",
-        /// The Kubernetes API could not be asked.
+        /// The Kubernetes API did not answer.
         Failed => "failed",
     }
 }

@@ -5,12 +5,12 @@
 //! # How an agent is chosen
 //! 1. Streams that drain (DRAIN was received) or are unresponsive (a ping is unanswered) are **leaving**, all others
 //!    **ready**. Excluded streams are skipped.
-//! 2. The strategies are asked in the order of the flag for a ready stream; the first that has one decides:
-//!    - `default`: a random agent id, its first registered ready stream. Agents are equally likely, however many
+//! 2. The strategies are asked in the order of the flag for a ready stream; the first one that has a stream decides:
+//!    - `default`: the first registered ready stream of a random agent id. Agents are equally likely, however many
 //!      streams they have.
-//!    - `destHost`: the target's host against `ipv4`, `ipv6` and `host` identifiers, byte by byte (upper case is
-//!      not lower case, `::1` is not `0:0:0:0:0:0:0:1`), the first registered. Failing that, a host that is an
-//!      address against `cidr` identifiers, longest prefix first, the first registered.
+//!    - `destHost`: the first registered stream with an `ipv4`, `ipv6` or `host` identifier that equals the target's host byte by
+//!      byte (case-sensitive; `::1` does not equal `0:0:0:0:0:0:0:1`). Otherwise, if the host is an address, the first registered
+//!      stream with the longest `cidr` prefix that contains it.
 //!    - `defaultRoute`: like `default`, among streams that announced `default-route=true`.
 //! 3. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream.
 //!

@@ -6,7 +6,7 @@ use tunnel::{ConnectId, DialId};
 use super::*;
 use crate::front::testing::{Readings, account};
 
-/// A wire with these received packets, and a fixed number of held bytes if `held` is set.
+/// A wire with these received packets. `held` counts the payload that was read while the window is held back.
 struct Arrived {
     packets: VecDeque<Packet<Bytes>>,
     held: Option<usize>,
