@@ -197,8 +197,8 @@ impl Drop for Process {
     }
 }
 
-/// A command that the kernel kills when this process ends for any reason, if util-linux' `setpriv` is installed. `setpriv`
-/// becomes the program under the same process id.
+/// A command that the kernel kills when this process ends, however it ends: where util-linux' `setpriv` is installed,
+/// which becomes the program under the same process id.
 pub fn bound(program: &Path) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let installed = *SETPRIV.get_or_init(|| {

@@ -113,7 +113,7 @@ fn subjects(matches: &ArgMatches) -> Vec<(String, Subject)> {
     subjects
 }
 
-/// Both ends of each connection are in this process.
+/// Connections have two ends in this process.
 fn raise_descriptor_limit() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;

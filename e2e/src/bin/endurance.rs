@@ -1,5 +1,5 @@
-//! `endurance rotations|rollouts|stalls|outages|soak`: the tests' scenarios, longer and harder, for a night. Build it with
-//! `--release`, and name release builds of the programs by `PROXY_SERVER` and `PROXY_AGENT`.
+//! `endurance rotations|rollouts|stalls|outages|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
+//! `--release`, and name programs built so by `PROXY_SERVER` and `PROXY_AGENT`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
