@@ -1,6 +1,6 @@
-//! Generates the gRPC stubs of the test peers; the messages themselves come from the `proto` crate.
+//! Generates the gRPC stubs of the test peers; the messages come from the `proto` crate.
 
-/// Every message and enum of the .proto: none of them is generated a second time here.
+/// Every message and enum of the .proto file; none of them is generated again here.
 const TYPES: [&str; 9] = [
     "Packet",
     "PacketType",
@@ -16,7 +16,7 @@ const TYPES: [&str; 9] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=../proto/proto/konnectivity.proto");
     let files = protox::compile(["konnectivity.proto"], ["../proto/proto"])?;
-    // The generated `connect(address)` would collide with the method of that name.
+    // The generated `connect(address)` would collide with the RPC of that name.
     let builder = tonic_prost_build::configure().build_transport(false);
     TYPES
         .iter()

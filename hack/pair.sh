@@ -1,14 +1,15 @@
-# A pair of programs and a page through it, for hack/release-check and hack/engine-check, which source this file. It wants
-# a folder $work, and two functions: fail, and said, which prints what the pair has to say for itself. Needs openssl and curl.
+# Functions for hack/release-check and hack/engine-check, which source this file: start a pair of programs and fetch a page
+# through it. Needs a folder $work, and two functions: fail, and said, which prints the last log lines of the pair. Needs
+# openssl and curl.
 
-# A port that nobody listens on, below the kernel's own range.
+# A free port below the kernel's ephemeral range.
 free_port() {
     local port
     while port=$((12000 + RANDOM % 18000)); (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo "$port"
 }
 
-# An authority, and one certificate for everything: both listeners, the agent, and kube-apiserver as their client. In $work/pki.
+# Creates a CA and one certificate for everything, in $work/pki: both listeners, the agent, and kube-apiserver as their client.
 certificates() {
     local pki=$work/pki ec=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
     mkdir "$pki"
@@ -22,7 +23,7 @@ certificates() {
     chmod 0644 "$pki"/*
 }
 
-# The flags of a pair on fresh ports, in server_flags and agent_flags: where the programs find $work/pki.
+# Sets server_flags and agent_flags for a pair on fresh ports. Argument: the path of $work/pki as the programs see it.
 pair_flags() {
     front=$(free_port) ready=$(free_port) endpoint=$(free_port)
     local pki=$1 agents
@@ -36,7 +37,8 @@ pair_flags() {
         --drain-timeout=10s)
 }
 
-# Waits for the agent, and fetches its own page through the pair, by a name that nobody but the agent may know. $1: whose pair.
+# Waits for the agent, and fetches the agent's own page through the pair, by a name that only the agent resolves. $1: a name for
+# errors.
 page_through_the_pair() {
     for _ in $(seq 150); do
         if curl --silent --fail --max-time 2 "http://127.0.0.1:$ready/readyz" >/dev/null; then break; fi

@@ -18,7 +18,7 @@ import (
 
 const dialLimit = 20 * time.Second
 
-// echo writes that many bytes in one write and wants them back.
+// echo writes that many bytes in one write and expects the same bytes back.
 func echo(conn net.Conn, length int) error {
 	sent := make([]byte, length)
 	_, _ = io.ReadFull(pattern(rand.Uint64(), int64(length)), sent)
@@ -64,7 +64,7 @@ func runBulk(ctx context.Context, b *bench) (string, error) {
 	seed := rand.Uint64()
 	failed := make(chan error, 1)
 	go func() {
-		// Without WriteTo and ReadFrom, so that writes have 32 KiB.
+		// Hides WriteTo and ReadFrom, so that writes have 32 KiB.
 		_, err := io.Copy(struct{ io.Writer }{conn}, pattern(seed, length))
 		failed <- err
 	}()
@@ -82,7 +82,7 @@ func runBulk(ctx context.Context, b *bench) (string, error) {
 	return fmt.Sprintf("%.0f MiB/s", 2*16/time.Since(began).Seconds()), nil
 }
 
-// openSink dials the sink and says the connection's name; the sink has heard it.
+// openSink dials the sink and sends the connection's name; returns after the sink has received it.
 func openSink(ctx context.Context, b *bench) (net.Conn, uint64, error) {
 	conn, err := dialWithin(ctx, dialLimit, b.dial, b.ends.sink)
 	if err != nil {
@@ -194,9 +194,9 @@ func runUploads(ctx context.Context, b *bench) (string, error) {
 	return fmt.Sprintf("%d of %d whole", count-truncated.Load(), count), err
 }
 
-// runServerFirst dials endpoints that speak first. Payload never comes before the head of an HTTP CONNECT answer. Ours follows
-// 50 ms later, so that a client that is slower may lose it (by gRPC) or read both at once (kube-apiserver refuses that): a
-// tenth of them may. Without a barrier it is nearly all.
+// runServerFirst dials endpoints that send first. Payload must never arrive before the head of an HTTP CONNECT answer. Our
+// server sends it 50 ms later, so a slower client may lose it (by gRPC) or read both at once (kube-apiserver refuses that); up
+// to a tenth of the clients may. Without a barrier nearly all of them do.
 func runServerFirst(ctx context.Context, b *bench) (string, error) {
 	const count = 150
 	var late atomic.Int64
@@ -207,7 +207,7 @@ func runServerFirst(ctx context.Context, b *bench) (string, error) {
 				late.Add(1)
 				return nil
 			}
-			// What is glued to the head, or comes before it, fails the dial.
+			// Payload in the same read as the head, or before it, fails the dial.
 			return fault("greeting", "%w", err)
 		}
 		defer func() { go conn.Close() }()
@@ -257,7 +257,7 @@ func runMany(ctx context.Context, b *bench) (string, error) {
 	return fmt.Sprintf("dialled in %.1f s", took.Seconds()), err
 }
 
-// inParallel runs count jobs, so many at a time, and returns the first failure with the number of all.
+// inParallel runs count jobs, at most atATime at once, and returns the first failure with the number of all failures.
 func inParallel(count, atATime int, job func(index int) error) error {
 	var next, failures atomic.Int64
 	var first error
@@ -267,7 +267,7 @@ func inParallel(count, atATime int, job func(index int) error) error {
 		workers.Go(func() {
 			for {
 				index := int(next.Add(1)) - 1
-				// A broken peer need not be asked any more.
+				// Stop after ten failures: the peer is broken.
 				if index >= count || failures.Load() > 10 {
 					return
 				}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// wantRefusal dials and wants to be told one of those texts: of the gRPC front the agent's own, of the HTTP CONNECT
-// front the status, because kube-apiserver sees no more.
+// wantRefusal dials and expects a refusal: from the gRPC front one of the agent's texts, from the HTTP CONNECT front the
+// status, because kube-apiserver sees nothing more.
 func wantRefusal(ctx context.Context, b *bench, address string, limit time.Duration, text string, status int) (string, error) {
 	began := time.Now()
 	conn, err := dialWithin(ctx, limit, b.dial, address)
@@ -61,7 +61,7 @@ const (
 	connectionReset = "konnectivity_network_proxy_%s_connection_resets_total"
 )
 
-// abandon dials an endpoint that does not answer, and gives up once the agent was asked.
+// abandon dials an endpoint that does not answer, and gives up after the agent has received the dial.
 func abandon(ctx context.Context, b *bench, address string) error {
 	before, err := b.askedDials()
 	if err != nil {
@@ -106,7 +106,7 @@ func abandon(ctx context.Context, b *bench, address string) error {
 	})
 }
 
-// askedDials counts the dials that the agent was asked for.
+// askedDials counts the dials that the agent has received.
 func (b *bench) askedDials() (float64, error) {
 	return metric(b.agent().health, agentPackets, `segment="to_agent"`, `"DIAL_REQ"`)
 }
@@ -122,7 +122,7 @@ func runDialCancelled(ctx context.Context, b *bench) (string, error) {
 			return "", err
 		}
 	}
-	// The agent would give up after 5 s itself.
+	// The agent itself would give up after 5 s.
 	return "", until(ctx, "no pending dial", 3*time.Second, func() error {
 		pending, err := metric(b.server.health, pendingDials)
 		if err == nil && pending > 0 {
@@ -132,8 +132,8 @@ func runDialCancelled(ctx context.Context, b *bench) (string, error) {
 	})
 }
 
-// runLateAnswer gives up on an endpoint that then answers. What the agent opened by then has to be closed: an own
-// agent was told by DIAL_CLS, a Go agent is told by CLOSE_REQ when it reports its success.
+// runLateAnswer gives up on an endpoint that then answers. A connection that the agent has opened by then must be closed: the
+// server tells a native agent by DIAL_CLS, and a Go agent by CLOSE_REQ when it reports its success.
 func runLateAnswer(ctx context.Context, b *bench) (string, error) {
 	endpoint, err := newSilent()
 	if err != nil {
@@ -158,7 +158,7 @@ func runLateAnswer(ctx context.Context, b *bench) (string, error) {
 			return nil
 		})
 	case <-time.After(4 * time.Second):
-		// The kernel repeats a lost SYN after 1 s and 3 s.
+		// The kernel retransmits a lost SYN after 1 s and 3 s.
 		return "never opened", nil
 	case <-ctx.Done():
 		return "", ctx.Err()

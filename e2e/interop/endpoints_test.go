@@ -12,27 +12,27 @@ import (
 	"time"
 )
 
-// greeting is what a server-first endpoint says.
+// greeting is the first payload of a server-first endpoint.
 const greeting = "SSH-2.0-interop\r\n"
 
-// endpoints are what the agents dial: one listener per behaviour.
+// endpoints are the agents' targets: one listener for each behavior.
 type endpoints struct {
-	// echo gives back what it gets.
+	// echo returns all bytes.
 	echo string
-	// greet speaks first, and then listens until the end.
+	// greet sends first, and then reads to the end.
 	greet string
-	// source reads a length (8 bytes) and a seed (8 bytes), sends as many bytes, and closes.
+	// source reads a length (8 bytes) and a seed (8 bytes), sends that many bytes, and closes.
 	source string
-	// sink reads a name (8 bytes), answers with one byte, counts and sums up to the end, and reports.
+	// sink reads a name (8 bytes), answers with one byte, reads to the end, and reports the length and the checksum.
 	sink string
-	// mute never reads and never speaks.
+	// mute never reads and never sends.
 	mute string
 
 	lock  sync.Mutex
 	sinks map[uint64]chan sunk
 }
 
-// sunk is what a sink saw of one connection.
+// sunk is the sink's report on one connection.
 type sunk struct {
 	length int64
 	sum    [sha256.Size]byte
@@ -101,7 +101,7 @@ func (e *endpoints) serveSink(conn net.Conn) {
 	e.sunk(binary.BigEndian.Uint64(head[:])) <- report
 }
 
-// sunk is where the sink reports on the connection of that name.
+// sunk returns the channel for the sink's report on the connection with that name.
 func (e *endpoints) sunk(name uint64) chan sunk {
 	e.lock.Lock()
 	defer e.lock.Unlock()
@@ -113,7 +113,7 @@ func (e *endpoints) sunk(name uint64) chan sunk {
 	return report
 }
 
-// awaitSunk is the sink's report, when it comes in time.
+// awaitSunk returns the sink's report, or an error after the limit.
 func (e *endpoints) awaitSunk(name uint64, limit time.Duration) (sunk, error) {
 	select {
 	case report := <-e.sunk(name):
@@ -123,7 +123,7 @@ func (e *endpoints) awaitSunk(name uint64, limit time.Duration) (sunk, error) {
 	}
 }
 
-// pattern is an endless-looking stream of bytes, reproducible by its seed.
+// pattern is a pseudo-random stream of bytes that is reproducible from its seed.
 func pattern(seed uint64, length int64) io.Reader {
 	var key [32]byte
 	binary.BigEndian.PutUint64(key[:], seed)
@@ -137,13 +137,13 @@ func patternSum(seed uint64, length int64) [sha256.Size]byte {
 	return [sha256.Size]byte(sum.Sum(nil))
 }
 
-// refusing is a port that is taken and not listened on.
+// refusing is a port that is bound but not listening.
 type refusing struct {
 	address string
 	fd      int
 }
 
-// silent is a listener whose queue is full: the kernel drops further SYNs, so that a dial gets no answer.
+// silent is a listener with a full queue: the kernel drops further SYNs, so a dial gets no answer.
 type silent struct {
 	refusing
 	queued []net.Conn
@@ -185,7 +185,7 @@ func newSilent() (*silent, error) {
 	return nil, fmt.Errorf("a queue of zero took 16 connections")
 }
 
-// wake accepts the queued connections and whatever comes behind them.
+// wake accepts the queued connections and all later ones.
 func (s *silent) wake() (strangers <-chan int) {
 	known := make(map[int]bool)
 	for _, conn := range s.queued {
@@ -212,7 +212,7 @@ func (s *silent) close() {
 	for _, conn := range s.queued {
 		_ = conn.Close()
 	}
-	// Wakes an accept under way, which closing alone does not.
+	// Wakes a running accept, which close alone does not.
 	_ = syscall.Shutdown(s.fd, syscall.SHUT_RDWR)
 	s.refusing.close()
 }

@@ -21,11 +21,11 @@ import (
 	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 )
 
-// dialFunc asks for a connection through the tunnel.
+// dialFunc opens a connection through the tunnel.
 type dialFunc func(ctx context.Context, address string) (net.Conn, error)
 
-// egressDialer dials as kube-apiserver does: through its egress selector, configured by file. The selector has no gRPC
-// over TCP; there, the client library it is made of is used directly.
+// egressDialer dials as kube-apiserver does: by its egress selector, configured by file. The selector does not support gRPC
+// over TCP; for that the underlying client library is used directly.
 func egressDialer(r *rig) (dialFunc, error) {
 	if r.cell.front == grpcTLS {
 		return clientDialer(r), nil
@@ -69,7 +69,7 @@ egressSelections:
 `, protocol, transport)
 }
 
-// clientDialer uses the client library with a context that bounds the way to the server as well: a gRPC front only.
+// clientDialer uses the client library with a context that also limits the connection to the server; for gRPC fronts only.
 func clientDialer(r *rig) dialFunc {
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		target, options, err := grpcTarget(r)
@@ -85,8 +85,8 @@ func clientDialer(r *rig) dialFunc {
 	}
 }
 
-// grpcTarget is where and how a gRPC client connects: on the Unix socket with its path as the target's name, which
-// becomes the `:authority` of each request.
+// grpcTarget returns the target and options of a gRPC client. On the Unix socket its path is the target's name, which becomes
+// the `:authority` of each request.
 func grpcTarget(r *rig) (string, []grpc.DialOption, error) {
 	if r.cell.front.tls {
 		configuration, err := frontTLS(r)
@@ -117,8 +117,8 @@ func frontTLS(r *rig) (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "localhost"}, nil
 }
 
-// boundDialer honours its context in every phase. The egress selector does not: over HTTP CONNECT it waits for the
-// answer whatever happens, and over gRPC it tries to reach an absent server for 30 s.
+// boundDialer observes its context in every phase. The egress selector does not: with HTTP CONNECT it waits for the answer
+// without a limit, and with gRPC it tries to reach an absent server for 30 s.
 func boundDialer(r *rig) dialFunc {
 	if r.cell.front.grpc() {
 		return clientDialer(r)
@@ -138,7 +138,7 @@ func boundDialer(r *rig) dialFunc {
 	}
 }
 
-// frontSocket is a bare connection to an HTTP CONNECT front.
+// frontSocket is a plain connection to an HTTP CONNECT front.
 func frontSocket(ctx context.Context, r *rig) (net.Conn, error) {
 	if !r.cell.front.tls {
 		return (&net.Dialer{}).DialContext(ctx, "unix", r.socket())
@@ -171,7 +171,7 @@ func connect(conn net.Conn, address string) error {
 
 var errLate = errors.New("no progress in time")
 
-// within bounds what cannot be bounded otherwise: the client library's connections know no deadlines.
+// within limits operations that have no other limit: the client library's connections do not support deadlines.
 func within(limit time.Duration, what string, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()
@@ -183,7 +183,7 @@ func within(limit time.Duration, what string, work func() error) error {
 	}
 }
 
-// dialWithin dials with a time limit of its own.
+// dialWithin dials with a separate time limit.
 func dialWithin(ctx context.Context, limit time.Duration, dial dialFunc, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

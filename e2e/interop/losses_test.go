@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// openEchoes opens connections and uses each once.
+// openEchoes opens connections and uses each of them once.
 func openEchoes(ctx context.Context, b *bench, count int) ([]net.Conn, error) {
 	conns := make([]net.Conn, count)
 	return conns, inParallel(count, 8, func(index int) (err error) {
@@ -34,7 +34,7 @@ func closeAll(conns []net.Conn) {
 	}
 }
 
-// awaitEnds wants each connection to end, in whatever way.
+// awaitEnds expects each connection to end, orderly or not.
 func awaitEnds(conns []net.Conn, limit time.Duration) error {
 	return inParallel(len(conns), len(conns), func(index int) error {
 		return within(limit, "the end of a connection", func() error {
@@ -44,7 +44,7 @@ func awaitEnds(conns []net.Conn, limit time.Duration) error {
 	})
 }
 
-// awaitDial dials until it succeeds.
+// awaitDial dials until a dial succeeds.
 func awaitDial(ctx context.Context, b *bench, limit time.Duration) (time.Duration, error) {
 	dial, began := boundDialer(b.rig), time.Now()
 	err := until(ctx, "a dial that succeeds", limit, func() error {
@@ -156,7 +156,7 @@ func runDrain(ctx context.Context, b *bench) (string, error) {
 	knows := b.cell.server.name != noDrain
 	if knows {
 		err := until(ctx, "DRAIN at the server", 5*time.Second, func() error {
-			// A Go agent says so behind the next packet that it gets.
+			// A Go agent sends DRAIN after the next packet that it receives.
 			if err := echoAll(conns); err != nil {
 				return err
 			}
@@ -189,8 +189,8 @@ func runDrain(ctx context.Context, b *bench) (string, error) {
 	return "", echoAll(conns)
 }
 
-// runIdle holds connections without traffic, with all keepalives at 10 s. A Go server takes offence at the third ping
-// that comes within 30 s of the one before, which would be seen after 40 s.
+// runIdle holds connections without traffic, with all keepalives at 10 s. A Go server ends a connection at the third ping that
+// comes within 30 s of the previous one, so within 40 s.
 func runIdle(ctx context.Context, b *bench) (string, error) {
 	hold := 50 * time.Second
 	if b.long {

@@ -1,7 +1,7 @@
-// Package interop runs our programs against those written in Go: kube-apiserver's egress selector as the client, and
-// released versions of the Go server and agent as the other half. hack/interop starts it and prints what it found.
+// Package interop runs our programs against the Go ones: kube-apiserver's egress selector as the client, and released versions
+// of the Go server and agent as peers. hack/interop starts it and prints the results.
 //
-// It links against nothing of ours. Every connection stays on the loopback interface.
+// It links against none of our code. Every connection stays on the loopback interface.
 package interop
 
 import (
@@ -21,10 +21,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// socketFolder holds the Unix sockets, whose paths have to be short.
+// socketFolder contains the Unix sockets, whose paths must be short.
 var socketFolder string
 
-// settings come from the environment, set by hack/interop.
+// settings are read from the environment, which hack/interop sets.
 type settings struct {
 	own        peer
 	golang     []peer
@@ -66,7 +66,8 @@ func readSettings() (settings, error) {
 	return s, nil
 }
 
-// cells are all squares: ours with ours by every front, and for each version the three pairs by both modes.
+// cells are all cells of the matrix: our pair with every front, and for each Go version the three mixed and Go pairs in both
+// modes.
 func (s settings) allCells() []cell {
 	var cells []cell
 	for _, f := range []front{grpcUnix, grpcTLS, httpUnix, httpTLS} {
@@ -126,7 +127,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// silenceClients keeps the client library from reporting each connection that a scenario breaks on purpose.
+// silenceClients keeps the client library from logging each connection that a scenario breaks intentionally.
 func silenceClients() error {
 	set := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(set)
@@ -139,7 +140,7 @@ type runner struct {
 	settings
 	pki  *pki
 	ends *endpoints
-	// busy bounds what needs the processor, patient what mostly waits.
+	// busy limits scenarios that need CPU, patient those that mostly wait.
 	busy, patient chan struct{}
 
 	lock     sync.Mutex
@@ -168,7 +169,7 @@ func newRunner(s settings) (*runner, error) {
 	}, nil
 }
 
-// runAll runs everything that is asked for.
+// runAll runs all selected scenarios.
 func (r *runner) runAll(ctx context.Context) []outcome {
 	var jobs sync.WaitGroup
 	start := func(limit chan struct{}, c cell, group []scenario) {
@@ -203,7 +204,7 @@ func (r *runner) runAll(ctx context.Context) []outcome {
 	return r.outcomes
 }
 
-// runGroup runs scenarios one after the other over one pair; behind a failure they get another.
+// runGroup runs scenarios in sequence with one pair; after a failure it starts a new pair.
 func (r *runner) runGroup(ctx context.Context, c cell, group []scenario) {
 	var shared *rig
 	for _, one := range group {

@@ -17,7 +17,7 @@ import (
 // certificate is a pair of PEM files.
 type certificate struct{ cert, key string }
 
-// pki holds the throw-away certificates of a run: one authority for the agent hop, one for the frontend.
+// pki holds the temporary certificates of a run: one CA for the agent port, one for the frontend.
 type pki struct {
 	clusterCA, frontCA       string
 	clusterServer, agent     certificate

@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// The programs refuse ports below 1024 and above 49151, so port 0 is no option for them. Ports are leased below the
-// kernel's ephemeral range by lock file, in the folder that the Rust suite uses as well (e2e/src/ports.rs).
+// The programs refuse ports below 1024 and above 49151, so they cannot use port 0. Ports are leased below the kernel's
+// ephemeral range by lock files, in the folder that the Rust suite uses as well (e2e/src/ports.rs).
 const (
 	firstPort    = 10_000
 	lastPort     = 31_999
 	portAttempts = 2_000
 )
 
-// lease is a port of the loopback interface that no other test uses until the lease is given back.
+// lease is a loopback port that no other test uses until the lease is released.
 type lease struct {
 	port int
 	lock *os.File

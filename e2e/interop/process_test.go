@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// process is a started program. Its output goes to a file; it dies with the test.
+// process is a started program. Its output goes to a file; it ends with the test.
 type process struct {
 	name string
 	log  string
@@ -30,7 +30,7 @@ func startProcess(name, log, program string, args ...string) (*process, error) {
 	defer func() { _ = file.Close() }()
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = file, file
-	// A backtrace would read some 50 MiB of debug information into the memory that is measured here.
+	// A backtrace would load about 50 MiB of debug information into the memory that is measured here.
 	cmd.Env = append(os.Environ(), "RUST_BACKTRACE=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -46,13 +46,13 @@ func startProcess(name, log, program string, args ...string) (*process, error) {
 
 func (p *process) signal(signal syscall.Signal) { _ = p.cmd.Process.Signal(signal) }
 
-// kill ends the process without asking it.
+// kill ends the process by SIGKILL.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// stop asks the process to end, and kills it when it has not after the grace.
+// stop ends the process by SIGTERM, and by SIGKILL after the grace period.
 func (p *process) stop(grace time.Duration) {
 	p.signal(syscall.SIGTERM)
 	select {
@@ -81,14 +81,14 @@ func (p *process) explain(err error) error {
 	return fmt.Errorf("%w\n%s said last:\n  %s", err, p.name, strings.Join(lines, "\n  "))
 }
 
-// logHas says whether the process wrote that text.
+// logHas reports whether the process has logged that text.
 func (p *process) logHas(text string) bool {
 	content, _ := os.ReadFile(p.log)
 	return bytes.Contains(content, []byte(text))
 }
 
-// panicked is the line of a panic in the process's log, or empty. One assertion of h2 0.4.20 is passed over: debug
-// builds count streams when a connection that its client broke off is dropped, and nothing else happens then.
+// panicked is the line of a panic in the process's log, or empty. It ignores one assertion of h2 0.4.20: debug builds check a
+// stream count when a connection that its client has broken is dropped, without further consequences.
 func (p *process) panicked() string {
 	content, _ := os.ReadFile(p.log)
 	for line := range strings.Lines(string(content)) {
@@ -99,7 +99,7 @@ func (p *process) panicked() string {
 	return ""
 }
 
-// peak is the most memory that the process has had in RAM, in bytes.
+// peak is the peak resident memory of the process in bytes.
 func (p *process) peak() (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -114,7 +114,7 @@ func (p *process) peak() (int64, error) {
 	return kibibytes << 10, err
 }
 
-// until polls a condition; the last reason why it did not hold is the error.
+// until polls a condition; on a time-out it returns the condition's last error.
 func until(ctx context.Context, what string, limit time.Duration, condition func() error) error {
 	deadline := time.Now().Add(limit)
 	for {
@@ -135,7 +135,7 @@ func until(ctx context.Context, what string, limit time.Duration, condition func
 
 var scraper = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// httpStatus is nil when the address answers with that status.
+// httpStatus returns nil if the address answers with that status.
 func httpStatus(url string, status int) error {
 	response, err := scraper.Get(url)
 	if err != nil {
@@ -148,7 +148,7 @@ func httpStatus(url string, status int) error {
 	return nil
 }
 
-// metric sums all samples of a metric whose line contains each of the labels; absent counts as zero.
+// metric sums all samples of a metric whose line contains each of the labels; an absent metric counts as zero.
 func metric(health, name string, labels ...string) (float64, error) {
 	response, err := scraper.Get("http://" + health + "/metrics")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// balancer passes connections on to its backends in turn, as the load balancer before server replicas does.
+// balancer passes connections to its backends in turn, like a load balancer in front of server replicas.
 type balancer struct {
 	listener net.Listener
 	backends []string
@@ -26,7 +26,7 @@ func startBalancer(backends ...string) (*balancer, error) {
 	return b, nil
 }
 
-// serve passes bytes until one side ends, and then ends the other; who finds nobody is let go.
+// serve copies bytes until one side ends, and then ends the other; without a backend it closes the client.
 func (b *balancer) serve(client net.Conn) {
 	backend := b.backends[int(b.next.Add(1))%len(b.backends)]
 	server, err := net.DialTimeout("tcp4", backend, 5*time.Second)
@@ -44,10 +44,10 @@ func (b *balancer) serve(client net.Conn) {
 	_ = server.Close()
 }
 
-// runReplicas has one agent find two servers of different kinds behind one address, as in the middle of a roll-out of
-// a highly available control plane, and return to one of them when it comes back as the other kind.
+// runReplicas lets one agent find two servers of different implementations behind one address, as during a rolling upgrade of a
+// highly available control plane, and reconnect to one of them after it has changed its implementation.
 func runReplicas(ctx context.Context, b *bench) (string, error) {
-	// In a cell with one of ours, the second server is of the kind that the first is not.
+	// In a mixed cell, the second server has the other implementation than the first.
 	other := b.cell.server
 	switch {
 	case b.cell.own(), !b.cell.agent.ours() && !b.cell.server.ours():
@@ -105,7 +105,7 @@ func runReplicas(ctx context.Context, b *bench) (string, error) {
 	return fmt.Sprintf("back after %d ms", took.Milliseconds()), echoAll(conns)
 }
 
-// found waits until the agent has come to another server too.
+// found waits until the agent is connected to another server, too.
 func (b *bench) found(ctx context.Context, r *rig) error {
 	return until(ctx, "the agent at the other server", 4*syncCap+10*time.Second, func() error {
 		return httpStatus("http://"+r.server.health+"/readyz", 200)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// report is what matrix.json holds.
+// report is the content of matrix.json.
 type report struct {
 	Versions []string        `json:"versions"`
 	Cases    int             `json:"cases"`
@@ -19,7 +19,7 @@ type report struct {
 	Outcomes []outcome       `json:"outcomes"`
 }
 
-// writeReport leaves the matrix as matrix.json and, with what was measured, as matrix.md; summary.md is without.
+// writeReport writes the matrix to matrix.json and, with measurements, to matrix.md; summary.md has no measurements.
 func writeReport(s settings, outcomes []outcome, took time.Duration) error {
 	r := report{Cases: len(outcomes), Seconds: took.Seconds(), Counts: make(map[verdict]int), Outcomes: outcomes}
 	for _, p := range s.golang {
@@ -44,7 +44,7 @@ func writeReport(s settings, outcomes []outcome, took time.Duration) error {
 	return os.WriteFile(filepath.Join(s.out, "matrix.md"), []byte(r.markdown(s)), 0o644)
 }
 
-// marks of the verdicts.
+// marks are the symbols of the verdicts.
 var marks = map[verdict]string{passed: "✓", failed: "**✗**", excused: "Go ✗ too", defect: "Go ✗"}
 
 func (r report) headline() string {
@@ -104,7 +104,7 @@ type column struct {
 	cell  cell
 }
 
-// table shows a row for each scenario that ran in one of the columns.
+// table writes a row for each scenario that ran in one of the columns.
 func (r report) table(text *strings.Builder, title string, columns []column, notes bool) {
 	var rows strings.Builder
 	for _, one := range scenarios {

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// peer is an implementation: ours, or a version of the Go one.
+// peer is an implementation: ours, or a version of the Go programs.
 type peer struct{ name, server, agent string }
 
 const oursName = "ours"
 
 func (p peer) ours() bool { return p.name == oursName }
 
-// front is a way for kube-apiserver to reach the server.
+// front is a kind of frontend.
 type front struct {
 	name, mode string
 	tls        bool
@@ -31,7 +31,7 @@ var (
 
 func (f front) grpc() bool { return f.mode == "grpc" }
 
-// cell is one square of the matrix.
+// cell is one cell of the matrix.
 type cell struct {
 	server, agent peer
 	front         front
@@ -41,13 +41,13 @@ func (c cell) String() string {
 	return fmt.Sprintf("%s server, %s agent, %s", c.server.name, c.agent.name, c.front.name)
 }
 
-// own says that both halves are ours.
+// own reports whether both programs are ours.
 func (c cell) own() bool { return c.server.ours() && c.agent.ours() }
 
-// startLimit is how long a pair may take to find each other on a busy machine.
+// startLimit limits the time until a pair is connected on a busy machine.
 const startLimit = 30 * time.Second
 
-// Agents look for servers this often, at most.
+// The longest intervals at which agents look for servers.
 const (
 	syncInterval = 500 * time.Millisecond
 	syncCap      = time.Second
@@ -66,26 +66,26 @@ type agent struct {
 	leases []*lease
 }
 
-// rig is a running pair on its own ports, with one way in.
+// rig is a running pair on its own ports, with one front.
 type rig struct {
 	cell   cell
 	folder string
 	pki    *pki
 	leases []*lease
-	// What the server's replacements are started with as well.
+	// The server's replacements are started with these flags, too.
 	serverFlags []string
 	server      *server
 	agents      []*agent
 	count       int
 	dial        dialFunc
-	// Where agents connect, if not at the server itself.
+	// The address for agents, if it is not the server's.
 	via string
 }
 
-// flags are further flags of a half.
+// flags are additional flags of the server and the agent.
 type flags struct{ server, agent []string }
 
-// newRig leases ports and starts a server of the cell's kind, without agent.
+// newRig leases ports and starts the cell's server, without an agent.
 func newRig(ctx context.Context, c cell, folder string, p *pki, further flags) (*rig, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func newRig(ctx context.Context, c cell, folder string, p *pki, further flags) (
 	return r, nil
 }
 
-// startRig starts a server and an agent of the cell's kinds, and waits until they found each other.
+// startRig starts the cell's server and agent, and waits until they are connected.
 func startRig(ctx context.Context, c cell, folder string, p *pki, further flags) (*rig, error) {
 	r, err := newRig(ctx, c, folder, p, further)
 	if err != nil {
@@ -122,7 +122,7 @@ func startRig(ctx context.Context, c cell, folder string, p *pki, further flags)
 func (r *rig) agentAddress() string { return r.leases[0].local() }
 func (r *rig) frontAddress() string { return r.leases[3].local() }
 
-// socket is short: a Unix socket's path may have 107 bytes.
+// socket is short, because a Unix socket's path may have 107 bytes.
 func (r *rig) socket() string {
 	return filepath.Join(socketFolder, fmt.Sprintf("%d.sock", r.leases[3].port))
 }
@@ -155,7 +155,7 @@ func (r *rig) startServer(ctx context.Context, p peer) error {
 	return r.waitFor(ctx, started, "a healthy "+name, "http://"+r.server.health+"/healthz")
 }
 
-// addAgent starts one more agent and waits until it has found the server.
+// addAgent starts another agent and waits until it is connected to the server.
 func (r *rig) addAgent(ctx context.Context, p peer, further ...string) (*agent, error) {
 	leases, err := leasePorts(2)
 	if err != nil {
@@ -207,7 +207,7 @@ func (r *rig) waitFor(ctx context.Context, p *process, what, url string) error {
 	return nil
 }
 
-// panics tells of one in a process that still belongs to the pair.
+// panics returns an error if a process of the pair has panicked.
 func (r *rig) panics() error {
 	for _, a := range r.agents {
 		if line := a.panicked(); line != "" {
@@ -225,7 +225,7 @@ func (r *rig) panics() error {
 // agent is the first agent.
 func (r *rig) agent() *agent { return r.agents[0] }
 
-// stop kills everything and gives the ports back.
+// stop kills all processes and releases the ports.
 func (r *rig) stop() {
 	for _, a := range r.agents {
 		a.kill()

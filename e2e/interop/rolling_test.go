@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// step replaces one half by an implementation.
+// step replaces the server or the agent by an implementation.
 type step struct {
 	half string
 	by   peer
 }
 
-// rolls is the way from the Go pair to ours and back that passes through the cell twice: a cell with our server has
-// the server replaced first. Two halves of one kind replace themselves by the same.
+// rolls returns the steps from the Go pair to ours and back, which pass through the cell twice: in a cell with our server the
+// server is replaced first. Two programs of one implementation are replaced by the same implementation.
 func rolls(c cell, own, golang peer) (first cell, steps []step) {
 	switch {
 	case c.own():
@@ -31,11 +31,11 @@ func rolls(c cell, own, golang peer) (first cell, steps []step) {
 	}
 }
 
-// maxGap is the longest time without a successful dial: a server's end and start, the agent's way back, and slack for
-// a busy machine.
+// maxGap is the longest permitted time without a successful dial: a server's stop and start, the agent's reconnect, and a
+// reserve for a busy machine.
 const maxGap = syncCap + syncCap/10 + 4*time.Second
 
-// rollingLoad dials, echoes and closes without end, and remembers when that last succeeded.
+// rollingLoad dials, echoes and closes repeatedly, and records when it last succeeded.
 type rollingLoad struct {
 	lock             sync.Mutex
 	last             time.Time
@@ -101,7 +101,7 @@ func runRolling(ctx context.Context, b *bench) (string, error) {
 		if err = loaded.replace(ctx, one); err != nil {
 			break
 		}
-		// Some load over the new pair before the next change.
+		// Some load with the new pair before the next step.
 		before := load.successes()
 		err = until(ctx, fmt.Sprintf("load after a new %s %s", one.by.name, one.half), 10*time.Second, func() error {
 			if load.successes() < before+40 {
@@ -128,7 +128,7 @@ func runRolling(ctx context.Context, b *bench) (string, error) {
 	return note, nil
 }
 
-// grace is how long a half that was told to end may carry on.
+// grace is how long a stopped program may continue.
 const grace = time.Second
 
 func (b *bench) replace(ctx context.Context, s step) error {
@@ -136,7 +136,7 @@ func (b *bench) replace(ctx context.Context, s step) error {
 		b.server.stop(grace)
 		return b.startServer(ctx, s.by)
 	}
-	// As a Deployment does: the new one first, then SIGTERM, then SIGKILL.
+	// As a Deployment does: first the new pod, then SIGTERM, then SIGKILL for the old one.
 	old := b.agent()
 	if _, err := b.addAgent(ctx, s.by); err != nil {
 		return err

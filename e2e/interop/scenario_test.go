@@ -7,36 +7,36 @@ import (
 	"time"
 )
 
-// scenario is one row of the matrix: what an operator relies on.
+// scenario is one row of the matrix: a behavior that operators rely on.
 type scenario struct {
 	name, about string
-	// run returns what is worth telling about a success.
+	// run returns a remark on a success.
 	run func(context.Context, *bench) (string, error)
-	// control: two Go peers must pass as well, or the run says nothing.
+	// control: two Go peers must pass as well, otherwise the run proves nothing.
 	control bool
-	// waits: mostly waiting, so it runs beside the others.
+	// waits: the scenario mostly waits, so it runs beside others.
 	waits bool
-	// fresh: needs a pair of its own, because it breaks it.
+	// fresh: needs its own pair, because it breaks it.
 	fresh bool
-	// bare: starts what it needs itself.
+	// bare: starts its own programs.
 	bare bool
-	// only: where it makes sense; everywhere if nil.
+	// only: the cells in which it applies; all if nil.
 	only func(cell) bool
 	// flags of its own pair.
 	flags flags
-	// limit on its time; a minute if zero.
+	// limit is its time limit; a minute if zero.
 	limit time.Duration
 }
 
 func (s scenario) applies(c cell) bool { return s.only == nil || s.only(c) }
 
-// bench is what a scenario works with.
+// bench is the environment of a scenario.
 type bench struct {
 	*rig
 	ends *endpoints
-	// long: the nightly run's counts and durations.
+	// long: the counts and durations of the nightly run.
 	long bool
-	// golang is the Go peer of this row's version; the zero value in a cell of our own.
+	// golang is the Go peer of this row's version; the zero value in a cell of our own programs.
 	golang peer
 	own    peer
 }
@@ -73,10 +73,11 @@ var scenarios = []scenario{
 	{name: "rolling", about: "both halves replaced under load, there and back", run: runRolling, bare: true, limit: 3 * time.Minute},
 }
 
-// noDrain is the version whose agent does not know DRAIN (it came with v0.31.0) and ends on the first signal.
+// noDrain is the version whose agent does not support DRAIN (added in v0.31.0) and ends on the first signal.
 const noDrain = "v0.30.3"
 
-// faulty is a failure of a kind. A failure next to a Go peer is excused only by one of the same kind between two.
+// faulty is a failure with its kind. A failure of a mixed pair is excused only by a failure of the same kind between two Go
+// peers.
 type faulty struct {
 	kind string
 	err  error
@@ -89,7 +90,7 @@ func fault(kind, format string, args ...any) error {
 	return &faulty{kind, fmt.Errorf(format, args...)}
 }
 
-// kindOf names the kind of a failure.
+// kindOf returns the kind of a failure.
 func kindOf(err error) string {
 	var f *faulty
 	switch {

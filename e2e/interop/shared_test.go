@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// runShared carries many connections over one HTTP/2 connection, a Proxy stream each: what the client library does
-// after v0.36 with its reusable tunnel.
+// runShared uses many connections over one HTTP/2 connection, with a Proxy stream for each, like the reusable tunnel of the
+// client library after v0.36.
 func runShared(ctx context.Context, b *bench) (string, error) {
 	target, options, err := grpcTarget(b.rig)
 	if err != nil {
@@ -31,7 +31,7 @@ func runShared(ctx context.Context, b *bench) (string, error) {
 	return fmt.Sprintf("%d streams", count), err
 }
 
-// streamLife dials, echoes and closes on a stream of its own.
+// streamLife dials, echoes and closes on a separate stream.
 func streamLife(ctx context.Context, proxy client.ProxyServiceClient, address string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -12,8 +12,9 @@ import (
 
 const watched = 10 * time.Second
 
-// patience is how long others may wait while one is stalled. Between our own two each connection has its credit; with a
-// Go peer above 8 MiB it has 2 s to show progress, then it is reset, and a second one may follow it.
+// patience is how long other connections may wait while one is stalled. Between two native peers each connection has its own
+// credit; with a Go peer a connection with more than 8 MiB queued is reset unless it makes progress within 2 s, and a second
+// one may follow.
 func (b *bench) patience() time.Duration {
 	if b.cell.own() {
 		return 2 * time.Second
@@ -21,8 +22,8 @@ func (b *bench) patience() time.Duration {
 	return 6 * time.Second
 }
 
-// memoryLimit is what one stalled connection may cost each of our halves, in bytes: its credit, or 8 MiB queued, and
-// room for the allocator.
+// memoryLimit is how much memory one stalled connection may use in each of our programs, in bytes: its credit, or 8 MiB queued,
+// and a reserve for the allocator.
 func (b *bench) memoryLimit() int64 {
 	if b.cell.own() {
 		return 24 << 20
@@ -32,8 +33,8 @@ func (b *bench) memoryLimit() int64 {
 
 func runStalledClient(ctx context.Context, b *bench) (string, error) {
 	return b.underStall(ctx, func(stalled context.Context) (net.Conn, error) {
-		// The endpoint sends for ever, and after one byte nobody reads. It begins when it is asked: what it sent at once, a
-		// Go server now and then writes behind the head of its answer, which kube-apiserver refuses before anything stalls.
+		// The endpoint sends endlessly, and after one byte the client stops reading. The endpoint starts on request: a Go server
+		// sometimes writes immediate bytes behind the head of its answer, and kube-apiserver refuses that before anything stalls.
 		conn, err := openSource(stalled, b, math.MaxInt64, 0)
 		if err != nil {
 			return nil, err
@@ -67,7 +68,7 @@ func runStalledEndpoint(ctx context.Context, b *bench) (string, error) {
 	})
 }
 
-// underStall watches other connections of the same agent, and memory, while one is stalled.
+// underStall checks other connections of the same agent, and memory, while one connection is stalled.
 func (b *bench) underStall(ctx context.Context, stall func(context.Context) (net.Conn, error)) (string, error) {
 	others, err := openEchoes(ctx, b, 4)
 	defer closeAll(others)
@@ -120,7 +121,7 @@ func (b *bench) underStall(ctx context.Context, stall func(context.Context) (net
 	return note, err
 }
 
-// memory is the most that each of our own processes has had in RAM.
+// memory is the peak resident memory of each of our processes.
 func (b *bench) memory() ([]int64, error) {
 	var each []int64
 	for _, p := range b.ownProcesses() {
@@ -144,7 +145,7 @@ func (b *bench) ownProcesses() []*process {
 	return own
 }
 
-// resets counts the connections that our halves broke off for that reason.
+// resets counts the connections that our programs reset for that reason.
 func (b *bench) resets(reason string) (float64, error) {
 	sum := 0.0
 	for half, health := range map[string]string{"server": b.server.health, "agent": b.agent().health} {

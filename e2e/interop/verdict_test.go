@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// verdict is what a square of the matrix shows.
+// verdict is the content of a cell of the matrix.
 type verdict string
 
 const (
 	passed verdict = "pass"
 	failed verdict = "fail"
-	// excused: it failed, and so did the two Go peers of that version, by the same front and in the same way.
+	// excused: the scenario failed, and the two Go peers of that version failed in the same way with the same front.
 	excused verdict = "Go fails too"
-	// defect: two Go peers fail among themselves. It is shown, and concerns nobody here.
+	// defect: two Go peers fail with each other. It is shown, and does not concern our programs.
 	defect verdict = "Go fails"
 )
 
@@ -36,15 +36,15 @@ type outcome struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// goPair says that both halves are of the same Go version.
+// goPair reports whether both programs are of the same Go version.
 func (o outcome) goPair() bool { return !o.cell.server.ours() && !o.cell.agent.ours() }
 
 type question struct{ version, front, name string }
 
 func (o outcome) question() question { return question{o.Version, o.Front, o.Case} }
 
-// judge excuses failures next to a Go peer that two Go peers show likewise, and only those. What two Go peers must
-// pass for the comparison to mean anything stays a failure.
+// judge excuses failures with a Go peer that two Go peers show as well, and only those. A scenario that two Go peers must pass,
+// so that the comparison has a meaning, remains a failure.
 func judge(outcomes []outcome) []outcome {
 	kinds := make(map[question]map[string]bool)
 	for _, o := range outcomes {
@@ -69,8 +69,8 @@ func judge(outcomes []outcome) []outcome {
 	return judged
 }
 
-// judgeAll judges; where a cell with a Go peer fails and two Go peers passed, it asks the latter some more times: a
-// race of theirs does not show each time.
+// judgeAll judges; if a cell with a Go peer fails and two Go peers passed, it runs the latter several more times, because a
+// race in the Go programs does not show each time.
 func (r *runner) judgeAll(ctx context.Context, outcomes []outcome) []outcome {
 	for range 3 {
 		asked := make(map[question]bool)
@@ -91,7 +91,7 @@ func (r *runner) judgeAll(ctx context.Context, outcomes []outcome) []outcome {
 	return lastWord(judge(outcomes))
 }
 
-// lastWord leaves one outcome of each square: a failure, if there was one.
+// lastWord keeps one outcome of each cell: a failure, if there was one.
 func lastWord(outcomes []outcome) []outcome {
 	type square struct {
 		cell cell

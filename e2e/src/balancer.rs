@@ -1,7 +1,7 @@
-//! A small TCP load balancer in front of the server replicas' agent ports, with the faults that real ones have.
+//! A small TCP load balancer in front of the server replicas' agent ports, with the faults of real ones.
 //!
-//! It passes bytes and knows no protocol. It can stick to one replica, stop passing bytes (a half-open network), be far
-//! away, and cut what it carries.
+//! It copies bytes and knows no protocol. It can always choose the same replica, stop copying (a half-open network), add a
+//! delay, and reset its connections.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-/// The size of one pass from side to side.
+/// Bytes copied at once.
 const PIECE: usize = 64 * 1024;
 
-/// Reads whose bytes are under way at most; beyond that the way presses back.
+/// Largest number of delayed reads in transit; beyond that the path applies back-pressure.
 const UNDER_WAY: usize = 4096;
 
-/// Where the next connection goes.
+/// The backend of the next connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// To each replica in turn.
+    /// Each replica in turn.
     RoundRobin,
-    /// Always to the same one.
+    /// Always the same replica.
     Stick(usize),
 }
 
-/// The balancer: ends with its handle, and so does everything it carries.
+/// The load balancer; dropping the handle ends it and its connections.
 #[derive(Debug)]
 pub struct Balancer {
     address: SocketAddr,
@@ -46,7 +46,7 @@ struct Shared {
     policy: Mutex<Policy>,
     next: AtomicUsize,
     accepted: AtomicUsize,
-    /// From side to side.
+    /// One-way delay.
     delay: Duration,
     paused: watch::Sender<bool>,
     carried: Mutex<JoinSet<()>>,
@@ -58,14 +58,14 @@ impl Balancer {
         Self::far(backends, Duration::ZERO).await
     }
 
-    /// Everything is under way for so long, in each direction.
+    /// Delays all bytes by `delay` in each direction.
     pub async fn far(backends: Vec<SocketAddr>, delay: Duration) -> Result<Self> {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot bind the balancer")?;
         Self::delayed_on(listener, backends, delay)
     }
 
-    /// Serves on a listener that is bound already.
+    /// Serves on a bound listener.
     pub fn start_on(listener: TcpListener, backends: Vec<SocketAddr>) -> Result<Self> {
         Self::delayed_on(listener, backends, Duration::ZERO)
     }
@@ -85,7 +85,7 @@ impl Balancer {
         Ok(Self { address, shared, accepting })
     }
 
-    /// Where agents connect.
+    /// The address for agents.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -95,18 +95,18 @@ impl Balancer {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    /// Changes where new connections go.
+    /// Changes the policy for new connections.
     pub fn set_policy(&self, policy: Policy) {
         *self.shared.policy.lock() = policy;
     }
 
-    /// Stops passing bytes without closing anything, or goes on. One that is far away does not stop.
+    /// Stops copying bytes without closing anything, or resumes. Not for a balancer with a delay.
     pub fn pause(&self, paused: bool) {
         assert!(self.shared.delay.is_zero(), "a long way does not stop");
         self.shared.paused.send_replace(paused);
     }
 
-    /// Cuts every carried connection with a reset. New ones are accepted as before.
+    /// Resets all connections. New ones are still accepted.
     pub fn cut(&self) {
         self.shared.carried.lock().abort_all();
     }
@@ -137,8 +137,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn carry(agent: TcpStream, backend: SocketAddr, delay: Duration, paused: watch::Receiver<bool>) {
     let Ok(server) = TcpStream::connect(backend).await else { return };
     for stream in [&agent, &server] {
-        // With a zero linger an aborted task resets both sides, as a dead balancer's host would; an orderly end
-        // sends its FIN by the shutdowns below first.
+        // With a zero linger an aborted task resets both sides, as when the balancer's host dies; before an orderly end the
+        // shutdowns below send a FIN.
         let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         let _ = stream.set_nodelay(true);
     }
@@ -155,7 +155,7 @@ async fn carry(agent: TcpStream, backend: SocketAddr, delay: Duration, paused: w
     }
 }
 
-/// Whatever comes is under way for so long.
+/// Copies with this delay.
 async fn pass_late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
     let (sender, mut under_way) = mpsc::channel(UNDER_WAY);
     let leave = async move {
@@ -168,7 +168,7 @@ async fn pass_late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrit
             }
         }
     };
-    // Whoever sends into it learns that its end has gone.
+    // A sender notices when the other end has gone.
     let arrive = async move {
         while let Some((due, bytes)) = under_way.recv().await {
             sleep_until(due).await;

@@ -1,7 +1,7 @@
-//! The frame of a test program that starts a cluster once for all of its cases: arguments, the network namespace, the
-//! runtime, the report, and one loud line where the tools are missing.
+//! The frame of a test program that starts one cluster for all of its cases: arguments, the network namespace, the runtime, the
+//! report, and a clear message if the tools are missing.
 //!
-//! Arguments are parts of the names of the cases that are to run; without any, all must have run.
+//! Arguments are substrings of case names to run; without arguments all cases must run.
 
 #![allow(clippy::print_stdout, reason = "a test program's product is its report")]
 
@@ -15,23 +15,23 @@ use tokio::time::{Instant, timeout};
 
 use crate::kube::{Tools, enter};
 
-/// One such program.
+/// A test program.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// What its lines begin with.
+    /// The prefix of its output lines.
     pub name: &'static str,
     /// The step of `hack/check` that sets `KUBE_TOOLS`.
     pub step: &'static str,
-    /// How many cases it has.
+    /// The number of its cases.
     pub total: usize,
-    /// How long one of them may take on a busy machine.
+    /// Time limit of one case on a busy machine.
     pub limit: Duration,
 }
 
-/// A case that has ended: its name, what came of it, and how long it took.
+/// A finished case: its name, its result and its duration.
 pub type Ended = (String, Result<()>, Duration);
 
-/// What came of the cases so far.
+/// The results of the cases so far.
 #[derive(Debug)]
 pub struct Report {
     program: Program,
@@ -42,7 +42,7 @@ pub struct Report {
 }
 
 impl Program {
-    /// Runs the cases, each of which reports what came of it.
+    /// Runs the cases, each of which adds its result to the report.
     pub fn run(self, cases: impl AsyncFnOnce(&Tools, &mut Report) -> Result<()>) -> ExitCode {
         let filter = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
         if std::env::args().any(|arg| arg == "--list") {
@@ -60,7 +60,7 @@ impl Program {
         }
     }
 
-    /// Whether all is well.
+    /// Whether all cases passed.
     fn find_and_run(
         self,
         mut report: Report,
@@ -78,7 +78,7 @@ impl Program {
     }
 }
 
-/// Ends on a signal as well, so that everything that was started is stopped in order.
+/// Also ends on a signal, so that all started processes are stopped in order.
 async fn until_stopped(work: impl Future<Output = Result<()>>) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -89,7 +89,7 @@ async fn until_stopped(work: impl Future<Output = Result<()>>) -> Result<()> {
     }
 }
 
-/// A case within its time.
+/// Runs a case within a time limit.
 pub async fn timed(name: String, limit: Duration, case: impl Future<Output = Result<()>>) -> Ended {
     let began = Instant::now();
     let ended = timeout(limit, case).await;
@@ -97,17 +97,17 @@ pub async fn timed(name: String, limit: Duration, case: impl Future<Output = Res
 }
 
 impl Report {
-    /// Whether the arguments ask for this case.
+    /// Whether the arguments select this case.
     pub fn wanted(&self, name: &str) -> bool {
         self.filter.is_empty() || self.filter.iter().any(|part| name.contains(part.as_str()))
     }
 
-    /// How long one case may take.
+    /// The time limit of one case.
     pub fn limit(&self) -> Duration {
         self.program.limit
     }
 
-    /// Runs a case by itself.
+    /// Runs one case alone.
     pub async fn case(&mut self, name: &str, case: impl Future<Output = Result<()>>) {
         if self.wanted(name) {
             let ended = timed(name.to_owned(), self.program.limit, case).await;
@@ -115,7 +115,7 @@ impl Report {
         }
     }
 
-    /// Waits for cases that run at the same time.
+    /// Waits for cases that run concurrently.
     pub async fn all(&mut self, mut running: JoinSet<Ended>) {
         while let Some(ended) = running.join_next().await {
             self.note(ended.unwrap_or_else(|error| ("a case".into(), Err(error.into()), Duration::ZERO)));
@@ -135,7 +135,7 @@ impl Report {
         }
     }
 
-    /// The last line, which `hack/check` reads. Without a filter, what neither passed nor failed is missing.
+    /// Prints the last line, which `hack/check` reads. Without a filter, a case that neither passed nor failed is missing.
     fn finish(&self) -> Result<bool> {
         let (name, total) = (self.program.name, self.program.total);
         for case in &self.failures {

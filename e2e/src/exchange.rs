@@ -1,4 +1,4 @@
-//! The usual exchanges over one connection, each with checksums and a deadline.
+//! Common exchanges over one connection, each with checksums and a deadline.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::frontend::{Conn, Frontend};
 use crate::payload::Payload;
 use crate::wait::{DEADLINE, within, within_limit};
 
-/// Sends a payload to an echo and reads it back at the same time; the connection stays open.
+/// Sends a payload to an echo and reads it back concurrently; the connection stays open.
 pub async fn echo(conn: Conn, payload: Payload) -> Result<Conn> {
     echo_within(conn, payload, DEADLINE).await
 }
@@ -24,19 +24,19 @@ pub async fn echo_within(conn: Conn, payload: Payload, limit: Duration) -> Resul
     Ok(input.unsplit(output))
 }
 
-/// Dials an echo, has a payload echoed, and closes in order.
+/// Dials an echo, checks the echo of a payload, and closes in order.
 pub async fn echoed(frontend: &Frontend, target: &str, payload: Payload) -> Result<()> {
     let mut conn = echo(frontend.dial(target).await?, payload).await?;
     conn.shutdown().await?;
     expect_end(&mut conn).await
 }
 
-/// Whether one small echo works now.
+/// Checks that one small echo works now.
 pub async fn works(frontend: &Frontend, target: &str) -> Result<()> {
     echoed(frontend, target, Payload::new(1, 100)).await.context("a plain dial and echo")
 }
 
-/// Sends a payload and closes at once, as an upload does; waits until the other side ended too.
+/// Sends a payload and closes at once, as an upload does; waits until the other side has ended, too.
 pub async fn upload(frontend: &Frontend, target: &str, payload: Payload) -> Result<()> {
     let mut conn = frontend.dial(target).await?;
     within("an upload", payload.send(&mut conn)).await??;
@@ -44,7 +44,7 @@ pub async fn upload(frontend: &Frontend, target: &str, payload: Payload) -> Resu
     expect_end(&mut conn).await
 }
 
-/// Waits for the orderly end of what can be read, with nothing before it.
+/// Waits for an orderly end of input without further bytes.
 pub async fn expect_end(conn: &mut Conn) -> Result<()> {
     let mut rest = Vec::new();
     within("the end of a connection", conn.read_to_end(&mut rest))
@@ -54,7 +54,7 @@ pub async fn expect_end(conn: &mut Conn) -> Result<()> {
     Ok(())
 }
 
-/// Waits for any end of what can be read, orderly or not.
+/// Waits for any end of input, orderly or not.
 pub async fn expect_any_end(conn: &mut Conn) -> Result<()> {
     let mut rest = Vec::new();
     // A reset is an end too.

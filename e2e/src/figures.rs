@@ -1,10 +1,10 @@
-//! Figures that a test measured: percentiles, and a way past the capture of passing tests into CI's log.
+//! Measured figures: percentiles, and their output to CI's log from passing tests.
 
 use std::fmt::Display;
 use std::io::Write;
 use std::time::Duration;
 
-/// What so many percent of the times stay below, `None` if there are none. Sorts them.
+/// The given percentile, `None` without times. Sorts the times.
 pub fn percentile(times: &mut [Duration], percent: usize) -> Option<Duration> {
     times.sort_unstable();
     times.get(times.len() * percent / 100).copied()
@@ -12,6 +12,6 @@ pub fn percentile(times: &mut [Duration], percent: usize) -> Option<Duration> {
 
 /// Writes one line to standard error.
 pub fn say(test: &str, figures: impl Display) {
-    // Nobody is left to tell if standard error is closed.
+    // If standard error is closed, the line is lost.
     let _ = writeln!(std::io::stderr(), "figures: {test}: {figures}");
 }

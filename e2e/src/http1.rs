@@ -1,4 +1,4 @@
-//! The little HTTP/1.1 that the harness speaks: a GET with its whole answer, and the head of a CONNECT answer.
+//! The HTTP/1.1 of the harness: a GET with its whole answer, and the head of a CONNECT answer.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The longest head that is read.
+/// Longest accepted head in bytes.
 const HEAD_LIMIT: usize = 64 * 1024;
 
 /// The head of an answer.
@@ -14,7 +14,7 @@ const HEAD_LIMIT: usize = 64 * 1024;
 pub struct Head {
     /// The status code.
     pub status: u16,
-    /// The words behind the status code.
+    /// The reason phrase.
     pub reason: String,
     /// Header fields in order, names in lower case.
     pub fields: Vec<(String, String)>,
@@ -54,7 +54,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Reads a head; yields it with the bytes that came glued behind it.
+/// Reads a head; returns it with the bytes that followed in the same read.
 pub async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Head, Vec<u8>)> {
     let mut seen = Vec::new();
     let mut chunk = vec![0; 16 * 1024];
@@ -72,13 +72,13 @@ pub async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Head, V
     }
 }
 
-/// GETs a path over a connection of its own.
+/// GETs a path over a separate connection.
 pub async fn get(address: SocketAddr, path: &str) -> Result<Answer> {
     let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
     get_over(stream, &address.to_string(), path).await
 }
 
-/// GETs a path over a stream that is then done with.
+/// GETs a path over a stream, and ends the stream.
 pub async fn get_over(
     mut stream: impl AsyncRead + AsyncWriteExt + Unpin,
     host: &str,

@@ -1,9 +1,9 @@
-//! The harness around the two built binaries: a throw-away PKI, processes, a load balancer, independent clients for
-//! both frontends, lying peers, endpoints and a metrics reader.
+//! The test harness for the two built programs: a temporary PKI, processes, a load balancer, independent clients of both
+//! frontends, adversarial peers, endpoints and a metrics reader.
 //!
-//! Nothing here links against the servers' own code: what the tests see is what a kube-apiserver, a load balancer, an
-//! endpoint and a Prometheus would see. The only shared crate is `proto`, the wire contract. The programs under test
-//! are named by `PROXY_SERVER` and `PROXY_AGENT`, so the same tests run against any other implementation.
+//! Nothing here links against the code of the programs: the tests observe what a kube-apiserver, a load balancer, an endpoint
+//! and a Prometheus can observe. The only shared crate is `proto`, the wire contract. `PROXY_SERVER` and `PROXY_AGENT` name the
+//! tested programs, so the same tests run against any other implementation.
 
 pub mod balancer;
 pub mod bench;

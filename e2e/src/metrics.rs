@@ -14,10 +14,10 @@ pub const SERVER: &str = "konnectivity_network_proxy_server_";
 /// The prefix of the agent's metrics.
 pub const AGENT: &str = "konnectivity_network_proxy_agent_";
 
-/// Of whom, by which name, with which labels.
+/// Prefix, name and labels.
 type Gauge = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// What counts live things.
+/// Gauges of open items.
 const LIVE: [Gauge; 8] = [
     (SERVER, "established_connections", &[]),
     (SERVER, "pending_backend_dials", &[]),
@@ -43,7 +43,7 @@ pub struct Sample {
 /// One scrape.
 #[derive(Clone, Debug, Default)]
 pub struct Scrape {
-    /// The text as it came.
+    /// The text as received.
     pub text: String,
     /// Its samples in order.
     pub samples: Vec<Sample>,
@@ -73,7 +73,7 @@ impl Scrape {
         Ok(Self { text, samples, types })
     }
 
-    /// The sum over all samples of that name whose labels include `labels`; none when there is no such sample.
+    /// The sum over all samples of that name whose labels include `labels`; `None` if there is no such sample.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut matching = self
             .samples
@@ -87,19 +87,19 @@ impl Scrape {
         matching.peek().is_some().then(|| matching.sum())
     }
 
-    /// As [`Scrape::sum`], where an absent sample counts as zero: vectors appear at first use.
+    /// Like [`Scrape::sum`], but an absent sample counts as zero, because metrics with labels appear at first use.
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.sum(name, labels).unwrap_or(0.0)
     }
 
-    /// Which gauges say that something lives, and how much of it: none of a server or an agent at rest.
+    /// The gauges of open items that are not zero, with their values; empty for an idle server or agent.
     pub fn busy(&self) -> Vec<String> {
         let values = LIVE.iter().map(|(of, name, labels)| (name, self.value(&format!("{of}{name}"), labels)));
         values.filter(|(_, value)| *value != 0.0).map(|(name, value)| format!("{name} = {value}")).collect()
     }
 }
 
-/// Scrapes until the condition holds, or fails with the last text after `limit`.
+/// Scrapes until the condition holds, or fails after `limit` with the last text.
 pub async fn wait_for(
     what: &str,
     address: SocketAddr,
@@ -135,7 +135,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// `a="b",c="d"`, with backslash escapes inside the quotes.
+/// Parses `a="b",c="d"`, with backslash escapes inside the quotes.
 fn labels(text: &str) -> Option<BTreeMap<String, String>> {
     let mut labels = BTreeMap::new();
     let mut rest = text;

@@ -1,13 +1,12 @@
-//! A network of its own: namespaces joined by a router that can swallow packets.
+//! A private network: namespaces joined by a router that can drop packets.
 //!
 //! ```text
 //!   near 10.231.0.2 ──── router ──┬── far 10.231.1.2
 //!                                 └── far 10.231.2.2 ...
 //! ```
 //!
-//! Nothing in it has a way out: the addresses mean nothing beyond these namespaces. A path that is swallowed looks like
-//! a dead host to both ends: no packet arrives, nothing is refused, no connection is closed. Needs to be root, and
-//! `ip` from iproute2.
+//! The network has no route out. A path whose packets are dropped looks like a dead host to both ends: no packet arrives,
+//! nothing is refused, no connection is closed. Needs root, and `ip` from iproute2.
 
 use std::fs::File;
 use std::future::Future;
@@ -27,12 +26,12 @@ use crate::wait::DEADLINE;
 /// The near side's address.
 pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 231, 0, 2);
 
-/// The near side, a router, and some far sides. Everything vanishes with it.
+/// The near side, a router, and some far sides. Dropping it deletes everything.
 #[derive(Debug)]
 pub struct Network {
-    /// Where the servers are.
+    /// The namespace of the servers.
     pub near: Namespace,
-    /// Where agents are.
+    /// The namespaces of the agents.
     pub far: Vec<Namespace>,
     router: Namespace,
 }
@@ -41,7 +40,7 @@ pub struct Network {
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
-    /// Its address on the way to the router.
+    /// Its address on the link to the router.
     pub address: IpAddr,
 }
 
@@ -49,7 +48,7 @@ impl Network {
     /// Joins a near side and `count` far sides.
     ///
     /// # Errors
-    /// Without the rights, the program `ip`, or a kernel that has namespaces.
+    /// Missing rights, a missing program `ip`, or a kernel without namespaces.
     pub fn new(count: u8) -> Result<Self> {
         let id = format!("knp{:08x}", rand::random::<u32>());
         let router = Namespace::add(format!("{id}r"), Ipv4Addr::LOCALHOST)?;
@@ -60,14 +59,14 @@ impl Network {
         Ok(Self { near, far, router })
     }
 
-    /// Swallows every packet from and to a far side, from now on.
+    /// From now on drops every packet from and to a far side.
     pub fn swallow(&self, far: &Namespace) -> Result<()> {
         let address = far.address.to_string();
         self.router.ip(&["route", "add", "blackhole", &address])?;
         self.router.ip(&["rule", "add", "from", &address, "blackhole"])
     }
 
-    /// Lets packets through again.
+    /// Stops dropping packets.
     pub fn heal(&self, far: &Namespace) -> Result<()> {
         let address = far.address.to_string();
         self.router.ip(&["rule", "del", "from", &address, "blackhole"])?;
@@ -83,7 +82,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// A namespace beside this one, on its own network.
+    /// A namespace beside this one, on a separate network.
     fn join(&self, name: String, network: u8) -> Result<Self> {
         let side = Self::add(name, Ipv4Addr::new(10, 231, network, 2))?;
         let (gateway, port) = (Ipv4Addr::new(10, 231, network, 1).to_string(), format!("port{network}"));
@@ -96,12 +95,12 @@ impl Namespace {
         Ok(side)
     }
 
-    /// Does something inside: sockets that it makes and processes that it starts belong there.
+    /// Runs a function inside: its sockets and processes belong to the namespace.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let path = PathBuf::from("/run/netns").join(&self.name);
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let inside = move || {
-            // The thread ends with the work, and nothing else ever runs on it.
+            // The thread ends with the function, and nothing else runs on it.
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
                 .context("cannot enter the namespace")?;
             work()
@@ -110,14 +109,14 @@ impl Namespace {
         ended.map_err(|_| anyhow::anyhow!("a panic inside the namespace"))?
     }
 
-    /// A connection that begins inside; whoever holds it may use it anywhere. Blocks until it is there.
+    /// A connection from inside the namespace, for use anywhere. Blocks until it is established.
     pub fn connect(&self, address: SocketAddr) -> Result<TcpStream> {
         let stream = self.enter(|| Ok(std::net::TcpStream::connect_timeout(&address, DEADLINE)?))?;
         stream.set_nonblocking(true)?;
         Ok(TcpStream::from_std(stream)?)
     }
 
-    /// Runs a future inside, on a runtime of its own.
+    /// Runs a future inside, on a separate runtime.
     pub fn block_on<T: Send, F: Future<Output = Result<T>>>(
         &self,
         work: impl FnOnce() -> F + Send,
@@ -145,22 +144,22 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What runs inside keeps it for as long as it runs; nobody is left to tell.
+        // Processes inside keep the namespace alive while they run; an error is ignored.
         let _ = run(&["ip", "netns", "del", &self.name]);
     }
 }
 
-/// The network that a thread is in.
+/// The network namespace of a thread.
 #[derive(Debug)]
 pub struct Place(File);
 
 impl Place {
-    /// That of the calling thread.
+    /// The namespace of the calling thread.
     pub fn here() -> std::io::Result<Self> {
         File::open("/proc/thread-self/ns/net").map(Self)
     }
 
-    /// Does something there, and comes back.
+    /// Runs a function in that namespace, and returns to the present one.
     pub fn and_in<T>(&self, work: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
         let home = Self::here()?;
         if self.0.metadata()?.ino() == home.0.metadata()?.ino() {

@@ -1,5 +1,5 @@
-//! Outages under connections that are in use: a program that stands still, a network that passes nothing. When they are over,
-//! no connection has ended and every byte has arrived.
+//! Outages under connections in use: a stopped program, or a network that passes nothing. After an outage no connection has
+//! ended and every byte has arrived.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,42 +19,42 @@ use crate::payload::Payload;
 use crate::process::Signal;
 use crate::wait::within_limit;
 
-/// Between the ticks of a connection.
+/// Time between the ticks of a connection.
 const TICK: Duration = Duration::from_millis(100);
 
-/// More than the kernels and both programs hold: its sender meets a closed window.
+/// More than the kernels and both programs buffer, so that the sender meets a closed window.
 const BULK: u64 = 64 << 20;
 
-/// After an outage: TCP tries again after twice the time that it waited before.
+/// Time limit for the recovery: TCP retransmits after twice the time of its previous wait.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 /// The cause of an outage.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault<'a> {
-    /// The agent's program stands still, its kernel answers.
+    /// The agent's process is stopped; its kernel still acknowledges.
     StoppedAgent,
-    /// The server's program stands still, its kernel answers.
+    /// The server's process is stopped; its kernel still acknowledges.
     StoppedServer,
-    /// A relay acknowledges bytes and passes none.
+    /// A relay acknowledges bytes and forwards none.
     StuckRelay,
-    /// No packet passes. The test itself runs on the near side.
+    /// No packet arrives. The test itself runs on the near side.
     Blackhole(&'a Network),
 }
 
 /// One outage.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage<'a> {
-    /// By which frontend.
+    /// The frontend.
     pub mode: Mode,
-    /// Of what.
+    /// The cause.
     pub fault: Fault<'a>,
-    /// For how long.
+    /// The duration.
     pub length: Duration,
-    /// Whether dials wait meanwhile, and are answered when it is over.
+    /// Whether clients dial during the outage; these dials must succeed after it.
     pub dials: bool,
 }
 
-/// One server, one agent, and what may fall silent.
+/// One server, one agent, and the endpoint of the connections.
 struct Rig {
     pair: Pair,
     endpoint: Endpoint,
@@ -62,10 +62,10 @@ struct Rig {
 }
 
 impl Outage<'_> {
-    /// Goes through it.
+    /// Runs the outage.
     ///
     /// # Errors
-    /// When a connection ended, a byte was lost, or a dial that waited failed.
+    /// A connection ended, a byte was lost, or a waiting dial failed.
     pub async fn survive(self) -> Result<()> {
         let rig = self.rig().await?;
         let target = rig.endpoint.target();
@@ -122,7 +122,7 @@ impl Outage<'_> {
     }
 }
 
-/// A connection to an echo that carries a number every tenth of a second, there and back.
+/// A connection to an echo that carries a number every tenth of a second.
 struct Ticking {
     stop: watch::Sender<bool>,
     seen: watch::Receiver<u64>,
@@ -161,14 +161,14 @@ impl Ticking {
         Self { stop, seen, writer, reader }
     }
 
-    /// Until so many ticks have come back.
+    /// Waits until `count` ticks have come back.
     async fn wait(&self, count: u64) -> Result<()> {
         let mut seen = self.seen.clone();
         within_limit("ticks", RECOVERY, seen.wait_for(|seen| *seen >= count)).await?.context("no tick")?;
         Ok(())
     }
 
-    /// Closes once every tick has come back: by gRPC, a client's close ends both directions.
+    /// Closes after every tick has come back: with gRPC a client's close ends both directions.
     async fn finish(mut self) -> Result<()> {
         self.stop.send_replace(true);
         let (sent, mut output) = (&mut self.writer).await?.context("writing")?;

@@ -1,7 +1,7 @@
-//! Payload that can be checked: bytes made from a seed, and a digest over what arrived.
+//! Payload that can be verified: bytes derived from a seed, and a digest of the received bytes.
 //!
-//! Every seed starts at another place of one pseudo-random block whose length is prime, so that swapped, lost,
-//! doubled and foreign pieces all change the digest.
+//! Every seed starts at a different offset of one pseudo-random block of prime length, so that swapped, lost, duplicated and
+//! foreign pieces all change the digest.
 
 use std::sync::OnceLock;
 
@@ -11,12 +11,12 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use rustls::crypto::hash::{Context, HashAlgorithm};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// The block's length: a prime, so that no power-of-two chunk ever lines up with it twice.
+/// Length of the block: a prime, so that chunks of a power of two never align with it twice.
 const BLOCK: usize = 1_048_573;
-/// The largest piece that is handed out at once.
+/// Size of the largest piece.
 const PIECE: usize = 64 * 1024;
 
-/// `length` bytes that follow from `seed`.
+/// `length` bytes derived from `seed`.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload {
     seed: u64,
@@ -49,7 +49,7 @@ impl Payload {
         })
     }
 
-    /// The digest of the whole.
+    /// The digest of all bytes.
     pub fn digest(self) -> Digest {
         let mut digester = Digester::default();
         for piece in self.pieces() {
@@ -58,7 +58,7 @@ impl Payload {
         digester.finish()
     }
 
-    /// Writes the whole and flushes; does not shut down.
+    /// Writes all bytes and flushes; does not shut down.
     pub async fn send(self, sink: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
         for piece in self.pieces() {
             sink.write_all(&piece).await?;
@@ -66,7 +66,7 @@ impl Payload {
         sink.flush().await
     }
 
-    /// Reads exactly as many bytes and compares digests.
+    /// Reads exactly this number of bytes and compares digests.
     pub async fn receive(self, source: &mut (impl AsyncRead + Unpin)) -> Result<()> {
         let got = digest_of(&mut source.take(self.length)).await?;
         self.check(&got)
@@ -78,7 +78,7 @@ impl Payload {
         self.check(&got)
     }
 
-    /// Fails unless the digest is this payload's.
+    /// Fails unless the digest is that of this payload.
     pub fn check(self, got: &Digest) -> Result<()> {
         ensure!(got.length == self.length, "{} bytes arrived instead of {}", got.length, self.length);
         ensure!(*got == self.digest(), "{} bytes arrived, but not those that were sent", got.length);
@@ -86,7 +86,7 @@ impl Payload {
     }
 }
 
-/// Length and SHA-256 of what went through a stream.
+/// Length and SHA-256 of a stream's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
     /// The number of bytes.
@@ -94,7 +94,7 @@ pub struct Digest {
     sum: Vec<u8>,
 }
 
-/// Reads to the end and digests.
+/// Reads to the end and returns the digest.
 pub async fn digest_of(source: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Digest> {
     let mut digester = Digester::default();
     let mut chunk = vec![0; PIECE];
@@ -106,7 +106,7 @@ pub async fn digest_of(source: &mut (impl AsyncRead + Unpin)) -> std::io::Result
     }
 }
 
-/// A digest in the making.
+/// Computes a digest incrementally.
 pub struct Digester {
     length: u64,
     context: Box<dyn Context>,
@@ -144,7 +144,7 @@ impl std::fmt::Debug for Digester {
     }
 }
 
-/// rustls already carries an optimised SHA-256: the one behind TLS 1.3's AES-128 suite.
+/// rustls already contains an optimized SHA-256: that of the TLS 1.3 AES-128 suite.
 fn sha256() -> &'static dyn rustls::crypto::hash::Hash {
     use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256 as SUITE;
     SUITE.tls13().map(|suite| suite.common.hash_provider).expect("a TLS 1.3 suite by its name")

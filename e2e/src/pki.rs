@@ -1,8 +1,7 @@
-//! A throw-away PKI: two authorities (frontend side, agent side) and the four certificates that a pair needs.
+//! A temporary PKI: two CAs (frontend side, agent side) and the four certificates of a pair.
 //!
-//! The two sides trust nothing of each other, as in a real cluster, so that a mix-up of files fails loudly. The files lie
-//! in the folder as Kubernetes mounts a secret: each is a symbolic link through `..data`, and a rotation swaps that one
-//! link.
+//! As in a real cluster, neither side trusts the other's CA, so that swapped files fail. The files are stored as Kubernetes
+//! mounts a secret: each is a symbolic link through `..data`, and a rotation replaces that one link.
 
 use std::fs::{create_dir, read_dir, read_link, rename, write};
 use std::os::unix::fs::symlink;
@@ -20,7 +19,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The names that every certificate carries; the last one is the near side's of [`crate::netns`].
+/// The names in every certificate; the last one is the near side's of [`crate::netns`].
 const NAMES: [&str; 4] = ["localhost", "127.0.0.1", "::1", "10.231.0.2"];
 
 /// A certificate with its key, as PEM files.
@@ -32,7 +31,7 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
-/// The link that a rotation swaps.
+/// The link that a rotation replaces.
 const DATA: &str = "..data";
 
 /// A certificate and its key as PEM.
@@ -44,29 +43,29 @@ pub struct Pair {
     pub key: String,
 }
 
-/// The files of one throw-away PKI. They live as long as the folder that the caller owns.
+/// The files of one temporary PKI. They exist as long as the caller's folder.
 #[derive(Clone, Debug)]
 pub struct Pki {
-    /// The authority of the frontend side: its server and its clients.
+    /// The CA of the frontend side, for its server and its clients.
     pub front_ca: PathBuf,
-    /// The server's certificate towards frontends.
+    /// The server's certificate for frontends.
     pub front_server: Identity,
     /// A frontend's client certificate.
     pub front_client: Identity,
-    /// The authority of the agent side.
+    /// The CA of the agent side.
     pub cluster_ca: PathBuf,
-    /// The server's certificate towards agents.
+    /// The server's certificate for agents.
     pub cluster_server: Identity,
     /// An agent's client certificate.
     pub agent: Identity,
     folder: PathBuf,
-    /// Those who sign, of a PKI that was made by this process.
+    /// The CAs with their keys, if this process created the PKI.
     front: Option<Arc<Authority>>,
     cluster: Option<Arc<Authority>>,
 }
 
 impl Pki {
-    /// Makes keys and certificates and writes them below `folder`.
+    /// Creates keys and certificates, and writes them into `folder`.
     pub fn create(folder: &Path) -> Result<Self> {
         let pki = Self {
             front: Some(Arc::new(Authority::create("front")?)),
@@ -88,13 +87,13 @@ impl Pki {
         Ok(pki)
     }
 
-    /// Replaces the certificates and keys of servers and agents, by the same authorities, as kubelet does: a new
-    /// folder beside the old one, and one link swapped. The frontends' clients keep theirs.
+    /// Replaces the certificates and keys of servers and agents with the same CAs, as kubelet does: a new folder next to the
+    /// old one, and one link replaced. Frontend clients keep theirs.
     pub fn rotate(&self) -> Result<()> {
         self.swap(|data| self.write_leaves(data))
     }
 
-    /// Replaces the authority of the agent side as well, so that nobody of before is trusted any more.
+    /// Also replaces the CA of the agent side, so that earlier certificates are not trusted any more.
     pub fn rotate_cluster_authority(&mut self) -> Result<()> {
         self.cluster = Some(Arc::new(Authority::create("cluster")?));
         self.swap(|data| {
@@ -103,7 +102,7 @@ impl Pki {
         })
     }
 
-    /// Replaces single files, in one swap. A name is that of a file in the folder.
+    /// Replaces single files at once. A name is that of a file in the folder.
     pub fn replace(&self, files: &[(&str, &str)]) -> Result<()> {
         self.swap(|data| {
             for (name, text) in files {
@@ -113,12 +112,12 @@ impl Pki {
         })
     }
 
-    /// A certificate of the agent side that is valid from one moment to another, in seconds from now.
+    /// A certificate of the agent side with this validity, in seconds from now.
     pub fn cluster_leaf(&self, usage: ExtendedKeyUsagePurpose, from: i64, until: i64) -> Result<Pair> {
         self.cluster()?.leaf("made to order", usage, (from, until))
     }
 
-    /// A copy of a pair of files that no rotation touches.
+    /// A copy of a certificate and its key that rotations do not change.
     pub fn kept(&self, identity: &Identity, name: &str) -> Result<Identity> {
         let path = |kind: &str| self.folder.join(format!("{name}.{kind}"));
         let kept = Identity { cert: path("crt"), key: path("key") };
@@ -163,7 +162,7 @@ impl Pki {
         self.cluster.as_deref().context("this PKI was made elsewhere")
     }
 
-    /// The PKI that was created below `folder` before.
+    /// The PKI that was created in `folder` before.
     pub fn open(folder: &Path) -> Self {
         let identity = |name: &str| Identity {
             cert: folder.join(format!("{name}.crt")),
@@ -182,17 +181,17 @@ impl Pki {
         }
     }
 
-    /// The TLS configuration of a frontend that shows the client certificate and offers `alpn`.
+    /// The TLS configuration of a frontend client that presents its certificate and offers `alpn`.
     pub fn frontend_client(&self, alpn: &[&str]) -> Result<Arc<ClientConfig>> {
         client(&self.front_ca, &self.front_client, alpn)
     }
 
-    /// The TLS configuration of an agent that shows its certificate and offers `h2`.
+    /// The TLS configuration of an agent that presents its certificate and offers `h2`.
     pub fn agent_client(&self) -> Result<Arc<ClientConfig>> {
         client(&self.cluster_ca, &self.agent, &["h2"])
     }
 
-    /// The TLS configuration of a server towards agents that asks for no client certificate.
+    /// The TLS configuration of a server for agents that requests no client certificate.
     pub fn agent_server(&self) -> Result<Arc<ServerConfig>> {
         let (certs, key) = self.cluster_server.read()?;
         let mut config = ServerConfig::builder_with_provider(provider())
@@ -214,7 +213,7 @@ impl Identity {
 }
 
 impl Pair {
-    /// Writes `NAME.crt` and `NAME.key`, and yields their paths.
+    /// Writes `NAME.crt` and `NAME.key`, and returns their paths.
     pub fn save(&self, folder: &Path, name: &str) -> Result<Identity> {
         self.write(folder, name)?;
         Ok(Identity { cert: folder.join(format!("{name}.crt")), key: folder.join(format!("{name}.key")) })
@@ -229,33 +228,33 @@ impl Pair {
 /// From an hour ago to a year from now.
 const LONG: (i64, i64) = (-3_600, 365 * 24 * 3_600);
 
-/// Whom a certificate is for.
+/// The subject of a certificate.
 #[derive(Clone, Debug)]
 pub struct Subject<'a> {
     /// The common name.
     pub name: &'a str,
-    /// The organisation: a group, where Kubernetes reads the certificate.
+    /// The organization: a group, if Kubernetes reads the certificate.
     pub organisation: Option<&'a str>,
-    /// Names and addresses that it is valid for.
+    /// Its subject alternative names: DNS names and addresses.
     pub names: &'a [&'a str],
-    /// What it is valid for.
+    /// Its extended key usage.
     pub usage: ExtendedKeyUsagePurpose,
 }
 
-/// Who signs certificates.
+/// A certificate authority.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl std::fmt::Debug for Authority {
-    /// Without its key.
+    /// Does not show the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Authority")
     }
 }
 
 impl Authority {
-    /// Makes an authority.
+    /// Creates an authority.
     pub fn create(name: &str) -> Result<Self> {
         let mut params = CertificateParams::new(Vec::<String>::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -300,12 +299,12 @@ impl Authority {
     }
 }
 
-/// The TLS configuration of a client that trusts `ca`, shows `identity` and offers `alpn`.
+/// The TLS configuration of a client that trusts `ca`, presents `identity` and offers `alpn`.
 pub fn client(ca: &Path, identity: &Identity, alpn: &[&str]) -> Result<Arc<ClientConfig>> {
     client_with(provider(), ca, identity, alpn)
 }
 
-/// As [`client`], with the cipher suites of `provider`.
+/// Like [`client`], with the cipher suites of `provider`.
 pub fn client_with(
     provider: Arc<CryptoProvider>,
     ca: &Path,

@@ -1,8 +1,8 @@
-//! Ports for programs that insist on a number: leased below the kernel's ephemeral range by lock file.
+//! Ports for programs that need a fixed number: leased below the kernel's ephemeral range by lock files.
 //!
-//! Both programs refuse ports below 1024 and above 49151, so port 0 is not an option for them. A lease holds an
-//! exclusive lock on a file named after the port for as long as it lives, so that parallel tests and parallel runs
-//! never get the same number, and ports below 32000 cannot collide with outgoing connections.
+//! Both programs refuse ports below 1024 and above 49151, so they cannot use port 0. A lease holds an exclusive lock on a file
+//! named after the port, so that parallel tests and parallel runs never get the same number. Ports below 32000 cannot collide
+//! with outgoing connections.
 
 use std::fs::{File, OpenOptions, create_dir_all};
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,7 +16,7 @@ const FIRST: u16 = 10_000;
 const LAST: u16 = 31_999;
 const ATTEMPTS: usize = 2_000;
 
-/// A port of the loopback interface that nobody else of this suite uses while the lease lives.
+/// A loopback port that no other test uses while the lease is held.
 #[derive(Debug)]
 pub struct Lease {
     port: u16,

@@ -1,4 +1,4 @@
-//! A child process: its standard error as lines, its signals, its end. It never outlives its handle.
+//! A child process: its output as lines, its signals, its end. It never outlives its handle.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use crate::netns::Place;
 use crate::usage::Usage;
 use crate::wait::{DEADLINE, until};
 
-/// Variables that would change where a program connects or who it is: removed from its environment.
+/// Environment variables that would change a program's connections or identity; removed for every process.
 const CLEARED: [&str; 8] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -29,13 +29,13 @@ const CLEARED: [&str; 8] = [
     "PROXY_AGENT_ID",
 ];
 
-/// How many lines of a log an error message quotes.
+/// Number of log lines that an error message quotes.
 const QUOTED: usize = 15;
 
-/// How many lines of a log are kept: the oldest go first.
+/// Number of log lines that are kept; the oldest are dropped first.
 const KEPT: usize = 20_000;
 
-/// What to run: kept, so that a process can be started again with the same arguments.
+/// A command line, kept to start the process again.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// A name for messages.
@@ -44,7 +44,7 @@ pub struct Recipe {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Its environment beyond ours.
+    /// Additional environment variables.
     pub env: Vec<(String, String)>,
 }
 
@@ -56,13 +56,13 @@ pub struct Process {
     log: Arc<Mutex<Log>>,
 }
 
-/// What a process wrote.
+/// The output of a process.
 #[derive(Debug, Default)]
 struct Log {
     lines: VecDeque<String>,
-    /// Where a program in Rust first panicked.
+    /// The place of the first panic of a Rust program.
     panic: Option<String>,
-    /// Streams that are read still.
+    /// Number of streams that are still being read.
     open: usize,
 }
 
@@ -79,7 +79,7 @@ impl Log {
 }
 
 impl Process {
-    /// Starts the recipe's program and collects what it writes to standard output and standard error.
+    /// Starts the program and collects its standard output and standard error.
     pub fn spawn(recipe: Recipe) -> Result<Self> {
         let mut command = bound(&recipe.program);
         command.args(&recipe.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -99,7 +99,7 @@ impl Process {
         Ok(Self { recipe, child, log })
     }
 
-    /// Ends the process by force and starts it anew with the same arguments.
+    /// Kills the process and starts it again with the same arguments.
     pub fn restart(&mut self) -> Result<()> {
         *self = Self::spawn(self.recipe.clone())?;
         Ok(())
@@ -115,7 +115,7 @@ impl Process {
         &self.recipe.program
     }
 
-    /// What the process uses now.
+    /// The present resource usage of the process.
     pub fn usage(&self) -> Result<Usage> {
         Usage::of(self.pid())
     }
@@ -133,7 +133,7 @@ impl Process {
         Ok(())
     }
 
-    /// The exit status, if the process ended.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -149,12 +149,12 @@ impl Process {
         .map_err(|error| self.explain(&error))
     }
 
-    /// The lines written so far, the latest 20,000 of them.
+    /// The lines so far, at most the latest 20,000.
     pub fn log(&self) -> Vec<String> {
         self.log.lock().lines.iter().cloned().collect()
     }
 
-    /// Whether a line written so far contains `text`.
+    /// Whether a line so far contains `text`.
     pub fn said(&self, text: &str) -> bool {
         self.log.lock().lines.iter().any(|line| line.contains(text))
     }
@@ -165,7 +165,7 @@ impl Process {
         said.await.map_err(|error| self.explain(&error))
     }
 
-    /// An error that quotes the end of this process's log.
+    /// The error with the last lines of this process's log.
     pub fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
         let lines = &self.log.lock().lines;
         let tail =
@@ -173,7 +173,7 @@ impl Process {
         anyhow::anyhow!("{error:#}; the last lines of {}:\n  {tail}", self.recipe.name)
     }
 
-    /// Fails when the process ended, quoting its log.
+    /// Fails with the log if the process has ended.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.ended() {
             bail!(self.explain(&anyhow::anyhow!("{} ended with {status}", self.recipe.name)));
@@ -184,9 +184,9 @@ impl Process {
 
 impl Drop for Process {
     /// # Panics
-    /// A task of the program panicked: one connection's end, which nothing else shows.
+    /// A task of the program panicked; otherwise only one connection would show that.
     fn drop(&mut self) {
-        // Ended already, or killed here: there is nobody left to tell.
+        // The process has ended already, or ends here; an error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(place) = self.log.lock().panic.take()
@@ -223,8 +223,8 @@ pub fn bound(program: &Path) -> Command {
     command
 }
 
-/// Starts a command on the one thread that starts all of them and never ends: the kernel's "parent" is a thread. The
-/// child belongs to the caller's network all the same.
+/// Starts a command on one thread that starts all commands and never ends, because the kernel's "parent" is a thread. The child
+/// still belongs to the caller's network namespace.
 pub fn spawn(command: Command) -> std::io::Result<Child> {
     type Order = (Command, Place, Sender<std::io::Result<Child>>);
     static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
@@ -232,7 +232,7 @@ pub fn spawn(command: Command) -> std::io::Result<Child> {
         let (sender, orders) = channel::<Order>();
         std::thread::spawn(move || {
             for (mut command, place, answer) in orders {
-                // Whoever asked waits for it.
+                // The caller waits for the answer.
                 let _ = answer.send(place.and_in(|| command.spawn()));
             }
         });
@@ -246,7 +246,7 @@ pub fn spawn(command: Command) -> std::io::Result<Child> {
     child.recv().map_err(gone)?
 }
 
-/// Reads lines on a thread of its own until the process closes the stream: blocking is cheapest here.
+/// Reads lines on a separate thread until the process closes the stream; blocking reads are cheapest here.
 fn collect(stream: impl std::io::Read + Send + 'static, log: Arc<Mutex<Log>>) {
     log.lock().open += 1;
     std::thread::spawn(move || {
@@ -269,14 +269,14 @@ mod tests {
     /// Set for the second copy of this test, which is killed.
     const COPY: &str = "KONNECTIVITY_KILLED_HARNESS";
 
-    /// Gone, or ended and not yet reaped by whoever inherited it.
+    /// Whether the process is gone, or has ended and is not reaped yet.
     fn ended(pid: &str) -> bool {
         let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
         stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
             || !Path::new("/proc").join(pid).exists()
     }
 
-    /// A shell with a script.
+    /// A shell that runs a script.
     fn shell(script: &str) -> Process {
         let args = vec!["-c".into(), script.into()];
         Process::spawn(Recipe { name: "server".into(), program: "sh".into(), args, env: Vec::new() }).unwrap()
@@ -313,7 +313,7 @@ mod tests {
         let mut copy = spawn(copy).unwrap();
         let mut lines = BufReader::new(copy.stderr.take().unwrap()).lines();
         let pid = lines.find_map(|line| line.unwrap().strip_prefix("child ").map(str::to_owned)).unwrap();
-        // Until it has become the program, the kernel has not been told.
+        // The kernel knows the signal only once `setpriv` has become the program.
         let comm = Path::new("/proc").join(&pid).join("comm");
         let told =
             || async { std::fs::read_to_string(&comm).is_ok_and(|name| name == "sleep\n").then_some(()) };

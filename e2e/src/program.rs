@@ -1,4 +1,4 @@
-//! Finds the programs under test: named by the environment, or the workspace's own, built when needed.
+//! Locates the programs under test: those in the environment, or the workspace's own, built if necessary.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,8 +30,8 @@ impl Program {
         }
     }
 
-    /// The program's path. Without an override, the workspace's binaries are brought up to date once per process when
-    /// cargo runs us; otherwise what lies beside the current executable is used.
+    /// The program's path. Without an override the workspace's programs are built once per process if cargo runs the tests;
+    /// otherwise the program next to the current executable is used.
     pub fn path(self) -> Result<PathBuf> {
         if let Some(path) = std::env::var_os(self.variable()) {
             let path = PathBuf::from(path);
@@ -54,7 +54,7 @@ impl Program {
     }
 }
 
-/// Builds both binaries in the profile and target folder of the current executable; does nothing outside cargo.
+/// Builds both programs in the profile and target folder of the current executable; does nothing outside of cargo.
 pub fn build(quiet: bool) -> Result<()> {
     let Some(cargo) = std::env::var_os("CARGO") else { return Ok(()) };
     let folder = profile_folder()?;
@@ -78,7 +78,7 @@ pub fn build(quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// `target/PROFILE`, seen from `target/PROFILE/NAME` and from `target/PROFILE/deps/NAME` alike.
+/// `target/PROFILE`, for executables in `target/PROFILE` and in `target/PROFILE/deps`.
 fn profile_folder() -> Result<PathBuf> {
     let exe = std::env::current_exe().context("the current executable has no path")?;
     let mut folder = exe.parent().context("the current executable has no folder")?;

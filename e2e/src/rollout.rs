@@ -1,5 +1,5 @@
-//! Every server and every agent restarted, one after the other, as a roll-out does: no dial may fail, and no connection
-//! be cut that is shorter than the time a leaving process grants.
+//! A rolling restart of every server and every agent: no dial may fail, and no connection may be cut that is shorter than the
+//! grace period of the restarted process.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::pair::{Pair, Setup};
 use crate::process::Signal;
 use crate::wait::DEADLINE;
 
-/// What a leaving server and a leaving agent grant.
+/// The grace period of a server and of an agent.
 const GRACE: Duration = Duration::from_secs(40);
 
-/// Three servers, with frontends of both kinds, and three agents; `rounds` of restarts of each.
+/// Three servers with frontends of both kinds, and three agents; restarts each `rounds` times.
 pub async fn restart_all_under_load(plan: &Plan, rounds: usize) -> Result<Report> {
     use crate::frontend::Mode::{Grpc, HttpConnect};
     use crate::pair::Front::{Tls, Unix};
@@ -46,7 +46,7 @@ pub async fn restart_all_under_load(plan: &Plan, rounds: usize) -> Result<Report
     Ok(load::during(&replicas, &endpoint.target(), plan, events).await?.0)
 }
 
-/// Its clients go elsewhere, as kube-apiserver's do when the one beside it stops.
+/// Its clients use another server meanwhile, as kube-apiserver's clients do when its server stops.
 async fn restart_server(pair: &mut Pair, number: usize, replica: &Replica) -> Result<()> {
     replica.leave().await;
     let server = pair.servers.get_mut(number).context("no such server")?;

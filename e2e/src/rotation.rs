@@ -1,4 +1,4 @@
-//! Certificates rotated again and again under load: nothing may fail, nothing may be cut.
+//! Repeated certificate rotations under load: no dial may fail, and no connection may be cut.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::metrics::{AGENT, SERVER};
 use crate::pair::{Front, Pair, Setup};
 use crate::wait::{DEADLINE, until};
 
-/// Files are looked at so often, that a rotation takes as long as it takes to be noticed.
+/// A short interval of file checks, so that a rotation takes effect at once.
 const EVERY: &str = "--certificate-reload-interval=100ms";
 
-/// Every so many rotations a pair that does not match comes first.
+/// One in this number of rotations is preceded by a certificate with a wrong key.
 const BAD_EVERY: usize = 4;
 
-/// Servers of both kinds of frontend and two agents; `rotations` of every certificate and key, each once the one before
-/// is in use everywhere, at least `apart` from it, and not before the dials have kept their rate. After each an agent
-/// connects anew.
+/// Servers with both kinds of frontends and two agents; rotates every certificate and key `rotations` times. A rotation starts
+/// when the previous one is in use everywhere, `apart` has passed, and the dials have kept their rate. After each rotation
+/// another agent connects.
 pub async fn rotate_under_load(plan: &Plan, rotations: usize, apart: Duration) -> Result<Report> {
     let fronts = [(Mode::Grpc, Front::Tls), (Mode::HttpConnect, Front::Tls)];
     let mut pair = Setup::replicas(&fronts)
@@ -48,7 +48,7 @@ pub async fn rotate_under_load(plan: &Plan, rotations: usize, apart: Duration) -
     Ok(load::during(&replicas, &endpoint.target(), plan, events).await?.0)
 }
 
-/// Puts another pair's key beside the server's certificate towards agents, and waits until that was refused.
+/// Replaces the key of the server's certificate for agents by another certificate's key, and waits until the server refuses it.
 async fn mismatch(pair: &Pair) -> Result<()> {
     let name = format!("{SERVER}certificate_reloads_total");
     let labels = [("result", "failure"), ("side", "agents")];
@@ -61,7 +61,7 @@ async fn mismatch(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Waits until so many rotations are in use at every listener and every agent.
+/// Waits until this number of rotations is in use at every listener and every agent.
 async fn in_use(pair: &Pair, rotations: usize) -> Result<()> {
     let labels = |side| [("result", "success"), ("side", side)];
     for server in &pair.servers {
@@ -85,7 +85,7 @@ async fn in_use(pair: &Pair, rotations: usize) -> Result<()> {
     Ok(())
 }
 
-/// A third agent comes by with the new certificate and leaves in order.
+/// A third agent connects with the new certificate, and leaves in order.
 async fn visit(pair: &mut Pair, number: usize) -> Result<()> {
     pair.add_agent(&format!("visitor-{number}"), "", &["--drain-timeout=60s"])?;
     pair.wait_connected().await?;

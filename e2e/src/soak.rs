@@ -1,6 +1,5 @@
-//! Random load for as long as one likes: exchanges of all kinds, readers and endpoints that stop, connections broken off,
-//! dials given up, an agent killed again and again. While nobody was killed, nothing may fail; at the end everything must
-//! be back where it began.
+//! Random load for a given time: exchanges of all kinds, stalled readers and endpoints, broken connections, canceled dials, an
+//! agent that is killed repeatedly. Except around a kill nothing may fail, and at the end all resources must be released.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -22,42 +21,42 @@ use crate::payload::Payload;
 use crate::usage::Usage;
 use crate::wait::{DEADLINE, until};
 
-/// What an endpoint sends to those who come to read.
+/// The payload that an endpoint sends to readers.
 const DOWNLOAD: Payload = Payload::new(7, 1 << 20);
 
-/// An allocator keeps for a while what it was asked for once. What is lost for good grows from phase to phase.
+/// Number of phases. An allocator keeps some released memory, but a leak grows from phase to phase.
 pub const PHASES: u32 = 4;
 
-/// What the last phase may leave resident, in KiB, beyond an eighth more than any of the first half.
+/// Allowed growth of resident memory in the last phase in KiB, in addition to an eighth of the maximum of the first half.
 const SPARE_KIB: u64 = 6 << 10;
 
-/// How much, and for how long.
+/// The amount and duration of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
-    /// How long the load lasts in all, in [`PHASES`] with a rest after each.
+    /// Duration of the load, divided into [`PHASES`] with a rest after each.
     pub time: Duration,
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: u64,
-    /// Of the random choices.
+    /// Seed of the random choices.
     pub seed: u64,
-    /// Between two kills of an agent.
+    /// Time between two kills of an agent.
     pub kill_every: Duration,
 }
 
-/// What came of it.
+/// The result of a soak.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// Exchanges that were to succeed, and did.
+    /// Exchanges that had to succeed, and did.
     pub whole: u64,
-    /// Connections ended in the middle, by the client or the endpoint, and dials given up.
+    /// Connections that the client or the endpoint broke, and canceled dials.
     pub broken: u64,
     /// Exchanges that failed while an agent was being killed.
     pub excused: u64,
-    /// Times that an agent was killed.
+    /// Kills of an agent.
     pub kills: u64,
-    /// What failed otherwise.
+    /// Other failures.
     pub failures: Vec<String>,
-    /// Memory, descriptors and threads at rest, after each phase, of the servers and an agent that was not killed.
+    /// Memory, descriptors and threads while idle, after each phase, of the servers and of an agent that was not killed.
     pub rest: Vec<Vec<Usage>>,
 }
 
@@ -86,7 +85,7 @@ impl Display for Figures {
 
 impl Figures {
     /// # Errors
-    /// Something failed, or was not given back.
+    /// An exchange failed, or resources were not released.
     pub fn check(&self) -> Result<()> {
         let first: Vec<_> = self.failures.iter().take(5).collect();
         ensure!(first.is_empty(), "{self}; the first failures: {first:?}");
@@ -95,20 +94,20 @@ impl Figures {
             let most =
                 usages.iter().take(usages.len() / 2).map(|usage| usage.rss_kib).max().unwrap_or_default();
             ensure!(last.rss_kib < most + most / 8 + SPARE_KIB, "memory grew: {self}");
-            // Two at most read files now and then, and stay for some seconds.
+            // Up to two threads read files now and then, and stay for some seconds.
             ensure!(last.threads <= first.threads + 2, "threads are left: {self}");
         }
         Ok(())
     }
 }
 
-/// What was taken phase by phase, for each process.
+/// The usage after each phase, grouped by process.
 fn by_process(rest: &[Vec<Usage>]) -> Vec<Vec<Usage>> {
     let processes = rest.first().map_or(0, Vec::len);
     (0..processes).map(|at| rest.iter().filter_map(|phase| phase.get(at).copied()).collect()).collect()
 }
 
-/// Where the clients of a soak go.
+/// The targets of a soak's clients.
 struct World {
     frontends: Vec<Frontend>,
     echo: Endpoint,
@@ -117,14 +116,14 @@ struct World {
     stalled: Endpoint,
     resetting: Endpoint,
     figures: Mutex<Figures>,
-    /// Until when failures are excused.
+    /// Failures before this time are excused.
     disturbed: Mutex<Instant>,
 }
 
-/// Runs it over two servers, a frontend of each kind, and two agents.
+/// Runs the load over two servers, one with each kind of frontend, and two agents.
 ///
 /// # Errors
-/// The processes do not start, or what was used is not given back.
+/// The processes do not start, or resources are not released.
 pub async fn soak(plan: Soak) -> Result<Figures> {
     use crate::frontend::Mode::{Grpc, HttpConnect};
     use crate::pair::Front::Unix;
@@ -150,7 +149,7 @@ pub async fn soak(plan: Soak) -> Result<Figures> {
     Ok(figures)
 }
 
-/// The load itself, and the killer beside it.
+/// Runs the clients, and kills an agent repeatedly.
 async fn load(pair: &mut Pair, world: &Arc<World>, plan: Soak) -> Result<()> {
     let end = Instant::now() + plan.time;
     let mut clients = JoinSet::new();
@@ -172,7 +171,7 @@ async fn load(pair: &mut Pair, world: &Arc<World>, plan: Soak) -> Result<()> {
     Ok(())
 }
 
-/// Always the last one: the others are measured.
+/// Always kills the last agent, because the others are measured.
 async fn kill_an_agent(pair: &mut Pair, world: &World) -> Result<()> {
     *world.disturbed.lock() = Instant::now() + DEADLINE * 10;
     world.figures.lock().kills += 1;
@@ -185,7 +184,7 @@ async fn kill_an_agent(pair: &mut Pair, world: &World) -> Result<()> {
 impl World {
     async fn act(&self, random: &mut StdRng) {
         let frontend = &self.frontends[random.random_range(0..self.frontends.len())];
-        // As many small ones as large ones.
+        // Small and large payloads are equally frequent.
         let most = 1_u64 << random.random_range(4..=20);
         let payload = Payload::new(random.random(), random.random_range(1..=most));
         let began = Instant::now();
@@ -212,7 +211,7 @@ impl World {
         timeout(DEADLINE, DOWNLOAD.receive_all(&mut conn)).await.context("a download")?
     }
 
-    /// One that does not go well, and is not meant to.
+    /// An exchange that is broken intentionally.
     async fn break_off(&self, frontend: &Frontend, random: &mut StdRng) {
         let pause = Duration::from_millis(random.random_range(0..2_000));
         let (target, reads) = match random.random_range(0..4) {
@@ -220,7 +219,7 @@ impl World {
             1 => (self.stalled.target(), false),
             2 => (self.resetting.target(), false),
             _ => {
-                // Nobody waits for the answer.
+                // The answer is not awaited.
                 let _ = timeout(pause / 1_000, frontend.dial(&self.echo.target())).await;
                 return;
             }
@@ -229,19 +228,19 @@ impl World {
         if reads {
             let _ = timeout(pause, conn.read_u8()).await;
         } else {
-            // More than fits on the way to an endpoint that takes nothing.
+            // More than the path to a stalled endpoint can hold.
             let _ = timeout(pause, Payload::new(1, 512 << 10).send(&mut conn)).await;
         }
         sleep(pause).await;
     }
 }
 
-/// Waits until nothing is under way in those who were not killed, and says what they hold.
+/// Waits until the processes that were not killed are idle, and returns their resource usage.
 async fn at_rest(pair: &Pair, world: &World, before: Option<&Vec<Usage>>) -> Result<Vec<Usage>> {
     let (limit, busy) = (Duration::from_secs(180), Mutex::new(Vec::new()));
     let rested = until("gauges and descriptors at rest", limit, || async {
-        // The library of gRPC clients goes on with an upload whose connection was dropped: it has not gone before its
-        // endpoint has taken it.
+        // The gRPC client library continues an upload whose connection was dropped, and the upload ends only when its endpoint
+        // has read it.
         world.stalled.release();
         let (mut held, mut now) = (Vec::new(), Vec::new());
         for server in &pair.servers {
@@ -250,7 +249,7 @@ async fn at_rest(pair: &Pair, world: &World, before: Option<&Vec<Usage>>) -> Res
         }
         now.extend(pair.agent().metrics().await.ok()?.busy());
         held.push(pair.agent().process.usage().ok()?);
-        // A scrape of our own may be in flight.
+        // One of our own scrapes may be open.
         let back = |(now, then): (&Usage, &Usage)| now.descriptors <= then.descriptors + 3;
         let rest = now.is_empty() && before.is_none_or(|before| held.iter().zip(before).all(back));
         *busy.lock() = now;

@@ -1,4 +1,4 @@
-//! Who holds a connection, read from `/proc`: the proof of which process dialled an endpoint. And how the kernel runs it.
+//! Finds the process that holds a connection in `/proc`, to prove which process dialed an endpoint; and reads socket options.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{read_dir, read_link, read_to_string};
@@ -12,11 +12,11 @@ use socket2::SockRef;
 /// The kernel's number for an established connection.
 const ESTABLISHED: &str = "01";
 
-/// How many established IPv4 connections to `remote` the process `pid` holds.
+/// The number of established IPv4 connections to `remote` that the process `pid` holds.
 pub fn connections(pid: u32, remote: SocketAddr) -> Result<usize> {
     let mut own = HashSet::new();
     for entry in read_dir(format!("/proc/{pid}/fd")).context("the process is gone")? {
-        // A descriptor may close between the listing and the look.
+        // A descriptor may be closed between the listing and the read.
         let Ok(target) = read_link(entry?.path()) else { continue };
         let inode = target.to_str().and_then(|text| text.strip_prefix("socket:[")?.strip_suffix(']'));
         own.extend(inode.map(ToOwned::to_owned));
@@ -30,8 +30,8 @@ pub fn connections(pid: u32, remote: SocketAddr) -> Result<usize> {
         .count())
 }
 
-/// An option of the TCP connections of the process `pid` that have `port` at either end: each value once. It must be a
-/// child of this process, or one that may be traced.
+/// The values of an option of the TCP connections of process `pid` that have `port` at either end, each value once. The process
+/// must be a child of this process, or one that may be traced.
 pub fn options<T: Ord>(
     pid: u32,
     port: u16,
@@ -44,11 +44,11 @@ pub fn options<T: Ord>(
         let Some(number) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let descriptor = match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
             Ok(descriptor) => descriptor,
-            // It has closed meanwhile.
+            // The descriptor was closed meanwhile.
             Err(Errno::BADF) => continue,
             Err(error) => return Err(error).context("a descriptor of another process (pidfd_getfd)"),
         };
-        // What is no socket, or listens, has no peer.
+        // A listener, or a descriptor that is no socket, has no peer.
         let socket = SockRef::from(&descriptor);
         let (Ok(near), Ok(far)) = (socket.local_addr(), socket.peer_addr()) else { continue };
         let mut ports = [near, far].into_iter().filter_map(|end| end.as_socket()).map(|end| end.port());
@@ -66,7 +66,7 @@ fn row(line: &str) -> Option<(SocketAddr, &str)> {
     if words.next()? != ESTABLISHED {
         return None;
     }
-    // The kernel prints the address as one number of the machine's own byte order.
+    // The kernel prints the address as one number in the machine's byte order.
     let address = Ipv4Addr::from(u32::from_str_radix(address, 16).ok()?.to_ne_bytes());
     let port = u16::from_str_radix(port, 16).ok()?;
     Some((SocketAddr::new(IpAddr::V4(address), port), words.nth(5)?))

@@ -1,5 +1,5 @@
-//! Connections that stall, one or a thousand, on either side, with flow control for connections or without it: others are
-//! served, and what waits stays below its bound.
+//! Stalled connections, one or a thousand, on either side, with connection flow control or without it: other connections are
+//! served, and queued bytes stay below their limit.
 
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -16,23 +16,24 @@ use crate::pair::{Front, Pair, Setup};
 use crate::payload::Payload;
 use crate::wait::{DEADLINE, until, within};
 
-/// What makes a half of the tunnel as a peer written in Go, which knows no flow control for connections.
+/// Makes a program behave like an upstream peer, which has no connection flow control.
 const OFF: &str = "--connection-flow-control=false";
 
-/// What may wait for the local ends of one agent stream without flow control, and what one turn may add to it.
+/// Limit of the bytes queued for the local sockets of one agent stream without flow control, and the bytes that one turn may
+/// add.
 const LINK_BUDGET: u64 = (256 << 20) + (8 << 20);
 
-/// What may wait for one connection with flow control: a window that did not grow, and what a gRPC client's stream holds.
+/// Limit of the bytes queued for one connection with flow control: an initial window, and the queue of a gRPC client's stream.
 const WINDOWS: u64 = (128 << 10) + (256 << 10);
 
-/// What a gRPC client's connection of its own may take in the server beside that: the window of its stream, which is no queue while
-/// the agent stream has no room, 64 KiB that are read ahead, and HTTP/2's own.
+/// Additional memory of a gRPC client's connection in the server: the flow-control window of its stream, which is not counted
+/// as queued while the agent stream has no room, 64 KiB of read-ahead, and HTTP/2's own buffers.
 const GRPC_CLIENT: u64 = (256 << 10) + (64 << 10) + (64 << 10);
 
-/// What a program may take beside what waits: an allocator's spare, and what so many connections are.
+/// Memory of a program in addition to queued bytes: the allocator's reserve, and the connections themselves.
 const BESIDE: u64 = 64 << 20;
 
-/// Which halves know flow control for connections.
+/// Which of the two programs have connection flow control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Halves {
     /// The server.
@@ -42,16 +43,16 @@ pub struct Halves {
 }
 
 impl Halves {
-    /// It works where both do.
+    /// Flow control is active only if both programs have it.
     pub const BOTH: Self = Self { server: true, agent: true };
-    /// Either may be the one that does not.
+    /// The cases in which at least one program does not have it.
     pub const NOT_BOTH: [Self; 3] = [
         Self { server: true, agent: false },
         Self { server: false, agent: true },
         Self { server: false, agent: false },
     ];
 
-    /// A pair of such halves.
+    /// A pair with these programs.
     pub fn setup(self, mode: Mode) -> Setup {
         let mut setup = Setup::new(mode, Front::Unix);
         if !self.server {
@@ -64,7 +65,7 @@ impl Halves {
     }
 }
 
-/// Clients that ask for much and read nothing.
+/// Clients that request a large payload and read nothing.
 pub async fn stalled_readers(pair: &Pair, count: usize) -> Result<(Endpoint, Vec<Conn>)> {
     let endpoint = Endpoint::asked(Payload::new(7, 64 << 20)).await?;
     let mut conns = dialled(pair, &endpoint, count).await?;
@@ -72,7 +73,7 @@ pub async fn stalled_readers(pair: &Pair, count: usize) -> Result<(Endpoint, Vec
     Ok((endpoint, conns))
 }
 
-/// Clients that send much to an endpoint that reads nothing. They go on sending until dropped.
+/// Clients that send a large payload to an endpoint that reads nothing. They send until dropped.
 pub async fn stalled_endpoints(pair: &Pair, count: usize) -> Result<(Endpoint, JoinSet<()>)> {
     let endpoint = Endpoint::stalled().await?;
     let conns = dialled(pair, &endpoint, count).await?;
@@ -87,7 +88,7 @@ async fn dialled(pair: &Pair, endpoint: &Endpoint, count: usize) -> Result<Vec<C
     Ok(conns)
 }
 
-/// Asks an [`Endpoint::asked`] by each connection.
+/// Sends the request of an [`Endpoint::asked`] on each connection.
 async fn ask(conns: &mut [Conn]) -> Result<()> {
     for conn in conns {
         conn.write_all(b"!").await?;
@@ -107,7 +108,7 @@ fn send(conns: Vec<Conn>) -> JoinSet<()> {
     clients
 }
 
-/// Others move bytes both ways, 20 connections after each other and 4 MiB at once. Yields how long the slowest took.
+/// Moves bytes in both directions on other connections: 20 small ones in turn, then 4 MiB. Returns the longest time.
 pub async fn others_are_served(pair: &Pair) -> Result<Duration> {
     let endpoint = Endpoint::echo().await?;
     let mut slowest = Duration::ZERO;
@@ -121,7 +122,7 @@ pub async fn others_are_served(pair: &Pair) -> Result<Duration> {
     Ok(slowest)
 }
 
-/// What waits in a server and its agent, and the memory they take, in bytes.
+/// Queued bytes and resident memory of the server and the agent, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     queued: [u64; 2],
@@ -142,24 +143,24 @@ impl Held {
     }
 }
 
-/// What came of it.
+/// The result of a test with stalls.
 #[derive(Clone, Debug)]
 pub struct Figures {
     halves: Halves,
     before: Held,
     most: Held,
-    /// The bound of what waits in each program, in bytes.
+    /// Limit of the queued bytes of each program.
     bound: u64,
-    /// What the connections of clients may take in the server, in bytes.
+    /// Limit of the server's memory for its clients' connections, in bytes.
     clients: u64,
-    /// The slowest exchange of others.
+    /// The slowest exchange on other connections.
     pub slowest: Duration,
-    /// Connections that were reset because they stalled, by server and agent.
+    /// Connections that were reset because they stalled, by the server and by the agent.
     pub reset: [f64; 2],
 }
 
 impl Figures {
-    /// Neither program has queued more than its bound, nor grown by more than that and what it takes to hold it.
+    /// Checks that neither program exceeded its limit of queued bytes, nor grew by more memory than these bytes need.
     pub fn check(&self) -> Result<()> {
         for half in 0..2 {
             let grown = self.most.resident[half].saturating_sub(self.before.resident[half]);
@@ -190,16 +191,16 @@ impl Display for Figures {
     }
 }
 
-/// Puts `count` readers and as many endpoints that stall on a pair. Where both halves know flow control nobody is reset; else
-/// all that stall are, in the end.
+/// Puts `count` stalled readers and `count` stalled endpoints on a pair. If both programs have flow control no connection is
+/// reset; otherwise all stalled ones are reset in the end.
 pub async fn beside_stalls(setup: Setup, halves: Halves, count: usize) -> Result<Figures> {
     let both = halves == Halves::BOTH;
     let pair = setup.start().await?;
     let before = Held::of(&pair).await?;
     let mut most = before;
     let work = async {
-        // All dials first: without flow control each that stalls alone holds up the link, and with it the next dial, for the
-        // two seconds in which it is judged.
+        // All dials come first: without flow control each stalled connection blocks the link, and with it the next dial, for
+        // the two seconds until it is reset.
         let (source, sink) = (Endpoint::asked(Payload::new(7, 64 << 20)).await?, Endpoint::stalled().await?);
         let mut readers = dialled(&pair, &source, count).await.context("clients that will not read")?;
         let writers =
@@ -220,7 +221,7 @@ pub async fn beside_stalls(setup: Setup, halves: Halves, count: usize) -> Result
     };
     let watch = async {
         loop {
-            // A scrape that is late on a busy machine is no fault.
+            // A scrape that is late on a busy machine is no error.
             most = most.most(Held::of(&pair).await.unwrap_or_default());
             sleep(Duration::from_millis(50)).await;
         }
@@ -236,7 +237,7 @@ pub async fn beside_stalls(setup: Setup, halves: Halves, count: usize) -> Result
     Ok(Figures { halves, before, most, bound, clients, slowest, reset })
 }
 
-/// Neither half has reset a connection, for whatever reason.
+/// Checks that neither program has reset a connection for any reason.
 pub async fn nobody_was_reset(pair: &Pair) -> Result<()> {
     let by_server = pair.server().metric("connection_resets_total", &[]).await?;
     let by_agent = pair.agent().metric("connection_resets_total", &[]).await?;
@@ -247,7 +248,7 @@ pub async fn nobody_was_reset(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Waits until either program has reset so many connections because they stalled.
+/// Waits until the programs have reset this number of connections because they stalled.
 async fn all_are_reset(pair: &Pair, count: usize) -> Result<[f64; 2]> {
     let stalled = [("reason", "stalled")];
     let seen = async || {

@@ -1,14 +1,14 @@
-//! What a process uses, read from `/proc`: memory, descriptors, threads and processor time.
+//! Resource usage of a process from `/proc`: memory, descriptors, threads and CPU time.
 
 use std::fs::{read_dir, read_to_string};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Linux reports processor time in hundredths of a second on every architecture it is built for today.
+/// Linux reports CPU time in hundredths of a second on every current architecture.
 const TICK: Duration = Duration::from_millis(10);
 
-/// One look at a process.
+/// The usage of a process at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// Resident memory in KiB.
@@ -17,7 +17,7 @@ pub struct Usage {
     pub descriptors: usize,
     /// Threads.
     pub threads: usize,
-    /// Processor time since the start, user and system.
+    /// CPU time since the start, user and system.
     pub cpu: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Usage {
     }
 }
 
-/// Processor time since their start of the threads of the process `pid` that have this name.
+/// CPU time since their start of the threads of process `pid` with this name.
 pub fn thread_time(pid: u32, name: &str) -> Result<Duration> {
     let threads = read_dir(format!("/proc/{pid}/task")).context("the process is gone")?;
     let stats = threads.flatten().filter_map(|thread| read_to_string(thread.path().join("stat")).ok());
@@ -51,9 +51,9 @@ pub fn thread_time(pid: u32, name: &str) -> Result<Duration> {
     Ok(stats.filter(|stat| stat.contains(&name)).map(|stat| time(&stat)).sum())
 }
 
-/// What a line of `stat` says of processor time, user and system.
+/// CPU time, user and system, from a line of `stat`.
 fn time(stat: &str) -> Duration {
-    // The name in parentheses may contain spaces: count the fields behind it. utime and stime are 14 and 15.
+    // The name in parentheses may contain spaces, so fields are counted after it. utime and stime are fields 14 and 15.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(2));
     TICK * fields.into_iter().flatten().filter_map(|number| number.parse::<u32>().ok()).sum::<u32>()
 }

@@ -1,5 +1,5 @@
-//! HTTP/2 as h2spec judges it, on the gRPC frontend's Unix socket (behind the patch of authorities), on its port, and
-//! on the agent port. h2spec speaks plain TCP: a relay adds the socket, or TLS with a client's certificate.
+//! HTTP/2 conformance by h2spec, on the gRPC frontend's Unix socket (behind the `:authority` patch), on its port, and on the
+//! agent port. h2spec uses plain TCP: a relay adds the socket, or TLS with a client certificate.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,22 +16,22 @@ use tokio::task::{JoinHandle, JoinSet};
 /// The cases of h2spec 2.2.1.
 const CASES: usize = 145;
 
-/// These want a DATA frame in the answer, and a request of theirs (no POST, or no gRPC) is refused in one HEADERS frame.
+/// These cases expect a DATA frame in the answer, but their request (no POST, or no gRPC) is refused with one HEADERS frame.
 const NO_BODY: [&str; 2] = [
     "generic/2 Sends a WINDOW_UPDATE frame on half-closed (remote) stream",
     "generic/2 Sends a PRIORITY frame on half-closed (remote) stream",
 ];
 
-/// It sends 20 KiB without a look at the SETTINGS, by which an agent may send frames of 128 KiB.
+/// This case sends 20 KiB without regard to our SETTINGS, which permit frames of 128 KiB.
 const LARGE_FRAMES: &str =
     "http2/4.2 Sends a large size HEADERS frame that exceeds the SETTINGS_MAX_FRAME_SIZE";
 
-/// It opens one stream more than may be open at once. Whether they are depends on who is faster: each of its requests is
-/// refused, and that ends its stream. The test `transport::streams_above_the_limit_are_refused` leaves nothing to chance.
+/// This case opens one stream more than the limit. Whether the streams overlap is a race, because each request is refused and
+/// that ends its stream. The test `transport::streams_above_the_limit_are_refused` is deterministic.
 const RACE: &str =
     "http2/5.1.2 Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded";
 
-/// What h2spec talks to: for each of its connections one that `dial` makes. Ends with its handle.
+/// The server for h2spec: connects each of its connections to one that `dial` makes. Dropping it ends it.
 struct Relay {
     address: SocketAddr,
     accepting: JoinHandle<()>,
@@ -49,7 +49,7 @@ impl Relay {
             while let Ok((mut near, _)) = listener.accept().await {
                 let far = dial();
                 carried.spawn(async move {
-                    // Whoever breaks the rules is cut off: errors are what is looked for here.
+                    // A peer that breaks the rules is disconnected, so errors are expected here.
                     if let Ok(mut far) = far.await {
                         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
                     }
@@ -87,7 +87,7 @@ impl Drop for Relay {
     }
 }
 
-/// Runs all cases. How many there were, and those that failed.
+/// Runs all cases; returns their number, and the failed ones.
 async fn judge(relay: &Relay, folder: &Path) -> Result<(usize, BTreeSet<String>)> {
     let program = std::env::var("H2SPEC").context("H2SPEC must hold the path of h2spec, see hack/nightly")?;
     let report = folder.join("report.xml");
@@ -96,7 +96,7 @@ async fn judge(relay: &Relay, folder: &Path) -> Result<(usize, BTreeSet<String>)
     let args = ["-h", "127.0.0.1", "-p", &port, "-o", "20", "-j", report_arg].map(str::to_owned).into();
     let mut process =
         Process::spawn(Recipe { name: "h2spec".into(), program: program.into(), args, env: Vec::new() })?;
-    // Its status says whether any case failed; which ones is in the report.
+    // The exit status says only whether any case failed; the report names them.
     process.exit(Duration::from_secs(300)).await?;
     let text = std::fs::read_to_string(report)?;
     let mut failed = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! One look at all pods, and what it means.
+//! One check of all pods, and its report.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use serde_json::Value;
 use crate::flags::{Of, Options};
 use crate::scrape::sum;
 
-/// One request may take this long; kube-apiserver itself gives a dial through the tunnel 30 s and usually needs none.
+/// Time limit of one request; kube-apiserver itself limits a dial through the tunnel to 30 s and usually needs far less.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Prefix of all families.
+/// The prefix of all metric names.
 const PREFIX: &str = "konnectivity_network_proxy_";
 
-/// A client of the kube-apiserver that the options name. Its files are read at each use; they are missed at once.
+/// A client of the kube-apiserver in the options. It reads its files at each use; a missing file is reported here.
 pub fn client(options: &Options) -> Result<Client> {
     for file in [&options.ca_file, &options.token_file] {
         std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -37,7 +37,7 @@ pub fn client(options: &Options) -> Result<Client> {
     Ok(Client::new(config, crate::NAME, 0.0, 0))
 }
 
-/// Looks once at every running pod; the report if all is well, an error with the whole report otherwise.
+/// Checks every running pod once; returns the report if all pods are healthy, otherwise an error with the whole report.
 pub async fn look(api: &Client, options: &Options) -> Result<String> {
     let names = pods(api, options).await?;
     let (mut report, mut wrong, mut carried) = (String::new(), 0, 0.0);
@@ -63,12 +63,12 @@ pub async fn look(api: &Client, options: &Options) -> Result<String> {
     Ok(report)
 }
 
-/// The names of the running pods that the selector chooses.
+/// The names of the running pods that the selector matches.
 async fn pods(api: &Client, options: &Options) -> Result<Vec<String>> {
     let namespace = &options.namespace;
     let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={}", escaped(&options.selector));
-    let list = api.get(&path, PATIENCE).await.context("kube-apiserver lists no pods")?;
-    let list: Value = serde_json::from_slice(&list).context("kube-apiserver's list is no JSON")?;
+    let list = api.get(&path, PATIENCE).await.context("cannot list pods")?;
+    let list: Value = serde_json::from_slice(&list).context("kube-apiserver's list of pods is not JSON")?;
     let running =
         |pod: &&Value| pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
     let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
@@ -82,10 +82,10 @@ async fn pods(api: &Client, options: &Options) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A pod that is well.
+/// A healthy pod.
 struct Verdict {
     text: String,
-    /// Connections to endpoints that it carries or has carried.
+    /// Endpoint connections that it carries or has carried.
     carried: f64,
 }
 

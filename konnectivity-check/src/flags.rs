@@ -1,4 +1,4 @@
-//! The command line: what to ask, whom, and for how long.
+//! The command line: which pods to check, and for how long.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,38 +9,38 @@ use flags::{Exit, FlagSet, GoDuration, Refusal, port};
 const ABOUT: &str =
     "asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well.";
 
-/// Which half is asked about.
+/// The program to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// proxy-agents: ready, and with a stream to every server that they know.
+    /// proxy-agents: ready, and with a stream to every known server.
     Agent,
-    /// proxy-servers: ready, and with an agent.
+    /// proxy-servers: ready, and with at least one agent.
     Server,
 }
 
-/// Everything that the check is told.
+/// The checked options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which half.
+    /// The program to check.
     pub of: Of,
     /// The pods' namespace.
     pub namespace: String,
-    /// A label selector that chooses the pods.
+    /// A label selector for the pods.
     pub selector: String,
-    /// Their health port.
+    /// The pods' health port.
     pub port: u16,
-    /// How long they may take to be well.
+    /// Time limit for all pods to become healthy.
     pub timeout: Duration,
-    /// A bearer token for kube-apiserver.
+    /// A file with the bearer token for kube-apiserver.
     pub token_file: PathBuf,
-    /// The authorities of kube-apiserver's certificate, PEM.
+    /// Certificate authorities for kube-apiserver's certificate, PEM.
     pub ca_file: PathBuf,
     /// kube-apiserver's host and port.
     pub apiserver: String,
 }
 
 impl Options {
-    /// Reads a command line, the program's name first. The end it may bring is help, version or a refusal.
+    /// Parses a command line that starts with the program name. `Exit` is help, version or an error.
     pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Self, Exit> {
         let mut lines = Lines::default();
         let mut set = FlagSet::new(crate::NAME, env!("CARGO_PKG_VERSION"), ABOUT);
@@ -50,7 +50,7 @@ impl Options {
     }
 }
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug, Default)]
 struct Lines {
     of: String,
@@ -65,19 +65,19 @@ struct Lines {
 
 impl Lines {
     fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
-        set.heading("What to ask");
-        set.add("of", &mut self.of, "Which half: agent or server.");
+        set.heading("Pods to check");
+        set.add("of", &mut self.of, "Program to check: agent or server.");
         set.add("namespace", &mut self.namespace, "Namespace of the pods.");
-        set.add("selector", &mut self.selector, "Labels that choose the pods, as key=value,...");
-        set.add("port", &mut self.port, "Their health port.");
-        set.add("timeout", &mut self.timeout, "Time to be well, as 60s.");
+        set.add("selector", &mut self.selector, "Label selector of the pods: key=value,...");
+        set.add("port", &mut self.port, "Health port of the pods.");
+        set.add("timeout", &mut self.timeout, "Time limit for all pods to become healthy, such as 60s.");
         set.heading("kube-apiserver");
-        set.add("token-file", &mut self.token_file, "Bearer token to show it.");
-        set.add("ca-file", &mut self.ca_file, "Authorities of its certificate, PEM.");
+        set.add("token-file", &mut self.token_file, "File with the bearer token.");
+        set.add("ca-file", &mut self.ca_file, "CA certificates for its certificate, PEM.");
         set.add(
             "apiserver",
             &mut self.apiserver,
-            "Its host:port. Empty: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.",
+            "Address as host:port. Empty: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.",
         );
     }
 
@@ -101,12 +101,12 @@ impl Lines {
     }
 }
 
-/// A value that must be given.
+/// Returns a required value, or an error if it is not set.
 fn given<T: Default + PartialEq>(flag: &'static str, value: T, fix: &'static str) -> Result<T, Refusal> {
     if value == T::default() { Err(Refusal::Empty { flag, fix }) } else { Ok(value) }
 }
 
-/// Where kubelet says that kube-apiserver is.
+/// The address of kube-apiserver from the environment that kubelet sets.
 fn in_cluster() -> String {
     let host = std::env::var("KUBERNETES_SERVICE_HOST").unwrap_or_else(|_| "kubernetes.default.svc".into());
     let port = std::env::var("KUBERNETES_SERVICE_PORT").unwrap_or_else(|_| "443".into());

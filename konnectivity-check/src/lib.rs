@@ -1,10 +1,10 @@
-//! What `helm test` runs, out of the same images: asks kube-apiserver for the health ports of agents or servers, by the
-//! pods' `proxy` subresource. kube-apiserver goes to pods through the tunnel, so the question is itself the test.
+//! The check that `helm test` runs from the same images: it asks kube-apiserver for the health ports of agents or servers by
+//! the pods' `proxy` subresource. kube-apiserver connects to pods through the tunnel, so the request itself tests the tunnel.
 //!
-//! It talks to kube-apiserver only, reads only, and needs two rights: list pods, get pods/proxy, in one namespace.
+//! It connects only to kube-apiserver, only reads, and needs two rights in one namespace: list pods, and get pods/proxy.
 //!
-//! It is no program of its own: proxy-server and proxy-agent are it under its name ([`is_called`]), so that an image holds the
-//! TLS and HTTP of both once.
+//! It has no program of its own: proxy-server and proxy-agent run it when they are started under its name ([`is_called`]), so
+//! that an image contains TLS and HTTP only once.
 
 pub mod check;
 pub mod flags;
@@ -16,10 +16,10 @@ use std::path::Path;
 
 pub use run::main;
 
-/// The name under which a program of the images is the check.
+/// The program name that starts the check.
 pub const NAME: &str = "konnectivity-check";
 
-/// Whether a process was started by that name: the first word of its command line, as a path or alone.
+/// Whether the process was started under that name: the first word of its command line, with or without a path.
 pub fn is_called(program: Option<&OsStr>) -> bool {
     program.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new(NAME))
 }

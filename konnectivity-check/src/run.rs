@@ -1,4 +1,5 @@
-//! The check from its command line to its exit status. Looks again every second until all is well or the time is up.
+//! Runs the check from its command line to its exit status. Repeats it every second until all pods are healthy or the time is
+//! up.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -11,12 +12,12 @@ use tokio::time::{Instant, sleep};
 use crate::check::{client, look};
 use crate::flags::Options;
 
-/// Pause between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Everything that the check does, on a thread and a runtime of its own: a command line, the program's name first.
+/// Runs the whole check on its own thread and runtime. `line` starts with the program name.
 ///
-/// The report goes to standard output whatever it says: it is what the check is run for.
+/// The report goes to standard output also on failure, because it is the check's result.
 pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
     let options = match Options::parse(line) {
         Ok(options) => options,
@@ -29,7 +30,7 @@ pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(report) => (report, ExitCode::SUCCESS),
         Err(error) => (format!("{error:#}\n"), ExitCode::FAILURE),
     };
-    // A closed standard output is no reason to fail differently.
+    // The exit status does not depend on whether standard output is still open.
     let _ = std::io::stdout().write_all(report.as_bytes());
     code
 }

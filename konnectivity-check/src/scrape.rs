@@ -1,6 +1,6 @@
-//! The few samples of a scrape that decide.
+//! Reads single samples of a scrape.
 
-/// The sum over all samples of a family, whatever their labels; `None` if there is no sample.
+/// The sum over all samples of a family, whatever their labels; `None` if there is none.
 pub fn sum(text: &str, name: &str) -> Option<f64> {
     let mut found = None;
     for line in text.lines() {

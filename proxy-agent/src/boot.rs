@@ -1,7 +1,7 @@
-//! From a configuration to a running agent, and back down again.
+//! From a configuration to a running agent, and its shutdown.
 //!
-//! The first signal drains: every server is asked for no new dials, no stream is opened any more, connections go
-//! on. The second stops, as in the Go agent; with `--drain-timeout` so does quiet, or that time.
+//! The first signal drains: the agent asks every server for no new dials and opens no further stream; connections continue. The
+//! second signal stops the agent, as in Go. With `--drain-timeout` the agent also stops when it is idle, or at that time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,18 +38,18 @@ pub struct Agent {
     set: ClientSet<GrpcConnector<Resolver>, Links<Resolver>>,
     ports: Vec<ServerHandle>,
     config: Config,
-    /// What goes on over all streams.
+    /// Dials and connections over all streams.
     activity: Activity,
     draining: Arc<AtomicBool>,
-    /// They end when dropped.
+    /// Certificate watches; dropping them ends them.
     _watches: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Agent {
-    /// Loads certificates and opens the operators' ports. Must be called within a runtime.
+    /// Loads certificates and opens the health and admin ports. Must be called within a runtime.
     ///
     /// # Errors
-    /// What an operator must mend before the agent can start.
+    /// Misconfiguration, such as unreadable certificates.
     pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
         let resolver: Resolver = Arc::new(SystemResolver::default());
@@ -94,7 +94,7 @@ impl Agent {
         Ok(Agent { set, ports, config, activity, draining, _watches: watches })
     }
 
-    /// Keeps a stream to every server until it is told to stop.
+    /// Keeps a stream to every server until a signal stops it.
     pub async fn run(self, signals: &Signals) {
         tracing::info!(
             agent_id = self.config.agent_id,
@@ -116,8 +116,8 @@ impl Agent {
             () = watch_signals => running.await,
         };
         if end == RunEnd::Drained && drain_timeout.is_none() {
-            // As the Go agent: the operator's second signal ends it.
-            tracing::info!("Every stream has ended; waiting for the second signal");
+            // As in the Go agent: only the operator's second signal ends the process.
+            tracing::info!("Every stream has ended, waiting for the second signal");
             signals.second().await;
         }
         for port in self.ports {
@@ -127,12 +127,12 @@ impl Agent {
     }
 }
 
-/// Resolves when a draining agent is to stop.
+/// Resolves when a draining agent must stop.
 async fn drained(signals: &Signals, limit: Option<Duration>, activity: &Activity) {
     let Some(limit) = limit else { return signals.second().await };
     tokio::select! {
         () = signals.second() => {}
-        () = activity.quiet() => tracing::info!("Nothing goes on any more"),
+        () = activity.quiet() => tracing::info!("No connection is left, exiting"),
         () = tokio::time::sleep(limit) => {
             tracing::warn!(connections = activity.count(), "Connections are left after --drain-timeout");
         }
@@ -155,7 +155,7 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
     })
 }
 
-/// The way to the Kubernetes API, if servers are counted by their leases.
+/// The Kubernetes API client, if the agent counts leases.
 fn lease_client(config: &Config) -> Result<Option<Client>> {
     if !config.leases.counted {
         return Ok(None);
@@ -169,13 +169,13 @@ fn lease_client(config: &Config) -> Result<Option<Client>> {
         namespace = config.leases.namespace,
         selector = %config.leases.selector,
         asked_for = config.kube.content_type,
-        "Servers are counted by their leases; the Kubernetes API is spoken to in JSON"
+        "Servers are counted by their leases; requests to the Kubernetes API are JSON"
     );
     Ok(Some(Client::new(api, "proxy-agent", 0.0, 0)))
 }
 
-/// Where the count of servers by their leases is told. Counting goes on beside the ports of operators, off the data
-/// path; nobody waits for it.
+/// Starts to count the servers by their leases, and returns the receiver of the count. The task runs on the runtime of the
+/// health and admin ports, off the data path; no other task waits for it.
 fn count_leases(
     config: &Config,
     client: &Client,
@@ -202,7 +202,7 @@ fn sync_settings(config: &Config) -> SyncSettings {
     }
 }
 
-/// Go's words, and more where more servers are wanted.
+/// Go's text, with the numbers if the agent has some servers but needs more.
 fn too_few(servers: Servers, wanted: usize) -> String {
     match servers.open {
         0 => "no servers connected".to_owned(),
@@ -210,7 +210,7 @@ fn too_few(servers: Servers, wanted: usize) -> String {
     }
 }
 
-/// The health and the admin port, on a thread of their own.
+/// Starts the health and the admin port on their own thread.
 fn serve_ports(
     config: &Config,
     registry: Registry,

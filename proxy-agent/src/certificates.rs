@@ -1,9 +1,9 @@
-//! The agent's certificates, whose files may change while it runs. The token's file needs no watcher, it is read for each
-//! connect.
+//! The agent's certificates, whose files may change while the agent runs. The token file needs no watch, because it is read for
+//! each connect.
 
 use serve::certificates::CertificateSide;
 
-/// Handshakes with servers, the only ones that the agent has.
+/// Certificates for handshakes with servers; the agent has no other handshakes.
 pub(crate) const SERVERS: CertificateSide = CertificateSide {
     name: "servers",
     files: "--ca-cert, --agent-cert, --agent-key",

@@ -1,7 +1,7 @@
 //! The proxy-agent: one stream to every server replica, and the endpoints that it dials for them.
 //!
-//! The data's way through the folders: [`servers`] open streams, [`link`] carries one, [`endpoint`] dials.
-//! [`leases`] tells how many servers there are.
+//! Data passes through the folders: [`servers`] opens streams, [`link`] serves one stream, [`endpoint`] dials. [`leases`]
+//! counts the servers.
 
 pub mod args;
 pub mod boot;

@@ -1,6 +1,4 @@
-//! A task for each connection of a listener, agents' and frontends'.
-//!
-//! Never looks at a connection.
+//! Accepts the connections of one listener, of agents or of frontends, and spawns a task for each. Never reads from a connection.
 
 use std::future::Future;
 
@@ -8,8 +6,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use transport::listen::{AcceptLoop, Source};
 
-/// Accepts until `stop`, then closes the listener and waits for the connections that were accepted; none of their
-/// tasks survives this future. `failed` hears of those that panicked.
+/// Accepts until `stop`, then closes the listener and waits for the tasks of the accepted connections; no task outlives this
+/// future. Calls `failed` for each task that panicked.
 pub(crate) async fn each<S: Source, F>(
     mut listener: AcceptLoop<S>,
     stop: &CancellationToken,

@@ -1,15 +1,15 @@
-//! From a configuration to a running server, and back down again.
+//! From a configuration to a running server, and its graceful shutdown.
 //!
-//! Everything that must be bound is bound by [`Server::build`]; [`Server::run`] serves until the first signal, then
-//! drains: readiness fails at once, live connections get `--graceful-shutdown-timeout`, then listeners close, the lease
-//! goes, agent streams end with OK. A second signal is the caller's business: it exits at once.
+//! [`Server::build`] binds all sockets. [`Server::run`] serves until the first signal, then drains: readiness fails at once,
+//! open connections get `--graceful-shutdown-timeout`, then the listeners close, the lease is deleted and agent streams end
+//! with status OK. The caller handles a second signal: it exits at once.
 //!
-//! The frontend goes on accepting and dialing while the server drains. kube-apiserver keeps idle connections to kubelets
-//! open for minutes, and an idle one cannot be told from a `kubectl exec` that waits for its user: neither may be cut, so
-//! that the drain usually lasts as long as it may. A frontend that was closed meanwhile would leave the one server of a
-//! kube-apiserver without a tunnel for all that time. A successor may start at any moment: it takes the socket's path over
-//! ([`UnixSocket`](transport::listen::UnixSocket) yields it), and this server keeps what it has. The server is drained when no
-//! connection is left and none has arrived for [`QUIET`].
+//! The frontend continues to accept and dial while the server drains. kube-apiserver keeps idle connections to kubelets open
+//! for minutes, and the server cannot distinguish an idle one from a `kubectl exec` that waits for its user. Neither may be
+//! cut, so a drain usually lasts for the whole time-out. A closed frontend would leave a kube-apiserver that has only this
+//! server without a tunnel for that time. A successor may start at any moment: it takes over the socket's path
+//! ([`UnixSocket`](transport::listen::UnixSocket) yields it), and this server keeps its connections. The server has drained
+//! when no connection is left and none has arrived for [`QUIET`].
 
 mod frontend;
 mod kubernetes;
@@ -44,9 +44,9 @@ use crate::route::BackendManager;
 
 use frontend::Frontend;
 
-/// How long agent streams get to end in order, once connections have ended or their time is up.
+/// How long agent streams may take to end in order, after the connections have ended or their time is up.
 const STREAMS_END_WITHIN: Duration = Duration::from_secs(2);
-/// How long a draining server without connections waits for another: a client between its connect and its request.
+/// How long a draining server without connections waits for another: a client may have connected and not sent its request yet.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// A server whose sockets are bound.
@@ -56,23 +56,23 @@ pub struct Server {
     dialer: Dialer,
     agents: AgentListener,
     frontend: Option<front::FrontendListener>,
-    /// Of the frontend's port, if it is one.
+    /// The TLS configuration of the frontend, if it listens on a port.
     frontend_tls: Option<ServerTls>,
     lifetimes: Lifetimes,
     readiness: Arc<Readiness>,
     ports: Vec<ServerHandle>,
-    /// End when dropped.
+    /// Certificate watches; dropping them ends them.
     watches: Vec<AbortOnDropHandle<()>>,
     leases: Option<LeaseController>,
-    /// The runtime of handshakes.
+    /// The runtime of the TLS handshakes.
     handshakes: Handle,
 }
 
 impl Server {
-    /// Loads certificates and binds sockets; peers will shake hands on `handshakes`. Must be called within a runtime.
+    /// Loads certificates and binds sockets; TLS handshakes run on `handshakes`. Must be called within a runtime.
     ///
     /// # Errors
-    /// What an operator must mend before the server can start.
+    /// Misconfiguration, or a socket that cannot be bound.
     pub fn build(
         config: Config,
         mut registry: Registry,
@@ -180,8 +180,9 @@ impl Server {
             tell_graceful(finished, grace, connections.len());
         }
         close_frontends.cancel();
-        // Not before: agents count the replicas by leases, and this one's streams until they end. If only the lease went,
-        // a successor that starts meanwhile would not be missed, and have no agent before these streams have ended.
+        // Not earlier: agents count the replicas by leases, and keep this server's streams until they end. If the lease went
+        // first, agents would not look for a successor that starts meanwhile, and it would have no agent until these streams
+        // have ended.
         let lease = tokio::spawn(async move {
             if let Some(leases) = self.leases {
                 leases.stop().await;
@@ -195,7 +196,7 @@ impl Server {
         };
         let _ = tokio::time::timeout(STREAMS_END_WITHIN, ended).await;
         drop(self.watches);
-        // Bounded by itself.
+        // `stop` has its own time limit.
         let _ = lease.await;
         for port in self.ports {
             port.stop(Duration::from_millis(500)).await;
@@ -204,7 +205,7 @@ impl Server {
     }
 }
 
-/// How a graceful shutdown went: Go's line, and the number of connections that it cuts.
+/// Logs the result of a graceful shutdown: Go's line, and the number of connections that are cut.
 fn tell_graceful(finished: bool, grace: Duration, left: usize) {
     if finished {
         tracing::info!("Graceful shutdown completed successfully.");
@@ -212,7 +213,7 @@ fn tell_graceful(finished: bool, grace: Duration, left: usize) {
         let message =
             format!("Graceful shutdown timed out after {}, forcing termination.", GoDuration::from(grace));
         tracing::warn!("{message}");
-        tracing::warn!(connections = left, "closing the connections that are left");
+        tracing::warn!(connections = left, "closing remaining connections");
     }
 }
 
@@ -237,9 +238,9 @@ fn listen_for_agents(
     Ok(AgentListener::new(listener, tls, service, config.keepalive_time, limits, metrics.clone()))
 }
 
-/// Resolves once no connection is left and none has arrived for a moment.
+/// Resolves once no connection is left and none has arrived for [`QUIET`].
 async fn drained(connections: &TaskTracker) {
-    // Connections may begin still; without this nobody can wait for the last one.
+    // `wait` returns only for a closed tracker; connections may still be added to it.
     connections.close();
     loop {
         connections.wait().await;
@@ -281,7 +282,7 @@ fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>>
     Ok(Some(tls))
 }
 
-/// The health and the admin port, on a thread of their own.
+/// Starts the health and the admin port on their own thread.
 fn serve_ports(
     config: &Config,
     registry: Registry,

@@ -1,8 +1,8 @@
-//! The certificates of the two listeners, whose files may change while the server runs.
+//! The certificates of the two listeners; their files may change while the server runs.
 
 use serve::certificates::CertificateSide;
 
-/// Where kube-apiserver connects.
+/// The listener for kube-apiserver.
 pub(crate) const FRONTEND: CertificateSide = CertificateSide {
     name: "frontend",
     files: "--server-cert, --server-key, --server-ca-cert",
@@ -10,7 +10,7 @@ pub(crate) const FRONTEND: CertificateSide = CertificateSide {
     authorities: "server-ca-cert",
 };
 
-/// Where agents connect.
+/// The listener for agents.
 pub(crate) const AGENTS: CertificateSide = CertificateSide {
     name: "agents",
     files: "--cluster-cert, --cluster-key, --cluster-ca-cert",

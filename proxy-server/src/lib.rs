@@ -1,7 +1,7 @@
 //! The proxy-server: frontends, routes and agent links.
 //!
-//! The data's way through the folders: [`front`], [`dial`], [`route`], [`link`], and out through the crate `relay`.
-//! Beside it [`auth`] says who an agent is, and [`leases`] tells agents of this replica.
+//! Data passes through the folders [`front`], [`dial`], [`route`] and [`link`], and then through the crate `relay`. [`auth`]
+//! authenticates agents, and [`leases`] announces this replica to agents.
 
 mod accept;
 pub mod args;

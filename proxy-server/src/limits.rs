@@ -1,85 +1,84 @@
-//! How many of everything a server carries, each number in one place with its reason, and the counters that
-//! keep dials and connections below theirs.
+//! The server's limits, each number in one place with its reason, and the counters that enforce those of dials and connections.
 //!
-//! A counter here only grants or refuses; it never closes what was granted.
+//! A counter here only grants or refuses; it never closes a granted connection.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Identifiers of one agent stream. Real agents announce a handful; each costs an entry in the route tables.
+/// Identifiers of one agent stream. Real agents announce a few; each is an entry in the route tables.
 pub const MAX_IDENTIFIERS: usize = 256;
 
 /// Bytes of one identifier after unescaping. A DNS name has at most 253.
 pub const MAX_IDENTIFIER_BYTES: usize = 512;
 
-/// Streams of one agent id. A healthy agent needs one, and two for a moment while it finds a duplicate; the rest
-/// is for half-open predecessors. A newcomer above it is refused: it never displaces an incumbent.
+/// Streams of one agent id. A healthy agent needs one, and briefly two while it finds a duplicate; the rest is for half-open
+/// predecessors. A new stream above the limit is refused: it never displaces an existing one.
 pub const MAX_STREAMS_PER_AGENT: usize = 4;
 
 /// Agent ids known at once: about three times the largest supported cluster (5,000 nodes, an agent on each).
 pub const MAX_AGENTS: usize = 16_000;
 
-/// Connections of admitted agents, before the descriptor limit is looked at. An agent has one, for a moment two, so that
-/// this is never in the way of [`MAX_AGENTS`].
+/// Connections of admitted agents, before the descriptor limit applies. An agent has one, briefly two, so this limit never
+/// applies before [`MAX_AGENTS`].
 pub const MAX_AGENT_CONNECTIONS: usize = 2 * MAX_AGENTS;
 
-/// Bytes of a dial's protocol. What agents dial has four.
+/// Bytes of a dial's protocol. The longest that agents dial, `tcp4` and `tcp6`, have four.
 pub const MAX_PROTOCOL_BYTES: usize = 16;
 
-/// Bytes of a dial's address. A DNS name has at most 253. An address that filled a whole message would, with an id
-/// of our own beside it, make one that no agent takes, and cost the agent's whole stream.
+/// Bytes of a dial's address. A DNS name has at most 253. An address that filled a whole message would, together with our own
+/// dial id, make a message that is too large for an agent and ends the agent's whole stream.
 pub const MAX_ADDRESS_BYTES: usize = 1024;
 
-/// Dials under way on one agent. Above what an agent's descriptors usually allow; what exceeds waits within its
-/// own deadline instead of piling up at the agent.
+/// Pending dials on one agent. Above the usual descriptor limit of an agent; further dials wait within their own deadline
+/// instead of queueing at the agent.
 pub const MAX_PENDING_DIALS_PER_AGENT: usize = 4_096;
 
-/// Dials under way in all: four agents at their limit.
+/// Pending dials of the server: four agents at their limit.
 pub const MAX_PENDING_DIALS: usize = 16_384;
 
-/// Connections through one agent. Half of an agent host's ephemeral ports towards one endpoint.
+/// Connections through one agent: half of the ephemeral ports of an agent's host towards one endpoint.
 pub const MAX_CONNECTIONS_PER_AGENT: usize = 16_000;
 
-/// Connections in all, before the descriptor limit is looked at. At 2 to 4 KiB each this is below 200 MiB.
+/// Connections of the server, before the descriptor limit applies. At 2 to 4 KiB each they take less than 200 MiB.
 pub const MAX_CONNECTIONS: usize = 50_000;
 
-/// Descriptors kept free for listeners, agent streams, files and probes: the smaller of this and a quarter.
+/// Descriptors kept free for listeners, agent streams, files and probes: the smaller of this and a quarter of the limit.
 pub const RESERVED_DESCRIPTORS: u64 = 512;
 
-/// Connections of unauthenticated peers to each port with TLS, before the descriptor limit is looked at. With 450 new ones
-/// a second each has 9 s, which is a slow handshake's time; at 32 KiB each they are below 128 MiB.
+/// Connections of unauthenticated peers to each TLS port, before the descriptor limit applies. At 450 new connections per
+/// second each has 9 s, enough for a slow handshake; at 32 KiB each they take less than 128 MiB.
 pub const MAX_UNAUTHENTICATED: usize = 4_096;
 
-/// [`MAX_UNAUTHENTICATED`], or less where the process may not open so many descriptors: an eighth of them.
+/// [`MAX_UNAUTHENTICATED`], or an eighth of the descriptor limit if that is less.
 pub fn unauthenticated_within(descriptors: Option<u64>) -> usize {
     within(MAX_UNAUTHENTICATED, descriptors, |all| all - all / 8)
 }
 
-/// [`MAX_CONNECTIONS`], or less where the process may not open so many descriptors (one per connection). `None`
+/// [`MAX_CONNECTIONS`], or the descriptor limit without the reserve if that is less (one descriptor per connection). `None`
 /// means that there is no descriptor limit.
 pub fn connections_within(descriptors: Option<u64>) -> usize {
     within(MAX_CONNECTIONS, descriptors, |all| RESERVED_DESCRIPTORS.min(all / 4))
 }
 
-/// [`MAX_AGENT_CONNECTIONS`], or less where the process may not open so many descriptors: a quarter is left for frontends,
-/// probes and files, and an eighth for the port's unauthenticated peers.
+/// [`MAX_AGENT_CONNECTIONS`], or five eighths of the descriptor limit if that is less: a quarter is left for frontends, probes
+/// and files, and an eighth for the port's unauthenticated peers.
 pub fn agent_connections_within(descriptors: Option<u64>) -> usize {
     within(MAX_AGENT_CONNECTIONS, descriptors, |all| all / 4 + all / 8)
 }
 
-/// `most`, or what `reserved` leaves of all descriptors if that is less.
+/// `most`, or the descriptors that `reserved` leaves if that is less.
 fn within(most: usize, descriptors: Option<u64>, reserved: impl FnOnce(u64) -> u64) -> usize {
     let usable = descriptors.map_or(u64::MAX, |all| all - reserved(all));
     usize::try_from(usable).map_or(most, |usable| usable.min(most))
 }
 
-/// The soft limit of open descriptors of this process, `None` if it has none.
+/// The soft limit of open descriptors of this process, `None` if there is none.
 pub fn descriptor_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
-/// What all streams of one agent id may carry together. Cheap to clone; clones count as one.
+/// The limits shared by all streams of one agent id. Cheap to clone; clones share the counters.
 #[derive(Debug, Clone)]
 pub struct AgentBudget {
     pending: Arc<Semaphore>,
@@ -87,7 +86,7 @@ pub struct AgentBudget {
 }
 
 impl AgentBudget {
-    /// A budget of so many dials under way and so many connections.
+    /// A budget of `pending` dials and `connections` connections.
     pub fn new(pending: usize, connections: usize) -> Self {
         Self {
             pending: Arc::new(Semaphore::new(pending)),
@@ -102,7 +101,7 @@ impl Default for AgentBudget {
     }
 }
 
-/// What the whole server may carry. Cheap to clone; clones count as one.
+/// The limits of the whole server. Cheap to clone; clones share the counters.
 #[derive(Debug, Clone)]
 pub struct ServerBudget {
     pending: Arc<Semaphore>,
@@ -110,7 +109,7 @@ pub struct ServerBudget {
 }
 
 impl ServerBudget {
-    /// A budget of so many dials under way and so many connections.
+    /// A budget of `pending` dials and `connections` connections.
     pub fn new(pending: usize, connections: usize) -> Self {
         Self {
             pending: Arc::new(Semaphore::new(pending)),
@@ -123,7 +122,7 @@ impl ServerBudget {
         Self::new(MAX_PENDING_DIALS, connections_within(descriptor_limit()))
     }
 
-    /// Room for one more connection, or `None`: connections do not end soon enough to wait for.
+    /// A slot for one more connection, or `None` at once: connections last too long to wait for a free slot.
     pub fn connection(&self, agent: &AgentBudget) -> Option<ConnectionSlot> {
         Some(ConnectionSlot {
             _agent: Arc::clone(&agent.connections).try_acquire_owned().ok()?,
@@ -131,9 +130,9 @@ impl ServerBudget {
         })
     }
 
-    /// Waits for room for one more dial, first come first served. Cancel-safe; the caller bounds the wait.
+    /// Waits for a slot for one more dial, first come first served. Cancel-safe; the caller limits the wait.
     ///
-    /// The agent's room comes first: dials that wait for one silent agent must not use up everybody's.
+    /// The agent's slot is taken first: dials that wait for one silent agent must not use up the server's slots.
     pub async fn dial(&self, agent: &AgentBudget) -> DialSlot {
         const OPEN: &str = "a budget's semaphores are never closed";
         DialSlot {
@@ -143,14 +142,14 @@ impl ServerBudget {
     }
 }
 
-/// Room taken by one connection, from before its dial until this is dropped.
+/// The slot of one connection, from before its dial until this is dropped.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     _agent: OwnedSemaphorePermit,
     _server: OwnedSemaphorePermit,
 }
 
-/// Room taken by one dial under way, until this is dropped.
+/// The slot of one pending dial, until this is dropped.
 #[derive(Debug)]
 pub struct DialSlot {
     _agent: OwnedSemaphorePermit,

@@ -1,4 +1,4 @@
-//! The proxy-server's boot story: parse, log, bind, announce, serve, drain.
+//! The life of the proxy-server: parse, log, bind, announce, serve, drain.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use serve::logs::{self, Logs};
 use serve::metrics::{Registry, Tasks};
 use serve::signals::Signals;
 
-/// Less CPU than the system's on large, short-lived buffers (measured: 5 to 38 %).
+/// Takes 5 to 38 % less CPU than the system's allocator for large, short-lived buffers (measured).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

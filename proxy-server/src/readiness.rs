@@ -1,7 +1,7 @@
-//! When this replica says that it is ready, and why not.
+//! The readiness of this replica, and the reasons why it is not ready.
 //!
-//! It says what is true of itself: that it takes connections, and that there is an agent for them. Never what its
-//! clients should do about it.
+//! Readiness states facts about this replica: whether it accepts connections, and whether it has an agent for them. It never
+//! depends on what clients should do about that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +11,10 @@ use serve::http::health::Condition;
 use crate::args::ReadinessPolicy;
 use crate::route::{BackendManager, Strategy};
 
-/// What the life of the process adds to what the agents say. Shared by those who serve and those who are asked.
+/// Readiness conditions that follow from the life of the process. Shared between the listeners and the health port.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
-    /// Whether clients reach the frontend's listener. A Unix socket keeps it itself.
+    /// Whether clients can reach the frontend's listener. A Unix socket updates it itself.
     listening: Arc<AtomicBool>,
     leaving: Arc<AtomicBool>,
 }
@@ -25,22 +25,22 @@ impl Readiness {
         self.listening.store(true, Ordering::Release);
     }
 
-    /// For a listener that clients may cease to reach, and reach again.
+    /// The flag for a listener that clients may lose and reach again.
     pub(crate) fn listening(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.listening)
     }
 
-    /// For a listener that leaves its address to a successor.
+    /// The flag for a listener that leaves its address to a successor.
     pub(crate) fn leaving(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.leaving)
     }
 
-    /// A signal came.
+    /// A signal arrived: the server is not ready any more.
     pub(crate) fn leaves(&self) {
         self.leaving.store(true, Ordering::Release);
     }
 
-    /// Every condition, in the order in which their reasons matter.
+    /// Every condition, in the order of their importance.
     pub(crate) fn conditions<L>(
         &self,
         backends: &BackendManager<L>,
@@ -57,7 +57,7 @@ impl Readiness {
     }
 }
 
-/// Go's words, and for which strategies where that says more.
+/// Go's text, and the names of the strategies if the policy needs more than one.
 fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
     let text = "no connection to any proxy agent";
     match policy {

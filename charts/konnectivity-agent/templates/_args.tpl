@@ -1,4 +1,4 @@
-{{/* One flag's value as text: lists by commas, numbers as they were written. */}}
+{{/* The value of a flag as text: lists joined by commas, numbers as written. */}}
 {{- define "konnectivity-agent.flagValue" -}}
 {{- if kindIs "slice" . -}}{{- join "," . -}}
 {{- else if kindIs "string" . -}}{{- . -}}
@@ -6,7 +6,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* All flags, by name, before extraArgs. */}}
+{{/* All flags by name, without extraArgs. */}}
 {{- define "konnectivity-agent.flags" -}}
 {{- $values := .Values -}}
 agent-id: {{ include "konnectivity-agent.agentID" . }}
@@ -41,7 +41,7 @@ xfr-channel-size: {{ . }}
 {{- if $values.serverCount.leases }}
 count-server-leases: true
 lease-namespace: {{ $values.serverCount.leaseNamespace | quote }}
-{{- /* Go knows it by its old name alone. */}}
+{{- /* Go knows only the old name of this flag. */}}
 {{ ternary "lease-label-selector" "lease-label" $values.ownFlags }}: {{ $values.serverCount.labelSelector | quote }}
 server-count-source: {{ $values.serverCount.source | quote }}
 {{- end }}
@@ -73,10 +73,10 @@ log-format: {{ $values.logging.format }}
 {{- end }}
 {{- end -}}
 
-{{/* The arguments as a list: the chart's flags with extraArgs over them, in the order of their names. */}}
+{{/* The arguments as a list: the chart's flags, overridden by extraArgs, sorted by name. */}}
 {{- define "konnectivity-agent.args" -}}
 {{- $flags := include "konnectivity-agent.flags" . | fromYaml -}}
-{{- /* Not merge, which takes false, 0 and empty texts for something that is not set. */ -}}
+{{- /* Not merge, which treats false, 0 and empty strings as unset. */ -}}
 {{- range $name, $value := .Values.extraArgs -}}{{- $_ := set $flags $name $value -}}{{- end -}}
 {{- range $name, $value := $flags }}
 - {{ printf "--%s=%s" $name (include "konnectivity-agent.flagValue" $value) | quote }}

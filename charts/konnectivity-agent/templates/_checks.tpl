@@ -1,4 +1,4 @@
-{{/* What the schema cannot say: values that contradict each other are refused here, in one line with the way out. */}}
+{{/* Refuses contradictory values that the schema cannot exclude, with one line that names the remedy. */}}
 {{- define "konnectivity-agent.checks" -}}
 {{- $values := .Values -}}
 {{- if not $values.image.registry -}}

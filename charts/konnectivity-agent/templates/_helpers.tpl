@@ -33,7 +33,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end -}}
 
-{{/* Of pods: nothing that changes with the chart's version, so that an upgrade that changes nothing restarts nothing. */}}
+{{/* Labels of pods. They do not contain the chart's version, so that an upgrade without other changes restarts no pod. */}}
 {{- define "konnectivity-agent.podLabels" -}}
 {{ include "konnectivity-agent.selectorLabels" . }}
 app.kubernetes.io/component: agent
@@ -65,7 +65,7 @@ k8s-app: konnectivity-agent
 {{- end -}}
 {{- end -}}
 
-{{/* The Secret with the client certificate, by hand or by cert-manager. */}}
+{{/* The Secret with the client certificate, from the user or from cert-manager. */}}
 {{- define "konnectivity-agent.mtlsSecret" -}}
 {{- if .Values.auth.mtls.certManager.enabled -}}
 {{- printf "%s-client" (include "konnectivity-agent.fullname" .) -}}
@@ -80,7 +80,7 @@ k8s-app: konnectivity-agent
 {{- if or (hasPrefix "127." $host) (eq $host "localhost") (eq $host "::1") -}}true{{- end -}}
 {{- end -}}
 
-{{/* Variables that the chart defines, of those that the identifiers use: name to field. */}}
+{{/* The variables that the chart defines and the identifiers use, with their pod fields. */}}
 {{- define "konnectivity-agent.identifierVariables" -}}
 {{- $known := dict "HOST_IP" "status.hostIP" "NODE_IP" "status.hostIP" "NODE_NAME" "spec.nodeName" "POD_IP" "status.podIP" -}}
 {{- $used := dict -}}
@@ -92,8 +92,8 @@ k8s-app: konnectivity-agent
 {{- $used | toYaml -}}
 {{- end -}}
 
-{{/* Whether a strategy of the user's own lets a new pod come before an old one goes. Kubernetes' default is a quarter of a Deployment, and
-nothing of a DaemonSet. */}}
+{{/* Whether the user's strategy surges: a new pod starts before an old one stops. Kubernetes' default surge is a quarter for a Deployment,
+and none for a DaemonSet. */}}
 {{- define "konnectivity-agent.ownSurge" -}}
 {{- $strategy := .Values.updateStrategy -}}
 {{- if and $strategy (eq (dig "type" "RollingUpdate" $strategy) "RollingUpdate") -}}
@@ -106,7 +106,7 @@ nothing of a DaemonSet. */}}
 {{- if eq (int $user) 0 -}}true{{- end -}}
 {{- end -}}
 
-{{/* A Deployment's pods are wanted, not wanted on this node: who tolerates everything stays on one that has died until somebody deletes it.
+{{/* Tolerations. A pod that tolerates everything stays on a dead node until it is deleted, so a Deployment's pods leave such a node.
 The first toleration that matches a taint decides. */}}
 {{- define "konnectivity-agent.tolerations" -}}
 {{- $tolerations := .Values.tolerations -}}
@@ -122,7 +122,7 @@ The first toleration that matches a taint decides. */}}
 {{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
-{{/* A Go duration in seconds. */}}
+{{/* Converts a Go duration to seconds. */}}
 {{- define "konnectivity-agent.seconds" -}}
 {{- $unit := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}
 {{- $sum := 0.0 -}}
@@ -132,15 +132,15 @@ The first toleration that matches a taint decides. */}}
 {{- $sum -}}
 {{- end -}}
 
-{{/* What agents call themselves. A token vouches for its pod's name; a certificate that agents share for none, and then servers that bind
-identities take a UUID, which nobody else can guess. */}}
+{{/* The agents' id. A token proves the name of its pod. A certificate that agents share proves none, so with identity binding servers accept
+a UUID, which other agents cannot guess. */}}
 {{- define "konnectivity-agent.agentID" -}}
 {{- $kind := .Values.agentID -}}
 {{- if eq $kind "auto" -}}{{- $kind = ternary "pod-name" "pod-uid" (eq .Values.auth.mode "token") -}}{{- end -}}
 {{- ternary "$(POD_NAME)" "$(POD_UID)" (eq $kind "pod-name") -}}
 {{- end -}}
 
-{{/* Whether the servers' user gets the right to review tokens: servers that know agents by certificate need none. */}}
+{{/* Whether the servers' user may review tokens: not needed if agents authenticate by certificate. */}}
 {{- define "konnectivity-agent.delegatesReviews" -}}
 {{- if and .Values.rbac.create .Values.rbac.serverAuthDelegator (eq .Values.auth.mode "token") -}}true{{- end -}}
 {{- end -}}

@@ -136,8 +136,8 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* Mode of projected files, which are root's and the group's that is the pod's fsGroup. Without one everybody may read them, who is nobody
-but the containers that mount the volume: kubelet's own folders let no user of the host in. */}}
+{{/* Mode of projected files. They belong to root and to the pod's fsGroup. Without an fsGroup all users may read them, that is only the
+containers that mount the volume: users of the host have no access to kubelet's folders. */}}
 {{- define "konnectivity-agent.fileMode" -}}
 {{- if or (include "konnectivity-agent.runsAsRoot" .) (hasKey .Values.podSecurityContext "fsGroup") -}}
 288 # 0440
@@ -146,7 +146,7 @@ but the containers that mount the volume: kubelet's own folders let no user of t
 {{- end -}}
 {{- end -}}
 
-{{/* Token or certificate, and the servers' authorities, in one projected volume that kubelet keeps up to date. */}}
+{{/* Token or certificate, and the servers' CA, in one projected volume that kubelet keeps up to date. */}}
 {{- define "konnectivity-agent.volumes" -}}
 {{- $values := .Values -}}
 - name: konnectivity

@@ -1,4 +1,4 @@
-{{/* One flag's value as text: lists by commas, numbers as they were written. */}}
+{{/* The value of a flag as text: lists joined by commas, numbers as written. */}}
 {{- define "konnectivity-server.flagValue" -}}
 {{- if kindIs "slice" . -}}{{- join "," . -}}
 {{- else if kindIs "string" . -}}{{- . -}}
@@ -6,7 +6,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* All flags, by name, before extraArgs. */}}
+{{/* All flags by name, without extraArgs. */}}
 {{- define "konnectivity-server.flags" -}}
 {{- $values := .Values -}}
 {{- include "konnectivity-server.frontendFlags" . }}
@@ -94,10 +94,10 @@ authentication-audience: {{ .Values.agentAuth.audience | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* The arguments as a list: the chart's flags with extraArgs over them, in the order of their names. */}}
+{{/* The arguments as a list: the chart's flags, overridden by extraArgs, sorted by name. */}}
 {{- define "konnectivity-server.args" -}}
 {{- $flags := include "konnectivity-server.flags" . | fromYaml -}}
-{{- /* Not merge, which takes false, 0 and empty texts for something that is not set. */ -}}
+{{- /* Not merge, which treats false, 0 and empty strings as unset. */ -}}
 {{- range $name, $value := .Values.extraArgs -}}{{- $_ := set $flags $name $value -}}{{- end -}}
 {{- range $name, $value := $flags }}
 - {{ printf "--%s=%s" $name (include "konnectivity-server.flagValue" $value) | quote }}

@@ -1,4 +1,4 @@
-{{/* What the schema cannot say: values that contradict each other are refused here, in one line with the way out. */}}
+{{/* Refuses contradictory values that the schema cannot exclude, with one line that names the remedy. */}}
 {{- define "konnectivity-server.checks" -}}
 {{- $values := .Values -}}
 {{- if not $values.image.registry -}}
@@ -53,7 +53,7 @@
 {{- include "konnectivity-server.checkTimes" . -}}
 {{- end -}}
 
-{{/* What agents may claim, and can prove. */}}
+{{/* The agents' claims that their token or certificate can prove. */}}
 {{- define "konnectivity-server.checkIdentity" -}}
 {{- $values := .Values -}}
 {{- $auth := $values.agentAuth -}}
@@ -75,7 +75,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* How many of the ways to give a pair are used. */}}
+{{/* The number of sources that are set for one certificate. */}}
 {{- define "konnectivity-server.countPairs" -}}
 {{- add (ternary 1 0 (not (empty .existingSecret))) (ternary 1 0 (or (not (empty .hostPath.cert)) (not (empty .hostPath.key)))) (ternary 1 0 .certManager.enabled) -}}
 {{- end -}}
@@ -143,7 +143,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* No path is mounted twice, neither in the servers' pod nor in kube-apiserver's: kubelet would start neither. */}}
+{{/* Checks that no path is mounted twice in the servers' pod or in kube-apiserver's, because kubelet would not start such a pod. */}}
 {{- define "konnectivity-server.checkMounts" -}}
 {{- $values := .Values -}}
 {{- $uds := eq $values.frontend.type "uds" -}}

@@ -1,4 +1,4 @@
-{{/* kube-apiserver's side: its EgressSelectorConfiguration. */}}
+{{/* kube-apiserver's EgressSelectorConfiguration. */}}
 {{- define "konnectivity-server.egressSelectorConfiguration" -}}
 apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
@@ -25,12 +25,12 @@ egressSelections:
 {{- default .Values.frontend.uds.hostPath .Values.egressSelector.apiserverSocketDirectory | trimSuffix "/" -}}
 {{- end -}}
 
-{{/* Whether kube-apiserver is a pod of the release's namespace, which mounts Secrets and ConfigMaps; else it has files of its host. */}}
+{{/* Whether kube-apiserver is a pod in the release's namespace, which mounts Secrets and ConfigMaps; otherwise it uses files of its host. */}}
 {{- define "konnectivity-server.apiserverIsPod" -}}
 {{- if or (eq .Values.kind "Sidecar") (and (eq .Values.frontend.type "tcp") .Values.egressSelector.apiserverClientSecret) -}}true{{- end -}}
 {{- end -}}
 
-{{/* What to add to kube-apiserver's manifest. */}}
+{{/* The additions to kube-apiserver's manifest. */}}
 {{- define "konnectivity-server.apiserverPatch" -}}
 {{- $uds := eq .Values.frontend.type "uds" -}}
 {{- $pod := include "konnectivity-server.apiserverIsPod" . -}}
@@ -89,7 +89,7 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* What agents are to say of themselves. With enforce that is what their token or the connection's own address proves. */}}
+{{/* The agents' identifiers. With enforce they are those that the token or the source address proves. */}}
 {{- define "konnectivity-server.agentIdentifiers" -}}
 {{- $auth := .Values.agentAuth -}}
 {{- $free := ne $auth.identityBinding "enforce" -}}
@@ -102,7 +102,7 @@ spec:
 {{- join "&" $identifiers -}}
 {{- end -}}
 
-{{/* Values of the chart konnectivity-agent that match these. */}}
+{{/* Matching values for the chart konnectivity-agent. */}}
 {{- define "konnectivity-server.agentValues" -}}
 {{- $values := .Values -}}
 {{- $node := has "destHost" $values.proxyStrategies -}}

@@ -33,7 +33,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end -}}
 
-{{/* Of pods: nothing that changes with the chart's version, so that an upgrade that changes nothing restarts nothing. */}}
+{{/* Labels of pods. They do not contain the chart's version, so that an upgrade without other changes restarts no pod. */}}
 {{- define "konnectivity-server.podLabels" -}}
 {{ include "konnectivity-server.selectorLabels" . }}
 app.kubernetes.io/component: server
@@ -71,12 +71,12 @@ k8s-app: konnectivity-server
 {{- if or (hasPrefix "127." $host) (eq $host "localhost") (eq $host "::1") -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether pods are on the host's network. */}}
+{{/* Whether pods use the host's network. */}}
 {{- define "konnectivity-server.hostNetwork" -}}
 {{- if and .Values.hostNetwork (has .Values.kind (list "DaemonSet" "StaticPodManifest")) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Secrets by hand or by cert-manager; empty where files of the host serve. */}}
+{{/* Secrets from the user or from cert-manager; empty if files of the host are used. */}}
 {{- define "konnectivity-server.agentSecret" -}}
 {{- if .Values.agentListener.tls.certManager.enabled -}}
 {{- printf "%s-agents" (include "konnectivity-server.fullname" .) -}}
@@ -97,7 +97,7 @@ k8s-app: konnectivity-server
 {{- printf "%s/%s" (trimSuffix "/" .Values.frontend.uds.hostPath) .Values.frontend.uds.socketName -}}
 {{- end -}}
 
-{{/* A Service for agents: always, but for a Sidecar that names no pods. */}}
+{{/* Whether there is a Service for agents: always, except for a Sidecar without a selector for pods. */}}
 {{- define "konnectivity-server.hasService" -}}
 {{- if or (ne .Values.kind "Sidecar") .Values.service.selector -}}true{{- end -}}
 {{- end -}}
@@ -106,13 +106,13 @@ k8s-app: konnectivity-server
 {{- default .Values.agentListener.port .Values.service.port -}}
 {{- end -}}
 
-{{/* Whether a kubeconfig says that the agents' cluster is another one. A DaemonSet or static pod may have a file of its host for its own. */}}
+{{/* Whether a kubeconfig means that agents are in another cluster. For a DaemonSet or static pod, a file of the host may be for the servers' own cluster. */}}
 {{- define "konnectivity-server.agentsAreElsewhere" -}}
 {{- $kubeconfig := .Values.kubeconfig -}}
 {{- if or $kubeconfig.existingSecret (and $kubeconfig.hostPath (has .Values.kind (list "Deployment" "Sidecar"))) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Where agents dial, as far as the values tell. Another cluster does not know the Service's name. */}}
+{{/* The address for agents, if the values determine it. In another cluster the Service's name does not resolve. */}}
 {{- define "konnectivity-server.externalHost" -}}
 {{- if .Values.agentListener.externalHost -}}
 {{- .Values.agentListener.externalHost -}}
@@ -131,19 +131,19 @@ k8s-app: konnectivity-server
 {{- end -}}
 {{- end -}}
 
-{{/* Whether a frontend on TCP is in kube-apiserver's own pod or on its host, which resolves no Service's name: there is none then. On the host's
-network it is, unless the values say that kube-apiserver is a pod. */}}
+{{/* Whether a frontend on TCP is in kube-apiserver's own pod or on its host, where Service names do not resolve: then it has no Service. On the
+host's network this is so, unless the values say that kube-apiserver is a pod. */}}
 {{- define "konnectivity-server.frontendIsBeside" -}}
 {{- if or (eq .Values.kind "Sidecar") (and (include "konnectivity-server.hostNetwork" .) (not .Values.egressSelector.apiserverClientSecret)) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Where kube-apiserver dials a frontend on TCP. */}}
+{{/* The address at which kube-apiserver dials a frontend on TCP. */}}
 {{- define "konnectivity-server.frontendHost" -}}
 {{- $service := printf "%s-frontend.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace -}}
 {{- default (ternary "localhost" $service (not (empty (include "konnectivity-server.frontendIsBeside" .)))) .Values.egressSelector.frontendHost -}}
 {{- end -}}
 
-{{/* The number of servers; empty if the values do not tell it. */}}
+{{/* The number of servers; empty if the values do not determine it. */}}
 {{- define "konnectivity-server.serverCount" -}}
 {{- if ne (toString .Values.serverCount) "auto" -}}
 {{- int .Values.serverCount -}}
@@ -152,13 +152,13 @@ network it is, unless the values say that kube-apiserver is a pod. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* Whether agents look for servers beyond the count that they were told. */}}
+{{/* Whether agents look for more servers than the announced count. */}}
 {{- define "konnectivity-server.agentsLookForMore" -}}
 {{- if or .Values.leases.enabled .Values.syncForever -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether a strategy of the user's own lets a new pod come before an old one goes. Kubernetes' default is a quarter of a Deployment, and
-nothing of a DaemonSet. */}}
+{{/* Whether the user's strategy surges: a new pod starts before an old one stops. Kubernetes' default surge is a quarter for a Deployment,
+and none for a DaemonSet. */}}
 {{- define "konnectivity-server.ownSurge" -}}
 {{- $strategy := .Values.updateStrategy -}}
 {{- if and $strategy (has .Values.kind (list "DaemonSet" "Deployment")) (eq (dig "type" "RollingUpdate" $strategy) "RollingUpdate") -}}
@@ -166,7 +166,7 @@ nothing of a DaemonSet. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* A Deployment's pods are wanted, not wanted on this node: who tolerates everything stays on one that has died until somebody deletes it.
+{{/* Tolerations. A pod that tolerates everything stays on a dead node until it is deleted, so a Deployment's pods leave such a node.
 The first toleration that matches a taint decides. */}}
 {{- define "konnectivity-server.tolerations" -}}
 {{- $tolerations := .Values.tolerations -}}
@@ -182,7 +182,7 @@ The first toleration that matches a taint decides. */}}
 {{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
-{{/* A Go duration in seconds. */}}
+{{/* Converts a Go duration to seconds. */}}
 {{- define "konnectivity-server.seconds" -}}
 {{- $unit := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}
 {{- $sum := 0.0 -}}
@@ -207,7 +207,7 @@ The first toleration that matches a taint decides. */}}
 {{- if eq (int $user) 0 -}}true{{- end -}}
 {{- end -}}
 
-{{/* Folders of the host with files to read: as a YAML list, each once. */}}
+{{/* Folders of the host with files to read, as a YAML list without duplicates. */}}
 {{- define "konnectivity-server.hostFolders" -}}
 {{- $values := .Values -}}
 {{- $files := list $values.agentListener.tls.hostPath.cert $values.agentListener.tls.hostPath.key $values.agentListener.clientCA.hostPath -}}
@@ -221,7 +221,7 @@ The first toleration that matches a taint decides. */}}
 {{- $folders | uniq | sortAlpha | toYaml -}}
 {{- end -}}
 
-{{/* Whether anything of the host's file system is mounted. */}}
+{{/* Whether a part of the host's file system is mounted. */}}
 {{- define "konnectivity-server.usesHostPaths" -}}
 {{- $folders := include "konnectivity-server.hostFolders" . | fromYamlArray -}}
 {{- $socket := and (eq .Values.frontend.type "uds") (ne .Values.kind "Sidecar") -}}

@@ -1,4 +1,4 @@
-{{/* The pod's spec that Deployment, DaemonSet and static pod share. */}}
+{{/* The pod spec that Deployment, DaemonSet and static pod share. */}}
 {{- define "konnectivity-server.podSpec" -}}
 {{- $values := .Values -}}
 {{- $static := eq $values.kind "StaticPodManifest" -}}
@@ -68,7 +68,7 @@ volumes:
   {{- include "konnectivity-server.volumes" . | trim | nindent 2 }}
 {{- end -}}
 
-{{/* Without a kubeconfig, tokens are reviewed and leases kept by the pod's own account. */}}
+{{/* Without a kubeconfig the server uses the pod's own account to review tokens and to keep its lease. */}}
 {{- define "konnectivity-server.needsServiceAccount" -}}
 {{- if and (or (eq .Values.agentAuth.mode "token") .Values.leases.enabled) (not .Values.kubeconfig.hostPath) (not .Values.kubeconfig.existingSecret) -}}true{{- end -}}
 {{- end -}}

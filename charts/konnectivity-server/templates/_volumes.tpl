@@ -1,4 +1,4 @@
-{{/* The files out of Secrets and ConfigMaps: sources of one projected volume, which kubelet keeps up to date. */}}
+{{/* Files from Secrets and ConfigMaps: sources of one projected volume, which kubelet keeps up to date. */}}
 {{- define "konnectivity-server.sources" -}}
 {{- $values := .Values -}}
 {{- $pairs := dict "agents" (include "konnectivity-server.agentSecret" .) -}}
@@ -43,8 +43,8 @@
 {{- end }}
 {{- end -}}
 
-{{/* Mode of projected files. They are root's, and their group's is the pod's fsGroup, if it has one: a sidecar's pod is another's, without
-ours. There everybody may read them, who is nobody but the containers that mount the volume: kubelet's own folders let no user of the host in. */}}
+{{/* Mode of projected files. They belong to root and to the pod's fsGroup. A sidecar's pod has no fsGroup of ours, so there all users may read
+them, that is only the containers that mount the volume: users of the host have no access to kubelet's folders. */}}
 {{- define "konnectivity-server.fileMode" -}}
 {{- if or (include "konnectivity-server.runsAsRoot" .) (and (ne .Values.kind "Sidecar") (hasKey .Values.podSecurityContext "fsGroup")) -}}
 288 # 0440
@@ -53,7 +53,7 @@ ours. There everybody may read them, who is nobody but the containers that mount
 {{- end -}}
 {{- end -}}
 
-{{/* Volumes. Certificates of the host are mounted by their folder, so that a renamed file is seen. */}}
+{{/* Volumes. Certificates of the host are mounted with their folder, so that the pod sees replaced files. */}}
 {{- define "konnectivity-server.volumes" -}}
 {{- $values := .Values -}}
 {{- with include "konnectivity-server.sources" . | trim }}

@@ -1,4 +1,4 @@
-//! Bodies and answers.
+//! Response bodies.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,7 +9,7 @@ use hyper::body::{Body, Frame};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// A body that is there at once, or grows line by line.
+/// A body that is complete at once, or grows line by line.
 pub(crate) enum Answer {
     Whole(Option<Bytes>),
     Lines(mpsc::UnboundedReceiver<String>),

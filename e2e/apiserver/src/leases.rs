@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::answer::{Answer, json_answer, status};
 use crate::state::{State, Watcher, line, matches};
 
-/// Answers a request whose body was read.
+/// Answers a request whose body has been read.
 pub(crate) fn answer(
     state: &mut State,
     method: &Method,

@@ -1,8 +1,8 @@
-//! A stand-in for kube-apiserver, for tests: leases with versions and watches, token reviews, and faults on demand.
+//! A fake kube-apiserver for tests: leases with versions and watches, token reviews, and faults on demand.
 //!
-//! It shares no code with what it tests: objects are plain JSON values, and the rules (versions, conflicts,
-//! preconditions, `410 Gone`, watches from a version on) are written down here once more, from the API's
-//! documentation. What it does not have: admission, other kinds, and rights beyond "this bearer token or none".
+//! It shares no code with the tested programs: objects are plain JSON values, and the rules (versions, conflicts,
+//! preconditions, `410 Gone`, watches from a version on) are implemented again from the API's documentation. It has no
+//! admission, no other kinds, and only one right: one accepted bearer token, or none required.
 
 mod answer;
 mod leases;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use state::State;
 pub use state::{Fault, Seen};
 
-/// A running stand-in. Dropping it closes everything.
+/// A running fake. Dropping it closes its port and all connections.
 pub struct FakeApi {
     address: SocketAddr,
     tls: bool,
@@ -38,7 +38,7 @@ impl FakeApi {
     /// Serves plain HTTP on a free port of this machine.
     ///
     /// # Errors
-    /// No port.
+    /// No port is free.
     pub async fn start() -> std::io::Result<Self> {
         Self::start_with(None).await
     }
@@ -46,7 +46,7 @@ impl FakeApi {
     /// Serves TLS.
     ///
     /// # Errors
-    /// No port.
+    /// No port is free.
     pub async fn start_tls(config: Arc<ServerConfig>) -> std::io::Result<Self> {
         Self::start_with(Some(config)).await
     }
@@ -61,7 +61,7 @@ impl FakeApi {
         Ok(Self { address, tls: is_tls, state, up, task })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -92,22 +92,22 @@ impl FakeApi {
         self.state.lock().bearer = Some(token.to_owned());
     }
 
-    /// What a token's review says: the `status` of a TokenReview. Tokens that nobody named are not authenticated.
+    /// Sets the review of a token: the `status` of a TokenReview. Tokens without one are not authenticated.
     pub fn set_review(&self, token: &str, status: Value) {
         self.state.lock().reviews.insert(token.to_owned(), status);
     }
 
-    /// Forgets a token.
+    /// Removes the review of a token.
     pub fn revoke(&self, token: &str) {
         self.state.lock().reviews.remove(token);
     }
 
-    /// Requests whose method and path contain `what` fail like this from now on; the latest rule counts.
+    /// From now on requests whose method and path contain `what` fail like this; the latest rule applies.
     pub fn set_fault(&self, what: &str, fault: Fault) {
         self.state.lock().faults.insert(0, (what.to_owned(), fault));
     }
 
-    /// No request fails on purpose any more.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.state.lock().faults.clear();
     }
@@ -122,10 +122,10 @@ impl FakeApi {
         self.up.send_replace(true);
     }
 
-    /// Closes everything and listens again: every connection is lost once.
+    /// Closes the port and all connections, and listens again.
     ///
     /// # Panics
-    /// When the port does not come back.
+    /// The port does not open again.
     pub async fn restart(&self) {
         let refuses = |api: &Self| std::net::TcpStream::connect(api.address).is_err();
         self.down();
@@ -139,14 +139,14 @@ impl FakeApi {
         self.state.lock().watchers.clear();
     }
 
-    /// Watches that are open now hear nothing any more, and stay open.
+    /// Watches that are open now receive no further events, and stay open.
     pub fn mute_watches(&self) {
         let mut state = self.state.lock();
         let muted = std::mem::take(&mut state.watchers);
         state.muted.extend(muted);
     }
 
-    /// Forgets history: watches from older versions get 410, and running ones are told so.
+    /// Discards history: watches from older versions get 410, and so do open watches.
     pub fn compact(&self) {
         self.state.lock().compact();
     }
@@ -177,12 +177,12 @@ impl FakeApi {
         self.state.lock().seen.clone()
     }
 
-    /// How many requests so far whose method and path contain `what`.
+    /// The number of requests so far whose method and path contain `what`.
     pub fn count(&self, what: &str) -> usize {
         self.state.lock().seen.iter().filter(|seen| seen.line.contains(what)).count()
     }
 
-    /// The most requests, watches aside, that were under way at once.
+    /// The largest number of concurrent requests, without watches.
     pub fn most_at_once(&self) -> usize {
         self.state.lock().most_at_once
     }

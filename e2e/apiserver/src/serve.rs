@@ -1,4 +1,4 @@
-//! Connections, faults, and the port that comes and goes.
+//! Connections, faults, and a port that can be closed and opened.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::state::{Fault, Seen, State};
 
 type Shared = Arc<Mutex<State>>;
 
-/// Accepts while it is up; while it is down the port is closed.
+/// Accepts while `up` is true; otherwise the port is closed.
 pub(crate) async fn run(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -75,11 +75,11 @@ pub(crate) async fn run(
 
 async fn serve<IO: AsyncRead + AsyncWrite + Unpin>(stream: IO, state: Shared) {
     let service = service_fn(|request| handle(request, Arc::clone(&state)));
-    // An error is a fault on purpose, or a client that left.
+    // An error is an injected fault, or a client that has left.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// One request under way.
+/// Counts one running request until it is dropped.
 struct UnderWay(Shared);
 
 impl UnderWay {

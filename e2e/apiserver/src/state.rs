@@ -1,4 +1,4 @@
-//! What the stand-in remembers.
+//! The state of the fake.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use tokio::time::Instant;
 /// How requests fail.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// The answer comes late.
+    /// The answer is delayed.
     Slow(Duration),
     /// No answer comes.
     Hang,
     /// The connection is closed instead of an answer.
     Close,
-    /// The same, but what was asked for is done.
+    /// Like `Close`, but the request takes effect.
     LostAnswer,
-    /// This status, with that reason.
+    /// This status with this reason.
     Status(u16, &'static str),
-    /// Bytes that are no JSON.
+    /// Bytes that are not JSON.
     Nonsense,
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// `GET /path?query`.
@@ -33,11 +33,11 @@ pub struct Seen {
     pub authorization: String,
     /// All headers, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// When.
+    /// The time of its arrival.
     pub at: Instant,
 }
 
-/// A watch that is being told.
+/// An open watch.
 pub(crate) struct Watcher {
     pub(crate) namespace: String,
     pub(crate) selector: String,
@@ -47,12 +47,12 @@ pub(crate) struct Watcher {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) version: u64,
-    /// Versions up to this one are forgotten.
+    /// Versions up to this one are discarded.
     pub(crate) compacted: u64,
     pub(crate) leases: BTreeMap<(String, String), Value>,
     pub(crate) history: Vec<(u64, &'static str, Value)>,
     pub(crate) watchers: Vec<Watcher>,
-    /// Held open, told nothing.
+    /// Watches that stay open without events.
     pub(crate) muted: Vec<Watcher>,
     pub(crate) reviews: HashMap<String, Value>,
     pub(crate) bearer: Option<String>,
@@ -67,7 +67,7 @@ impl State {
         self.leases.iter().filter(|((ns, _), _)| ns == namespace).map(|(_, lease)| lease.clone()).collect()
     }
 
-    /// Writes a lease as it is, with a new version.
+    /// Writes a lease with a new version.
     pub(crate) fn write(&mut self, namespace: &str, mut lease: Value) -> Value {
         self.version += 1;
         lease["metadata"]["resourceVersion"] = self.version.to_string().into();
@@ -115,7 +115,7 @@ impl State {
 }
 
 impl Watcher {
-    /// The line that this watch gets for an event, if it concerns it.
+    /// The line of this watch for an event, if the event concerns it.
     pub(crate) fn event(&self, kind: &str, lease: &Value) -> Option<String> {
         let ours =
             lease["metadata"]["namespace"] == self.namespace.as_str() && matches(&self.selector, lease);
@@ -127,7 +127,7 @@ pub(crate) fn line(kind: &str, object: &Value) -> String {
     format!("{}\n", json!({ "type": kind, "object": object }))
 }
 
-/// Equality selectors only, by commas: what the tests use.
+/// Evaluates equality selectors separated by commas; the tests use no others.
 pub(crate) fn matches(selector: &str, lease: &Value) -> bool {
     selector.split(',').filter(|part| !part.is_empty()).all(|part| match part.split_once('=') {
         Some((key, value)) => lease["metadata"]["labels"][key] == value.trim_start_matches('='),

@@ -17,7 +17,7 @@ const (
 	refusedKey = "refuse"
 )
 
-// isExtension says whether a path belongs to the webhook or the aggregated API, which need no client certificate.
+// isExtension reports whether a path belongs to the webhook or the aggregated API, which need no client certificate.
 func isExtension(path string) bool {
 	return path == "/validate" || path == "/apis" || strings.HasPrefix(path, "/apis/") || strings.HasPrefix(path, "/openapi/")
 }

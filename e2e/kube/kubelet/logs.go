@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// lookAgain is how often a followed file is looked at for more.
+// lookAgain is the interval at which a followed file is checked for new lines.
 const lookAgain = 20 * time.Millisecond
 
-// logFiles serves files as containers' logs.
+// logFiles serves files as container logs.
 type logFiles struct {
 	folder string
 }
@@ -84,7 +84,7 @@ func seekLines(file *os.File, lines int) error {
 	return err
 }
 
-// flushing sends at once what is written: a follower waits for every line.
+// flushing sends each write at once, because a follower waits for every line.
 type flushing struct {
 	io.Writer
 	control *http.ResponseController

@@ -1,9 +1,9 @@
-// Command kubelet is the node of the end-to-end tests: what a kube-apiserver reaches through the tunnel.
+// Command kubelet is the node of the end-to-end tests: the programs that a kube-apiserver reaches through the tunnel.
 //
-// It serves a kubelet's paths (containerLogs, exec, attach, portForward, healthz, metrics, stats) with the very
-// streaming library that a kubelet and its container runtime use, a validating webhook, an aggregated API, and a pod's
-// plain web server. There are no containers: exec runs commands on this machine, and logs are files of one folder. It
-// never talks to a kube-apiserver, and it never listens on any address but those that its flags name.
+// It serves a kubelet's paths (containerLogs, exec, attach, portForward, healthz, metrics, stats) with the streaming library
+// that a kubelet and its container runtime use, a validating webhook, an aggregated API, and a pod's plain web server. There
+// are no containers: exec runs commands on this machine, and logs are files in one folder. It never connects to a
+// kube-apiserver, and it listens only on the addresses in its flags.
 package main
 
 import (
@@ -80,7 +80,7 @@ func run(opts options) error {
 	}
 }
 
-// tlsConfig lets clients in without a certificate: webhooks and aggregated APIs are asked by such ones.
+// tlsConfig admits clients without a certificate, because webhooks and aggregated APIs are called by such clients.
 func tlsConfig(opts options) (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(opts.cert, opts.key)
 	if err != nil {
@@ -102,7 +102,7 @@ func tlsConfig(opts options) (*tls.Config, error) {
 	}, nil
 }
 
-// authorized demands a client certificate for everything that a kubelet would not answer a stranger.
+// authorized requires a client certificate on every path for which a kubelet requires one.
 func authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		known := r.TLS != nil && len(r.TLS.VerifiedChains) > 0

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// counted is what happened here, by name: /metrics shows it, so that tests can see which way a request took.
+// counted counts events by name; /metrics shows them, so that tests can see the path of a request.
 var counted = struct {
 	sync.Mutex
 	by map[string]int
@@ -43,12 +43,12 @@ func registerPlain(mux *http.ServeMux) {
 	})
 }
 
-// webServer is what a pod serves: what it is asked for, what it is sent, and as many bytes as wanted.
+// webServer is a pod's web server: a page, an echo, and as many bytes as requested.
 func webServer() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello from the pod") })
 	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
-		// Go's server drops the rest of a body once an answer has begun.
+		// Go's server discards the rest of a body once an answer has begun.
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

@@ -14,7 +14,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// mainProcess is what runs in every container, for attach: it answers each line.
+// mainProcess runs in every container, for attach: it answers each line.
 const mainProcess = `while read -r line; do echo "heard $line"; done`
 
 // containers run commands as processes of this machine.
@@ -27,12 +27,12 @@ func newRuntime() *containers { return &containers{main: map[string]*attachable{
 
 func command(args []string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
-	// Nothing that runs here outlives this process.
+	// No child outlives this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// Exec runs a command, on a terminal of its own if asked for.
+// Exec runs a command, on a separate terminal on request.
 func (*containers) Exec(_ context.Context, _ string, args []string, in io.Reader, out, errs io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	cmd := command(args)
 	if tty {
@@ -71,13 +71,13 @@ func onTerminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remote
 		go func() { _, _ = io.Copy(terminal, in) }()
 	}
 	if out != nil {
-		// A terminal ends with EIO when its last process has gone.
+		// A terminal returns EIO when its last process has ended.
 		_, _ = io.Copy(out, terminal)
 	}
 	return cmd.Wait()
 }
 
-// exited turns an exit status into what the protocol carries.
+// exited converts an exit status into the protocol's error.
 func exited(err error) error {
 	var status *exec.ExitError
 	if errors.As(err, &status) {
@@ -86,7 +86,7 @@ func exited(err error) error {
 	return err
 }
 
-// Attach joins the main process of a container, which starts with its first visitor.
+// Attach connects to the main process of a container, which starts with the first attach.
 func (c *containers) Attach(_ context.Context, container string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	process, err := c.process(container)
 	if err != nil {
@@ -124,7 +124,7 @@ func (c *containers) process(container string) (*attachable, error) {
 	return process, nil
 }
 
-// attachable is a running process whose output goes to whoever is attached.
+// attachable is a running process whose output goes to all attached clients.
 type attachable struct {
 	stdin     io.Writer
 	mu        sync.Mutex
@@ -145,7 +145,7 @@ func (a *attachable) leave(out io.Writer) {
 	delete(a.listeners, out)
 }
 
-// Write passes output on; whoever cannot be written to has left.
+// Write passes output on, and removes clients that cannot be written to.
 func (a *attachable) Write(bytes []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

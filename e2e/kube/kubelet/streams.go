@@ -17,13 +17,13 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// streams are exec, attach and port-forward, in two halves as on a real node: the container runtime's streaming
-// server on a loopback port of its own, and the kubelet's proxy before it, which also translates WebSocket to SPDY.
+// streams serves exec, attach and port-forward in two parts, as on a real node: the container runtime's streaming server on a
+// separate loopback port, and the kubelet's proxy in front of it, which also translates WebSocket to SPDY.
 type streams struct {
 	runtime streaming.Server
 }
 
-// serveStreams starts the container runtime's half.
+// serveStreams starts the container runtime's part.
 func serveStreams(ended chan<- error) (*streams, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *streams) attach(w http.ResponseWriter, r *http.Request) {
 	s.forward(w, r, answer.GetUrl(), err, opts)
 }
 
-// containerID is unique among all containers, as a runtime's is.
+// containerID is unique among all containers, like a runtime's id.
 func containerID(r *http.Request) string {
 	return r.PathValue("namespace") + "/" + r.PathValue("pod") + "/" + r.PathValue("container")
 }
@@ -118,7 +118,7 @@ func (s *streams) portForward(w http.ResponseWriter, r *http.Request) {
 	handler.ServeHTTP(w, r)
 }
 
-// forward passes an exec or an attach to the container runtime's half.
+// forward passes an exec or attach to the container runtime's part.
 func (s *streams) forward(w http.ResponseWriter, r *http.Request, to string, err error, opts *remotecommand.Options) {
 	if err != nil {
 		_ = streaming.WriteError(err, w)
@@ -157,7 +157,7 @@ func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 
-// PortForward connects to that port of the loopback interface and passes bytes and ends, each way for itself.
+// PortForward connects to that port of the loopback interface and copies bytes and half-closes in each direction.
 func (*containers) PortForward(_ context.Context, _ string, port int32, stream io.ReadWriteCloser) error {
 	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -170,7 +170,7 @@ func (*containers) PortForward(_ context.Context, _ string, port int32, stream i
 		_ = conn.(*net.TCPConn).CloseWrite()
 		sent <- err
 	}()
-	// What the port says goes on until its end, also when the client has nothing more to say.
+	// The port's output continues to its end, even after the client has closed its direction.
 	_, err = io.Copy(stream, conn)
 	_ = stream.Close()
 	if err != nil {

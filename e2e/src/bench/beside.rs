@@ -1,6 +1,6 @@
-//! A small exchange beside what disturbs it: bulk transfers, readers that stop, endpoints that stop. Its client has a
-//! thread of its own and its endpoint a process, so that it waits for the tunnel and for the processors, not for the
-//! clients and endpoints beside it.
+//! The latency of a small exchange under interfering load: bulk transfers, stalled readers, stalled endpoints. Its client has
+//! its own thread and its endpoint its own process, so that it waits only for the tunnel and for the CPUs, not for the clients
+//! and endpoints of the load.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::small::{echo_conn, round_trip};
 use crate::figures::percentile;
 use crate::frontend::Conn;
 
-/// What a client waits for one answer: whoever is not served in this time is not served.
+/// Time limit of one answer; a client without an answer in this time counts as not served.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Round trips measured in each case.
 const PINGS: usize = 500;
 
-/// What goes on beside the exchange.
+/// The load beside the exchange.
 #[derive(Clone, Copy, Debug)]
 enum Beside {
     Nothing,
@@ -32,12 +32,12 @@ enum Beside {
     StalledEndpoints(usize),
 }
 
-/// What the exchange itself goes by.
+/// The path of the exchange itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    /// What everything beside it goes by.
+    /// The same path as the load.
     Subject,
-    /// A bare relay that carries nothing else: as many processes, and what the processors alone cost.
+    /// A bare relay that carries nothing else: the same number of processes, to measure the cost of sharing the CPUs alone.
     IdleRelay,
 }
 
@@ -53,23 +53,23 @@ const CASES: [(Beside, By, &str); 9] = [
     (Beside::StalledEndpoints(1_000), By::Subject, "p99 of a ping beside 1,000 stalled endpoints"),
 ];
 
-/// Measures all of them, each on connections of its own.
+/// Measures all cases, each on its own connections.
 pub(super) async fn measure(rig: &Rig, endpoint: &CommandEndpoint, report: &mut Report) {
     for (beside, by, name) in CASES {
-        // Who is given no connection beside earlier stalls is not served either.
+        // A dial that fails because of earlier stalls counts as not served, too.
         let p99 = served(name, PATIENCE * 8, p99_beside(rig, endpoint, beside, by)).await;
         report.add(name, Unit::Microseconds, p99.unwrap_or(f64::INFINITY));
     }
 }
 
-/// The ping goes by one rig, what is beside it by another, or the same.
+/// The ping uses one rig; the load uses another rig or the same.
 async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside, by: By) -> Result<f64> {
     let echo = CommandEndpoint::apart().await?;
     let relay = match by {
         By::Subject => None,
         By::IdleRelay => Some(Subject::Relay.start(None).await?),
     };
-    // All dials first: where one stalled connection stops everything, a later dial would never be answered.
+    // All dials come first: if one stalled connection blocks everything, a later dial is never answered.
     let by = relay.as_ref().unwrap_or(rig);
     let (start, measured) = dial_apart(by.dialler(), echo.target()).await?;
     let count = match beside {
@@ -94,7 +94,7 @@ async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside, by: B
     measured.await.context("the pings ended early")?
 }
 
-/// Dials an echo from a thread of its own; once told to, it measures there.
+/// Dials an echo on a separate thread; once signaled, it measures there.
 async fn dial_apart(
     dialler: Dialler,
     target: String,
@@ -119,10 +119,10 @@ async fn dial_apart(
     Ok((start, measured))
 }
 
-/// Every stall has been felt once all buffers on its way are full: until then it is a bulk transfer. Who is still busy
-/// after a while is measured busy.
+/// Waits until the CPUs are idle: a stall affects others only once all buffers on its path are full, and until then it is a
+/// bulk transfer. A subject that is still busy after [`PATIENCE`] is measured busy.
 async fn at_rest(rig: &Rig) -> Result<()> {
-    /// A tenth of a processor, for both processes.
+    /// A tenth of one CPU, for both processes together.
     const LITTLE: Duration = Duration::from_millis(25);
     const LOOK: Duration = Duration::from_millis(250);
     let end = Instant::now() + PATIENCE;
@@ -160,7 +160,7 @@ async fn disturb(mut conn: Conn, beside: Beside) -> Result<()> {
     }
 }
 
-/// The 99th percentile in microseconds, infinite where an answer does not come.
+/// The 99th percentile in microseconds, infinite if an answer is missing.
 async fn pings(conn: &mut Conn) -> Result<f64> {
     let mut message = [7; 64];
     let mut times = Vec::with_capacity(PINGS);

@@ -1,4 +1,4 @@
-//! Much over few connections, in each direction.
+//! Bulk transfers over few connections, in each direction.
 
 use anyhow::{Context, Result};
 use tokio::io::AsyncReadExt;
@@ -12,7 +12,7 @@ use super::rig::Rig;
 use crate::frontend::Conn;
 use crate::wait::within_limit;
 
-/// One connection and sixteen, down and up, so many MiB each; `place` is added to their names.
+/// One connection and sixteen, down and up, `mib` MiB each; `place` is appended to the names.
 pub(super) async fn measure(
     rig: &Rig,
     endpoint: &CommandEndpoint,
@@ -32,7 +32,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// Seconds, and processor seconds of both processes.
+/// Returns seconds, and CPU seconds of both processes.
 async fn bulk(
     rig: &Rig,
     endpoint: &CommandEndpoint,
@@ -60,7 +60,7 @@ async fn bulk(
     Ok((start.elapsed().as_secs_f64(), (cpu(rig)? - before).as_secs_f64()))
 }
 
-/// Moves so many bytes over one connection.
+/// Moves `bytes` over one connection.
 pub(super) async fn transfer(mut conn: Conn, bytes: u64, down: bool) -> Result<()> {
     if down {
         Command::Download(bytes).send(&mut conn).await?;

@@ -1,4 +1,4 @@
-//! The cases. Each starts from a fresh pair at rest and yields figures.
+//! The cases. Each starts with a fresh, idle pair and adds figures to a report.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use super::{beside, bulk, connects, small, stalls};
 use crate::usage::Usage;
 
 pub(super) const MIB: u64 = 1 << 20;
-/// What no case may exceed: something is stuck.
+/// Time limit of a case; a case that exceeds it is stuck.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
-/// How much each case does.
+/// The amount of work of each case.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// MiB of each bulk case, over all its connections.
+    /// MiB of each bulk case over all its connections.
     pub bulk: u64,
     /// Round trips of the ping-pong.
     pub pings: usize,
     /// Seconds of the fan-out, connect and busy cases.
     pub seconds: u64,
-    /// Idle connections whose memory is taken.
+    /// Number of idle connections whose memory is measured.
     pub idle: usize,
-    /// Uploads.
+    /// Number of uploads.
     pub uploads: usize,
-    /// Connections that are idle beside the busy ones.
+    /// Number of idle connections beside the busy ones.
     pub many: usize,
-    /// Connections that are busy beside the idle ones.
+    /// Number of busy connections beside the idle ones.
     pub busy: usize,
 }
 
-/// A group of figures that can be asked for alone.
+/// A group of figures that can be measured alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// At start, and of idle connections.
+    /// Memory at the start and of idle connections.
     Memory,
     /// Bulk transfers.
     Bulk,
-    /// A ping-pong.
+    /// Round trips of one connection.
     Ping,
-    /// Bulk transfers to an agent that is far away.
+    /// Bulk transfers at a high RTT.
     Far,
     /// Many small messages.
     FanOut,
@@ -52,14 +52,14 @@ pub enum Case {
     Uploads,
     /// Downloads beside stalled readers.
     Stalls,
-    /// The latency beside bulk and beside stalls.
+    /// The latency beside bulk transfers and beside stalls.
     Beside,
     /// Very many connections.
     Many,
 }
 
 impl Case {
-    /// All of them, in the order of their run, by the names of the command line.
+    /// All cases in the order of their run, with their names on the command line.
     pub const ALL: [(&str, Self); 10] = [
         ("memory", Self::Memory),
         ("bulk", Self::Bulk),
@@ -103,7 +103,7 @@ impl Case {
 
 /// Starts the subject and runs a case once.
 pub async fn measure(subject: &Subject, case: Case, load: Load, report: &mut Report) -> Result<()> {
-    // 50 ms there and back, as between two regions of a continent.
+    // 50 ms RTT, as between two regions of a continent.
     let delay = (case == Case::Far).then_some(Duration::from_millis(25));
     let rig = subject.start(delay).await?;
     // With that many connections the clients need all descriptors of this process.
@@ -126,13 +126,13 @@ pub(super) fn usage(rig: &Rig) -> Result<(Usage, Usage)> {
     Ok((server.usage()?, agent.usage()?))
 }
 
-/// Processor time of both processes so far.
+/// CPU time of both processes so far.
 pub(super) fn cpu(rig: &Rig) -> Result<Duration> {
     let (server, agent) = usage(rig)?;
     Ok(server.cpu + agent.cpu)
 }
 
-/// What a case yields in time; what is not served has no figure, and why is said.
+/// The result of a case within its time limit; a failed case has no figure, and its error is printed.
 pub(super) async fn served<T>(
     name: &str,
     limit: Duration,

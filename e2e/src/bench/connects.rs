@@ -1,4 +1,4 @@
-//! Connections themselves: how fast they come, what they hold while idle, and very many of them at once.
+//! Connect rate, memory of idle connections, and very many connections at once.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::figures::percentile;
 use crate::frontend::Conn;
 use crate::usage::Usage;
 
-/// Dials, one byte there and back, and the next.
+/// Repeats: dial, receive one byte, close.
 pub(super) async fn connects(
     rig: &Rig,
     endpoint: &CommandEndpoint,
@@ -32,7 +32,7 @@ pub(super) async fn connects(
         running.spawn(async move {
             let (mut count, mut byte) = (0_u64, [0; 1]);
             while Instant::now() < end {
-                // One byte there and back: the connection really stands.
+                // One byte proves that the connection is established.
                 let mut conn = dialler.dial(&target).await?;
                 Command::Download(1).send(&mut conn).await?;
                 conn.read_exact(&mut byte).await?;
@@ -46,14 +46,14 @@ pub(super) async fn connects(
     rate(rig, [&name, &format!("CPU, {name}")], (before, start), running, report).await
 }
 
-/// The memory of connections that have carried a byte and wait.
+/// The memory of idle connections that have carried one byte.
 pub(super) async fn idle(
     rig: &Rig,
     endpoint: &CommandEndpoint,
     load: Load,
     report: &mut Report,
 ) -> Result<()> {
-    // A first connection, so that what exists once is not counted to each.
+    // A first connection, so that one-time allocations are not attributed to each.
     let _first = echo_conn(&rig.dialler(), &endpoint.target()).await?;
     let before = usage(rig)?;
     let mut conns = Vec::with_capacity(load.idle);
@@ -71,10 +71,10 @@ pub(super) async fn idle(
     Ok(())
 }
 
-/// Ten thousand connections that wait, and beside them two thousand that do not.
+/// Ten thousand idle connections, and two thousand busy ones beside them.
 pub(super) async fn many(rig: &Rig, endpoint: &CommandEndpoint, load: Load, report: &mut Report) {
     let busy = format!("{} busy beside {} idle", load.busy, load.many);
-    // Who does not get that many connections in this time is not served.
+    // A subject that cannot open that many connections in this time counts as not served.
     let measured = served(&busy, LIMIT, busy_beside_idle(rig, endpoint, load)).await;
     let [rate, p99, server, agent] = measured.unwrap_or([f64::INFINITY; 4]);
     report.add(&format!("{busy}: echoes of 64 bytes"), Unit::PerSecond, rate);
@@ -101,7 +101,7 @@ async fn busy_beside_idle(rig: &Rig, endpoint: &CommandEndpoint, load: Load) -> 
     Ok([times.len() as f64 / seconds, p99.as_secs_f64() * 1e3, mib(&server), mib(&agent)])
 }
 
-/// So many connections to an echo, dialled 64 at a time.
+/// Dials `count` connections to an echo, 64 at a time.
 async fn dial_many(rig: &Rig, endpoint: &CommandEndpoint, count: usize) -> Result<Vec<Conn>> {
     let (mut conns, mut dials) = (Vec::with_capacity(count), JoinSet::new());
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! One endpoint for all cases: the client's first bytes say what it should do.
+//! One endpoint for all cases: the client's first bytes are a command.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::wait::{DEADLINE, until};
 /// The size of one read or write.
 pub(super) const PIECE: usize = 256 * 1024;
 
-/// The send buffer of an endpoint that pours, in bytes.
+/// Send buffer of an endpoint that sends endlessly, in bytes.
 const POURED: usize = 128 * 1024;
 
-/// How long an endpoint that reads nothing holds its connection: longer than the case it stands in.
+/// How long an endpoint that reads nothing holds its connection: longer than its case lasts.
 const HELD: Duration = Duration::from_secs(40);
 
-/// What a connection is for. Every command is one letter and a count of bytes.
+/// The purpose of a connection. A command is one letter and a byte count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Send that many bytes.
     Download(u64),
-    /// Send without end, from a small buffer: a thousand that wait for their readers would otherwise take gigabytes of the kernel's TCP
-    /// memory, which in a cluster lie on as many machines.
+    /// Send endlessly from a small send buffer: a thousand connections with stalled readers would otherwise take gigabytes of
+    /// the kernel's TCP memory, which in a cluster is spread over as many machines.
     Pour,
     /// Read that many bytes, then send one.
     Upload(u64),
@@ -40,7 +40,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Tells the endpoint.
+    /// Sends the command to the endpoint.
     pub(super) async fn send(self, conn: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
         let (letter, count) = match self {
             Self::Download(count) => (b'D', count),
@@ -95,14 +95,14 @@ pub(super) async fn skip(conn: &mut (impl AsyncRead + Unpin), count: u64) -> Res
     Ok(())
 }
 
-/// The endpoint; ends with its handle.
+/// The endpoint; dropping the handle ends it.
 #[derive(Debug)]
 pub struct CommandEndpoint {
     address: SocketAddr,
     served: Served,
 }
 
-/// Who serves it.
+/// Where the endpoint runs.
 #[derive(Debug)]
 enum Served {
     Here(AbortHandle),
@@ -115,7 +115,7 @@ pub async fn endpoint(port: u16) -> Result<()> {
 }
 
 async fn serve_all(listener: TcpListener) -> Result<()> {
-    // They end with the endpoint: what the held ones have not read would press on whoever is measured next.
+    // The connections end with the endpoint: unread bytes of held ones would disturb the next measurement.
     let mut serving = JoinSet::new();
     loop {
         let (conn, _) = listener.accept().await?;
@@ -134,7 +134,7 @@ impl CommandEndpoint {
         Ok(Self { address, served: Served::Here(task.abort_handle()) })
     }
 
-    /// In a process of its own, which has its own descriptors.
+    /// Starts the endpoint in a separate process with its own descriptors.
     pub async fn apart() -> Result<Self> {
         let port = Lease::new()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.port()));
@@ -181,7 +181,7 @@ async fn serve(mut conn: TcpStream) -> Result<()> {
             return Ok(());
         }
     }
-    // Until the client is through with it.
+    // Until the client closes.
     let _ = conn.read_u8().await;
     Ok(())
 }

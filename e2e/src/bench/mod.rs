@@ -1,8 +1,8 @@
-//! The benchmark: the same cases over a pair, another pair, and a bare relay as the limit of what this machine can do.
+//! The benchmark: the same cases over one pair, another pair, and a bare relay as the limit of this machine.
 //!
-//! Clients and endpoint live in the benchmark's own process and share the processors with what is measured: figures
-//! compare implementations on one machine, in one run, and mean little elsewhere. (The endpoint of twelve thousand
-//! connections has a process of its own, for its descriptors.)
+//! Clients and endpoint run in the benchmark's own process and share the CPUs with the measured programs: figures compare
+//! implementations on one machine in one run, and mean little elsewhere. (The endpoint of twelve thousand connections has a
+//! process of its own because of its descriptors.)
 
 mod beside;
 mod bulk;

@@ -1,4 +1,4 @@
-//! Processes held on one processor.
+//! Pins processes to one CPU.
 
 use std::fs::read_dir;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// All threads that some processes have, on the first processor they may use, until this is dropped.
+/// Pins all threads of some processes to the first CPU that they may use, until this is dropped.
 pub(super) struct Pinned {
     before: Vec<(Pid, CpuSet)>,
 }
@@ -17,7 +17,7 @@ impl Pinned {
         let mut pinned = Self { before: Vec::new() };
         for process in processes {
             for thread in threads(process)? {
-                // It may have ended meanwhile.
+                // The thread may have ended meanwhile.
                 let Ok(may) = sched_getaffinity(Some(thread)) else { continue };
                 let first = (0..CpuSet::MAX_CPU).find(|cpu| may.is_set(*cpu)).context("no processor")?;
                 let mut one = CpuSet::new();
@@ -34,7 +34,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         for (thread, may) in &self.before {
-            // A thread that has ended needs no processor.
+            // A thread that has ended needs no CPU.
             let _ = sched_setaffinity(Some(*thread), may);
         }
     }

@@ -1,10 +1,10 @@
-//! A picture of a report: a group of bars for each case where more, or less, is plainly better.
+//! A bar chart of a report, with a group of bars for each case in which more, or less, is clearly better.
 
 use std::fmt::Write;
 
 use super::report::Report;
 
-/// What is drawn, and how it is read.
+/// The cases in the chart, and their titles.
 const DRAWN: [(&str, &str); 8] = [
     ("bulk down, 1 connections", "Download, one connection, MiB/s"),
     ("bulk up, 1 connections", "Upload, one connection, MiB/s"),
@@ -18,11 +18,11 @@ const DRAWN: [(&str, &str); 8] = [
 
 const COLOURS: [&str; 5] = ["#2563eb", "#60a5fa", "#9ca3af", "#d1d5db", "#10b981"];
 const WIDTH: f64 = 860.0;
-/// Where the bars begin.
+/// Left end of the bars.
 const LEFT: f64 = 170.0;
 const BAR: f64 = 14.0;
 
-/// The picture as SVG, with a bar for each named report.
+/// The chart as SVG, with a bar for each named report.
 pub fn svg(columns: &[(String, Report)]) -> String {
     let mut body = String::new();
     let mut top = 20.0;

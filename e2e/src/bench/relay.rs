@@ -1,5 +1,5 @@
-//! The bare relay: a Unix socket, TLS over TCP, a TCP connection, and nothing else. One TLS connection for each
-//! connection, no multiplexing, no protocol but one line with the target: the limit of tokio and rustls here.
+//! The bare relay: a Unix socket, TLS over TCP, a TCP connection, and nothing else. One TLS connection for each connection, no
+//! multiplexing, no protocol except one line with the target: the limit of tokio and rustls on this machine.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::pki::Pki;
 
 const BUFFER: usize = 64 * 1024;
 
-/// The half where clients connect. Runs until it is killed.
+/// The relay's process on the clients' side. Runs until it is killed.
 pub async fn near(socket: &Path, far: SocketAddr, pki: &Path) -> Result<()> {
     let connector = TlsConnector::from(Pki::open(pki).agent_client()?);
     let listener = UnixListener::bind(socket)?;
@@ -31,7 +31,7 @@ pub async fn near(socket: &Path, far: SocketAddr, pki: &Path) -> Result<()> {
     }
 }
 
-/// The half that connects to endpoints. Runs until it is killed.
+/// The relay's process on the endpoints' side. Runs until it is killed.
 pub async fn far(port: u16, pki: &Path) -> Result<()> {
     let acceptor = TlsAcceptor::from(Pki::open(pki).agent_server()?);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;

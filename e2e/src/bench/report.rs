@@ -1,4 +1,4 @@
-//! Figures of one subject, medians over rounds, and how they are printed.
+//! The figures of one subject as medians over rounds, and their output.
 
 use std::fmt::Write;
 
@@ -13,9 +13,9 @@ pub enum Unit {
     Kib,
     /// MiB per second.
     MibPerSecond,
-    /// Processor seconds of both processes for each GiB.
+    /// CPU seconds of both processes for each GiB.
     CpuSecondsPerGib,
-    /// Processor microseconds of both processes for each message or connection.
+    /// CPU microseconds of both processes for each message or connection.
     CpuMicrosecondsEach,
     /// Microseconds.
     Microseconds,
@@ -50,7 +50,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds a figure; an infinite one means that it did not end in time.
+    /// Adds a figure; infinity means that the case did not end in time.
     pub fn add(&mut self, name: &str, unit: Unit, value: f64) {
         self.figures.push((name.to_owned(), unit, value));
     }
@@ -72,7 +72,7 @@ impl Report {
         self.figures.iter().find(|figure| figure.0 == name).map(|figure| figure.2)
     }
 
-    /// As JSON; what did not end in time is null.
+    /// The report as JSON; infinite figures are null.
     pub fn json(&self) -> Value {
         self.figures
             .iter()

@@ -1,4 +1,4 @@
-//! What is measured, started and ready: a pair of programs, or the bare relay.
+//! A started, ready subject: a pair of programs, or the bare relay.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use crate::ports::Lease;
 use crate::process::{Process, Recipe};
 use crate::wait::{DEADLINE, until};
 
-/// What to measure.
+/// The subject of a measurement.
 #[derive(Clone, Debug)]
 pub enum Subject {
-    /// A server and an agent, by one of the frontends.
+    /// A server and an agent, with one of the frontends.
     Pair {
         /// The server's executable.
         server: PathBuf,
@@ -40,13 +40,13 @@ pub enum Subject {
 pub enum Rig {
     /// A pair.
     Pair(Box<Pair>),
-    /// The relay: its halves, its socket, and what must live as long.
+    /// The relay: its processes, its socket, and the resources that must outlive them.
     Relay {
-        /// The half where clients connect.
+        /// The process on the clients' side.
         near: Box<Process>,
-        /// The half that connects to endpoints.
+        /// The process on the endpoints' side.
         far: Box<Process>,
-        /// Where clients connect.
+        /// The socket for clients.
         socket: PathBuf,
         /// The folder with socket and certificates, and the port.
         kept: (TempDir, Lease, Option<Balancer>),
@@ -63,7 +63,7 @@ pub enum Dialler {
 }
 
 impl Subject {
-    /// The topology, for people.
+    /// A description of the topology.
     pub fn topology(&self) -> &'static str {
         match self {
             Self::Pair { mode: Mode::Grpc, .. } => {
@@ -76,7 +76,7 @@ impl Subject {
         }
     }
 
-    /// Starts it and waits until it is ready. `delay` is from one half to the other, where they are apart.
+    /// Starts the subject and waits until it is ready. `delay` is the one-way delay between its two processes, if any.
     pub async fn start(&self, delay: Option<Duration>) -> Result<Rig> {
         match self {
             Self::Pair { server, agent, mode, flags } => {
@@ -90,7 +90,7 @@ impl Subject {
     }
 }
 
-/// Starts the benchmark's own program once more, as something else.
+/// Starts the benchmark's own program again, in another role.
 pub(super) fn again(name: &str, args: &[&str]) -> Result<Process> {
     Process::spawn(Recipe {
         name: name.into(),
@@ -133,7 +133,7 @@ impl Rig {
         }
     }
 
-    /// Something that dials from any task.
+    /// A dialer for use in any task.
     pub fn dialler(&self) -> Dialler {
         match self {
             Self::Pair(pair) => Dialler::Frontend(Box::new(pair.frontend().clone())),

@@ -1,4 +1,4 @@
-//! Small messages there and back: one connection at a time, and many at once.
+//! Round trips of small messages: one connection at a time, and many at once.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::figures::percentile;
 use crate::frontend::Conn;
 use crate::wait::within_limit;
 
-/// Adds how often clients, who count, did something since then, and the processor time of each.
+/// Adds the rate of the clients' operations since `start`, and the CPU time of each operation.
 pub(super) async fn rate(
     rig: &Rig,
     names: [&str; 2],
@@ -34,7 +34,7 @@ pub(super) async fn rate(
     Ok(())
 }
 
-/// A ping-pong with all processors, and with everything on one: there no wake-up crosses to another.
+/// Round trips with all CPUs, and with every process pinned to one CPU, where no wake-up crosses CPUs.
 pub(super) async fn ping_pongs(
     rig: &Rig,
     endpoint: &CommandEndpoint,
@@ -47,14 +47,14 @@ pub(super) async fn ping_pongs(
     ping_pong(rig, endpoint, load, ", on one processor", report).await
 }
 
-/// A connection whose endpoint, the one of all cases at `target`, sends everything back.
+/// A connection whose endpoint at `target` echoes everything.
 pub(super) async fn echo_conn(dialler: &Dialler, target: &str) -> Result<Conn> {
     let mut conn = dialler.dial(target).await?;
     Command::Echo.send(&mut conn).await?;
     Ok(conn)
 }
 
-/// A message there and back; how long that took.
+/// Sends a message and receives its echo; returns the time.
 pub(super) async fn round_trip(conn: &mut Conn, message: &mut [u8]) -> Result<Duration> {
     let start = Instant::now();
     conn.write_all(message).await?;
@@ -92,7 +92,7 @@ async fn ping_pong(
     Ok(())
 }
 
-/// Sixty-four clients that send a KiB and wait for it.
+/// 64 clients that send 1 KiB and wait for its echo.
 pub(super) async fn fan_out(
     rig: &Rig,
     endpoint: &CommandEndpoint,

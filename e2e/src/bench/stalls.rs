@@ -1,4 +1,4 @@
-//! What the field suffers from: uploads cut short at close, and one reader that stops everybody.
+//! Known problems in the field: uploads that are cut short at their close, and one stalled reader that blocks all others.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::endpoints::Endpoint;
 use crate::payload::Payload;
 use crate::wait::within_limit;
 
-/// Send, then close at once: how many arrive whole.
+/// Sends, then closes at once: counts the uploads that arrive complete.
 pub(super) async fn uploads(rig: &Rig, load: Load, report: &mut Report) -> Result<()> {
     let sink = Endpoint::sink().await?;
     let payload = Payload::new(5, MIB);
@@ -27,7 +27,7 @@ pub(super) async fn uploads(rig: &Rig, load: Load, report: &mut Report) -> Resul
             let mut conn = dialler.dial(&target).await?;
             payload.send(&mut conn).await?;
             conn.shutdown().await?;
-            // A connection cut short is a figure of this case, not an error.
+            // A connection that is cut short is a result of this case, not an error.
             let _ = conn.read_to_end(&mut Vec::new()).await;
             anyhow::Ok(())
         });
@@ -47,10 +47,10 @@ pub(super) async fn uploads(rig: &Rig, load: Load, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// Four clients stop reading in the middle of a download: how long another one's MiB takes meanwhile.
+/// Four clients stop reading in the middle of a download: measures the time of another connection's 1 MiB.
 pub(super) async fn stalled(rig: &Rig, endpoint: &CommandEndpoint, report: &mut Report) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(8);
-    // All dials first: where one stalled connection stops everything, a later dial would never be answered.
+    // All dials come first: if one stalled connection blocks everything, a later dial is never answered.
     let mut conns = Vec::new();
     for _ in 0..4 {
         conns.push(rig.dialler().dial(&endpoint.target()).await?);
@@ -62,7 +62,7 @@ pub(super) async fn stalled(rig: &Rig, endpoint: &CommandEndpoint, report: &mut 
     let other = async {
         let mut conn = rig.dialler().dial(&endpoint.target()).await?;
         Command::Download(MIB).send(&mut conn).await?;
-        // The stalls need a moment to be felt: many MiB one after the other.
+        // The stalls take effect only after many MiB.
         skip(&mut conn, MIB).await?;
         for _ in 0..16 {
             let conn = rig.dialler().dial(&endpoint.target()).await?;

@@ -1,5 +1,5 @@
-//! `bench --server PATH --agent PATH [--server2 PATH --agent2 PATH]`: the same cases over one or two pairs, by both
-//! frontends, and over a bare relay as the limit. Build it with `--release`.
+//! `bench --server PATH --agent PATH [--server2 PATH --agent2 PATH]`: the same cases over one or two pairs with both frontends,
+//! and over a bare relay as the limit. Build it with `--release`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
@@ -12,7 +12,7 @@ use e2e::frontend::Mode;
 use serde_json::json;
 
 fn main() -> Result<()> {
-    // The relay's halves run on one thread each, as one link of a pair does.
+    // The relay's processes have one thread each, like one link of a pair.
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["relay-near", socket, to, pki] => {
@@ -132,7 +132,8 @@ async fn run(matches: &ArgMatches) -> Result<()> {
     let mut rounds = vec![Vec::new(); subjects.len()];
     for round in 1..=number("rounds").max(1) {
         let mut reports = vec![Report::default(); subjects.len()];
-        // Subjects inside: what is compared is measured within seconds, and what else the machine does hits all alike.
+        // The subjects are the inner loop: figures that are compared are measured within seconds of each other, so that other
+        // load on the machine affects all alike.
         for &(case, measured) in &cases {
             for ((name, subject), report) in subjects.iter().zip(&mut reports) {
                 eprintln!("round {round}: {case}: {name} ...");

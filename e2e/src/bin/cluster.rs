@@ -1,6 +1,6 @@
-//! `cargo run -p e2e --bin cluster`: a real control plane (etcd and kube-apiserver) that stays up until Ctrl-C, for
-//! trying things by hand. With `--tunnel`, kube-apiserver reaches a node, its pods and its extensions only through
-//! proxy-server and proxy-agent. Builds what is missing, which takes minutes the first time.
+//! `cargo run -p e2e --bin cluster`: a real control plane (etcd and kube-apiserver) that runs until Ctrl-C, for manual tests.
+//! With `--tunnel`, kube-apiserver reaches a node, its pods and its extensions only through proxy-server and proxy-agent.
+//! Builds missing programs, which takes minutes the first time.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
@@ -72,7 +72,7 @@ async fn run(tunnel: Option<(&str, Mode, Front)>) -> Result<()> {
     Ok(())
 }
 
-/// A cluster whose way to its node is the tunnel, and what is behind it.
+/// A cluster that reaches its node through the tunnel, and the endpoints of the node.
 async fn tunnelled(
     tools: &Tools,
     folder: &std::path::Path,

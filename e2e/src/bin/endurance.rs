@@ -99,7 +99,7 @@ async fn outages() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         for seconds in [8, 20, 40, 120] {
             for fault in [Fault::StoppedAgent, Fault::StoppedServer, Fault::StuckRelay] {
-                // A dial waits for 25 s, and no answer comes from a server that stands still.
+                // A dial waits for 25 s, and a stopped server does not answer.
                 let dials = seconds <= 20 && !matches!(fault, Fault::StoppedServer);
                 survive(Outage { mode, fault, length: Duration::from_secs(seconds), dials }).await?;
             }

@@ -1,6 +1,6 @@
-//! `cargo quickstart`: two server replicas behind a load balancer, an agent that finds both, a web page behind the
-//! agent, and one fetch of that page through each kind of frontend. Serves until Ctrl-C, or ends after the fetches
-//! with `--once`. Needs no cluster, no privileges and no files: everything lives in a temporary folder.
+//! `cargo quickstart`: two server replicas behind a load balancer, an agent that finds both, a web page behind the agent, and
+//! one fetch of that page through each frontend. Serves until Ctrl-C, or with `--once` ends after the fetches. Needs no
+//! cluster, no privileges and no files: everything is in a temporary folder.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
@@ -77,7 +77,7 @@ fn describe(pair: &Pair, endpoint: &Endpoint) {
         println!("  load balancer: {} in front of both agent ports", balancer.address());
     }
     println!("  agent: connected to both servers; health at http://{}/readyz", pair.agent().health);
-    println!("  web page: http://{}/, dialled by the agent\n", endpoint.address());
+    println!("  web page: http://{}/, dialed by the agent\n", endpoint.address());
 }
 
 /// Fetches the page through one frontend.
@@ -91,7 +91,7 @@ async fn fetch(frontend: &Frontend, endpoint: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// Prints what a person can try by hand.
+/// Prints commands to try by hand.
 fn invite(pair: &Pair, endpoint: &Endpoint) -> Result<()> {
     let by_tls = pair.servers.iter().find_map(|server| match server.frontend.place {
         Place::Tls(address) => Some(address),

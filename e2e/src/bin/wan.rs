@@ -1,5 +1,5 @@
-//! `wan --server PATH --agent PATH [--server2 PATH --agent2 PATH]`: the pairs in turn over an emulated wide area network.
-//! See `hack/wan`.
+//! `wan --server PATH --agent PATH [--server2 PATH --agent2 PATH]`: measures the pairs in turn over an emulated wide area
+//! network. See `hack/wan`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
@@ -135,7 +135,7 @@ fn main() -> Result<()> {
     let mut measured = vec![Vec::new(); cells.len() * subjects.len()];
     for round in 1..=number(&matches, "rounds").max(1) {
         let all = cells.iter().flat_map(|cell| subjects.iter().map(move |subject| (cell, subject)));
-        // Subjects inside: what is compared is measured within seconds.
+        // The subjects are the inner loop: figures that are compared are measured within seconds of each other.
         for (((name, cell), subject), rounds) in all.zip(&mut measured) {
             let mut cell = cell.clone();
             cell.conditions.seed += round - 1;

@@ -1,4 +1,4 @@
-//! Addresses where nobody answers: one refuses, one drops.
+//! Addresses that do not accept: one refuses connections, one does not answer.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Socket, Type};
 
-/// A port that is taken but not listened on: dialling it is refused, and nobody else can take it.
+/// A port that is bound but not listening: the kernel refuses dials, and no other process can bind it.
 #[derive(Debug)]
 pub struct Refusing {
     address: SocketAddr,
@@ -26,7 +26,7 @@ impl Refusing {
     }
 }
 
-/// A listener whose queue is full: the kernel drops further SYNs, so that a dial gets no answer at all.
+/// A listener with a full queue: the kernel drops further SYNs, so that a dial gets no answer.
 #[derive(Debug)]
 pub struct FullQueue {
     address: SocketAddr,

@@ -1,6 +1,6 @@
-//! What agents dial: endpoints with one simple habit each, on free ports of the loopback interface.
+//! Endpoints with one simple behavior each, on free ports of the loopback interface.
 //!
-//! An endpoint ends with its handle, together with all of its connections, and counts what it accepted and holds.
+//! Dropping an endpoint's handle ends it and all of its connections. An endpoint counts accepted and open connections.
 
 mod dead;
 
@@ -33,10 +33,10 @@ pub struct Endpoint {
     accepting: AbortHandle,
 }
 
-/// How the input of one connection ended.
+/// The end of the input of one connection.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// What arrived.
+    /// The digest of the received bytes.
     pub digest: Digest,
     /// Whether it ended by FIN (and not by a reset).
     pub clean: bool,
@@ -50,7 +50,7 @@ struct Shared {
     released: Notify,
 }
 
-/// Counts a connection as open for as long as it lives.
+/// Counts a connection as open until it is dropped.
 struct Open(Arc<Shared>);
 
 impl Drop for Open {
@@ -60,12 +60,12 @@ impl Drop for Open {
 }
 
 impl Endpoint {
-    /// Sends everything back, and its FIN after the peer's.
+    /// Echoes everything, and sends its FIN after the peer's.
     pub async fn echo() -> Result<Self> {
         Self::echo_at(Ipv4Addr::LOCALHOST.into()).await
     }
 
-    /// The same at another address than the loopback interface's: in a network of the test's own.
+    /// The same at an address in a test's own network.
     pub async fn echo_at(at: IpAddr) -> Result<Self> {
         Self::serve_at(at, |mut stream, _| async move {
             let (mut input, mut output) = stream.split();
@@ -79,7 +79,7 @@ impl Endpoint {
         .await
     }
 
-    /// Sends `payload` as soon as it accepts, then its FIN, then reads to the end.
+    /// Sends `payload` once it has accepted, then a FIN, then reads to the end.
     pub async fn source(payload: Payload) -> Result<Self> {
         Self::serve(move |mut stream, shared| async move {
             pour(payload, &mut stream).await;
@@ -88,7 +88,7 @@ impl Endpoint {
         .await
     }
 
-    /// The same once the peer has sent a byte.
+    /// Like [`Endpoint::source`], but waits for the peer's first byte.
     pub async fn asked(payload: Payload) -> Result<Self> {
         Self::serve(move |mut stream, shared| async move {
             if stream.read_u8().await.is_ok() {
@@ -99,7 +99,7 @@ impl Endpoint {
         .await
     }
 
-    /// Sends `payload` as soon as it accepts, and then holds the connection until the peer ends it.
+    /// Sends `payload` once it has accepted, and then holds the connection until the peer closes it.
     pub async fn greeter(payload: Payload) -> Result<Self> {
         Self::serve(move |mut stream, shared| async move {
             let _ = payload.send(&mut stream).await;
@@ -113,10 +113,10 @@ impl Endpoint {
         Self::serve(|mut stream, shared| async move { digest_to_end(&mut stream, &shared).await }).await
     }
 
-    /// Accepts and does not read until [`Endpoint::release`]; then behaves as a sink.
+    /// Does not read until [`Endpoint::release`]; then behaves as a sink.
     pub async fn stalled() -> Result<Self> {
         Self::serve(|mut stream, shared| async move {
-            // A small receive buffer, so that the stall is felt soon.
+            // A small receive buffer, so that the stall takes effect soon.
             let _ = SockRef::from(&stream).set_recv_buffer_size(16 * 1024);
             shared.released.notified().await;
             digest_to_end(&mut stream, &shared).await;
@@ -133,7 +133,7 @@ impl Endpoint {
         .await
     }
 
-    /// Serves one plain page over HTTP/1.1, one request per connection.
+    /// Serves one plain page over HTTP/1.1, one request for each connection.
     pub async fn page() -> Result<Self> {
         Self::serve(|mut stream, _| async move {
             let mut request = Vec::new();
@@ -153,7 +153,7 @@ impl Endpoint {
         .await
     }
 
-    /// Serves every accepted connection by `habit`, each in a task of its own.
+    /// Serves every accepted connection by `habit`, each in its own task.
     async fn serve<F, Fut>(habit: F) -> Result<Self>
     where
         F: Fn(TcpStream, Arc<Shared>) -> Fut + Send + 'static,
@@ -205,12 +205,12 @@ impl Endpoint {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    /// Connections held now.
+    /// The number of open connections.
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::Relaxed)
     }
 
-    /// What ended so far, in the order of the ends.
+    /// The ended inputs so far, in the order of their ends.
     pub fn received(&self) -> Vec<Received> {
         self.shared.received.lock().clone()
     }
@@ -220,7 +220,7 @@ impl Endpoint {
         self.shared.released.notify_waiters();
     }
 
-    /// Waits until exactly `count` connections are held.
+    /// Waits until exactly `count` connections are open.
     pub async fn wait_open(&self, count: usize) -> Result<()> {
         let what = format!("{count} connections at the endpoint");
         until(&what, DEADLINE, || async { (self.open() == count).then_some(()) })
@@ -228,7 +228,7 @@ impl Endpoint {
             .with_context(|| format!("there are {}", self.open()))
     }
 
-    /// Waits until the input of `count` connections ended, and yields them.
+    /// Waits until the inputs of `count` connections have ended, and returns them.
     pub async fn wait_received(&self, count: usize) -> Result<Vec<Received>> {
         let what = format!("the end of {count} connections at the endpoint");
         until(&what, DEADLINE, || async { Some(self.received()).filter(|all| all.len() >= count) })
@@ -243,10 +243,10 @@ impl Drop for Endpoint {
     }
 }
 
-/// All of `payload`, then FIN.
+/// Sends all of `payload`, then a FIN.
 ///
-/// The send buffer is small: a thousand sources that wait for their readers would take all of the kernel's TCP memory, and
-/// every other connection of this machine with them.
+/// The send buffer is small: a thousand sources with stalled readers would use up the kernel's TCP memory and slow every other
+/// connection of this machine.
 async fn pour(payload: Payload, stream: &mut TcpStream) {
     let _ = SockRef::from(&*stream).set_send_buffer_size(64 * 1024);
     let _ = payload.send(stream).await;

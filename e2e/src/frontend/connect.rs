@@ -9,9 +9,9 @@ use super::{DialError, Io};
 use crate::http1::read_head;
 use crate::wait::within;
 
-/// Sends the request and waits for the head of the answer; a failure carries the whole answer.
+/// Sends the request and waits for the head of the answer; an error contains the whole answer.
 pub(super) async fn dial(mut socket: Box<dyn Io>, target: &str) -> Result<Box<dyn Io>, DialError> {
-    // kube-apiserver sends this Host, whatever the target is.
+    // kube-apiserver sends this Host for every target.
     let request = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     socket.write_all(request.as_bytes()).await.context("cannot send CONNECT")?;
     socket.flush().await.context("cannot send CONNECT")?;
@@ -20,7 +20,7 @@ pub(super) async fn dial(mut socket: Box<dyn Io>, target: &str) -> Result<Box<dy
         .map_err(|error| DialError::NoAnswer(format!("{error:#}")))?;
     if head.status != 200 {
         let mut body = rest;
-        // An error closes the connection: the body ends with it.
+        // After an error the frontend closes the connection, which ends the body.
         within("the body of an error", socket.read_to_end(&mut body))
             .await?
             .context("the body of an error")?;
@@ -29,7 +29,7 @@ pub(super) async fn dial(mut socket: Box<dyn Io>, target: &str) -> Result<Box<dy
     if rest.is_empty() {
         return Ok(socket);
     }
-    // Payload in the same read as the head: tolerated here, and tested where it matters.
+    // Payload in the same read as the head is tolerated here; a separate test covers it.
     let (input, output) = tokio::io::split(socket);
     Ok(Box::new(join(Cursor::new(rest).chain(input), output)))
 }

@@ -1,4 +1,4 @@
-//! Independent clients of both frontends: what kube-apiserver does, and what it would see.
+//! Independent clients of both frontends, which behave as kube-apiserver does.
 
 mod connect;
 mod tunnel;
@@ -84,13 +84,13 @@ pub enum DialError {
     /// The stream ended without an answer.
     #[error("no answer: {0}")]
     NoAnswer(String),
-    /// The frontend could not be reached, or something else is wrong.
+    /// The frontend could not be reached, or another error occurred.
     #[error(transparent)]
     Other(#[from] anyhow::Error),
 }
 
 impl DialError {
-    /// The text that the frontend gave: the DIAL_RSP's error or the body.
+    /// The frontend's text: the error of the DIAL_RSP or the body.
     pub fn text(&self) -> &str {
         match self {
             Self::Refused(text) | Self::Http { body: text, .. } | Self::NoAnswer(text) => text,
@@ -98,7 +98,7 @@ impl DialError {
         }
     }
 
-    /// The HTTP status, if there was one.
+    /// The HTTP status, if the frontend sent one.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Http { head, .. } => Some(head.status),
@@ -121,7 +121,7 @@ impl Frontend {
         Self { mode, place, pki, client: None }
     }
 
-    /// The same client, which reads its certificate now and not for each dial: for many dials a second.
+    /// The same client, which reads its certificate now instead of for each dial: for many dials per second.
     pub fn reading_once(self) -> Result<Self> {
         let client = Some(self.client_config()?);
         Ok(Self { client, ..self })
@@ -135,7 +135,7 @@ impl Frontend {
         self.client.clone().map_or_else(|| self.pki.frontend_client(&[alpn]), Ok)
     }
 
-    /// A connected socket (with TLS where the frontend has it), before any protocol.
+    /// A connected socket (with TLS if the frontend uses it), before any protocol.
     pub async fn socket(&self) -> Result<Box<dyn Io>> {
         match &self.place {
             Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
@@ -143,17 +143,17 @@ impl Frontend {
         }
     }
 
-    /// An HTTP/2 connection of its own, for several streams.
+    /// A separate HTTP/2 connection, for several streams.
     pub async fn channel(&self) -> Result<Channel> {
         channel(self.socket().await?).await
     }
 
-    /// A gRPC stream on a connection of its own.
+    /// A gRPC stream on a separate connection.
     pub async fn packets(&self) -> Result<PacketStream> {
         Ok(PacketStream::proxy(self.channel().await?))
     }
 
-    /// Dials `host:port` over a connection of its own, as kube-apiserver does.
+    /// Dials `host:port` over a separate connection, as kube-apiserver does.
     pub async fn dial(&self, target: &str) -> Result<Conn, DialError> {
         match self.mode {
             Mode::Grpc => Ok(Conn::Grpc(Box::new(Tunnel::dial(self.packets().await?, target).await?))),
@@ -175,7 +175,7 @@ pub async fn tls_socket(address: SocketAddr, config: Arc<ClientConfig>) -> Resul
     tls_over(TcpStream::connect(address).await?, config).await
 }
 
-/// TLS over a connection that exists already.
+/// TLS over an existing connection.
 pub async fn tls_over(stream: TcpStream, config: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>> {
     stream.set_nodelay(true)?;
     let name = ServerName::from(stream.peer_addr()?.ip());

@@ -1,6 +1,6 @@
-//! One connection over one gRPC stream, as a byte stream: what the Go client library makes of it.
+//! One connection over one gRPC stream, as a byte stream, like the Go client library.
 //!
-//! `shutdown` sends CLOSE_REQ, because the protocol has no half-close; reading goes on until the CLOSE_RSP.
+//! `shutdown` sends CLOSE_REQ, because the protocol has no half-close; reading continues until the CLOSE_RSP.
 
 use std::io::{Error, ErrorKind};
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use super::DialError;
 use crate::wait::within;
 use crate::wild::{PacketStream, close_req, data, dial_req};
 
-/// The Go client cuts nothing; kube-apiserver writes at most this much at once.
+/// Largest write. The Go client does not split writes; kube-apiserver writes at most this much at once.
 const PIECE: usize = 32 * 1024;
 
 /// An established connection.
@@ -67,7 +67,7 @@ impl Tunnel {
         self.connect_id
     }
 
-    /// The error of the CLOSE_RSP (empty for none), once it came.
+    /// The error of the CLOSE_RSP (empty if none), once it has arrived.
     pub fn ended(&self) -> Option<&str> {
         self.ended.as_deref()
     }
@@ -97,12 +97,12 @@ impl AsyncRead for Tunnel {
             match packet.payload {
                 Some(Payload::Data(data)) if data.connect_id == this.connect_id => {
                     if data.data.is_empty() {
-                        // The Go client takes it for the end of the file: nobody may send one.
+                        // The Go client takes it for an end of file, so no program may send it.
                         return Poll::Ready(Err(Error::new(ErrorKind::InvalidData, "an empty DATA")));
                     }
                     this.unread = data.data;
                 }
-                // As the Go client does with DATA for a connection that it has not.
+                // The Go client answers DATA for an unknown connection the same way.
                 Some(Payload::Data(stray)) if this.packets.poll_ready(cx).is_ready() => {
                     let _gone = this.packets.start_send(close_req(stray.connect_id));
                 }

@@ -19,17 +19,17 @@ use crate::ports::Lease;
 use crate::process::{Process, Recipe};
 use crate::wait::until;
 
-/// How long a kube-apiserver may take to be ready on a busy machine.
+/// Time limit for the start of a kube-apiserver on a busy machine.
 const START: Duration = Duration::from_secs(120);
 
-/// How a kube-apiserver reaches nodes, pods, webhooks and aggregated APIs.
+/// How a kube-apiserver connects to nodes, pods, webhooks and aggregated APIs.
 #[derive(Clone, Debug)]
 pub struct Egress {
     /// The protocol.
     pub mode: Mode,
-    /// Where the proxy-server listens; gRPC goes over Unix sockets only.
+    /// Where the proxy-server listens; gRPC uses Unix sockets only.
     pub place: Place,
-    /// The frontend side's certificates.
+    /// The frontend's certificates.
     pub pki: Pki,
 }
 
@@ -76,7 +76,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts it beside others of the same etcd, without waiting; `egress` is an EgressSelectorConfiguration.
+    /// Starts another kube-apiserver on the same etcd, without waiting; `egress` is an EgressSelectorConfiguration.
     pub fn start(
         tools: &Tools,
         index: usize,
@@ -101,7 +101,7 @@ impl ApiServer {
         Ok(Self { process, port, kubeconfig, kubectl, files })
     }
 
-    /// Where it listens, with TLS.
+    /// Its TLS address.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port.port()))
     }
@@ -111,7 +111,7 @@ impl ApiServer {
         &self.kubeconfig
     }
 
-    /// Writes a kubeconfig for the bearer of a token; `name` must be fresh.
+    /// Writes a kubeconfig with a bearer token; `name` must be unique.
     pub fn kubeconfig_with_token(&self, name: &str, token: &str) -> Result<PathBuf> {
         let content = kubeconfig::with_token(&self.files, self.address(), token);
         self.files.write(&format!("{name}-{}.kubeconfig", self.port.port()), &content)
@@ -175,7 +175,7 @@ fn flags(files: &Files, etcd: SocketAddr, port: u16) -> Vec<String> {
         format!("--service-account-signing-key-file={}", path(&files.tokens.key)),
         "--service-cluster-ip-range=10.96.0.0/16".into(),
         "--authorization-mode=RBAC".into(),
-        // Pods here have no service account: there is no controller that would make one.
+        // Pods have no service account here, because no controller creates one.
         "--disable-admission-plugins=ServiceAccount".into(),
         format!("--kubelet-certificate-authority={}", path(&files.ca)),
         format!("--kubelet-client-certificate={}", path(&files.kubelet_client.cert)),

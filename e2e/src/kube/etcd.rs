@@ -1,4 +1,4 @@
-//! etcd, one member, without TLS on the loopback interface.
+//! etcd: one member, without TLS, on the loopback interface.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -19,7 +19,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts it; its data lives below the cluster's folder.
+    /// Starts etcd; its data is in the cluster's folder.
     pub fn start(tools: &Tools, files: &Files) -> Result<Self> {
         let (client, peer) = (Lease::new()?, Lease::new()?);
         let client_url = format!("http://127.0.0.1:{}", client.port());
@@ -32,7 +32,7 @@ impl Etcd {
             format!("--listen-peer-urls={peer_url}"),
             format!("--initial-advertise-peer-urls={peer_url}"),
             format!("--initial-cluster=only={peer_url}"),
-            // Nothing here has to survive a power cut.
+            // The data need not survive a power failure.
             "--unsafe-no-fsync".into(),
             "--log-level=warn".into(),
         ];
@@ -41,12 +41,12 @@ impl Etcd {
         Ok(Self { process, client, _peer: peer })
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.client.port()))
     }
 
-    /// Waits until it has a leader, itself.
+    /// Waits until it is the leader.
     pub async fn wait_ready(&mut self) -> Result<()> {
         let address = self.address();
         let found = until("a healthy etcd", DEADLINE, || async move {

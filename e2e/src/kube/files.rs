@@ -1,4 +1,4 @@
-//! The folder of a cluster: its certificates, its data, and what is written on the way.
+//! The folder of a cluster: its certificates, its data and its temporary files.
 
 use std::fs::write;
 use std::path::{Path, PathBuf};
@@ -11,29 +11,29 @@ use super::NODE_ADDRESS;
 use super::objects::EXTENSIONS;
 use crate::pki::{Authority, Identity, Subject};
 
-/// The group that may do everything.
+/// The group with all rights.
 const MASTERS: &str = "system:masters";
 
-/// Certificates and keys of one cluster, below one folder that goes with this value.
+/// Certificates and keys of one cluster, in one folder that is deleted on drop.
 #[derive(Debug)]
 pub struct Files {
     folder: TempDir,
-    /// The one authority of the cluster.
+    /// The cluster's only CA.
     pub ca: PathBuf,
-    /// kube-apiserver's own.
+    /// kube-apiserver's serving certificate.
     pub apiserver: Identity,
-    /// An administrator's, in the group `system:masters`.
+    /// An administrator's client certificate, in the group `system:masters`.
     pub admin: Identity,
-    /// kube-apiserver's towards kubelets, in the same group.
+    /// kube-apiserver's client certificate for kubelets, in the same group.
     pub kubelet_client: Identity,
-    /// The kubelet's own, also valid for the webhook's and the aggregated API's service names.
+    /// The kubelet's serving certificate, also valid for the service names of the webhook and of the aggregated API.
     pub kubelet: Identity,
-    /// The key pair that signs service account tokens: the certificate's place holds the public key alone.
+    /// The key pair that signs service account tokens; the certificate file contains only the public key.
     pub tokens: Identity,
 }
 
 impl Files {
-    /// Makes everything anew.
+    /// Creates all files.
     pub fn create() -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("kube").tempdir()?;
         let authority = Authority::create("kube")?;
@@ -61,12 +61,12 @@ impl Files {
         })
     }
 
-    /// A path below the folder.
+    /// A path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Writes a file below the folder, and yields its path.
+    /// Writes a file in the folder, and returns its path.
     pub fn write(&self, name: &str, content: &str) -> Result<PathBuf> {
         let path = self.path(name);
         write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;

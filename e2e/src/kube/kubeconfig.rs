@@ -1,4 +1,4 @@
-//! The file that tells a client where the kube-apiserver is and who the client is.
+//! Kubeconfig files for clients of the kube-apiserver.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Files;
 use crate::pki::Identity;
 
-/// A kubeconfig (JSON is YAML too) for a client with a certificate.
+/// A kubeconfig (JSON is YAML, too) for a client with a certificate.
 pub(super) fn with_certificate(files: &Files, server: SocketAddr, identity: &Identity) -> String {
     let user = json!({ "client-certificate": identity.cert, "client-key": identity.key });
     kubeconfig(files, server, &user)

@@ -1,4 +1,4 @@
-//! The real kubectl, as an operator would call it.
+//! The real kubectl, called as an operator would call it.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::payload::{Digest, Digester};
 use crate::process::{Process, Recipe, bound, spawn};
 use crate::wait::within_limit;
 
-/// How long one command may take.
+/// Time limit of one command.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// kubectl for one user of one kube-apiserver.
@@ -23,10 +23,10 @@ pub struct Kubectl {
     env: Vec<(String, String)>,
 }
 
-/// What a command left behind.
+/// The result of a command.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The exit code, if it was not killed.
+    /// The exit code; `None` if the command was killed.
     pub code: Option<i32>,
     /// Standard output.
     pub stdout: Vec<u8>,
@@ -40,7 +40,7 @@ impl Output {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Length and sum of standard output.
+    /// Length and checksum of standard output.
     pub fn digest(&self) -> Digest {
         let mut digester = Digester::default();
         digester.update(&self.stdout);
@@ -49,7 +49,7 @@ impl Output {
 }
 
 impl Kubectl {
-    /// kubectl with that kubeconfig, and with caches below `home`.
+    /// kubectl with this kubeconfig, and with caches in `home`.
     pub fn new(program: PathBuf, kubeconfig: PathBuf, home: PathBuf) -> Self {
         Self { program, kubeconfig, home, env: Vec::new() }
     }
@@ -59,14 +59,14 @@ impl Kubectl {
         Self { kubeconfig: kubeconfig.to_path_buf(), ..self.clone() }
     }
 
-    /// The same with a variable set.
+    /// The same with an environment variable.
     pub fn with_env(&self, name: &str, value: &str) -> Self {
         let mut this = self.clone();
         this.env.push((name.into(), value.into()));
         this
     }
 
-    /// Program, arguments and environment, for what runs beside the test.
+    /// Program, arguments and environment, for commands that run beside the test.
     pub fn recipe(&self, args: &[&str]) -> Recipe {
         let mut env = self.env.clone();
         env.push(("KUBECONFIG".into(), self.kubeconfig.display().to_string()));
@@ -79,7 +79,7 @@ impl Kubectl {
         }
     }
 
-    /// A command ready to start, with piped streams; it ends with this process.
+    /// A command that is ready to start, with piped streams; it ends with this process.
     pub(super) fn command(&self, args: &[&str]) -> Command {
         let mut command = bound(&self.program);
         let recipe = self.recipe(args);
@@ -98,21 +98,21 @@ impl Kubectl {
         self.run_with(args, Vec::new()).await
     }
 
-    /// Runs a command with that standard input to its end.
+    /// Runs a command with this standard input to its end.
     pub async fn run_with(&self, args: &[&str], stdin: Vec<u8>) -> Result<Output> {
         let command = self.command(args);
         let name = format!("kubectl {}", args.join(" "));
-        // A command that hangs keeps its thread until this process ends, which kills it.
+        // A command that hangs keeps its thread until this process ends and kills it.
         let run = tokio::task::spawn_blocking(move || to_the_end(command, stdin));
         within_limit(&name, LIMIT, run).await??.with_context(|| format!("cannot run {name}"))
     }
 
-    /// Runs a command that must succeed; yields its standard output.
+    /// Runs a command that must succeed; returns its standard output.
     pub async fn ok(&self, args: &[&str]) -> Result<String> {
         self.ok_with(args, Vec::new()).await
     }
 
-    /// Runs a command with that standard input, which must succeed; yields its standard output.
+    /// Runs a command with this standard input, which must succeed; returns its standard output.
     pub async fn ok_with(&self, args: &[&str], stdin: Vec<u8>) -> Result<String> {
         let output = self.run_with(args, stdin).await?;
         if output.code != Some(0) {
@@ -127,13 +127,13 @@ impl Kubectl {
         self.ok_with(&args, manifest.into()).await.map(drop)
     }
 
-    /// Applies the status of objects, as the controllers would that are not there.
+    /// Applies the status of objects, in place of the missing controllers.
     pub async fn apply_status(&self, manifest: &str) -> Result<()> {
         let args = ["apply", "--server-side", "--force-conflicts", "--subresource=status", "-f", "-"];
         self.ok_with(&args, manifest.into()).await.map(drop)
     }
 
-    /// A token of a service account for that audience, by TokenRequest: valid for one hour.
+    /// A token of a service account for this audience, by TokenRequest: valid for one hour.
     pub async fn token(&self, namespace: &str, account: &str, audience: &str) -> Result<String> {
         let (audience, namespace) = (format!("--audience={audience}"), format!("--namespace={namespace}"));
         let token = self.ok(&["create", "token", account, &namespace, &audience]).await?;
@@ -146,7 +146,7 @@ fn to_the_end(command: Command, stdin: Vec<u8>) -> Result<Output> {
     let mut child = spawn(command)?;
     let input = child.stdin.take();
     let writing = std::thread::spawn(move || {
-        // A program that ends early does not want the rest.
+        // A program that ends early does not read the rest.
         let _ = input.map(|mut input| input.write_all(&stdin));
     });
     let errors = child.stderr.take();

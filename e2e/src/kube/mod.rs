@@ -1,8 +1,8 @@
 //! A real Kubernetes control plane for tests: etcd, kube-apiservers that share it, and credentials for both.
 //!
-//! There are no controllers, no scheduler and no nodes: a Deployment makes no pods, and nobody issues a default service
-//! account. Objects, tokens and everything else go through the real kubectl, as an operator's would. What the control
-//! plane reaches through a tunnel is [`Node`]'s affair.
+//! There are no controllers, no scheduler and no nodes: a Deployment creates no pods, and no controller creates a default
+//! service account. The tests use the real kubectl for objects, tokens and everything else, as an operator would. The endpoints
+//! behind a tunnel are in [`Node`].
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -44,7 +44,7 @@ pub use self::session::Session;
 pub use self::terminal::Terminal;
 pub use self::tools::Tools;
 
-/// A running control plane. It ends with its handle, and also when this process is killed.
+/// A running control plane. It ends when its handle is dropped, and also when this process is killed.
 #[derive(Debug)]
 pub struct Cluster {
     apiservers: Vec<ApiServer>,
@@ -53,8 +53,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts etcd and one kube-apiserver for each element of `egress`, or one that dials for itself if there is none;
-    /// waits until all are ready (4 to 10 s).
+    /// Starts etcd and one kube-apiserver for each element of `egress`, or one that dials directly if `egress` is empty; waits
+    /// until all are ready (4 to 10 s).
     pub async fn start(tools: &Tools, egress: &[Egress]) -> Result<Self> {
         let files = Arc::new(Files::create()?);
         let mut etcd = Etcd::start(tools, &files)?;
@@ -72,7 +72,7 @@ impl Cluster {
         Ok(Self { apiservers, etcd, files })
     }
 
-    /// Starts one more kube-apiserver, with that EgressSelectorConfiguration, without waiting.
+    /// Starts another kube-apiserver with this EgressSelectorConfiguration, without waiting.
     pub fn join(&self, tools: &Tools, configuration: &str) -> Result<ApiServer> {
         ApiServer::start(tools, self.apiservers.len(), &self.etcd, Some(configuration), self.files.clone())
     }

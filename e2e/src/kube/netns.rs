@@ -1,7 +1,7 @@
-//! A network namespace of the tests' own: a loopback interface with one more address, and nothing else.
+//! A network namespace for the tests: a loopback interface with one more address, and nothing else.
 //!
-//! kube-apiserver refuses to proxy to nodes and pods with loopback addresses, and nothing of a test may leave the
-//! machine. Inside the namespace both hold: [`NODE_ADDRESS`] is no loopback address, and there is no way out.
+//! kube-apiserver refuses to proxy to nodes and pods with loopback addresses, and no packet of a test may leave the machine.
+//! The namespace ensures both: [`NODE_ADDRESS`] is not a loopback address, and there is no route out.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, bail};
 /// The address of the node and its pods inside the namespace.
 pub const NODE_ADDRESS: &str = "10.77.0.1";
 
-/// Set inside the namespace.
+/// Set in processes inside the namespace.
 const INSIDE: &str = "KONNECTIVITY_NETNS";
 
-/// What can be tried: with the privilege, and without it.
+/// The two ways to create a namespace: with the privilege, and without it.
 const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
 
 /// Whether this process runs in the namespace.
@@ -22,8 +22,8 @@ pub fn inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Becomes this program, with its arguments, inside a namespace; does nothing when it is inside already. To be called
-/// first in `main`. Needs util-linux' `unshare` and iproute2's `ip`.
+/// Runs this program again, with its arguments, inside a namespace; does nothing if it is already inside. Must be called first
+/// in `main`. Needs util-linux' `unshare` and iproute2's `ip`.
 pub fn enter() -> Result<()> {
     if inside() {
         return Ok(());

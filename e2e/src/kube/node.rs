@@ -1,4 +1,4 @@
-//! The node behind the tunnel: one process that is kubelet, container runtime, pod, webhook and aggregated API.
+//! The node behind the tunnel: one process that acts as kubelet, container runtime, pod, webhook and aggregated API.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::wait::{DEADLINE, until};
 pub struct Node {
     /// The process.
     pub process: Process,
-    /// The kubelet's API; also the webhook's and the aggregated API's.
+    /// The kubelet's API, which also serves the webhook and the aggregated API.
     pub address: SocketAddr,
     /// The pods' web server, without TLS.
     pub web: SocketAddr,
@@ -25,7 +25,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts it on [`NODE_ADDRESS`], or outside of the namespace on 127.0.0.2, and waits until it listens.
+    /// Starts it on [`NODE_ADDRESS`], or on 127.0.0.2 outside of the namespace, and waits until it listens.
     pub async fn start(tools: &Tools, files: &Files) -> Result<Self> {
         let host: IpAddr = if inside() { NODE_ADDRESS } else { "127.0.0.2" }.parse()?;
         let ports = [Lease::new()?, Lease::new()?];
@@ -56,7 +56,7 @@ impl Node {
         Ok(Self { process, address, web, logs, _ports: ports })
     }
 
-    /// The file that is the log of a container.
+    /// The log file of a container.
     pub fn log(&self, namespace: &str, pod: &str, container: &str) -> PathBuf {
         self.logs.join(format!("{namespace}_{pod}_{container}.log"))
     }

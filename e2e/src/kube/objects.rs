@@ -1,4 +1,4 @@
-//! The objects that a node, its pods and its extensions consist of, as controllers and kubelets would write them.
+//! The objects of a node, its pods and its extensions, as controllers and kubelets would write them.
 
 use std::fs::read;
 
@@ -10,16 +10,16 @@ use super::{Cluster, Kubectl, Node};
 /// The namespace of the webhook's and the aggregated API's services.
 pub const EXTENSIONS: &str = "extensions";
 
-/// The nodes, both the same process, and whether kube-apiserver passes WebSockets on to them instead of translating.
+/// The nodes, which are the same process, and whether kube-apiserver passes WebSockets on to them instead of translating them.
 const NODES: [(&str, bool); 2] = [("node", false), ("node-ws", true)];
 
-/// The pods of a workload, each on the node of the same row.
+/// The pods of a workload, each on the node of the same index.
 const PODS: [&str; 2] = ["app", "app-ws"];
 
 /// The containers of every pod.
 const CONTAINERS: [&str; 3] = ["app", "big", "ticks"];
 
-/// Registers the node, twice: `node`, and `node-ws`, which says that it takes WebSockets itself.
+/// Registers the node twice: as `node`, and as `node-ws`, which announces that it accepts WebSockets.
 pub async fn nodes(kubectl: &Kubectl, node: &Node) -> Result<()> {
     let of = |(name, websockets): (&str, bool)| {
         let features: &[&str] = if websockets { &["ExtendWebSocketsToKubelet"] } else { &[] };
@@ -38,8 +38,8 @@ pub async fn nodes(kubectl: &Kubectl, node: &Node) -> Result<()> {
     with_status(kubectl, &list(NODES.map(of))).await
 }
 
-/// A namespace with two running pods, `app` on `node` and `app-ws` on `node-ws`, and a service `web` that leads to the
-/// first one's web server. Each pod has the containers `app` (which can be attached to), `big` and `ticks`.
+/// Creates a namespace with two running pods, `app` on `node` and `app-ws` on `node-ws`, and a service `web` for the first
+/// pod's web server. Each pod has the containers `app` (which can be attached to), `big` and `ticks`.
 pub async fn workload(kubectl: &Kubectl, node: &Node, namespace: &str) -> Result<()> {
     kubectl
         .apply(
@@ -57,7 +57,7 @@ pub async fn workload(kubectl: &Kubectl, node: &Node, namespace: &str) -> Result
     let mut items = vec![json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {
         "ports": [{ "name": "http", "port": 80, "targetPort": port }],
     } })];
-    // kube-apiserver takes no endpoint with a loopback address.
+    // kube-apiserver refuses endpoints with a loopback address.
     if !node.web.ip().is_loopback() {
         items.push(json!({ "apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [{
             "addresses": [{
@@ -106,8 +106,8 @@ fn pod_object(node: &Node, namespace: &str, name: &str, on: &str) -> Value {
     })
 }
 
-/// The validating webhook, asked about every ConfigMap with the label `validated`, and the aggregated API
-/// `tunnel.example/v1` with the resource `words`: both are the node, under the names of services.
+/// Creates the validating webhook, which is called for every ConfigMap with the label `validated`, and the aggregated API
+/// `tunnel.example/v1` with the resource `words`. The node serves both, under the names of services.
 pub async fn extensions(cluster: &Cluster, node: &Node) -> Result<()> {
     let ca = &cluster.files().ca;
     let ca = base64(&read(ca).with_context(|| format!("cannot read {}", ca.display()))?);
@@ -173,7 +173,7 @@ fn list(items: impl IntoIterator<Item = Value>) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
 }
 
-/// Creates objects and then sets their status: the first alone ignores it.
+/// Creates objects and then sets their status, which a create ignores.
 async fn with_status(kubectl: &Kubectl, manifest: &str) -> Result<()> {
     kubectl.apply(manifest).await?;
     kubectl.apply_status(manifest).await

@@ -1,4 +1,4 @@
-//! A command that a person types into: kubectl with pipes for its streams.
+//! An interactive command: kubectl with pipes for its streams.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ExitStatus};
@@ -11,7 +11,7 @@ use super::Kubectl;
 use crate::process::spawn;
 use crate::wait::{DEADLINE, until};
 
-/// A running command; it ends with its handle.
+/// A running command; dropping the handle ends it.
 #[derive(Debug)]
 pub struct Session {
     name: String,
@@ -34,7 +34,7 @@ impl Session {
         Self::over(args, child, seen)
     }
 
-    /// Starts kubectl, and never reads what it writes: a person who has stopped the screen.
+    /// Starts kubectl and never reads its output.
     pub fn start_unread(kubectl: &Kubectl, args: &[&str]) -> Result<Self> {
         Self::over(args, spawn(kubectl.command(args))?, Arc::default())
     }
@@ -61,12 +61,12 @@ impl Session {
         self.stdin = None;
     }
 
-    /// What it wrote so far, both streams together.
+    /// Its output so far, both streams together.
     pub fn seen(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock()).into_owned()
     }
 
-    /// Waits until it has written that text.
+    /// Waits until its output contains this text.
     pub async fn wait_for(&self, text: &str) -> Result<()> {
         let what = format!("{text:?} from {}", self.name);
         let found = until(&what, DEADLINE, || async { self.seen().contains(text).then_some(()) });
@@ -88,13 +88,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Ended already, or killed here: there is nobody left to tell.
+        // The command has ended already, or ends here; an error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Collects on a thread of its own until the stream ends; on a terminal, its end is an error.
+/// Collects output on a separate thread until the stream ends; the end of a terminal is an error.
 pub(super) fn collect(mut stream: impl Read + Send + 'static, seen: Arc<Mutex<Vec<u8>>>) {
     std::thread::spawn(move || {
         let mut chunk = vec![0; 64 * 1024];

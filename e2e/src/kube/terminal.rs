@@ -1,4 +1,4 @@
-//! A terminal with a person before it: kubectl as the foreground program of a pseudo-terminal.
+//! A command on a terminal: kubectl as the foreground program of a pseudo-terminal.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ use super::session::collect;
 use crate::process::{bound, spawn};
 use crate::wait::{DEADLINE, until};
 
-/// A terminal and the command that runs on it; both end with this handle.
+/// A terminal and the command that runs on it; dropping the handle ends both.
 #[derive(Debug)]
 pub struct Terminal {
     child: Child,
@@ -27,7 +27,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts kubectl on a terminal of that many rows and columns. Needs util-linux' `setsid`.
+    /// Starts kubectl on a terminal with this number of rows and columns. Needs util-linux' `setsid`.
     pub fn start(kubectl: &Kubectl, args: &[&str], size: (u16, u16)) -> Result<Self> {
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&keyboard)?;
@@ -36,7 +36,7 @@ impl Terminal {
         let screen = OpenOptions::new().read(true).write(true).open(OsStr::from_bytes(name.to_bytes()))?;
         let keyboard = File::from(keyboard);
         set_size(&keyboard, size)?;
-        // The terminal must be the controlling one, or kubectl hears of no change of its size.
+        // The terminal must be the controlling one, or kubectl gets no signal when its size changes.
         let mut command = bound(Path::new("setsid"));
         let recipe = kubectl.recipe(args);
         command.arg("--ctty").arg(recipe.program).args(recipe.args).envs(recipe.env);
@@ -47,22 +47,22 @@ impl Terminal {
         Ok(Self { child, keyboard, seen })
     }
 
-    /// Types.
+    /// Sends input.
     pub fn send(&mut self, text: &str) -> Result<()> {
         Ok(self.keyboard.write_all(text.as_bytes())?)
     }
 
-    /// Makes the window another size.
+    /// Changes the window size.
     pub fn resize(&self, size: (u16, u16)) -> Result<()> {
         set_size(&self.keyboard, size)
     }
 
-    /// What the screen showed so far.
+    /// The output so far.
     pub fn seen(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock()).into_owned()
     }
 
-    /// Waits until the screen has shown that text.
+    /// Waits until the output contains this text.
     pub async fn wait_for(&self, text: &str) -> Result<()> {
         let what = format!("{text:?} on the terminal");
         let found = until(&what, DEADLINE, || async { self.seen().contains(text).then_some(()) });
@@ -83,7 +83,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Ended already, or killed here: there is nobody left to tell.
+        // The command has ended already, or ends here; an error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

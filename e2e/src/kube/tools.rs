@@ -1,4 +1,4 @@
-//! Where kube-apiserver, kubectl, etcd and the tests' kubelet are.
+//! Locates kube-apiserver, kubectl, etcd and the tests' kubelet.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,8 +15,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// The programs in the folder that `KUBE_TOOLS` names; none when it is not set, which is no error: building them
-    /// takes minutes, and only who asks for it gets it.
+    /// The programs in the folder that `KUBE_TOOLS` names; `None` if it is not set. That is no error: building the programs
+    /// takes minutes, so it happens only on request.
     pub fn find() -> Result<Option<Self>> {
         match std::env::var_os(VARIABLE) {
             None => Ok(None),
@@ -24,7 +24,7 @@ impl Tools {
         }
     }
 
-    /// As [`Tools::find`]; builds them where they are missing (minutes, the first time).
+    /// Like [`Tools::find`]; builds missing programs (minutes, the first time).
     pub fn find_or_build() -> Result<Self> {
         if let Some(tools) = Self::find()? {
             return Ok(tools);
@@ -63,7 +63,7 @@ impl Tools {
         self.folder.join("etcd")
     }
 
-    /// The node of the tests, from `e2e/kube/kubelet`.
+    /// The tests' node, from `e2e/kube/kubelet`.
     pub fn kubelet(&self) -> PathBuf {
         self.folder.join("kubelet")
     }

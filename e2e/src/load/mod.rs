@@ -1,8 +1,8 @@
-//! A steady load of new dials, and transfers that never end, over replicas that come and go.
+//! A steady load of new dials and endless transfers over replicas that stop and start.
 //!
-//! A dialler behaves as a kube-apiserver beside its own server: it talks to a replica that is up. Everything that goes
-//! wrong is kept with its text; nothing is tried again. The rate is kept or the load fails: what a slow machine leaves
-//! behind is made up for, and events wait for it ([`Pace::kept`]).
+//! A client behaves like a kube-apiserver next to its own server: it dials a replica that is up. Every error is kept with its
+//! text; nothing is retried. The load keeps its rate or fails: delays of a slow machine are caught up, and events wait for that
+//! ([`Pace::kept`]).
 
 mod report;
 
@@ -23,16 +23,16 @@ use crate::pair::Pair;
 use crate::payload::Payload;
 use crate::wait::until;
 
-/// The most dials at once that are not held. More would starve the very programs that are looked at.
+/// Largest number of concurrent dials without the held ones. More would starve the programs under test.
 const AT_ONCE: usize = 64;
 
-/// How long dials may lag behind their rate before there is no hope that they catch up.
+/// How long dials may lag behind their rate before the load fails.
 const CATCH_UP: Duration = Duration::from_secs(120);
 
-/// How long an echo of a transfer may take before its connection counts as cut.
+/// Time limit of one echo of a transfer; after that its connection counts as cut.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes of one echo of a transfer, and the time from one to the next: it is there to be cut, not to be fast.
+/// Bytes of one echo of a transfer, and the pause between two: a transfer tests continuity, not speed.
 const PIECE: u64 = 16 * 1024;
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -40,32 +40,32 @@ const EVERY: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct Replica {
     frontend: Frontend,
-    /// Held for reading by every dial until it is established.
+    /// Every dial holds it for reading until it is established.
     up: Arc<RwLock<bool>>,
 }
 
 impl Replica {
-    /// All of a pair's, up.
+    /// All replicas of a pair, up.
     pub fn all_of(pair: &Pair) -> Result<Vec<Self>> {
         pair.servers.iter().map(|server| Ok(Self::new(server.frontend.clone().reading_once()?))).collect()
     }
 
-    /// One that is up.
+    /// A replica that is up.
     pub fn new(frontend: Frontend) -> Self {
         Self { frontend, up: Arc::new(RwLock::new(true)) }
     }
 
-    /// No dial begins from now on, and those under way are established when this returns.
+    /// Stops new dials; returns when pending dials are established.
     pub async fn leave(&self) {
         *self.up.write().await = false;
     }
 
-    /// Dials may begin.
+    /// Permits dials again.
     pub async fn come(&self) {
         *self.up.write().await = true;
     }
 
-    /// Dials, if it is up.
+    /// Dials, if the replica is up.
     async fn dial(&self, target: &str) -> Option<Result<Conn>> {
         let up = self.up.read().await;
         if !*up {
@@ -75,19 +75,19 @@ impl Replica {
     }
 }
 
-/// What to put on.
+/// The parameters of a load.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// New dials a second, on the average from the first to the last.
+    /// New dials per second, as the average from the first to the last.
     pub rate: u32,
-    /// How long a dialled connection is held between its two echoes.
+    /// How long a connection is held between its two echoes.
     pub hold: Duration,
-    /// Connections that carry bytes steadily from the beginning to the end.
+    /// Connections that carry bytes steadily from start to end.
     pub transfers: usize,
 }
 
 impl Plan {
-    /// The most connections at once: those under way, and those that are held.
+    /// The largest number of concurrent connections: pending and held ones.
     fn at_once(&self) -> usize {
         let held = f64::from(self.rate) * self.hold.as_secs_f64();
         AT_ONCE + held.ceil() as usize
@@ -103,7 +103,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Waits until as many dials have begun as the rate asks for, and yields their number and the time they took.
+    /// Waits until the number of dials has caught up with the rate; returns their number and the time.
     pub async fn kept(&self) -> Result<(usize, Duration)> {
         let look = || {
             let (begun, took) = (self.tally.begun(), self.began.elapsed());
@@ -116,7 +116,7 @@ impl Pace {
     }
 }
 
-/// Puts the load on `replicas`, towards an echo at `target`, while `events` runs; then lets everything end in order.
+/// Puts the load on `replicas`, with an echo at `target`, while `events` runs; then ends all connections in order.
 pub async fn during<T>(
     replicas: &[Replica],
     target: &str,
@@ -147,7 +147,7 @@ pub async fn during<T>(
     Ok((tally.report(plan, begun, took), done))
 }
 
-/// A little faster than the rate, so that what the machine delays is made up for.
+/// Slightly faster than the rate, to catch up with delays of the machine.
 async fn dial_steadily(
     replicas: &[Replica],
     target: &str,
@@ -170,7 +170,7 @@ async fn dial_steadily(
     }
 }
 
-/// Dials one replica that is up, and has two echoes with a pause between them.
+/// Dials one replica that is up, and makes two echoes with a pause between them.
 async fn dial(replicas: Vec<Replica>, target: String, hold: Duration, number: usize, tally: Arc<Tally>) {
     for turn in 0..replicas.len() {
         let Some(replica) = replicas.get((number + turn) % replicas.len()) else { return };
@@ -198,7 +198,7 @@ async fn exchange(conn: Conn, seed: u64, hold: Duration) -> Result<()> {
     expect_end(&mut conn).await
 }
 
-/// A connection that moves steadily from now on; every byte of it is compared.
+/// A connection that moves bytes steadily; every byte is compared.
 async fn transfer(conn: Conn, seed: u64, stop: watch::Receiver<bool>, tally: Arc<Tally>) {
     match carry(conn, seed, &stop, &tally).await {
         Ok(()) => tally.whole(),

@@ -1,4 +1,4 @@
-//! What came of a load, and how it is counted while it runs.
+//! The result of a load, and its counters.
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,40 +10,40 @@ use parking_lot::Mutex;
 use super::Plan;
 use crate::figures::percentile;
 
-/// How many errors are kept in words.
+/// Number of errors that are kept as text.
 const KEPT: usize = 10;
 
-/// What came of it.
+/// The result of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Dials that began within the time.
+    /// Dials that were started.
     pub dials: usize,
-    /// From the first dial to the last.
+    /// Time from the first dial to the last.
     pub took: Duration,
-    /// Dials a second that were promised.
+    /// Required dials per second.
     pub rate: u32,
-    /// Dials that brought no connection.
+    /// Dials that failed.
     pub failed: usize,
-    /// Connections that were dialled and did not end in order.
+    /// Dialed connections that did not end in order.
     pub cut: usize,
-    /// Transfers that were promised.
+    /// Required transfers.
     pub transfers: usize,
-    /// Transfers that lived to the end, every byte of them as it was sent.
+    /// Transfers that lasted to the end with every byte intact.
     pub transfers_whole: usize,
     /// Transfers that did not.
     pub transfers_cut: usize,
-    /// Bytes that the transfers carried, one way.
+    /// Bytes that the transfers carried in one direction.
     pub carried: u64,
-    /// Dial latencies: median and 99th percentile.
+    /// Median dial latency.
     pub p50: Duration,
-    /// See above.
+    /// 99th percentile of the dial latency.
     pub p99: Duration,
     /// The first errors.
     pub errors: Vec<String>,
 }
 
 impl Report {
-    /// Fails unless everything that was promised was dialled and carried to its end.
+    /// Fails unless every dial and transfer succeeded, at the required rate.
     pub fn check(&self) -> Result<()> {
         ensure!(self.failed == 0 && self.cut == 0 && self.transfers_cut == 0, "{self}");
         ensure!(self.transfers_whole == self.transfers, "a transfer is missing: {self}");
@@ -51,7 +51,7 @@ impl Report {
         Ok(())
     }
 
-    /// Dials a second.
+    /// Dials per second.
     fn reached(&self) -> f64 {
         self.dials as f64 / self.took.as_secs_f64()
     }
@@ -77,7 +77,7 @@ impl Display for Report {
     }
 }
 
-/// A report in the making.
+/// The counters of a running load.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     report: Mutex<Report>,
@@ -86,7 +86,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts a dial, and yields its number.
+    /// Counts a dial, and returns its number.
     pub(super) fn begin(&self) -> usize {
         self.begun.fetch_add(1, Ordering::Relaxed)
     }
@@ -103,7 +103,7 @@ impl Tally {
         self.report.lock().carried += bytes;
     }
 
-    /// A transfer has ended in order.
+    /// Counts a transfer that ended in order.
     pub(super) fn whole(&self) {
         self.report.lock().transfers_whole += 1;
     }
@@ -116,7 +116,7 @@ impl Tally {
         }
     }
 
-    /// The report, once everything has ended.
+    /// The report, after everything has ended.
     pub(super) fn report(&self, plan: &Plan, dials: usize, took: Duration) -> Report {
         let mut latencies = std::mem::take(&mut *self.latencies.lock());
         let mut at = |percent| percentile(&mut latencies, percent).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One agent.
+//! A running agent.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Agent {
         Self::start_program(program, id, identifiers, server, args, Vec::new(), folder, pki)
     }
 
-    /// Starts an agent against any server; `further` flags override the usual ones.
+    /// Starts an agent for any server; `further` flags override the default ones.
     #[allow(clippy::too_many_arguments, reason = "the parts of one command line, named at each call")]
     pub fn start_program(
         program: Option<std::path::PathBuf>,
@@ -67,7 +67,7 @@ impl Agent {
             "--health-server-host=127.0.0.1".into(),
             format!("--health-server-port={}", health.port()),
             format!("--admin-server-port={}", admin.port()),
-            // Tests do not want to wait for the usual second between tries.
+            // Tests use shorter intervals than the default of one second.
             "--sync-interval=100ms".into(),
             "--sync-interval-cap=1s".into(),
             "--probe-interval=100ms".into(),
@@ -96,29 +96,29 @@ impl Agent {
         wait_status(&mut self.process, self.health, "/readyz", 200).await
     }
 
-    /// Waits until `/readyz` is 503: no healthy server connection.
+    /// Waits until `/readyz` is 503: no server connection is healthy.
     pub async fn wait_unready(&mut self) -> Result<()> {
         wait_status(&mut self.process, self.health, "/readyz", 503).await
     }
 
-    /// A scrape.
+    /// Scrapes the agent's metrics.
     pub async fn metrics(&self) -> Result<Scrape> {
         Scrape::fetch(self.health).await
     }
 
-    /// Waits until the condition holds over the agent's metrics.
+    /// Waits until the condition holds for the agent's metrics.
     pub async fn wait_metrics(&self, what: &str, condition: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
         wait_for(what, self.health, DEADLINE, condition).await
     }
 
-    /// Waits until a metric (named without prefix) has that value.
+    /// Waits until a metric (named without prefix) has this value.
     pub async fn wait_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Result<Scrape> {
         let full = format!("{AGENT}{name}");
         let what = format!("{name}{labels:?} = {value} at the agent");
         self.wait_metrics(&what, |scrape| scrape.value(&full, labels) == value).await
     }
 
-    /// A metric (named without prefix) now; absent counts as zero.
+    /// The present value of a metric (named without prefix); an absent one counts as zero.
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
         Ok(self.metrics().await?.value(&format!("{AGENT}{name}"), labels))
     }

@@ -1,4 +1,4 @@
-//! Server replicas and agents, started together with the flags that an operator would give them.
+//! Server replicas and agents, started together with an operator's flags.
 
 mod agent;
 mod server;
@@ -17,10 +17,10 @@ use crate::frontend::{Frontend, Mode, Place};
 use crate::metrics::{AGENT, SERVER, wait_for};
 use crate::pki::Pki;
 
-/// How long a pair may take to find each other.
+/// Time limit for agents and servers to connect.
 const START: Duration = Duration::from_secs(60);
 
-/// How a server listens for frontends.
+/// The kind of a server's frontend listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
     /// A Unix socket.
@@ -29,7 +29,7 @@ pub enum Front {
     Tls,
 }
 
-/// All four ways to reach a server.
+/// All four kinds of frontends.
 pub const FRONTS: [(Mode, Front); 4] = [
     (Mode::Grpc, Front::Unix),
     (Mode::Grpc, Front::Tls),
@@ -37,21 +37,21 @@ pub const FRONTS: [(Mode, Front); 4] = [
     (Mode::HttpConnect, Front::Tls),
 ];
 
-/// What a pair consists of.
+/// The parts of a pair, and their flags.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// One per replica; the last one counts for all further replicas.
+    /// One for each replica; the last one applies to all further replicas.
     fronts: Vec<(Mode, Front)>,
     servers: usize,
     agents: usize,
     balanced: bool,
-    /// From an agent to a server, where they are apart.
+    /// One-way delay between agents and servers.
     distance: Duration,
     server_args: Vec<String>,
     agent_args: Vec<String>,
     agent_ids: Vec<(String, String)>,
     programs: Option<(std::path::PathBuf, std::path::PathBuf)>,
-    /// One per replica, where frontends must listen at a place known before.
+    /// One for each replica, if frontends must listen at predefined places.
     places: Vec<Place>,
     pki: Option<Pki>,
 }
@@ -74,7 +74,7 @@ impl Setup {
         }
     }
 
-    /// The usual way: gRPC over a Unix socket.
+    /// One server and one agent, with gRPC over a Unix socket.
     pub fn grpc() -> Self {
         Self::new(Mode::Grpc, Front::Unix)
     }
@@ -84,72 +84,72 @@ impl Setup {
         Self::new(Mode::HttpConnect, Front::Unix)
     }
 
-    /// How many server replicas. More than one are put behind a balancer.
+    /// Sets the number of server replicas. Several replicas get a load balancer.
     pub fn servers(mut self, count: usize) -> Self {
         self.servers = count;
         self.balanced |= count > 1;
         self
     }
 
-    /// Server replicas with frontends of their own kinds, behind a balancer.
+    /// Server replicas with these frontends, behind a load balancer.
     pub fn replicas(fronts: &[(Mode, Front)]) -> Self {
         Self { fronts: fronts.to_vec(), ..Self::grpc() }.servers(fronts.len())
     }
 
-    /// How a replica listens for frontends.
+    /// The frontend of a replica.
     fn front(&self, replica: usize) -> (Mode, Front) {
         self.fronts.get(replica).or(self.fronts.last()).copied().unwrap_or((Mode::Grpc, Front::Unix))
     }
 
-    /// How many agents, named `agent-0` and so on.
+    /// Sets the number of agents, which are named `agent-0` and so on.
     pub fn agents(mut self, count: usize) -> Self {
         self.agents = count;
         self
     }
 
-    /// Puts a balancer between agents and servers even for one server.
+    /// Puts a load balancer between agents and servers, even for one server.
     pub fn balanced(mut self) -> Self {
         self.balanced = true;
         self
     }
 
-    /// Puts the agents so far away from the servers, in each direction, behind a balancer.
+    /// Adds a one-way delay between agents and servers, by a load balancer.
     pub fn far(mut self, delay: Duration) -> Self {
         self.distance = delay;
         self.balanced()
     }
 
-    /// A further flag of every server.
+    /// Adds a flag of every server.
     pub fn server_arg(mut self, arg: impl Into<String>) -> Self {
         self.server_args.push(arg.into());
         self
     }
 
-    /// A further flag of every agent.
+    /// Adds a flag of every agent.
     pub fn agent_arg(mut self, arg: impl Into<String>) -> Self {
         self.agent_args.push(arg.into());
         self
     }
 
-    /// An agent with that id and those identifiers, in place of the counted ones.
+    /// Adds an agent with this id and these identifiers, instead of the numbered ones.
     pub fn agent(mut self, id: &str, identifiers: &str) -> Self {
         self.agent_ids.push((id.into(), identifiers.into()));
         self
     }
 
-    /// Other programs than the environment's.
+    /// Uses these programs instead of the environment's.
     pub fn programs(mut self, server: std::path::PathBuf, agent: std::path::PathBuf) -> Self {
         self.programs = Some((server, agent));
         self
     }
 
-    /// Where the replicas listen for frontends, in order, in place of paths and ports of the pair's own.
+    /// The places where the replicas listen for frontends, in order, instead of paths and ports of the pair's own.
     pub fn places(mut self, places: &[Place]) -> Self {
         self.places = places.to_vec();
         self
     }
 
-    /// Certificates in place of the pair's own.
+    /// Uses these certificates instead of new ones.
     pub fn pki(mut self, pki: &Pki) -> Self {
         self.pki = Some(pki.clone());
         self
@@ -185,14 +185,14 @@ impl Setup {
     }
 }
 
-/// Running servers and agents. Everything ends with it.
+/// Running servers and agents. Dropping it ends all of them.
 #[derive(Debug)]
 pub struct Pair {
     /// The agents. Declared first: they are stopped before the servers.
     pub agents: Vec<Agent>,
     /// The server replicas.
     pub servers: Vec<Server>,
-    /// What agents connect to, if not the server itself.
+    /// The load balancer that agents connect to, if any.
     pub balancer: Option<Balancer>,
     /// The certificates.
     pub pki: Pki,
@@ -231,7 +231,7 @@ impl Pair {
         self.folder.path()
     }
 
-    /// Starts one more agent, without waiting for it.
+    /// Starts another agent, without waiting for it.
     pub fn add_agent(&mut self, id: &str, identifiers: &str, args: &[&str]) -> Result<()> {
         let address = match &self.balancer {
             Some(balancer) => balancer.address(),
@@ -243,14 +243,14 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts an agent towards `server`, which belongs to the caller.
+    /// Starts an agent for `server`, which belongs to the caller.
     pub fn agent_at(&self, id: &str, server: SocketAddr) -> Result<Agent> {
         let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
         let (flags, folder) = (self.setup.agent_args.clone(), self.folder.clone());
         Agent::start_program(program, id, "", server, flags, Vec::new(), folder, &self.pki)
     }
 
-    /// Starts one more agent with that environment, without waiting for it.
+    /// Starts another agent with these environment variables, without waiting for it.
     pub fn add_agent_with_env(&mut self, id: &str, env: &[(&str, &str)]) -> Result<()> {
         let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
@@ -260,7 +260,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Waits until every agent holds a stream to every server, and every server knows as many.
+    /// Waits until every agent has a stream to every server, and every server knows all agents.
     pub async fn wait_connected(&mut self) -> Result<()> {
         let (agents, servers) = (self.agents.len(), self.servers.len());
         for agent in &mut self.agents {

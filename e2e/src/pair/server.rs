@@ -1,4 +1,4 @@
-//! One server replica.
+//! A running server replica.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::wait::{DEADLINE, until};
 pub struct Server {
     /// The process.
     pub process: Process,
-    /// Its frontend's client.
+    /// A client of its frontend.
     pub frontend: Frontend,
     /// The health port.
     pub health: SocketAddr,
@@ -72,7 +72,7 @@ impl Server {
         })
     }
 
-    /// Where agents connect.
+    /// The address for agents.
     pub fn agent_address(&self) -> SocketAddr {
         local(self.agent.port())
     }
@@ -82,7 +82,7 @@ impl Server {
         self.agent.port()
     }
 
-    /// Waits until the health port answers and the frontend takes connections.
+    /// Waits until the health port answers and the frontend accepts connections.
     pub async fn wait_healthy(&mut self) -> Result<()> {
         wait_status(&mut self.process, self.health, "/healthz", 200).await?;
         let frontend = &self.frontend;
@@ -96,35 +96,35 @@ impl Server {
         wait_status(&mut self.process, self.health, "/readyz", 200).await
     }
 
-    /// Waits until the last agent is gone: `/readyz` is 500.
+    /// Waits until no agent is left: `/readyz` is 500.
     pub async fn wait_unready(&mut self) -> Result<()> {
         wait_status(&mut self.process, self.health, "/readyz", 500).await
     }
 
-    /// Kills the process and starts it anew at the same ports.
+    /// Kills the process and starts it again on the same ports.
     pub fn restart(&mut self) -> Result<()> {
         self.process.kill()?;
         self.process.restart()
     }
 
-    /// A scrape.
+    /// Scrapes the server's metrics.
     pub async fn metrics(&self) -> Result<Scrape> {
         Scrape::fetch(self.health).await
     }
 
-    /// Waits until the condition holds over the server's metrics.
+    /// Waits until the condition holds for the server's metrics.
     pub async fn wait_metrics(&self, what: &str, condition: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
         wait_for(what, self.health, DEADLINE, condition).await
     }
 
-    /// Waits until a metric (named without prefix) has that value.
+    /// Waits until a metric (named without prefix) has this value.
     pub async fn wait_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Result<Scrape> {
         let full = format!("{SERVER}{name}");
         let what = format!("{name}{labels:?} = {value} at the server");
         self.wait_metrics(&what, |scrape| scrape.value(&full, labels) == value).await
     }
 
-    /// A metric (named without prefix) now; absent counts as zero.
+    /// The present value of a metric (named without prefix); an absent one counts as zero.
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
         Ok(self.metrics().await?.value(&format!("{SERVER}{name}"), labels))
     }
@@ -144,7 +144,7 @@ fn front_flags(place: &Place, pki: &Pki) -> Result<Vec<String>> {
     })
 }
 
-/// Waits until a path answers with that status; fails at once when the process ended.
+/// Waits until a path answers with this status; fails at once if the process has ended.
 pub(super) async fn wait_status(
     process: &mut Process,
     address: SocketAddr,

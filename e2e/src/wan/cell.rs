@@ -1,4 +1,4 @@
-//! One cell of the grid: a path, a load, and what one subject made of it.
+//! One cell of the grid: a path, a load, and the measurement of one subject.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::report::Figures;
 use super::rig::Subject;
 use crate::figures::percentile;
 
-/// Bulk transfers at once, in one direction.
+/// Concurrent bulk transfers in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bulk {
     /// From endpoints to clients.
@@ -23,7 +23,7 @@ pub enum Bulk {
 }
 
 impl Bulk {
-    /// How many.
+    /// The number of transfers.
     pub fn connections(self) -> usize {
         let (Self::Down(count) | Self::Up(count)) = self;
         count
@@ -39,14 +39,14 @@ impl std::fmt::Display for Bulk {
     }
 }
 
-/// What happens to the path when the measuring begins.
+/// The event on the path at the start of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// Nothing.
     None,
-    /// The round trip changes.
+    /// The RTT changes.
     Jump(Duration),
-    /// No packet gets through for so long.
+    /// No packet arrives for this time.
     Blackout(Duration),
 }
 
@@ -57,24 +57,24 @@ pub struct Cell {
     pub conditions: Conditions,
     /// The bulk transfers.
     pub bulk: Bulk,
-    /// What happens.
+    /// The event.
     pub event: Event,
-    /// Whether clients dial meanwhile.
+    /// Whether clients dial during the measurement.
     pub dials: bool,
 }
 
-/// How long the parts of a measurement are.
+/// The durations of the parts of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Before the measuring begins: slow start.
+    /// Before the measurement, for slow start.
     pub warm_up: Duration,
-    /// Measured.
+    /// The measurement.
     pub measured: Duration,
-    /// For answers that are outstanding at its end.
+    /// After the measurement, for outstanding answers.
     pub grace: Duration,
 }
 
-/// Measures one subject, on a path of its own.
+/// Measures one subject on its own path.
 pub fn measure(cell: &Cell, subject: &Subject, timing: Timing) -> Result<Figures> {
     let area = WideArea::new(&cell.conditions)?;
     area.near.block_on(|| run(cell, subject, timing, &area))

@@ -1,4 +1,4 @@
-//! Two namespaces, joined by a thread that forwards IP packets as a wide area network would.
+//! Two namespaces joined by a thread that forwards IP packets like a wide area network.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,34 +21,34 @@ use crate::netns::{NEAR, Namespace};
 /// The far side's address. The near side's is [`NEAR`].
 pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 231, 1, 2);
 
-/// The TUN device in either namespace.
+/// The name of the TUN device in both namespaces.
 const DEVICE: &str = "wan";
 
-/// Packets that are read from one side before the other has its turn.
+/// Packets that are read from one side before the other side's turn.
 const BATCH: usize = 64;
 
-/// The longest wait: how late the end, or a change, is noticed.
+/// Longest wait: the delay until the thread notices its end, or a change.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a path is like.
+/// The conditions of a path.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// The round trip of a small packet without a queue.
+    /// RTT of a small packet without queueing.
     pub rtt: Duration,
-    /// The share of packets that are lost at random in each direction, between 0 and 1.
+    /// Fraction of packets that are lost at random in each direction, from 0 to 1.
     pub loss: f64,
-    /// Bits a second in each direction.
+    /// Bits per second in each direction.
     pub rate: u64,
     /// The kernel's congestion control, on both sides.
     pub congestion_control: String,
-    /// What the lost packets are chosen by.
+    /// Seed of the random losses.
     pub seed: u64,
 }
 
-/// What may change while packets flow, and what is counted.
+/// Conditions that may change while packets flow, and the counters.
 #[derive(Debug, Default)]
 struct Control {
-    /// One way, in nanoseconds.
+    /// One-way delay in nanoseconds.
     delay: AtomicU64,
     blackout: AtomicBool,
     stop: AtomicBool,
@@ -56,12 +56,12 @@ struct Control {
     forwarded: AtomicU64,
 }
 
-/// The two sides and the path between them. All of it ends with this value.
+/// The two sides and the path between them. Dropping it ends all of them.
 #[derive(Debug)]
 pub struct WideArea {
-    /// Where clients and the server are.
+    /// The side of the clients and the server.
     pub near: Namespace,
-    /// Where the agent and endpoints are.
+    /// The side of the agent and the endpoints.
     pub far: Namespace,
     control: Arc<Control>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -71,7 +71,7 @@ impl WideArea {
     /// Joins two new namespaces by a path.
     ///
     /// # Errors
-    /// Without the rights, the program `ip`, `/dev/net/tun`, or that congestion control.
+    /// Missing rights, a missing program `ip` or `/dev/net/tun`, or an unknown congestion control.
     pub fn new(conditions: &Conditions) -> Result<Self> {
         let id = format!("knp{:08x}", rand::random::<u32>());
         let (near, near_device) = side(format!("{id}n"), NEAR, FAR, conditions)?;
@@ -88,18 +88,18 @@ impl WideArea {
         Ok(area)
     }
 
-    /// Changes the round trip, for packets that enter the path from now on.
+    /// Changes the RTT for packets that enter the path from now on.
     pub fn set_rtt(&self, rtt: Duration) {
         let nanos = u64::try_from((rtt / 2).as_nanos()).unwrap_or(u64::MAX);
         self.control.delay.store(nanos, Ordering::Relaxed);
     }
 
-    /// Loses every packet that enters the path, or stops doing so.
+    /// Drops every packet that enters the path, or stops dropping.
     pub fn set_blackout(&self, dark: bool) {
         self.control.blackout.store(dark, Ordering::Relaxed);
     }
 
-    /// The packets that have arrived so far, and those that were lost, in both directions together.
+    /// The numbers of packets that have arrived and that were lost, over both directions.
     pub fn counts(&self) -> (u64, u64) {
         (self.control.forwarded.load(Ordering::Relaxed), self.control.lost.load(Ordering::Relaxed))
     }
@@ -125,13 +125,13 @@ fn side(name: String, own: Ipv4Addr, peer: Ipv4Addr, conditions: &Conditions) ->
     })?;
     rustix::io::ioctl_fionbio(&device, true)?;
     side.ip(&["addr", "add", &own.to_string(), "dev", DEVICE])?;
-    // The path's own queue is the one that overflows.
+    // A long device queue, so that only the path's own queue overflows.
     side.ip(&["link", "set", "dev", DEVICE, "mtu", "1500", "txqueuelen", "10000", "up"])?;
-    // By the route: the sysctl of a namespace takes only what the machine allows to everybody.
+    // Set on the route, because a namespace's sysctl permits only the algorithms that the machine permits to all users.
     let algorithm = conditions.congestion_control.as_str();
     side.ip(&["route", "add", &peer.to_string(), "dev", DEVICE, "congctl", algorithm])
         .with_context(|| format!("a route with the congestion control {algorithm}"))?;
-    // Nothing of one connection's congestion window is remembered for the next.
+    // TCP does not keep metrics of one connection for the next.
     side.exec(&["sh", "-c", "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save"])?;
     Ok((side, device))
 }
@@ -139,9 +139,9 @@ fn side(name: String, own: Ipv4Addr, peer: Ipv4Addr, conditions: &Conditions) ->
 /// The thread's state.
 struct Forwarding {
     devices: [File; 2],
-    /// From each device to the other.
+    /// From each device to the other one.
     lines: [Line; 2],
-    /// Packets on the path, with the time at which they arrive.
+    /// Packets in transit, with their arrival times.
     flying: [VecDeque<(Duration, Box<[u8]>)>; 2],
     began: Instant,
 }
@@ -152,7 +152,7 @@ impl Forwarding {
     }
 
     fn run(mut self, control: &Control) -> io::Result<()> {
-        // Everything measured waits for this thread. Without the rights it is as fast as the others.
+        // Every measurement depends on this thread. Without the rights it keeps the normal priority.
         let _ = rustix::process::setpriority_process(None, -19);
         while !control.stop.load(Ordering::Relaxed) {
             let mut full = false;
@@ -167,7 +167,7 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Takes what one side sends. Returns whether more may be there.
+    /// Reads packets that one side sends. Returns whether more may be waiting.
     fn take(&mut self, from: usize, control: &Control) -> io::Result<bool> {
         let mut packet = [0; 2048];
         for _ in 0..BATCH {
@@ -189,11 +189,11 @@ impl Forwarding {
         Ok(true)
     }
 
-    /// Hands the packets that have arrived to the other side.
+    /// Writes the packets that have arrived to the other side.
     fn deliver(&mut self, from: usize, control: &Control) {
         let now = self.began.elapsed();
         while let Some((_, packet)) = self.flying[from].pop_front_if(|(due, _)| *due <= now) {
-            // The kernel refuses packets while the device is not up: they are lost, as on a wire.
+            // The kernel refuses packets while the device is down: they are lost, as on a wire.
             let count = match self.devices[1 - from].write(&packet) {
                 Ok(_) => &control.forwarded,
                 Err(_) => &control.lost,
@@ -202,7 +202,7 @@ impl Forwarding {
         }
     }
 
-    /// Until a packet is sent, or arrives.
+    /// Waits until a packet is sent, or arrives.
     fn wait(&self) -> io::Result<()> {
         let next = self.flying.iter().filter_map(|line| line.front()).map(|(due, _)| *due).min();
         let wait = next.map_or(LOOK, |due| due.saturating_sub(self.began.elapsed()).min(LOOK));

@@ -1,4 +1,4 @@
-//! What connections end at: it sends, receives or returns bytes as the first byte of a connection asks.
+//! The endpoint of all connections: sends, receives or echoes bytes, depending on the first byte of a connection.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::netns::Namespace;
 /// The size of one read or write.
 pub(super) const PIECE: usize = 256 << 10;
 
-/// What a connection's first byte asks for.
+/// The commands in the first byte of a connection.
 pub(super) const DOWNLOAD: u8 = b'D';
 pub(super) const UPLOAD: u8 = b'U';
 pub(super) const ECHO: u8 = b'E';
 
-/// A listener in a namespace; it ends with this value.
+/// A listener in a namespace; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
@@ -52,7 +52,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Its error is the end of the connection, which the client sees.
+/// Serves one connection. An error ends the connection, which the client notices.
 async fn serve(mut stream: TcpStream, received: Arc<AtomicU64>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     match stream.read_u8().await? {
@@ -70,7 +70,7 @@ async fn serve(mut stream: TcpStream, received: Arc<AtomicU64>) -> std::io::Resu
     }
 }
 
-/// Reads to the end, and counts.
+/// Reads to the end, and counts the bytes.
 pub(super) async fn count(
     from: &mut (impl tokio::io::AsyncRead + Unpin),
     into: &AtomicU64,

@@ -1,35 +1,35 @@
-//! One direction of a path: which packets are lost, and when the others arrive. Knows no clock, no socket and no content.
+//! One direction of a path: the lost packets, and the arrival times of the others. Has no clock, no socket, no contents.
 
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// The least bytes that the queue takes, whatever the bandwidth-delay product is: a hundred packets.
+/// Smallest capacity of the queue in bytes, whatever the bandwidth-delay product: a hundred packets.
 const LEAST_QUEUE: u64 = 100 * 1500;
 
-/// A bottleneck with a drop-tail queue, then a delay. Packets keep their order.
+/// A bottleneck with a drop-tail queue, then a delay. Packets stay in order.
 #[derive(Debug)]
 pub struct Line {
-    /// Bits a second.
+    /// Bits per second.
     rate: u64,
-    /// The share of packets that are lost, between 0 and 1.
+    /// Fraction of packets that are lost, from 0 to 1.
     loss: f64,
     random: SmallRng,
-    /// When the bottleneck has sent what it was given, and when the last packet arrives: since the start.
+    /// When the bottleneck will have sent its queue, and when the last packet arrives: both since the start.
     free: Duration,
     last: Duration,
 }
 
 impl Line {
-    /// A line of `rate` bits a second that loses the share `loss` of its packets, by a generator that begins with `seed`.
+    /// A line of `rate` bits per second that loses the fraction `loss` of its packets, at random from `seed`.
     pub fn new(rate: u64, loss: f64, seed: u64) -> Self {
         let random = SmallRng::seed_from_u64(seed);
         Self { rate: rate.max(1), loss, random, free: Duration::ZERO, last: Duration::ZERO }
     }
 
-    /// When a packet that enters at `now` arrives, both since the start; `None` if it is lost. The queue takes one
-    /// bandwidth-delay product, the delay being a half of it.
+    /// The arrival time of a packet that enters at `now`, both since the start; `None` if it is lost. The queue holds one
+    /// bandwidth-delay product; `delay` is half of the RTT.
     pub fn admit(&mut self, now: Duration, delay: Duration, bytes: usize) -> Option<Duration> {
         if self.loss > 0.0 && self.random.random_bool(self.loss) {
             return None;

@@ -1,4 +1,4 @@
-//! What is put on a subject: bulk, and beside it pings and dials at fixed times, whether earlier ones were answered or not.
+//! The load on a subject: bulk transfers, and pings and dials at fixed times, whether earlier ones were answered or not.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const PING: [u8; 64] = [7; 64];
 const PING_EVERY: Duration = Duration::from_millis(20);
 const DIAL_EVERY: Duration = Duration::from_millis(100);
 
-/// Begun exchanges: when each began, and how long its answer took.
+/// Exchanges: the start of each, and the time until its answer.
 #[derive(Debug, Default)]
 pub(super) struct Exchanges(Mutex<Vec<(Instant, Option<Duration>)>>);
 
@@ -36,7 +36,7 @@ impl Exchanges {
         }
     }
 
-    /// The times of those that began within a window, and how many were not answered: those count with their age.
+    /// The times of the exchanges that began within a window, and the number of unanswered ones, which count with their age.
     pub(super) fn within(&self, from: Instant, to: Instant) -> (Vec<Duration>, u64) {
         let all = self.0.lock();
         let inside = all.iter().filter(|(began, _)| (from..to).contains(began));
@@ -44,7 +44,7 @@ impl Exchanges {
         (times, inside.filter(|(_, took)| took.is_none()).count() as u64)
     }
 
-    /// When the first that began behind `since` was answered.
+    /// When the first exchange that began after `since` was answered.
     pub(super) fn first_answer(&self, since: Instant) -> Option<Instant> {
         let all = self.0.lock();
         all.iter()
@@ -54,21 +54,21 @@ impl Exchanges {
     }
 }
 
-/// All that runs against one subject. Everything ends with it.
+/// The load on one subject. Dropping it ends all connections.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     /// Bytes of downloads so far.
     pub(super) received: Arc<AtomicU64>,
     pub(super) pings: Arc<Exchanges>,
     pub(super) dials: Arc<Exchanges>,
-    /// Connections that ended, and dials that were refused.
+    /// Connections that ended unexpectedly, and dials that failed.
     pub(super) ended: Arc<AtomicU64>,
     pub(super) refused: Arc<AtomicU64>,
     tasks: JoinSet<()>,
 }
 
 impl Load {
-    /// Dials all connections, then sets everything going.
+    /// Dials all connections, then starts all transfers.
     pub(super) async fn start(dialer: &Dialer, to: SocketAddr, bulk: Bulk, dials: bool) -> Result<Self> {
         let mut load = Self::default();
         let mut echo = dialer.dial(to).await?;
@@ -94,7 +94,7 @@ impl Load {
         Ok(load)
     }
 
-    /// A connection that is not meant to end.
+    /// Runs a connection that should not end, and counts its end.
     fn until_it_ends(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
         let ended = Arc::clone(&self.ended);
         self.tasks.spawn(async move {

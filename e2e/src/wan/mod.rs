@@ -1,7 +1,7 @@
-//! A wide area network on one machine, and what a pair of programs does over it.
+//! A wide area network on one machine, and the measurement of a pair of programs over it.
 //!
-//! Two network namespaces are joined by a program that delays, loses and queues real IP packets, so that the kernel's own
-//! TCP and congestion control run over a path with a bandwidth-delay product. Needs root, `ip` and `/dev/net/tun`.
+//! Two network namespaces are joined by a program that delays, drops and queues real IP packets, so that the kernel's own TCP
+//! and congestion control run over a path with a bandwidth-delay product. Needs root, `ip` and `/dev/net/tun`.
 //!
 //! ```text
 //!   near 10.231.0.2: clients, server ── TUN ── emulator ── TUN ── far 10.231.1.2: agent, endpoint

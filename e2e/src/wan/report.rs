@@ -1,33 +1,33 @@
-//! Figures of a cell, for people and for programs.
+//! The figures of a cell, as Markdown and as JSON.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-/// What one subject made of a cell. What does not apply is not a number.
+/// The figures of one subject in a cell. NaN means that a figure does not apply.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
-    /// Payload of the bulk transfers, Mbit/s.
+    /// Payload of the bulk transfers in Mbit/s.
     pub megabits: f64,
-    /// Pings of 64 bytes, ms.
+    /// Median time of a 64-byte ping in ms.
     pub ping_p50: f64,
-    /// The same.
+    /// 99th percentile of the same in ms.
     pub ping_p99: f64,
-    /// Dials, ms.
+    /// 99th percentile of the dial time in ms.
     pub dial_p99: f64,
     /// Dials that failed.
     pub refused: f64,
-    /// Connections that ended although nobody closed them.
+    /// Connections that ended unexpectedly.
     pub ended: f64,
     /// Pings and dials without an answer.
     pub unanswered: f64,
-    /// Processor time of both programs, s.
+    /// CPU time of both programs in s.
     pub cpu: f64,
-    /// From the begin of a black-out to the first answered ping behind it, s.
+    /// Time from the start of a black-out to the first answered ping after it, in s.
     pub again: f64,
 }
 
-/// A column: its head, what it shows, and how many decimals.
+/// A column: its head, its figure, and its number of decimals.
 type Column = (&'static str, fn(&Figures) -> f64, usize);
 
 /// The columns, in order.
@@ -50,9 +50,9 @@ pub struct Row {
     pub cell: String,
     /// The subject.
     pub subject: String,
-    /// Medians.
+    /// The medians of the rounds.
     pub figures: Figures,
-    /// Rounds that they are taken of.
+    /// The number of rounds.
     pub rounds: usize,
 }
 
@@ -98,7 +98,7 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The same as JSON; what does not apply is null.
+/// The same as JSON; figures that do not apply are null.
 pub fn json(rows: &[Row]) -> Value {
     rows.iter()
         .map(|row| {

@@ -1,4 +1,4 @@
-//! What is measured: a server and an agent on either side of a path, or TCP alone.
+//! The subject of a measurement: a server and an agent on either side of a path, or TCP alone.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::frontend::{Conn, Frontend, Mode};
 use crate::netns::NEAR;
 use crate::pair::{Agent, Front, Pair, Setup};
 
-/// One of those that a cell compares.
+/// A subject that a cell compares.
 #[derive(Clone, Debug)]
 pub enum Subject {
     /// A server and an agent.
     Pair {
-        /// What the report calls it.
+        /// Its name in the report.
         name: String,
         /// The server's executable.
         server: PathBuf,
@@ -31,12 +31,12 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// A pair out of a folder with two programs.
+    /// A pair of programs.
     pub fn pair(name: &str, server: &Path, agent: &Path, mode: Mode) -> Self {
         Self::Pair { name: name.into(), server: server.into(), agent: agent.into(), mode }
     }
 
-    /// What the report calls it.
+    /// The name in the report.
     pub fn name(&self) -> String {
         match self {
             Self::Pair { name, mode, .. } => format!("{name}, {}", mode.flag()),
@@ -44,7 +44,7 @@ impl Subject {
         }
     }
 
-    /// Starts it, and waits until it can be used. Must be called on the near side.
+    /// Starts the subject and waits until it is usable. Must be called on the near side.
     pub(super) async fn start(&self, area: &WideArea) -> Result<Rig> {
         let Self::Pair { server, agent, mode, .. } = self else { return Ok(Rig::Tcp) };
         let setup = Setup::new(*mode, Front::Unix)
@@ -61,7 +61,7 @@ impl Subject {
 
 /// A started subject.
 pub(super) enum Rig {
-    /// The agent ends before the server.
+    /// Dropped in this order: the agent ends before the server.
     Pair(Box<(Agent, Pair)>),
     Tcp,
 }
@@ -81,7 +81,7 @@ impl Rig {
         }
     }
 
-    /// Processor time of both programs so far.
+    /// CPU time of both programs so far.
     pub(super) fn cpu(&self) -> Result<Option<Duration>> {
         match self {
             Self::Pair(pair) => {

@@ -1,4 +1,4 @@
-//! An agent that does what a test tells it to, right or wrong.
+//! An agent that a test controls packet by packet, correct or adversarial.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ use crate::frontend::tls_over;
 use crate::pki::Pki;
 use crate::wait::within;
 
-/// What an agent says about itself on Connect: every pair is sent as it is, repeated keys included.
+/// The metadata of an agent's Connect: every pair is sent unchanged, repeated keys included.
 #[derive(Clone, Debug, Default)]
 pub struct AgentMeta(Vec<(&'static str, String)>);
 
@@ -25,7 +25,7 @@ impl AgentMeta {
         Self::default().with("agentid", id).with("agentidentifiers", identifiers)
     }
 
-    /// Adds a pair; keys travel in lower case.
+    /// Adds a pair; keys are lower case on the wire.
     pub fn with(mut self, key: &'static str, value: &str) -> Self {
         self.0.push((key, value.to_owned()));
         self
@@ -57,14 +57,14 @@ impl WildAgent {
         }
     }
 
-    /// As [`WildAgent::connect`]; a refusal is the inner error.
+    /// Like [`WildAgent::connect`]; a refusal is the inner error.
     pub async fn try_connect(port: u16, pki: &Pki, meta: &AgentMeta) -> Result<Result<Self, Status>> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let stream = TcpStream::connect(address).await.context("cannot reach the agent port")?;
         Self::over(stream, pki, meta).await
     }
 
-    /// As [`WildAgent::try_connect`], over a connection to the agent port.
+    /// Like [`WildAgent::try_connect`], over an existing connection to the agent port.
     pub async fn over(stream: TcpStream, pki: &Pki, meta: &AgentMeta) -> Result<Result<Self, Status>> {
         let socket = tls_over(stream, pki.agent_client()?).await?;
         let mut stream = PacketStream::connect(channel(Box::new(socket)).await?, meta.map()?);
@@ -80,7 +80,7 @@ impl WildAgent {
         Ok(Ok(Self { server: (one("serverid")?, one("servercount")?), stream }))
     }
 
-    /// Waits for a DIAL_REQ; other packets before it are an error.
+    /// Waits for a DIAL_REQ; any other packet is an error.
     pub async fn expect_dial(&mut self) -> Result<DialRequest> {
         match self.stream.expect("a DIAL_REQ").await? {
             Packet { payload: Some(Payload::DialRequest(request)), .. } => Ok(request),

@@ -1,7 +1,7 @@
-//! A raw HTTP/2 client that sends any `:authority`, which no Rust library does.
+//! A raw HTTP/2 client that sends any `:authority`, which no Rust library permits.
 //!
-//! kube-apiserver passes the socket's path as gRPC target, so grpc-go sends `:authority: %2Fetc%2F...` (older ones the
-//! raw path). This client writes its frames by hand, makes one dial, and reads just enough frames to find the answer.
+//! kube-apiserver uses the socket's path as gRPC target, so grpc-go sends `:authority: %2Fetc%2F...` (older versions the raw
+//! path). This client writes its frames by hand, makes one dial, and reads only the frames up to the answer.
 
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, BufMut};
@@ -16,7 +16,7 @@ use super::frames::{
 use super::packets::dial_req;
 use crate::wait::within;
 
-/// How the authority is written on the wire.
+/// The encoding of the authority on the wire.
 #[derive(Clone, Copy, Debug)]
 pub enum Authority<'a> {
     /// A literal of plain octets.
@@ -25,7 +25,7 @@ pub enum Authority<'a> {
     Huffman(&'a str),
 }
 
-/// Dials `target` over a connected socket, with that authority; yields the packet that answers.
+/// Dials `target` over a connected socket with this authority; returns the packet that answers.
 pub async fn dial_with_authority(
     mut socket: impl AsyncRead + AsyncWrite + Unpin,
     authority: Authority<'_>,
@@ -59,8 +59,8 @@ async fn answer(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<Pa
     }
 }
 
-/// The request's header block. `:method: POST` and `:scheme: http` are entries 3 and 6 of HPACK's static table; the
-/// rest are literals without indexing, `:path`, `:authority` and `content-type` by their static names.
+/// The request's header block. `:method: POST` and `:scheme: http` are entries 3 and 6 of HPACK's static table; the others are
+/// literals without indexing, with `:path`, `:authority` and `content-type` by their static names.
 fn headers(authority: Authority<'_>) -> Result<Vec<u8>> {
     let mut block = vec![0x83, 0x86];
     literal(&mut block, &[0x04], b"/ProxyService/Proxy", 0);
@@ -80,7 +80,7 @@ fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8], coding: u8) {
     string(block, value, coding);
 }
 
-/// A string literal with a 7-bit prefix length; longer ones take continuation octets.
+/// A string literal with a 7-bit length prefix; greater lengths have continuation octets.
 fn string(block: &mut Vec<u8>, value: &[u8], coding: u8) {
     let length = value.len();
     if length < 127 {
@@ -111,7 +111,7 @@ fn huffman(text: &str) -> Result<Vec<u8>> {
         }
     }
     if count > 0 {
-        // The padding is the beginning of the end-of-string code: all ones.
+        // The padding is the start of the end-of-string code: all ones.
         bytes.push(u8::try_from(((bits << (8 - count)) | (0xff >> count)) & 0xff)?);
     }
     Ok(bytes)

@@ -1,49 +1,49 @@
-//! HTTP/2's frames by hand: what no library would send, or hides when it arrives.
+//! HTTP/2 frames by hand: frames that no library sends, or that libraries hide on receipt.
 
 use anyhow::{Context, Result};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// What a client begins with.
+/// The client's connection preface.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A type of frames.
+/// The type of DATA frames.
 pub const DATA: u8 = 0;
-/// A type of frames.
+/// The type of HEADERS frames.
 pub const HEADERS: u8 = 1;
-/// A type of frames.
+/// The type of RST_STREAM frames.
 pub const RST_STREAM: u8 = 3;
-/// A type of frames.
+/// The type of SETTINGS frames.
 pub const SETTINGS: u8 = 4;
-/// A type of frames.
+/// The type of PING frames.
 pub const PING: u8 = 6;
-/// A type of frames.
+/// The type of GOAWAY frames.
 pub const GOAWAY: u8 = 7;
 
-/// The flag of SETTINGS and PING that answer.
+/// The flag of an acknowledging SETTINGS or PING.
 pub const ACK: u8 = 1;
-/// The flag of DATA and HEADERS that nothing follows on their stream.
+/// The flag of the last DATA or HEADERS of a stream.
 pub const END_STREAM: u8 = 1;
-/// The flag of HEADERS that no CONTINUATION follows.
+/// The flag of HEADERS without CONTINUATION.
 pub const END_HEADERS: u8 = 4;
 
-/// A frame that arrived.
+/// A received frame.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// Its type.
     pub kind: u8,
     /// Its flags.
     pub flags: u8,
-    /// What it carries.
+    /// Its payload.
     pub payload: Vec<u8>,
 }
 
-/// One frame as bytes; of its payload's length only 24 bits are said.
+/// One frame as bytes; the payload's length is cut to 24 bits.
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A client's preface and its SETTINGS, which change nothing.
+/// A client's preface and empty SETTINGS.
 pub fn hello() -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()
 }
@@ -51,7 +51,7 @@ pub fn hello() -> Vec<u8> {
 /// The next frame.
 ///
 /// # Errors
-/// The peer hung up.
+/// The peer closed the connection.
 pub async fn read_frame(io: &mut (impl AsyncRead + Unpin)) -> Result<Frame> {
     let mut head = [0; 9];
     io.read_exact(&mut head).await.context("the server hung up")?;

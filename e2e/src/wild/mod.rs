@@ -1,4 +1,4 @@
-//! Peers that speak the wire packet by packet, and may lie: frontends, agents and servers.
+//! Adversarial peers that speak the protocol packet by packet: frontends, agents and servers.
 
 mod agent;
 mod authority;

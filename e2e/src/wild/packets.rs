@@ -1,4 +1,4 @@
-//! Packets, well-formed and not.
+//! Valid and invalid packets.
 
 use bytes::Bytes;
 pub use proto::packet::Payload as payload;
@@ -48,12 +48,12 @@ pub fn drain() -> Packet {
     packet(PacketType::Drain, Payload::Drain(Drain {}))
 }
 
-/// A packet of a type that nobody knows, without payload.
+/// A packet of an unknown type, without payload.
 pub fn unknown(number: i32) -> Packet {
     Packet { r#type: number, payload: None }
 }
 
-/// A known type without its payload: this kills implementations that trust their peer.
+/// A known type without its payload, which crashes implementations that trust their peer.
 pub fn bare(kind: PacketType) -> Packet {
     Packet { r#type: kind.into(), payload: None }
 }

@@ -1,4 +1,4 @@
-//! A server that accepts agents and then does what a test tells it to.
+//! A server that accepts agents and that a test controls packet by packet.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -22,11 +22,10 @@ use crate::pki::Pki;
 use crate::stubs::agent_service_server::{AgentService, AgentServiceServer};
 use crate::wait::within;
 
-/// The receive windows of a connection and of its streams, in bytes: so wide that the size of a message is its sender's
-/// own choice.
+/// The receive windows of a connection and of its streams in bytes: so large that a message's size is the sender's own choice.
 const WINDOW: u32 = 16 << 20;
 
-/// A server of the agent side only.
+/// A server with only the agent port.
 pub struct WildServer {
     address: SocketAddr,
     links: mpsc::Receiver<WildLink>,
@@ -35,7 +34,7 @@ pub struct WildServer {
 
 /// One agent's stream, seen from the server.
 pub struct WildLink {
-    /// What the agent said on Connect.
+    /// The metadata of the agent's Connect.
     pub metadata: MetadataMap,
     out: Option<mpsc::Sender<Result<Packet, Status>>>,
     inbound: Streaming<Packet>,
@@ -68,12 +67,12 @@ impl WildServer {
         Ok(Self { address, links, tasks: [accepting, serving] })
     }
 
-    /// Where agents connect.
+    /// The address for agents.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The port that agents connect to.
+    /// The port for agents.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
@@ -101,12 +100,12 @@ impl WildLink {
             .map_err(|_| anyhow::anyhow!("the agent is gone"))
     }
 
-    /// Ends the stream with OK, as a server does that shuts down.
+    /// Ends the stream with OK, as a server does at shutdown.
     pub fn finish(&mut self) {
         self.out = None;
     }
 
-    /// The next packet, which must come.
+    /// The next packet; the end of the stream is an error.
     pub async fn expect(&mut self, what: &str) -> Result<Packet> {
         within(what, self.inbound.message())
             .await?
@@ -114,7 +113,7 @@ impl WildLink {
             .ok_or_else(|| anyhow::anyhow!("{what}: the agent ended its stream"))
     }
 
-    /// Waits until the agent's side of the stream ended; what came before it.
+    /// Waits for the end of the agent's direction; returns the packets before it.
     pub async fn end(&mut self) -> Result<Vec<Packet>> {
         let mut packets = Vec::new();
         while let Ok(Some(packet)) = within("the end of the agent's stream", self.inbound.message()).await? {
@@ -167,7 +166,7 @@ impl AgentService for Service {
     }
 }
 
-/// tonic asks every socket what it knows about its peer; ours knows nothing.
+/// tonic needs peer information from every socket; this socket has none.
 struct Socket(TlsStream<TcpStream>);
 
 impl Connected for Socket {

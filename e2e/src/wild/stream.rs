@@ -1,4 +1,4 @@
-//! One gRPC stream of packets, seen from the client's side: of a frontend or of an agent.
+//! One gRPC stream of packets from the client's side: a frontend's or an agent's.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,15 +25,15 @@ use crate::stubs::agent_service_client::AgentServiceClient;
 use crate::stubs::proxy_service_client::ProxyServiceClient;
 use crate::wait::within;
 
-/// Packets that may wait for HTTP/2's credit.
+/// Packets that may wait for HTTP/2's flow-control window.
 const QUEUE: usize = 4;
-/// h2 ends a connection that piles up small frames beyond its window: give it room.
+/// h2 ends a connection that queues small frames beyond its window, so the windows are large.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 64 << 20;
-/// What both programs accept.
+/// Largest message; both programs accept it.
 const MESSAGE_LIMIT: usize = 16 << 20;
 
-/// Speaks HTTP/2 over a socket that is connected already.
+/// Speaks HTTP/2 over a connected socket.
 pub async fn channel(socket: Box<dyn Io>) -> Result<Channel> {
     let endpoint = Endpoint::from_static("http://localhost")
         .initial_stream_window_size(STREAM_WINDOW)
@@ -43,7 +43,7 @@ pub async fn channel(socket: Box<dyn Io>) -> Result<Channel> {
     Ok(within("the HTTP/2 preface", endpoint.connect_with_connector(once)).await??)
 }
 
-/// A connector that has one socket to give: a lost connection is not made again behind a test's back.
+/// A connector with only one socket, so that a lost connection is not re-established without the test's knowledge.
 #[derive(Clone)]
 struct Once(Arc<Mutex<Option<Box<dyn Io>>>>);
 
@@ -72,7 +72,7 @@ pub struct PacketStream {
 type Opened = Result<Response<Streaming<Packet>>, Status>;
 
 enum Inbound {
-    /// The server has not sent its headers; a Go server sends them with its first packet.
+    /// The server has not sent its headers yet; a Go server sends them with its first packet.
     Opening(JoinHandle<Opened>),
     Open(Box<Streaming<Packet>>),
     Ended,
@@ -85,7 +85,7 @@ impl PacketStream {
         Self::open(|request| async move { client.proxy(request).await }, MetadataMap::new())
     }
 
-    /// Opens `/AgentService/Connect` with that metadata, as an agent does.
+    /// Opens `/AgentService/Connect` with this metadata, as an agent does.
     pub fn connect(channel: Channel, metadata: MetadataMap) -> Self {
         let mut client = AgentServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
         Self::open(|request| async move { client.connect(request).await }, metadata)
@@ -102,26 +102,26 @@ impl PacketStream {
         Self { out: Some(PollSender::new(out)), inbound: Inbound::Opening(opening), headers: None }
     }
 
-    /// Sends a packet, waiting for credit if need be.
+    /// Sends a packet; waits for flow-control window if necessary.
     pub async fn send(&mut self, packet: Packet) -> Result<()> {
         let sent = within("sending a packet", std::future::poll_fn(|cx| self.poll_ready(cx))).await?;
         ensure!(sent.is_ok() && self.start_send(packet), "the stream does not take packets any more");
         Ok(())
     }
 
-    /// The next packet; none at the orderly end of the stream, a status at any other end.
+    /// The next packet; `None` at the orderly end of the stream, a status at any other end.
     pub async fn next(&mut self) -> Result<Option<Packet>, Status> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The next packet, which must come.
+    /// The next packet; the end of the stream is an error.
     pub async fn expect(&mut self, what: &str) -> Result<Packet> {
         let next = within(what, self.next()).await?;
         next.map_err(|status| anyhow::anyhow!("{what}: the stream ended with {status:?}"))?
             .ok_or_else(|| anyhow::anyhow!("{what}: the stream ended with OK"))
     }
 
-    /// Reads to the end of the stream, whatever comes: the final status.
+    /// Reads to the end of the stream; returns the packets and the final status.
     pub async fn end(&mut self, what: &str) -> Result<(Vec<Packet>, Option<Status>)> {
         let mut packets = Vec::new();
         loop {
@@ -133,7 +133,7 @@ impl PacketStream {
         }
     }
 
-    /// The response headers; waits for them.
+    /// Waits for the response headers.
     pub async fn headers(&mut self) -> Result<MetadataMap, Status> {
         std::future::poll_fn(|cx| self.poll_open(cx)).await?;
         Ok(self.headers.clone().unwrap_or_default())

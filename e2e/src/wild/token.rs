@@ -1,4 +1,4 @@
-//! An agent that shows a service account's token.
+//! An agent that presents a service account token.
 
 use anyhow::{Result, bail};
 use tonic::Status;
@@ -6,7 +6,7 @@ use tonic::Status;
 use super::agent::{AgentMeta, WildAgent};
 use crate::pair::Pair;
 
-/// Connects to a pair's first server as an agent with that token; a refusal is the inner error.
+/// Connects to a pair's first server as an agent with this token; a refusal is the inner error.
 pub async fn connect_with_token(
     pair: &Pair,
     id: &str,
@@ -17,7 +17,7 @@ pub async fn connect_with_token(
     WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await
 }
 
-/// What an agent was told that must have been refused.
+/// The status of a Connect that must have been refused.
 pub fn refused(outcome: Result<WildAgent, Status>) -> Result<Status> {
     match outcome {
         Ok(_) => bail!("the agent was let in"),

@@ -1,5 +1,5 @@
-//! Peers that never show who they are: silent connections, handshakes that are begun and left, idle HTTP/2 connections, and
-//! streams that are refused.
+//! Peers that never authenticate: silent connections, abandoned handshakes, idle HTTP/2 connections, and streams that are
+//! refused.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use super::frames::{END_HEADERS, END_STREAM, HEADERS, frame, hello, read_frame};
 use crate::frontend::tls_socket;
 use crate::wait::{DEADLINE, until, within};
 
-/// The first flight of a client, to be sent again and again.
+/// The ClientHello of a client, to be sent repeatedly.
 pub fn client_hello(config: Arc<ClientConfig>) -> Result<Vec<u8>> {
     let name = ServerName::try_from("127.0.0.1")?;
     let mut bytes = Vec::new();
@@ -29,24 +29,24 @@ pub fn client_hello(config: Arc<ClientConfig>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How a flood goes.
+/// The parameters of a flood.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where to.
+    /// The target address.
     pub address: SocketAddr,
-    /// Connections that are made at once.
+    /// Connections at the start.
     pub burst: usize,
-    /// Connections a second behind that.
+    /// Connections per second after that.
     pub rate: u32,
-    /// Connections in all: it ends with them.
+    /// Total number of connections; the flood ends with them.
     pub most: usize,
-    /// What each sends first, and nothing after it.
+    /// The only bytes that each connection sends.
     pub sends: Vec<u8>,
-    /// Connections that are held at most; above that the oldest is closed.
+    /// Largest number of open connections; above that the oldest is closed.
     pub keeps: usize,
 }
 
-/// Connections that are made on a thread of their own, until this is dropped.
+/// A flood of connections on a separate thread, until this is dropped.
 #[derive(Debug)]
 pub struct Flood {
     stop: Arc<AtomicBool>,
@@ -55,7 +55,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Begins one.
+    /// Starts a flood.
     pub fn start(plan: Plan) -> Result<Self> {
         crate::process::raise_descriptor_limit();
         let (stop, made) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
@@ -67,13 +67,13 @@ impl Flood {
         Ok(Self { stop, made, thread: Some(thread) })
     }
 
-    /// Waits until so many connections were made.
+    /// Waits until this number of connections was made.
     pub async fn wait_made(&self, count: usize) -> Result<()> {
         let made = || async { (self.made() >= count).then_some(()) };
         until("the connections of a flood", DEADLINE, made).await
     }
 
-    /// Connections that were made so far.
+    /// The number of connections made so far.
     pub fn made(&self) -> usize {
         self.made.load(Ordering::Relaxed)
     }
@@ -95,7 +95,7 @@ async fn flood(plan: &Plan, stop: &AtomicBool, made: &AtomicUsize) {
         one(plan, &mut held, made).await;
         left -= 1;
     }
-    // Ten a tick at most, so that one that was late does not become a burst.
+    // Ten connections per tick at most, so that a late tick does not become a burst.
     let each = Duration::from_secs(1) / plan.rate.div_ceil(10).max(1);
     let mut ticks = interval(each);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -119,7 +119,7 @@ async fn one(plan: &Plan, held: &mut VecDeque<TcpStream>, made: &AtomicUsize) {
     made.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An HTTP/2 connection over TLS on which nothing is ever accepted.
+/// An HTTP/2 connection over TLS on which no stream is ever accepted.
 pub struct Refused {
     stream: TlsStream<TcpStream>,
     next: u32,
@@ -140,7 +140,7 @@ impl Refused {
         within("the server's SETTINGS", read_frame(&mut self.stream)).await?.map(drop)
     }
 
-    /// Opens a stream for a path that nobody serves.
+    /// Opens a stream for an unknown path.
     pub async fn open_stream(&mut self) -> Result<()> {
         // Entries 3, 6 and 4 of HPACK's static table (POST, http, `/`), and the content type.
         let mut block = vec![0x83, 0x86, 0x84, 0x0f, 0x10, 16];
@@ -151,7 +151,7 @@ impl Refused {
         self.stream.flush().await.context("the connection is closed")
     }
 
-    /// Opens a stream every `pause` until the server closes the connection: how long it lived.
+    /// Opens a stream every `pause` until the server closes the connection; returns the connection's lifetime.
     pub async fn until_closed(mut self, pause: Duration) -> Duration {
         let mut ticks = interval(pause);
         let mut bytes = vec![0; 4096];

@@ -1,5 +1,5 @@
-//! The rendered command lines in the real programs: every case starts, its probes succeed, its servers and the agents
-//! that its own values ask for find each other, and bytes go through. No argument is written here.
+//! Runs the rendered command lines with the real programs: every case starts, its probes succeed, its servers connect to the
+//! agents that its own values describe, and bytes pass through. The test adds no argument.
 
 use std::path::{Path, PathBuf};
 
@@ -17,12 +17,12 @@ use crate::helm::{Chart, all_cases, objects};
 use crate::kubelet::{Kubelet, Running};
 use crate::pods::{Pod, list, of_kind, pods, string};
 
-/// Of a cluster that nobody asks: agents come by certificate.
+/// A kubeconfig of a cluster that is never contacted, because agents authenticate by certificate.
 const KUBECONFIG: &str = "{apiVersion: v1, kind: Config, current-context: c, \
     clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: u, user: {token: t}}], \
     contexts: [{name: c, context: {cluster: c, user: u}}]}";
 
-/// Ports that a release may take on this machine, as `--set`s.
+/// Ports that a release may use on this machine, as `--set` arguments.
 struct Ports {
     leases: Vec<Lease>,
     sets: Vec<String>,
@@ -37,7 +37,7 @@ impl Ports {
     }
 }
 
-/// Certificates, and a node that has them under every name that the cases use.
+/// Certificates, and a node that has them under every name in the cases.
 fn node(pki: &Pki) -> Result<Kubelet> {
     let mut node = Kubelet::new()?;
     let (server, front, agent) = (&pki.cluster_server, &pki.front_server, &pki.agent);
@@ -69,7 +69,7 @@ fn node(pki: &Pki) -> Result<Kubelet> {
     node.keep("Secret", "agents-cluster", &[("kubeconfig", &kubeconfig)])?;
     node.keep("Secret", "konnectivity-kubeconfig", &[("kubeconfig", &kubeconfig)])?;
     node.token("system:konnectivity-server", "a-token");
-    // Nobody listens there: what asks the Kubernetes API goes on asking.
+    // This port is closed: clients of the Kubernetes API keep retrying.
     node.account("kube-system", "a-token", &std::fs::read(&pki.cluster_ca)?)?;
     node.apiserver(([127, 0, 0, 1], 1).into());
     Ok(node)
@@ -87,7 +87,7 @@ fn flag(pod: &Pod, name: &str) -> Result<String> {
     Ok(args.filter_map(|argument| argument.strip_prefix(&prefix)).next_back().unwrap_or_default().to_owned())
 }
 
-/// A running server of a case, and what its release says to others.
+/// A running server of a case, and the objects of its release.
 struct Server {
     running: Running,
     frontend: Frontend,
@@ -115,7 +115,7 @@ fn server(node: &Kubelet, pki: &Pki, case: &str, more: &[&str]) -> Result<Server
     Ok(Server { running, frontend: Frontend::new(mode, place, pki.clone()), objects, ports })
 }
 
-/// The agent that the server's release asks for: with the values of its ConfigMap, and where this machine listens.
+/// The agent that the server's release describes: with the values of its ConfigMap, and this machine's ports.
 fn agent(node: &Kubelet, server: &Server, folder: &Path) -> Result<(Running, Ports)> {
     let map = of_kind(&server.objects, "ConfigMap")
         .find(|map| string(map, "/metadata/name").ends_with("-egress-selector"))
@@ -130,7 +130,7 @@ fn agent(node: &Kubelet, server: &Server, folder: &Path) -> Result<(Running, Por
     Ok((node.run(&program(&objects)?, "agent-0")?, ports))
 }
 
-/// A cluster that knows the agents' token as kube-apiserver does, and a kubeconfig for it.
+/// A fake API server that accepts the agents' token, and a kubeconfig for it.
 async fn api(folder: &Path) -> Result<(FakeApi, PathBuf)> {
     let api = FakeApi::start().await?;
     let user = json!({
@@ -165,7 +165,7 @@ async fn carries(case: &str, more: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Certificates in place of tokens.
+/// Settings for certificates instead of tokens.
 const BY_CERTIFICATE: [&str; 2] =
     ["agentAuth.mode=mtls", "agentListener.clientCA.hostPath=/etc/kubernetes/konnectivity-tls/ca.crt"];
 
@@ -216,7 +216,7 @@ async fn a_static_pod_carries_by_certificate() -> Result<()> {
     carries("static-pod", &BY_CERTIFICATE).await
 }
 
-/// Every case of both charts: the program takes its flags and opens its ports, whatever it then fails to reach.
+/// Every case of both charts: the program accepts its flags and opens its ports, whatever it then cannot reach.
 #[tokio::test]
 async fn every_case_starts() -> Result<()> {
     let folder = TempDir::new()?;
@@ -230,7 +230,7 @@ async fn every_case_starts() -> Result<()> {
         }
         let mut ports = Ports::lease(&values)?;
         if chart == Chart::Agent {
-            // Nobody listens there either, and no name is looked up.
+            // This port is closed, too, and no name is looked up.
             ports.sets.extend(["proxyServer.host=127.0.0.1", "proxyEnv.httpsProxy="].map(str::to_owned));
         }
         let objects = objects(chart, &chart.case(&case), &ports.sets)?;
@@ -241,7 +241,7 @@ async fn every_case_starts() -> Result<()> {
     Ok(())
 }
 
-/// What nobody sets must be the safe choice, and Go's image gets nothing that only ours knows.
+/// The defaults are the safe choice, and Go's image gets no flag of our own.
 #[test]
 fn the_defaults_of_own_flags_are_the_safe_ones() -> Result<()> {
     let server = program(&objects(Chart::Server, &Chart::Server.case("uds-daemonset"), &[])?)?;

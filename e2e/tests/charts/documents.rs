@@ -1,4 +1,4 @@
-//! What the documents say about the charts is so.
+//! Checks the documents' statements about the charts.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn the_readmes_tables_are_those_of_the_values() -> Result<()> {
     Ok(())
 }
 
-/// Each alert has its section, and each section its alert; runbooks point at them.
+/// Each alert has its section, and each section its alert; runbook links lead to them.
 #[test]
 fn every_alert_is_explained() -> Result<()> {
     let page = std::fs::read_to_string(root().join("docs/alerts.md"))?;
@@ -37,7 +37,7 @@ fn every_alert_is_explained() -> Result<()> {
     Ok(())
 }
 
-/// The guide's values are those of a case that is started elsewhere, and its helm commands render with them.
+/// The guide's values are those of a case that another test starts, and its helm commands render with them.
 #[test]
 fn the_guides_commands_render() -> Result<()> {
     let guide = std::fs::read_to_string(root().join("docs/install.md"))?;
@@ -77,7 +77,8 @@ fn the_guides_commands_render() -> Result<()> {
     Ok(())
 }
 
-/// The list for those who drain nodes has the taints that tolerating everything is for, but for a cordon's.
+/// The documented list of tolerations without cordoned nodes has the taints that tolerating everything covers, except a
+/// cordon's.
 #[test]
 fn the_list_without_cordoned_nodes_is_one() -> Result<()> {
     let page = std::fs::read_to_string(root().join("docs/answers.md"))?;
@@ -101,7 +102,7 @@ fn the_list_without_cordoned_nodes_is_one() -> Result<()> {
             !tolerated("node.kubernetes.io/unschedulable", "NoSchedule"),
             "{case} starts on cordoned nodes"
         );
-        // What is tolerated without end is never left: Kubernetes adds 300 s where nothing is said.
+        // A pod never leaves a node whose taint it tolerates without limit; Kubernetes adds 300 s if there is no toleration.
         ensure!(!tolerated("node.kubernetes.io/unreachable", "NoExecute"), "{case} stays on dead nodes");
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! What the server's chart tells kube-apiserver is complete: every file that it is to read is mounted, from something that
-//! exists where kube-apiserver runs, and the frontend is where it is to dial.
+//! The server chart's configuration for kube-apiserver is complete: every file in it is mounted, from a source that exists
+//! where kube-apiserver runs, and the frontend listens at the configured address.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -18,7 +18,7 @@ fn what_kube_apiserver_is_told_exists() -> Result<()> {
     Ok(())
 }
 
-/// What cert-manager issues for a server beside kube-apiserver names it as kube-apiserver does.
+/// The certificate that cert-manager issues for a server beside kube-apiserver contains the name that kube-apiserver dials.
 #[test]
 fn a_neighbours_certificate_names_it() -> Result<()> {
     let sets = ["existingSecret=", "certManager.enabled=true", "certManager.issuerRef.name=issuer"];
@@ -33,7 +33,7 @@ fn a_neighbours_certificate_names_it() -> Result<()> {
     Ok(())
 }
 
-/// The frontend of a server beside kube-apiserver is open to that host or pod alone, unless another name is told.
+/// The frontend of a server beside kube-apiserver listens only for that host or pod, unless another name is configured.
 #[test]
 fn a_neighbours_frontend_is_on_loopback() -> Result<()> {
     for case in ["sidecar-tcp", "tcp-daemonset"] {
@@ -49,7 +49,7 @@ fn a_neighbours_frontend_is_on_loopback() -> Result<()> {
     Ok(())
 }
 
-/// Where kube-apiserver is a pod among others, servers on the host's network are behind their Service.
+/// If kube-apiserver is a pod like others, it reaches servers on the host's network through their Service.
 #[test]
 fn a_pod_of_kube_apiserver_dials_the_service() -> Result<()> {
     let sets = ["egressSelector.apiserverClientSecret=client".to_owned()];
@@ -96,12 +96,12 @@ fn check(objects: &[Value]) -> Result<()> {
     string(transport, "/tcp/url").strip_prefix("https://").map_or(Ok(()), |at| listens(at, objects, beside))
 }
 
-/// kube-apiserver has its host's files, and so its network and its resolver, which knows no Service.
+/// Whether kube-apiserver uses its host's files, and so its host's network and resolver, which knows no Service.
 fn on_its_host(patch: &Value) -> bool {
     list(patch, "/volumes").iter().all(|volume| volume.get("hostPath").is_some())
 }
 
-/// A mount holds the file; what the volume takes from a ConfigMap of the release is in it.
+/// Checks that a mount contains the file, and that a ConfigMap of the release behind the mount contains it.
 fn there(file: &str, container: &Value, volumes: &[Value], objects: &[Value]) -> Result<()> {
     let mounts = list(container, "/volumeMounts").iter();
     let (mount, name) = mounts
@@ -123,7 +123,7 @@ fn there(file: &str, container: &Value, volumes: &[Value], objects: &[Value]) ->
     Ok(())
 }
 
-/// The frontend's address is a Service's with that port, or the pod or host itself where servers share kube-apiserver's; other
+/// Checks the frontend's address: a Service with that port, or the pod or host itself if servers share kube-apiserver's; other
 /// names are an operator's own.
 fn listens(at: &str, objects: &[Value], beside: bool) -> Result<()> {
     let (host, port) = at.rsplit_once(':').context("a port")?;

@@ -1,4 +1,4 @@
-//! helm, run as an operator runs it.
+//! Runs helm as an operator runs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ pub(crate) enum Chart {
     Server,
 }
 
-/// Both.
+/// Both charts.
 pub(crate) const CHARTS: [Chart; 2] = [Chart::Agent, Chart::Server];
 
 /// The workspace's folder.
@@ -25,7 +25,7 @@ pub(crate) fn root() -> &'static Path {
 }
 
 impl Chart {
-    /// Its name, and that of its releases here.
+    /// The name of the chart, and of its releases here.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Agent => "konnectivity-agent",
@@ -43,7 +43,7 @@ impl Chart {
         self.folder().join(format!("ci/{name}-values.yaml"))
     }
 
-    /// The names of all of `ci/`.
+    /// The names of all files in `ci/`.
     pub(crate) fn cases(self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(self.folder().join("ci"))? {
@@ -65,7 +65,7 @@ pub(crate) fn all_cases() -> Result<Vec<(Chart, String)>> {
     Ok(all)
 }
 
-/// The program: `HELM`, or what `hack/tool` installs.
+/// The program: `HELM`, or the one that `hack/tool` installs.
 fn program() -> Result<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| find().map_err(|error| format!("{error:#}")));
@@ -82,7 +82,7 @@ fn find() -> Result<PathBuf> {
     Ok(String::from_utf8(output.stdout)?.trim().into())
 }
 
-/// Runs helm; its standard output, or an error with what it said.
+/// Runs helm; returns its standard output, or an error with its output.
 pub(crate) fn helm(args: &[&str]) -> Result<String> {
     let output = Command::new(program()?).args(args).output().context("cannot run helm")?;
     if !output.status.success() {
@@ -91,12 +91,12 @@ pub(crate) fn helm(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// `helm template` in namespace `kube-system` as text, with a case's values and `--set`s over them.
+/// `helm template` in namespace `kube-system` as text, with a case's values and `--set` arguments.
 pub(crate) fn text(chart: Chart, values: &Path, sets: &[String]) -> Result<String> {
     template(chart, values, &sets.iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>())
 }
 
-/// `helm template` as text, with a case's values and more arguments.
+/// `helm template` as text, with a case's values and further arguments.
 pub(crate) fn template(chart: Chart, values: &Path, more: &[&str]) -> Result<String> {
     let folder = chart.folder();
     let mut args = vec!["template", chart.name(), utf8(&folder)?, "--namespace", "kube-system"];
@@ -105,7 +105,7 @@ pub(crate) fn template(chart: Chart, values: &Path, more: &[&str]) -> Result<Str
     helm(&args)
 }
 
-/// The same, read.
+/// The same, parsed.
 pub(crate) fn objects(chart: Chart, values: &Path, sets: &[String]) -> Result<Vec<Value>> {
     yaml::documents(&text(chart, values, sets)?)
 }

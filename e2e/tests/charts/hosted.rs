@@ -1,4 +1,4 @@
-//! Servers whose agents are in another cluster: its agents are told nothing that holds in the servers' cluster alone.
+//! Servers whose agents are in another cluster: the agents' values contain nothing that is valid only in the servers' cluster.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -7,12 +7,12 @@ use crate::helm::{Chart, template};
 use crate::pods::{of_kind, string};
 use crate::yaml;
 
-/// The Service, as pods of its own cluster find it.
+/// The Service's name inside its own cluster.
 const SERVICE: &str = "konnectivity-server.kube-system.svc";
 
-/// What a case tells agents, and the notes of its release.
+/// The agents' values of a case, and the notes of its release.
 fn told(case: &str, sets: &[&str]) -> Result<(Value, String)> {
-    // helm template shows no notes, but another template may have them.
+    // helm template does not print notes, but another template may include them.
     let notes = "{{ include (print $.Template.BasePath \"/NOTES.txt\") $ | toJson }}";
     let object = format!("{{kind: Notes, apiVersion: v1, metadata: {{name: notes}}, said: {notes}}}");
     let extra = format!("extraObjects={}", json!([object]));
@@ -26,7 +26,8 @@ fn told(case: &str, sets: &[&str]) -> Result<(Value, String)> {
     Ok((yaml::document(values)?, string(notes, "/said").to_owned()))
 }
 
-/// A kubeconfig says that agents are elsewhere, where nobody knows the Service's name; but one of the host may be for its own cluster.
+/// A kubeconfig means that agents are in another cluster, where the Service's name does not resolve; but a kubeconfig on the
+/// host may be for its own cluster.
 #[test]
 fn agents_of_another_cluster_get_no_services_name() -> Result<()> {
     let tries: [(&str, &[&str], &str); 6] = [
@@ -47,7 +48,7 @@ fn agents_of_another_cluster_get_no_services_name() -> Result<()> {
     Ok(())
 }
 
-/// Agents on the host's network need their cluster's DNS for a Service's name alone.
+/// Agents on the host's network need their cluster's DNS only for a Service's name.
 #[test]
 fn agents_ask_the_clusters_dns_for_services_alone() -> Result<()> {
     let tries = [

@@ -1,7 +1,7 @@
-//! What kubelet does for a container, as far as a process of this machine needs it: volumes, environment, arguments
-//! and probes come from the rendered pod, and nothing else. It never adds an argument.
+//! The parts of kubelet that a process on this machine needs: volumes, environment, arguments and probes come from the rendered
+//! pod only. It never adds an argument.
 //!
-//! A process has no mount namespace of its own here, so a path below a mount is rewritten to the folder of its volume.
+//! A process has no mount namespace of its own here, so a path in a mount is rewritten to the folder of its volume.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,32 +20,32 @@ use tempfile::TempDir;
 use crate::pods::{Pod, list, string};
 use crate::rights::readable;
 
-/// One node: its files, and what the cluster keeps for its pods.
+/// One node: its files, and the Secrets, ConfigMaps and tokens for its pods.
 pub(crate) struct Kubelet {
     folder: TempDir,
     /// Secrets and ConfigMaps by kind and name: keys and contents.
     kept: BTreeMap<(&'static str, String), BTreeMap<String, Vec<u8>>>,
-    /// Tokens of service accounts by audience.
+    /// Service account tokens by audience.
     tokens: BTreeMap<String, String>,
-    /// The pod's own account, where its token is mounted.
+    /// The folder of the pod's own account, if its token is mounted.
     account: Option<PathBuf>,
-    /// Where pods are told that kube-apiserver is.
+    /// kube-apiserver's address in the pods' environment.
     apiserver: Option<SocketAddr>,
-    /// Paths of the host are those of this machine.
+    /// Whether host paths are those of this machine.
     real: bool,
 }
 
 /// A container that runs as a process.
 pub(crate) struct Running {
     pub(crate) process: Process,
-    /// Mount path to folder, the longest first.
+    /// Mount paths and their folders, the longest path first.
     mounts: Vec<(String, PathBuf)>,
     container: Value,
 }
 
 impl Kubelet {
     pub(crate) fn new() -> Result<Self> {
-        // Short: a Unix socket's path has 107 bytes.
+        // Short, because a Unix socket's path may have 107 bytes.
         let folder = tempfile::Builder::new().prefix("kl").tempdir()?;
         Ok(Self {
             folder,
@@ -57,7 +57,7 @@ impl Kubelet {
         })
     }
 
-    /// A `Secret` or `ConfigMap`, with the contents of files.
+    /// Adds a `Secret` or `ConfigMap` with the contents of files.
     pub(crate) fn keep(&mut self, kind: &'static str, name: &str, files: &[(&str, &Path)]) -> Result<()> {
         let mut data = BTreeMap::new();
         for (key, path) in files {
@@ -67,12 +67,12 @@ impl Kubelet {
         Ok(())
     }
 
-    /// The token that the node's service accounts get for an audience.
+    /// Sets the token that the node's service accounts get for an audience.
     pub(crate) fn token(&mut self, audience: &str, token: &str) {
         self.tokens.insert(audience.to_owned(), token.to_owned());
     }
 
-    /// The same from an object of the API.
+    /// The same from an API object.
     pub(crate) fn keep_object(&mut self, kind: &'static str, object: &Value) -> Result<()> {
         let mut data = BTreeMap::new();
         for (key, value) in object["data"].as_object().into_iter().flatten() {
@@ -84,7 +84,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// The pod's account, as it is mounted without being asked for.
+    /// Adds the pod's account, which is mounted without a volume in the pod.
     pub(crate) fn account(&mut self, namespace: &str, token: &str, ca: &[u8]) -> Result<()> {
         let folder = self.folder.path().join("account");
         std::fs::create_dir_all(&folder)?;
@@ -95,17 +95,18 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Mounts this machine's own folders: others look into them as well. Values must name folders of the test.
+    /// Uses this machine's own folders as host paths, because other processes use them as well. Values must name folders of the
+    /// test.
     pub(crate) fn real_host(&mut self) {
         self.real = true;
     }
 
-    /// Where kube-apiserver is.
+    /// Sets kube-apiserver's address.
     pub(crate) fn apiserver(&mut self, address: SocketAddr) {
         self.apiserver = Some(address);
     }
 
-    /// A file of the host, copied to where it shows under `path`.
+    /// Copies a file to a host path.
     pub(crate) fn host_file(&self, path: &str, source: &Path) -> Result<()> {
         let target = self.host(path);
         std::fs::create_dir_all(target.parent().context("a file in a folder")?)?;
@@ -149,7 +150,7 @@ impl Kubelet {
         Ok(Running { process: Process::spawn(recipe)?, mounts, container })
     }
 
-    /// The folder or file that a volume is.
+    /// The folder or file of a volume.
     fn volume(&self, volume: &Value, pod: &str) -> Result<PathBuf> {
         if let Some(path) = volume["hostPath"]["path"].as_str() {
             let target = self.host(path);
@@ -174,7 +175,7 @@ impl Kubelet {
         Ok(target)
     }
 
-    /// The program that the image has under the container's command.
+    /// The program for the container's command.
     fn program(&self, container: &Value) -> Result<PathBuf> {
         match string(container, "/command/0") {
             "/proxy-server" | "/usr/bin/proxy-server" => Program::Server.path(),
@@ -214,12 +215,12 @@ impl Kubelet {
 }
 
 impl Running {
-    /// Where a path of the container lies.
+    /// The path on this machine for a path in the container.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         rewrite(path, &self.mounts).into()
     }
 
-    /// Waits until a probe (`livenessProbe`, `readinessProbe`, `startupProbe`) gets 200.
+    /// Waits until a probe (`livenessProbe`, `readinessProbe`, `startupProbe`) gets status 200.
     pub(crate) async fn wait_probe(&mut self, probe: &str) -> Result<()> {
         let get = &self.container[probe]["httpGet"];
         let port = list(&self.container, "/ports").iter().find(|port| port["name"] == get["port"]);
@@ -238,7 +239,7 @@ impl Running {
     }
 }
 
-/// The same command in a mount namespace of its own, in which the account's files lie where programs look for them.
+/// The same command in a separate mount namespace, with the account's files at their usual path.
 fn with_account(recipe: Recipe, folder: &Path) -> Recipe {
     let place = "/run/secrets/kubernetes.io/serviceaccount";
     let script =
@@ -266,12 +267,12 @@ fn environment(container: &Value, pod: &str) -> Result<Vec<(String, String)>> {
     Ok(env)
 }
 
-/// `$(NAME)` of variables that are defined.
+/// Replaces `$(NAME)` of defined variables.
 fn expand(argument: &str, env: &[(String, String)]) -> String {
     env.iter().fold(argument.to_owned(), |text, (name, value)| text.replace(&format!("$({name})"), value))
 }
 
-/// `--flag=/mount/file` or `/mount/file`, with the mount replaced by its folder.
+/// Replaces the mount by its folder in `--flag=/mount/file` or `/mount/file`.
 fn rewrite(argument: &str, mounts: &[(String, PathBuf)]) -> String {
     let (flag, path) = match argument.split_once('=') {
         Some((flag, path)) => (format!("{flag}="), path),

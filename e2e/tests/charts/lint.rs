@@ -1,4 +1,4 @@
-//! `helm lint --strict`, and the schema against the values.
+//! `helm lint --strict`, and a comparison of the schema with the values.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn every_case_passes_the_strict_lint() -> Result<()> {
     Ok(())
 }
 
-/// A value that the schema does not know could not be set; one that only the schema knows would do nothing.
+/// A value that is missing in the schema could not be set; one that is only in the schema would have no effect.
 #[test]
 fn schema_and_values_name_the_same_things() -> Result<()> {
     for chart in CHARTS {
@@ -41,7 +41,7 @@ fn compare(root: &Value, schema: &Value, values: &Value, path: &str) -> Result<(
         let inner = known.get(key).with_context(|| format!("{path}.{key} is not in the schema"))?;
         compare(root, inner, value, &format!("{path}.{key}"))?;
     }
-    // Fields that are Kubernetes' own, and empty by default, are known to the schema alone.
+    // Kubernetes' own fields that are empty by default are only in the schema.
     let foreign = ["global", "resources", "issuerRef", "liveness", "readiness", "startup"];
     let last = path.rsplit('.').next().unwrap_or_default();
     for key in known.keys().filter(|key| !foreign.contains(&key.as_str()) && !foreign.contains(&last)) {

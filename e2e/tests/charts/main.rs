@@ -1,5 +1,5 @@
-//! Tests of the Helm charts: what helm renders, what it refuses, and what the rendered command lines do in the real
-//! programs. Needs helm, so it is no part of `cargo test --workspace`: `hack/check charts` runs it.
+//! Tests of the Helm charts: the rendered objects, the refused values, and the rendered command lines with the real programs.
+//! They need helm, so they are not part of `cargo test --workspace`: `hack/check charts` runs them.
 
 mod commands;
 mod documents;

@@ -1,4 +1,4 @@
-//! Rules and dashboards: what they ask for exists in a scrape of the running programs, and promtool reads it.
+//! Rules and dashboards: their metrics exist in a scrape of the running programs, and promtool accepts them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use crate::helm::{CHARTS, Chart, objects, root, utf8};
 use crate::pods::{list, of_kind};
 use crate::yaml;
 
-/// Families that appear only with what this scenario does not bring about: leases, changed files, odd certificates.
-/// They are looked up where the programs register them instead.
+/// Families that this scenario does not produce: leases, changed files, legacy certificates. The test looks them up in the
+/// programs' source instead.
 const RARE: [&str; 19] = [
     "agent_certificate_last_reload_success",
     "agent_dropped_packets_total",
@@ -41,7 +41,7 @@ const RARE: [&str; 19] = [
     "server_token_reviews_total",
 ];
 
-/// What other programs export: kube-apiserver, its client library, Prometheus itself.
+/// Metrics of other programs: kube-apiserver, its client library, Prometheus itself.
 const FOREIGN: [&str; 2] = ["client_dial_failure_total", "apiserver_egress_dialer_dial_failure_count"];
 
 /// All expressions of a chart's rules and dashboard.
@@ -71,7 +71,7 @@ fn names(expression: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A server's scrape after its agent was lost under a connection, and an agent's after its server was.
+/// A server's scrape after the loss of its agent under a connection, and an agent's after the loss of its server.
 async fn scrapes() -> Result<String> {
     let endpoint = Endpoint::echo().await?;
     let mut text = String::new();
@@ -114,8 +114,8 @@ async fn every_metric_that_is_asked_for_exists() -> Result<()> {
     Ok(())
 }
 
-/// Whether a program registers a metric, named with its half but without what all begin with: the name stands as a text
-/// of its own in that half's list of metrics, or in what both share.
+/// Whether a program registers a metric. `short` is the program and the name without the common prefix; the name must be a
+/// string literal in that program's list of metrics, or in the shared ones.
 fn registered(short: &str) -> Result<bool> {
     let (half, name) = short.split_once('_').context("a half and a name")?;
     let own = root().join(format!("proxy-{half}/src/metrics/mod.rs"));
@@ -144,7 +144,7 @@ fn every_rare_metric_is_registered_and_asked_for() -> Result<()> {
     Ok(())
 }
 
-/// promtool: `PROMTOOL`, or what `hack/tool` installs.
+/// Runs promtool: `PROMTOOL`, or the one that `hack/tool` installs.
 fn promtool(args: &[&str], folder: PathBuf) -> Result<String> {
     let program = match std::env::var_os("PROMTOOL") {
         Some(path) => PathBuf::from(path),
@@ -162,12 +162,12 @@ fn promtool(args: &[&str], folder: PathBuf) -> Result<String> {
     Ok(said)
 }
 
-/// The case of both charts that has rules and a dashboard, in namespace `kube-system`.
+/// The rendered case of a chart that has rules and a dashboard, in namespace `kube-system`.
 fn rendered(chart: Chart, sets: &[String]) -> Result<Vec<Value>> {
     objects(chart, &chart.case("everything"), sets)
 }
 
-/// The rules as a release in namespace `kube-system` has them, beside their tests.
+/// The rules of a release in namespace `kube-system`, next to their tests.
 fn rules_of_a_release(chart: Chart) -> Result<TempDir> {
     let objects = rendered(chart, &[])?;
     let rules = of_kind(&objects, "PrometheusRule").next().context("rules")?;
@@ -196,7 +196,7 @@ fn every_alert_is_silent_before_its_time_and_fires_then() -> Result<()> {
     Ok(())
 }
 
-/// What a release's rules ask for is in its namespace: another release's pods neither raise its alerts nor silence them.
+/// A release's rules select only its namespace: another release's pods neither raise nor silence its alerts.
 #[test]
 fn rules_are_about_their_own_release() -> Result<()> {
     for chart in CHARTS {
@@ -216,7 +216,7 @@ fn rules_are_about_their_own_release() -> Result<()> {
     Ok(())
 }
 
-/// Grafana knows dashboards by uid, shows them by title, and what collects them by file.
+/// Grafana identifies dashboards by uid, shows them by title, and its collector stores them by file.
 #[test]
 fn every_release_has_a_dashboard_of_its_own() -> Result<()> {
     for chart in CHARTS {
@@ -236,7 +236,7 @@ fn every_release_has_a_dashboard_of_its_own() -> Result<()> {
     Ok(())
 }
 
-/// Agents of which none ever connected have no series of open streams: they are not covered, not unknown.
+/// Agents that never connected have no series of open streams: they count as not covered, not as unknown.
 #[test]
 fn the_coverage_of_agents_without_servers_is_nothing() -> Result<()> {
     let all = expressions(Chart::Server)?;
@@ -254,7 +254,7 @@ fn the_coverage_of_agents_without_servers_is_nothing() -> Result<()> {
     promtool(&["test", "rules", "test.yaml"], folder.path().into()).map(drop)
 }
 
-/// Each expression of the dashboards, as a recording rule that promtool reads.
+/// promtool parses each expression of the dashboards, as a recording rule.
 #[test]
 fn every_expression_of_the_dashboards_is_sound() -> Result<()> {
     let folder = tempfile::tempdir()?;

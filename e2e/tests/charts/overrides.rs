@@ -1,4 +1,4 @@
-//! What is set by hand comes through as it was written.
+//! Values that an operator sets are rendered as written.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::helm::{CHARTS, Chart, objects};
 use crate::pods::{list, pods};
 
-/// What is set by hand reaches the program, whatever its value: `false`, 0 and nothing too.
+/// Extra arguments reach the program with every value, including `false`, 0 and the empty string.
 #[test]
 fn arguments_of_ones_own_override() -> Result<()> {
     let tries = [
@@ -28,7 +28,8 @@ fn arguments_of_ones_own_override() -> Result<()> {
     Ok(())
 }
 
-/// A sidecar has no pod of its own: its container's context wins over what is for pods, with root and `false` too.
+/// A sidecar has no pod of its own: its container's security context takes precedence over the pods', including root and
+/// `false`.
 #[test]
 fn a_sidecars_own_context_wins() -> Result<()> {
     let sets = ["runAsUser=0", "runAsNonRoot=false"].map(|set| format!("securityContext.{set}"));
@@ -40,7 +41,7 @@ fn a_sidecars_own_context_wins() -> Result<()> {
     Ok(())
 }
 
-/// A constraint keeps its own selector as it is; one without gets the release's.
+/// A constraint keeps its own selector; a constraint without one gets the release's.
 #[test]
 fn a_spread_keeps_its_selector() -> Result<()> {
     for (chart, case) in [(Chart::Server, "deployment"), (Chart::Agent, "token-deployment")] {
@@ -60,7 +61,7 @@ fn a_spread_keeps_its_selector() -> Result<()> {
     Ok(())
 }
 
-/// What the user says, and nothing else: the programs know their container and node better.
+/// A memory limit is rendered only if the user sets one: the programs know their container and node better.
 #[test]
 fn a_memory_limit_is_the_users() -> Result<()> {
     let tries: [(&[&str], &str); 4] = [
@@ -84,7 +85,7 @@ fn a_memory_limit_is_the_users() -> Result<()> {
     Ok(())
 }
 
-/// Go's servers before v0.35.0 exit on a flag that they do not know.
+/// Go's servers before v0.35.0 exit on an unknown flag.
 #[test]
 fn an_older_gos_server_gets_no_graceful_timeout() -> Result<()> {
     for (set, expected) in [("gracefulShutdownTimeout=", 0), ("gracefulShutdownTimeout=10s", 1)] {
@@ -97,7 +98,7 @@ fn an_older_gos_server_gets_no_graceful_timeout() -> Result<()> {
     Ok(())
 }
 
-/// A priority is left out by name: a ResourceQuota may forbid the critical ones.
+/// The priority class can be omitted, because a ResourceQuota may forbid the critical ones.
 #[test]
 fn a_priority_can_be_left_out() -> Result<()> {
     let tries = [

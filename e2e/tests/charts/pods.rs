@@ -1,18 +1,18 @@
-//! The pods of rendered objects, whatever wraps them.
+//! The pods of rendered objects, in every kind of object.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::yaml;
 
-/// A pod that helm rendered: labels and spec.
+/// A rendered pod: labels and spec.
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
-    /// Kind and name of what holds it, for messages.
+    /// Kind and name of its owner, for messages.
     pub(crate) owner: String,
     pub(crate) labels: Value,
     pub(crate) spec: Value,
-    /// Made by `helm test`.
+    /// Whether `helm test` creates it.
     pub(crate) test: bool,
 }
 
@@ -32,17 +32,17 @@ pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &'a str) -> impl Iterator<
     objects.iter().filter(move |object| object["kind"] == kind)
 }
 
-/// A text field, empty where it is missing.
+/// A text field; empty if it is missing.
 pub(crate) fn string<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The items of a list, none where it is missing.
+/// The items of a list; empty if it is missing.
 pub(crate) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Pods of Deployments, DaemonSets, tests, static pods in ConfigMaps, and sidecars.
+/// The pods of Deployments, DaemonSets and tests, static pods in ConfigMaps, and sidecars.
 pub(crate) fn pods(objects: &[Value]) -> Result<Vec<Pod>> {
     let mut found = Vec::new();
     for object in objects {
@@ -65,7 +65,7 @@ pub(crate) fn pods(objects: &[Value]) -> Result<Vec<Pod>> {
     Ok(found)
 }
 
-/// The pod inside of a ConfigMap, if it is one that carries one.
+/// The pod inside a ConfigMap, if it contains one.
 fn inside(object: &Value, owner: &str) -> Result<Option<Pod>> {
     let owner = format!("pod in {owner}");
     if let Some(text) = object["data"]["konnectivity-server.yaml"].as_str() {

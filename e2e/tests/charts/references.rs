@@ -1,4 +1,4 @@
-//! Everything that a manifest refers to exists: volumes, ports, variables, roles, labels, files.
+//! Every reference in a manifest exists: volumes, ports, variables, roles, labels, files.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn volumes(pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// No path is mounted twice, however it is written; each is one.
+/// Checks that no path is mounted twice, in any spelling.
 pub(crate) fn mounted_once(container: &Value) -> Result<()> {
     let mut paths = BTreeSet::new();
     for mount in list(container, "/volumeMounts") {
@@ -66,7 +66,7 @@ pub(crate) fn mounted_once(container: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Probes ask a named port that exists; port names and numbers are different from each other.
+/// Probes use an existing named port; port names and numbers are unique.
 fn probes(pod: &Pod) -> Result<()> {
     let container = pod.main()?;
     let ports = list(container, "/ports");
@@ -81,7 +81,7 @@ fn probes(pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// Flags agree with the pod's ports; files that they name are mounted; variables in them are defined.
+/// Flags agree with the pod's ports; files in them are mounted; variables in them are defined.
 fn arguments(pod: &Pod) -> Result<()> {
     let container = pod.main()?;
     let env = names(list(container, "/env"), "/name");
@@ -110,7 +110,7 @@ fn arguments(pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// The file lies below a mount, a projected one has it, and what is written to may be.
+/// The file is in a mount, a projected volume contains it, and files that the program writes are in a writable mount.
 fn mounted(pod: &Pod, container: &Value, flag: &str, path: &str) -> Result<()> {
     let mounts = list(container, "/volumeMounts").iter();
     let below = |mount: &&Value| {
@@ -144,7 +144,7 @@ fn account(pod: &Pod, objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// Bindings name roles and accounts of this release, but for the ClusterRoles that Kubernetes has.
+/// Bindings refer to roles and accounts of this release, except for Kubernetes' own ClusterRoles.
 fn roles(objects: &[Value]) -> Result<()> {
     for kind in ["RoleBinding", "ClusterRoleBinding"] {
         for binding in of_kind(objects, kind) {
@@ -180,7 +180,7 @@ fn no_nulls(value: &Value, path: &str) -> Result<()> {
     }
 }
 
-/// Selectors choose the release's pods and not the test's; the ports that go with them exist there.
+/// Selectors match the release's pods and not the test's; their ports exist there.
 fn selectors(chart: Chart, object: &Value, pods: &[Pod]) -> Result<()> {
     let kind = string(object, "/kind");
     let (selector, ports): (&str, Vec<&Value>) = match kind {
@@ -214,7 +214,7 @@ fn selectors(chart: Chart, object: &Value, pods: &[Pod]) -> Result<()> {
                 .is_some_and(|labels| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
         })
         .collect();
-    // A sidecar lives in a pod that is not ours.
+    // A sidecar is in a pod of another release.
     if chosen.is_empty()
         && chart == Chart::Server
         && ["Service", "PodMonitor"].contains(&kind)
@@ -235,7 +235,8 @@ fn selectors(chart: Chart, object: &Value, pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
-/// Where few may come to the health port, `helm test` still does: through the tunnel, which is from another agent.
+/// If a network policy limits access to the health port, it still admits `helm test`, whose requests come through the tunnel,
+/// that is from another agent.
 #[test]
 fn a_network_policy_lets_the_check_in() -> Result<()> {
     for (set, admitted) in [("tests.enabled=true", true), ("tests.enabled=false", false)] {
@@ -252,7 +253,7 @@ fn a_network_policy_lets_the_check_in() -> Result<()> {
     Ok(())
 }
 
-/// What cert-manager issues is mounted.
+/// Certificates that cert-manager issues are mounted.
 fn certificates(objects: &[Value], pods: &[Pod]) -> Result<()> {
     let mounted: BTreeSet<&str> = pods
         .iter()

@@ -1,14 +1,14 @@
-//! Values that cannot work are refused, in one line that names the value and the way out.
+//! Values that cannot work are refused with one line that names the value and the remedy.
 
 use anyhow::{Result, bail, ensure};
 
 use crate::helm::{Chart, text};
 
-/// Case, settings, and what must be in the error.
+/// Case, settings, and a part of the error.
 type Refusal = (&'static str, &'static [&'static str], &'static str);
 
 const AGENT: &[Refusal] = &[
-    // The schema's.
+    // Refused by the schema.
     ("token-deployment", &["image.registri=x"], "at '/image': additional properties 'registri' not allowed"),
     ("token-deployment", &["kind=StatefulSet"], "at '/kind': value must be one of 'Deployment', 'DaemonSet'"),
     (
@@ -29,7 +29,7 @@ const AGENT: &[Refusal] = &[
     ("token-deployment", &["replicaCount=0"], "at '/replicaCount': minimum: got 0, want 1"),
     ("token-deployment", &["memoryLimit=1G"], "at '/memoryLimit': '1G' does not match pattern"),
     ("token-deployment", &["memoryLimit=15Mi"], "at '/memoryLimit'"),
-    // The templates'.
+    // Refused by the templates.
     ("token-deployment", &["image.registry="], "image.registry is empty"),
     ("token-deployment", &["proxyServer.host="], "proxyServer.host is empty"),
     ("token-deployment", &["auth.mode=mtls"], "there is no client certificate: set auth.mtls.existingSecret"),
@@ -99,7 +99,7 @@ const AGENT: &[Refusal] = &[
 ];
 
 const SERVER: &[Refusal] = &[
-    // The schema's.
+    // Refused by the schema.
     ("deployment", &["agentListener.prt=1"], "at '/agentListener': additional properties 'prt' not allowed"),
     ("deployment", &["mode=socks"], "at '/mode': value must be one of 'grpc', 'http-connect'"),
     ("deployment", &["agentListener.port=443"], "at '/agentListener/port': minimum: got 443, want 1,024"),
@@ -111,7 +111,7 @@ const SERVER: &[Refusal] = &[
     ("uds-daemonset", &["frontend.uds.hostPath=/"], "at '/frontend/uds/hostPath'"),
     ("uds-daemonset", &["egressSelector.apiserverSocketDirectory=/"], "at '/egressSelector/apiserver"),
     ("tcp-daemonset", &["egressSelector.apiserverCertificateDirectory="], "at '/egressSelector/apiserver"),
-    // The templates'.
+    // Refused by the templates.
     ("deployment", &["image.registry="], "image.registry is empty"),
     ("deployment", &["frontend.type=uds"], "kube-apiserver cannot reach a socket in another pod"),
     ("deployment", &["mode=grpc"], "kube-apiserver speaks gRPC over a Unix socket only"),
@@ -269,7 +269,7 @@ fn values_that_no_server_can_work_with_are_refused() -> Result<()> {
     refused(Chart::Server, SERVER)
 }
 
-/// Each line of the templates that refuses something has a row above.
+/// Each line of the templates that refuses a value has a row above.
 #[test]
 fn every_refusal_is_tried() -> Result<()> {
     for (chart, table) in [(Chart::Agent, AGENT), (Chart::Server, SERVER)] {

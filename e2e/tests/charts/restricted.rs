@@ -1,4 +1,4 @@
-//! Pods ask for no right that they do not need, and roles give none.
+//! Pods request no unneeded right, and roles grant none.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::pods::{list, of_kind, pods, string};
 use crate::rights::{open_to_all, readable};
 use crate::yaml;
 
-/// The restricted Pod Security Standard, apart from what a case asks for by name: root, the host's network and paths.
+/// The restricted Pod Security Standard, except for a case's explicit exceptions: root, the host's network and paths.
 #[test]
 fn pods_are_restricted() -> Result<()> {
     for (chart, case) in all_cases()? {
@@ -39,7 +39,8 @@ fn pods_are_restricted() -> Result<()> {
     Ok(())
 }
 
-/// Every taint; but a Deployment's pods leave a node that has died, which comes first because the first match decides.
+/// All taints are tolerated; but a Deployment's pods leave a dead node. That toleration comes first, because the first match
+/// decides.
 fn tolerations(owner: &str) -> Vec<Value> {
     let leave = |key: &str| json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 });
     let mut all = vec![json!({ "operator": "Exists" })];
@@ -50,7 +51,7 @@ fn tolerations(owner: &str) -> Vec<Value> {
     all
 }
 
-/// A folder with the cluster's own keys is in nobody's pod.
+/// No pod mounts a folder with the cluster's own keys.
 #[test]
 fn no_pod_has_the_clusters_keys() -> Result<()> {
     for (chart, case) in all_cases()? {
@@ -64,7 +65,7 @@ fn no_pod_has_the_clusters_keys() -> Result<()> {
     Ok(())
 }
 
-/// What `helm test` starts runs as the programs do, but never as root: a cluster may give out users itself.
+/// The pod of `helm test` runs as the programs do, but never as root, because a cluster may assign users itself.
 #[test]
 fn the_checks_pod_is_as_restricted_as_the_programs() -> Result<()> {
     let given =
@@ -79,7 +80,7 @@ fn the_checks_pod_is_as_restricted_as_the_programs() -> Result<()> {
     Ok(())
 }
 
-/// Rights on leases for the servers' user go to those who ask for them.
+/// Rights on leases for the servers' user are granted only on request.
 #[test]
 fn servers_rights_on_leases_are_a_choice() -> Result<()> {
     let roles = |sets: &[&str]| -> Result<usize> {
@@ -90,7 +91,7 @@ fn servers_rights_on_leases_are_a_choice() -> Result<()> {
     };
     ensure!(roles(&[])? == 2, "no rights for servers that come with a kubeconfig");
     ensure!(roles(&["rbac.serverLeases=false"])? == 0, "rights that nobody asked for");
-    // Servers with an account of the agents' cluster have rights of their own there.
+    // Servers with an account of the agents' cluster have their own rights there.
     for (case, own) in [("uds-nonroot", true), ("everything", false)] {
         let objects = objects(Chart::Server, &Chart::Server.case(case), &[])?;
         let mut told =
@@ -103,7 +104,7 @@ fn servers_rights_on_leases_are_a_choice() -> Result<()> {
     Ok(())
 }
 
-/// A token of the pod's account is mounted only where the program talks to the API by it.
+/// A token of the pod's account is mounted only if the program uses it for the API.
 #[test]
 fn accounts_tokens_are_mounted_only_where_they_are_used() -> Result<()> {
     for (chart, case) in all_cases()? {
@@ -126,7 +127,7 @@ fn accounts_tokens_are_mounted_only_where_they_are_used() -> Result<()> {
     Ok(())
 }
 
-/// Every program can read its files, whoever it is told to be; where the pod has a group for them nobody else can.
+/// Every program can read its files as any configured user; if the pod has a group for them, no other user can.
 #[test]
 fn files_are_for_those_who_use_them() -> Result<()> {
     let mut tries: Vec<(Chart, String, &[&str])> =
@@ -160,7 +161,7 @@ fn files_are_for_those_who_use_them() -> Result<()> {
     Ok(())
 }
 
-/// Only servers that are shown tokens may ask about them.
+/// Only servers that authenticate agents by tokens may review tokens.
 #[test]
 fn tokens_are_reviewed_only_where_agents_show_them() -> Result<()> {
     for (chart, case) in all_cases()? {

@@ -1,4 +1,4 @@
-//! Pods come and go without anybody's help: a rollout ends, and a control plane starts from nothing.
+//! Rollouts end without help, and a control plane starts from nothing.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::helm::{Chart, all_cases, objects, template};
 use crate::pods::{Pod, of_kind, pods, string};
 use crate::yaml;
 
-/// The server's pod of a case, with settings over it.
+/// The server's pod of a case, with these settings.
 fn server(case: &str, sets: &[&str]) -> Result<(Pod, Vec<Value>)> {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let objects = objects(Chart::Server, &Chart::Server.case(case), &sets)?;
@@ -15,7 +15,7 @@ fn server(case: &str, sets: &[&str]) -> Result<(Pod, Vec<Value>)> {
     Ok((pod, objects))
 }
 
-/// Nodes and agents of a new cluster come by kube-apiserver's own Service: its pod must not wait for agents.
+/// Nodes and agents of a new cluster connect through kube-apiserver's own Service, so its pod must not wait for agents.
 #[test]
 fn kube_apiservers_pod_does_not_wait_for_agents() -> Result<()> {
     for case in Chart::Server.cases()? {
@@ -34,8 +34,8 @@ fn rolling(case: &str, sets: &[&str]) -> Result<Value> {
     Ok(deployment["spec"]["strategy"]["rollingUpdate"].clone())
 }
 
-/// Agents that have as many servers as they count look for no other: a pod beyond the count would never get one, never be
-/// ready, and never let an old one go.
+/// Agents with as many streams as counted servers look for no others: a pod above the count would get no agent, never become
+/// ready, and block the rollout.
 #[test]
 fn a_deployment_surges_only_if_agents_look_for_more_servers() -> Result<()> {
     let in_turn = json!({ "maxSurge": 0, "maxUnavailable": 1 });
@@ -52,7 +52,7 @@ fn a_deployment_surges_only_if_agents_look_for_more_servers() -> Result<()> {
     Ok(())
 }
 
-/// Two pods of one node cannot have the same ports of the host.
+/// Two pods on one node cannot use the same host ports.
 #[test]
 fn nothing_surges_on_the_hosts_network() -> Result<()> {
     let mut tries: Vec<(Chart, String, &[&str])> =
@@ -83,7 +83,7 @@ fn nothing_surges_on_the_hosts_network() -> Result<()> {
     Ok(())
 }
 
-/// What lets servers surge is told to agents.
+/// Settings that permit a surge of servers are passed on to agents.
 #[test]
 fn agents_are_told_to_look_for_more_servers() -> Result<()> {
     for (sets, forever) in
@@ -99,7 +99,7 @@ fn agents_are_told_to_look_for_more_servers() -> Result<()> {
     Ok(())
 }
 
-/// `unhealthyPodEvictionPolicy` is on by default from Kubernetes 1.27 on; 1.25 does not know it.
+/// `unhealthyPodEvictionPolicy` is enabled by default from Kubernetes 1.27; 1.25 does not know it.
 #[test]
 fn a_budget_has_the_fields_of_its_cluster() -> Result<()> {
     for (version, known) in

@@ -1,10 +1,11 @@
-//! What each case renders to, kept beside the chart: a change shows in review. `UPDATE_SNAPSHOTS=1` writes them anew.
+//! The rendered output of each case, stored next to the chart, so that reviews show changes. `UPDATE_SNAPSHOTS=1` writes the
+//! snapshots.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::helm::{CHARTS, all_cases, text};
 
-/// Objects that only wrap a file of the chart are left out: the file is its own snapshot.
+/// Objects that only wrap a file of the chart are omitted: the file is its own snapshot.
 fn kept(rendered: &str) -> String {
     rendered
         .split("---\n")

@@ -1,11 +1,11 @@
-//! YAML read into JSON values, as Kubernetes does it. What YAML 1.1 reads differently (octal numbers, `yes`) must not
-//! be in the charts' output, so it is read by 1.2's rules.
+//! Converts YAML to JSON values, as Kubernetes does. Values that YAML 1.1 reads differently (octal numbers, `yes`) must not
+//! appear in the charts' output, so YAML 1.2's rules apply.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Number, Value};
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// All documents of a stream but the empty ones.
+/// All non-empty documents of a stream.
 pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     let documents = YamlLoader::load_from_str(text).with_context(|| format!("no YAML:\n{text}"))?;
     let values = documents.iter().map(value).collect::<Result<Vec<_>>>()?;

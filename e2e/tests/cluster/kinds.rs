@@ -1,4 +1,4 @@
-//! Kubeconfigs of every kind, each proven by a lease that appears.
+//! Kubeconfigs of every kind; each is proven by a lease that appears.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use crate::world::{Installation, World};
 
-/// A kubeconfig with that user section.
+/// A kubeconfig with this user section.
 fn kubeconfig(installation: &Installation<'_>, name: &str, user: &Value) -> Result<String> {
     let files = installation.world.cluster.files();
     let server = format!("https://{}", installation.world.cluster.apiserver().address());
-    // YAML's own style, with the authority as data.
+    // YAML's own style, with the CA as data.
     use base64::Engine;
     let ca = base64::engine::general_purpose::STANDARD.encode(std::fs::read(&files.ca)?);
     let text = format!(
@@ -69,7 +69,7 @@ pub(crate) async fn certificate_token_file_and_plug_in(world: Arc<World>) -> Res
     lease_appears(&installation, &as_server, "by-impersonation").await.map(drop)
 }
 
-/// What kubelet does to a mounted token: the file's content is replaced, and the next request shows it.
+/// kubelet rotates a mounted token by replacing the file; the next request uses the new token.
 pub(crate) async fn an_expired_token_is_replaced_in_its_file(world: Arc<World>) -> Result<()> {
     let installation = world.install("rotated").await?;
     let path = installation.file("token", "not-a-token\n")?;
@@ -88,7 +88,7 @@ pub(crate) async fn an_expired_token_is_replaced_in_its_file(world: Arc<World>) 
         installation.holders().await.ok().filter(|all| all == &["server-0"])
     })
     .await?;
-    // At its end everything that it said is written.
+    // After its end the whole log is written.
     let server = &mut pair.server_mut().process;
     server.signal(Signal::TERM)?;
     ensure!(server.exit(DEADLINE).await?.success(), "the server did not stop in order");

@@ -1,4 +1,4 @@
-//! Leases of real replicas at a real API server.
+//! Leases of real replicas in a real API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn counts(pair: &Pair, servers: f64) -> Result<()> {
     Ok(())
 }
 
-/// Three replicas, two agents, rights as documented.
+/// Three replicas and two agents, with the documented rights.
 pub(crate) async fn agents_follow_a_scale_from_one_to_three_to_two(world: Arc<World>) -> Result<()> {
     let installation = world.install("scale").await?;
     let mut pair = installation.with_leases().await?.servers(3).agents(2).start().await?;
@@ -51,7 +51,7 @@ pub(crate) async fn agents_follow_a_scale_from_one_to_three_to_two(world: Arc<Wo
     for server in &pair.servers[..2] {
         works(&server.frontend, &endpoint.target()).await?;
     }
-    // Renewals, seen by an administrator.
+    // An administrator sees the renewals.
     let renewed = || {
         installation.kubectl(&[
             "get",
@@ -68,7 +68,7 @@ pub(crate) async fn agents_follow_a_scale_from_one_to_three_to_two(world: Arc<Wo
     Ok(())
 }
 
-/// A dead server's lease goes, a stranger's stays.
+/// A dead server's lease is deleted, and a lease with other labels stays.
 pub(crate) async fn expired_leases_are_deleted_and_others_stay(world: Arc<World>) -> Result<()> {
     let installation = world.install("expired").await?;
     let lease = |name: &str, labels: Value| {
@@ -100,7 +100,7 @@ pub(crate) async fn expired_leases_are_deleted_and_others_stay(world: Arc<World>
     Ok(())
 }
 
-/// An account without rights: lines in the log, counted answers, and a tunnel that works.
+/// An account without rights: log lines, counted answers, and a working tunnel.
 pub(crate) async fn without_rights_everything_still_serves(world: Arc<World>) -> Result<()> {
     let installation = world.install("no-rights").await?;
     let other = format!("--kubeconfig={}", installation.kubeconfig("other").await?.display());

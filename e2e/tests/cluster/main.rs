@@ -1,9 +1,9 @@
-//! What talks to the Kubernetes API, against a real kube-apiserver: leases, real service account tokens, kubeconfigs of
-//! every kind, with exactly the rights that the documents name.
+//! The programs' use of the Kubernetes API, against a real kube-apiserver: leases, real service account tokens and kubeconfigs
+//! of every kind, with exactly the documented rights.
 //!
-//! One cluster for all cases, which run at the same time, each in a namespace of its own; the last one runs alone. Without `KUBE_TOOLS` (what
-//! `hack/kube-tools` prints) nothing runs, and one line says so; `hack/check kube` sets it. Arguments are parts of the
-//! names of the cases that are to run.
+//! One cluster serves all cases, which run concurrently, each in its own namespace; the last case runs alone. Without
+//! `KUBE_TOOLS` (the output of `hack/kube-tools`) nothing runs, and a message says so; `hack/check kube` sets it. Arguments are
+//! substrings of case names to run.
 
 #![allow(clippy::print_stdout, reason = "a test runner's product is its report")]
 
@@ -45,7 +45,7 @@ const CASES: [Case; 9] = cases![
     kinds::an_expired_token_is_replaced_in_its_file,
 ];
 
-/// Behind the others.
+/// Cases that run after the others.
 const ALONE: [Case; 1] = cases![outage::a_standstill_of_the_api_changes_nothing];
 
 fn main() -> ExitCode {

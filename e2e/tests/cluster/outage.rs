@@ -1,4 +1,4 @@
-//! The API server stands still for longer than a lease lasts. Runs alone: it is every case's API server.
+//! The API server is stopped for longer than the duration of a lease. Runs alone, because all cases use this API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tonic::Code;
 
 use crate::world::World;
 
-/// How long it stands still: leases last 30 s, and are renewed every 15 s.
+/// Duration of the stop: leases last 30 s and are renewed every 15 s.
 const STILL: Duration = Duration::from_secs(50);
 
-/// Lets the API server go on, whatever becomes of the case.
+/// Resumes the API server when the case ends, with any result.
 struct Stopped(Arc<World>);
 
 impl Drop for Stopped {
@@ -85,7 +85,7 @@ pub(crate) async fn a_standstill_of_the_api_changes_nothing(world: Arc<World>) -
     drop(stopped);
 
     until("the new agent", DEADLINE, || async { connect(&new).await.ok()?.ok() }).await.map(drop)?;
-    // Nobody deletes what could not be renewed, and no count falls until it is.
+    // No server deletes leases that could not be renewed, and the count does not fall until they are renewed.
     let returned = Instant::now();
     while returned.elapsed() < Duration::from_secs(20) {
         let known = pair.agent().metric("known_server_count", &[]).await?;

@@ -43,7 +43,7 @@ pub(crate) async fn other_tokens_do_not(world: Arc<World>) -> Result<()> {
             "incoming request from \"other\" service account",
         ),
         (foreign, "incoming request from \"foreign\" namespace"),
-        // For the API alone.
+        // A token for the API only.
         (installation.api_token("agent").await?, "is invalid for the target audiences"),
         (expired(&world, &good)?, "expired"),
         (format!("{good}x"), ""),
@@ -61,7 +61,7 @@ pub(crate) async fn other_tokens_do_not(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
-/// The pod is deleted, and with it whatever was bound to it.
+/// The pod is deleted, and with it all tokens bound to it.
 pub(crate) async fn a_revoked_token_does_not(world: Arc<World>) -> Result<()> {
     let installation = world.install("revoked").await?;
     let setup = installation.with_tokens().await?.server_arg("--token-review-interval=1m");
@@ -69,7 +69,7 @@ pub(crate) async fn a_revoked_token_does_not(world: Arc<World>) -> Result<()> {
     let token = installation.agent_token("agent", "node-1").await?;
     let mut live = connect_with_token(&pair, UUID, "", &token).await??;
     installation.kubectl(&["delete", "pod", "agent-node-1", "--grace-period=0", "--force"]).await?;
-    // Known for a minute; then the API is asked again, for newcomers and for the stream that lives.
+    // The verdict is cached for a minute; then the API is asked again, for new streams and for the open one.
     let status = until("its refusal", Duration::from_secs(100), || async {
         connect_with_token(&pair, UUID, "", &token).await.ok()?.err()
     });
@@ -83,7 +83,7 @@ pub(crate) async fn a_revoked_token_does_not(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
-/// The API server itself says on which node a token's pod is.
+/// The API server itself reports the node of a token's pod.
 pub(crate) async fn a_thief_takes_no_other_nodes_traffic(world: Arc<World>) -> Result<()> {
     let installation = world.install("thief").await?;
     let stolen = installation.agent_token("agent", "node-2").await?;
@@ -107,7 +107,7 @@ pub(crate) async fn a_thief_takes_no_other_nodes_traffic(world: Arc<World>) -> R
     Ok(())
 }
 
-/// The same token with its times in the past, signed anew with the cluster's own key.
+/// The same token with times in the past, signed again with the cluster's own key.
 fn expired(world: &World, token: &str) -> Result<String> {
     let mut parts = token.split('.');
     let (header, claims) = (parts.next().context("a header")?, parts.next().context("claims")?);

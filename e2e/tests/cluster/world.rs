@@ -1,4 +1,4 @@
-//! The cluster that all cases share, and what an operator would apply for one installation: accounts and rights.
+//! The cluster that all cases share, and the accounts and rights that an operator would apply for one installation.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub(crate) struct World {
     pub(crate) cluster: Cluster,
 }
 
-/// A namespace with the accounts `server` and `agent` and exactly the rights that the documents name.
+/// A namespace with the accounts `server` and `agent` and exactly the documented rights.
 pub(crate) struct Installation<'a> {
     pub(crate) world: &'a World,
     pub(crate) namespace: &'static str,
@@ -94,7 +94,7 @@ impl Installation<'_> {
         self.world.cluster.apiserver().kubeconfig_with_token(&format!("{}-{account}", self.namespace), &token)
     }
 
-    /// A token for the proxy-server, of a pod of that account on that node; the pod bears the node's name.
+    /// A token for the proxy-server, of a pod with that account on that node; the pod has the node's name.
     pub(crate) async fn agent_token(&self, account: &str, node: &str) -> Result<String> {
         let pod = format!("{account}-{node}");
         let object = json!({
@@ -115,7 +115,7 @@ impl Installation<'_> {
         Ok(token.trim().to_owned())
     }
 
-    /// Writes a file that goes with the cluster.
+    /// Writes a file in the cluster's folder.
     pub(crate) fn file(&self, name: &str, text: &str) -> Result<String> {
         let path = self.world.cluster.files().write(&format!("{}-{name}", self.namespace), text)?;
         Ok(path.to_str().context("a path that is text")?.to_owned())
@@ -141,7 +141,7 @@ impl Installation<'_> {
             .agent_arg("--agent-key="))
     }
 
-    /// Servers with leases, and agents that count them; servers say of themselves that they are alone.
+    /// Servers with leases, and agents that count them; the servers' own count is 1.
     pub(crate) async fn with_leases(&self) -> Result<Setup> {
         Ok(Setup::grpc()
             .server_arg("--enable-lease-controller")

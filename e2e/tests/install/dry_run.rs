@@ -1,5 +1,5 @@
-//! Every case against the API server's own schemas: unknown and missing fields are errors, and admission has its say.
-//! Monitors, rules and certificates are judged by the definitions of the projects that they are for (`hack/crds`).
+//! Every case against the API server's own schemas and admission: unknown and missing fields are errors. Monitors, rules and
+//! certificates are validated by the CRDs of their projects (`hack/crds`).
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use crate::helm::{Chart, all_cases, objects};
 use crate::pods::{pods, string};
 
-/// What no plain cluster knows, and how many of each all cases make at least.
+/// Kinds that a plain cluster does not know, with the least number of objects in all cases.
 const FOREIGN: [(&str, usize); 3] = [("PodMonitor", 3), ("PrometheusRule", 2), ("Certificate", 3)];
 
-/// Teaches the cluster the definitions of what the charts only offer. It ends when they are served.
+/// Installs the CRDs of optional objects; returns when they are served.
 async fn definitions(cluster: &Cluster) -> Result<()> {
     let folder = std::env::var("CRDS").context("CRDS is not set: it is what hack/crds prints")?;
     let kubectl = cluster.kubectl();
     kubectl.ok(&["create", "-f", &folder]).await?;
     kubectl.ok(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]).await?;
-    // Where the cases put monitors and rules.
+    // The namespace of monitors and rules in the cases.
     kubectl.ok(&["create", "namespace", "monitoring"]).await?;
     for (kind, spec) in [
         (
@@ -44,11 +44,11 @@ pub(crate) async fn every_case(cluster: &Cluster) -> Result<()> {
     let (mut taken, mut kinds) = (0, BTreeMap::<String, usize>::new());
     for (chart, case) in all_cases()? {
         let mut items: Vec<Value> = objects(chart, &chart.case(&case), &[])?;
-        // Pods that only stand in ConfigMaps.
+        // Pods that exist only inside ConfigMaps.
         for pod in pods(&items)?.into_iter().filter(|pod| pod.owner.starts_with("pod in")) {
             let mut spec = pod.spec.clone();
             if let Some(spec) = spec.as_object_mut() {
-                // A sidecar's is that of kube-apiserver's pod: NOTES.txt asks for as much.
+                // A sidecar's grace period is that of kube-apiserver's pod: NOTES.txt asks for this value.
                 spec.entry("terminationGracePeriodSeconds").or_insert(json!(90));
             }
             items.push(pod_object("inner", "kube-system", &spec));
@@ -77,7 +77,7 @@ fn pod_object(name: &str, namespace: &str, spec: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace }, "spec": spec })
 }
 
-/// The pods that are to pass the restricted standard do, by kube-apiserver's own admission; one that asks for root does not.
+/// The pods that should meet the restricted standard do, by kube-apiserver's own admission; a pod that requests root does not.
 pub(crate) async fn restricted(cluster: &Cluster) -> Result<()> {
     let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "restricted", "labels": labels } });

@@ -1,8 +1,8 @@
-//! Both charts installed by helm into a real kube-apiserver, and their pods run as processes from the templates that are
-//! read back from the API: rendered arguments, volumes, environment, probes and roles, nothing typed here. Then
-//! kube-apiserver gets the rendered EgressSelectorConfiguration, `kubectl logs` goes through, and `helm test` passes.
+//! Installs both charts by helm into a real kube-apiserver, and runs their pods as processes from the templates that the API
+//! returns: arguments, volumes, environment, probes and roles are the rendered ones. Then kube-apiserver gets the rendered
+//! EgressSelectorConfiguration, `kubectl logs` works through the tunnel, and `helm test` passes.
 //!
-//! Without `KUBE_TOOLS` (what `hack/kube-tools` prints) nothing runs, and one line says so; `hack/check charts` sets it.
+//! Without `KUBE_TOOLS` (the output of `hack/kube-tools`) nothing runs, and a message says so; `hack/check charts` sets it.
 
 #![allow(clippy::print_stdout, reason = "a test runner's product is its report")]
 

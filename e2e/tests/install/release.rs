@@ -1,4 +1,4 @@
-//! A release in the cluster: installed by helm, read back from the API, run as kubelet would.
+//! A release in the cluster: installed by helm, read back from the API, and run as kubelet would run it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::pods::{Pod, list, pods, string};
 /// The release's namespace.
 pub(crate) const NAMESPACE: &str = "kube-system";
 
-/// `helm install` of a chart with a file of values; its notes.
+/// `helm install` of a chart with a values file; returns its notes.
 pub(crate) async fn install(
     cluster: &Cluster,
     chart: Chart,
@@ -46,13 +46,13 @@ pub(crate) async fn get(cluster: &Cluster, kind: &str, name: &str) -> Result<Val
     Ok(serde_json::from_str(&text)?)
 }
 
-/// The pod template of a workload, as the API has it.
+/// The pod template of a workload in the API.
 pub(crate) async fn template(cluster: &Cluster, kind: &str, name: &str) -> Result<Pod> {
     let object = get(cluster, kind, name).await?;
     pods(&[object])?.pop().context("a pod template")
 }
 
-/// A token as kubelet asks for one: bound to the pod, which exists.
+/// A token as kubelet requests it: bound to an existing pod.
 async fn pod_token(cluster: &Cluster, account: &str, audience: &str, pod: &str) -> Result<String> {
     let bound = format!("--bound-object-name={pod}");
     let mut args =
@@ -64,7 +64,7 @@ async fn pod_token(cluster: &Cluster, account: &str, audience: &str, pod: &str) 
     cluster.kubectl().ok(&args).await
 }
 
-/// Runs a pod: its Secrets, ConfigMaps and tokens are fetched from the API.
+/// Runs a pod, with Secrets, ConfigMaps and tokens from the API.
 pub(crate) async fn run(
     cluster: &Cluster,
     pod: &Pod,
@@ -96,7 +96,7 @@ pub(crate) async fn run(
     Ok((kubelet, running))
 }
 
-/// Writes text to a file below the cluster's folder.
+/// Writes text to a file in the cluster's folder.
 pub(crate) fn file(cluster: &Cluster, name: &str, text: &str) -> Result<PathBuf> {
     cluster.files().write(name, text)
 }

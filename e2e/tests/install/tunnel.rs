@@ -1,4 +1,4 @@
-//! The usual release: servers on a Unix socket, known by leases, agents by tokens; all rights are the rendered ones.
+//! The usual release: servers on a Unix socket with leases, agents with tokens; all rights are the rendered ones.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub(crate) async fn carries(tools: &Tools, cluster: &mut Cluster) -> Result<()> 
     failed_test(cluster).await
 }
 
-/// What the charts' values refer to.
+/// Creates the Secrets and ConfigMaps to which the charts' values refer.
 async fn certificates(cluster: &Cluster, folder: &TempDir) -> Result<()> {
     let pki = Pki::create(folder.path())?;
     let text = |path: &std::path::Path| std::fs::read_to_string(path);
@@ -69,7 +69,7 @@ async fn certificates(cluster: &Cluster, folder: &TempDir) -> Result<()> {
     };
     cluster.kubectl().apply(&secret.to_string()).await?;
     cluster.kubectl().apply(&map("servers-ca", text(&pki.cluster_ca)?).to_string()).await?;
-    // What a controller would publish.
+    // In a real cluster a controller publishes it.
     cluster.kubectl().apply(&map("kube-root-ca.crt", text(&cluster.files().ca)?).to_string()).await
 }
 
@@ -88,7 +88,7 @@ async fn server(
         format!("ports.admin={}", ports[2].port()),
         "agentListener.externalHost=127.0.0.1".into(),
         format!("agentListener.externalPort={}", ports[0].port()),
-        // The agent's id is its pod's name, for which its token vouches.
+        // The agent's id is its pod's name, which its token attests.
         "agentAuth.identityBinding=enforce".into(),
     ];
     let notes = install(cluster, Chart::Server, &Chart::Server.case("uds-nonroot"), &sets).await?;
@@ -125,7 +125,7 @@ async fn agent(
     run(cluster, &pod, "konnectivity-agent-x", api).await
 }
 
-/// The object of a pod that runs here, as controllers and kubelet would write it.
+/// Creates the object of a pod that runs here, as controllers and kubelet would.
 async fn publish(cluster: &Cluster, pod: &Pod, name: &str) -> Result<()> {
     let mut spec = pod.spec.clone();
     spec["nodeName"] = "node".into();
@@ -156,7 +156,7 @@ async fn logs(through: &ApiServer, node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// The pod of `helm test`, and what it runs by.
+/// The name of the pod of `helm test`.
 const TEST: &str = "konnectivity-agent-test";
 
 async fn begin_test(cluster: &Cluster) -> Result<String> {
@@ -168,7 +168,7 @@ async fn test_pod(cluster: &Cluster) -> Result<Pod> {
     crate::pods::pods(&[there.await?])?.pop().context("a pod")
 }
 
-/// `helm test`, with this process as the kubelet of its pod.
+/// Runs `helm test`, with this process as the kubelet of its pod.
 async fn helm_test(cluster: &Cluster, through: &ApiServer) -> Result<()> {
     let test = begin_test(cluster);
     let pod = async {
@@ -187,7 +187,7 @@ async fn helm_test(cluster: &Cluster, through: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// A failed `helm test` leaves its pod, whose log says why, and nobody with its rights.
+/// A failed `helm test` leaves its pod, whose log contains the reason, and no account with its rights.
 async fn failed_test(cluster: &Cluster) -> Result<()> {
     let pod = async {
         test_pod(cluster).await?;

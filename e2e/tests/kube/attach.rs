@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use crate::world::Lane;
 
-/// Two people at one running process: what one types is answered to both.
+/// Two clients attached to one process: both see the answer to the input of one.
 pub(crate) async fn to_a_running_container(lane: Lane) -> Result<()> {
     two_at(&lane, "app").await
 }

@@ -7,7 +7,7 @@ use e2e::payload::Payload;
 
 use crate::world::Lane;
 
-/// A folder with files of several sizes goes into the container and comes back the same.
+/// Copies a folder with files of several sizes into the container and back, and compares it.
 pub(crate) async fn there_and_back(lane: Lane) -> Result<()> {
     let [from, there, back] = ["copy-from", "copy-there", "copy-back"].map(|name| lane.scratch().join(name));
     let mut large = Vec::new();

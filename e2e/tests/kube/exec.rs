@@ -1,4 +1,4 @@
-//! kubectl exec: by WebSocket (as kubectl does by itself), by SPDY, and by WebSocket up to the kubelet.
+//! kubectl exec: by WebSocket (kubectl's default), by SPDY, and by WebSocket up to the kubelet.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 
 use crate::world::Lane;
 
-/// Sent and received at the same time.
+/// Sent and received concurrently.
 const STDIN: Payload = Payload::new(5, 5_000_000);
 
-/// How long a small command may take.
+/// Time limit of a small command.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Both output streams, apart, and the command's exit code.
+/// Both output streams, separately, and the command's exit code.
 pub(crate) async fn streams_and_exit_code(lane: Lane) -> Result<()> {
     let script = "echo out; echo err >&2; exit 7";
     let output = lane.run(&["exec", "app", "-c", "app", "--", "sh", "-c", script]).await?;
@@ -25,7 +25,7 @@ pub(crate) async fn streams_and_exit_code(lane: Lane) -> Result<()> {
     Ok(())
 }
 
-/// A command that is not there is an error that names it.
+/// A missing command causes an error with its name.
 pub(crate) async fn a_failing_command(lane: Lane) -> Result<()> {
     let output = lane.run(&["exec", "app", "-c", "app", "--", "no-such-command"]).await?;
     ensure!(output.code == Some(1) && output.stderr.contains("no-such-command"), "{output:?}");
@@ -37,12 +37,12 @@ pub(crate) async fn stdin_by_websocket(lane: Lane) -> Result<()> {
     echoed(&lane, lane.kubectl(), "app").await
 }
 
-/// The same with SPDY all the way.
+/// The same with SPDY up to the kubelet.
 pub(crate) async fn stdin_by_spdy(lane: Lane) -> Result<()> {
     echoed(&lane, &lane.kubectl().with_env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false"), "app").await
 }
 
-/// The same with a WebSocket through the tunnel: this node says that it takes them.
+/// The same with a WebSocket through the tunnel: this node announces that it accepts them.
 pub(crate) async fn stdin_by_websocket_to_the_kubelet(lane: Lane) -> Result<()> {
     let before = taken(&lane).await?;
     echoed(&lane, lane.kubectl(), "app-ws").await?;
@@ -51,7 +51,7 @@ pub(crate) async fn stdin_by_websocket_to_the_kubelet(lane: Lane) -> Result<()> 
     Ok(())
 }
 
-/// How many WebSockets the kubelet took for exec and attach.
+/// The number of WebSockets that the kubelet has accepted for exec and attach.
 async fn taken(lane: &Lane) -> Result<f64> {
     let text = lane.ok(&["get", "--raw", "/api/v1/nodes/node/proxy/metrics"]).await?;
     let scrape = e2e::metrics::Scrape::parse(text)?;
@@ -68,7 +68,7 @@ async fn echoed(lane: &Lane, kubectl: &Kubectl, pod: &str) -> Result<()> {
     STDIN.check(&output.digest())
 }
 
-/// A dozen commands at the same time, each with its own answer.
+/// Twelve concurrent commands, each with its own answer.
 pub(crate) async fn many_at_once(lane: Lane) -> Result<()> {
     let mut running = JoinSet::new();
     for number in 0..12 {
@@ -89,8 +89,8 @@ pub(crate) async fn many_at_once(lane: Lane) -> Result<()> {
     .await?
 }
 
-/// A command whose output nobody reads has a connection through the tunnel to itself, and fills it. Nobody else of that
-/// agent feels it.
+/// A command whose output is not read has its own connection through the tunnel, and fills it. Other connections of that agent
+/// are not delayed.
 pub(crate) async fn an_unread_one_stalls_nobody(lane: Lane) -> Result<()> {
     let args = lane.args(&["exec", "app", "-c", "app", "--", "head", "-c", "200M", "/dev/zero"]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -108,7 +108,7 @@ pub(crate) async fn an_unread_one_stalls_nobody(lane: Lane) -> Result<()> {
     Ok(())
 }
 
-/// A real terminal at both ends: its size, a change of its size, an interrupt from the keyboard.
+/// A real terminal at both ends: its size, a change of its size, an interrupt by the keyboard.
 pub(crate) async fn on_a_terminal(lane: Lane) -> Result<()> {
     let script = "trap 'stty size' WINCH; stty size; while :; do sleep 0.1; done";
     let args = lane.args(&["exec", "-it", "app", "-c", "app", "--", "sh", "-c", script]);
@@ -119,7 +119,7 @@ pub(crate) async fn on_a_terminal(lane: Lane) -> Result<()> {
     terminal.wait_for("50 132").await?;
     terminal.send("\x03")?;
     let status = terminal.exit().await?;
-    // A shell that dies of an interrupt.
+    // The interrupt ends the shell.
     ensure!(!status.success(), "{status}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What extends a kube-apiserver, behind the tunnel: a validating webhook and an aggregated API.
+//! Extensions of a kube-apiserver behind the tunnel: a validating webhook and an aggregated API.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use tokio::time::sleep;
 
 use crate::world::Lane;
 
-/// kube-apiserver looks at an API that was not there at growing intervals.
+/// kube-apiserver checks an unavailable API at growing intervals.
 const AVAILABLE: Duration = Duration::from_secs(90);
 
-/// Between two looks that cost much.
+/// Pause between two expensive checks.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The manifest of an object that the webhook is asked about.
+/// The manifest of an object for which the webhook is called.
 pub(crate) fn config_map(lane: &Lane, name: &str, refused: bool) -> String {
     let labels = if refused { json!({ "validated": "", "refuse": "" }) } else { json!({ "validated": "" }) };
     let metadata = json!({ "name": name, "namespace": lane.name(), "labels": labels });
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata }).to_string()
 }
 
-/// An object passes, another is refused in the webhook's words.
+/// One object passes, another is refused with the webhook's text.
 pub(crate) async fn webhook(lane: Lane) -> Result<()> {
     let create = ["create", "-f", "-"];
     let args = lane.args(&["delete", "configmap", "good", "--ignore-not-found"]);
@@ -44,7 +44,7 @@ pub(crate) async fn aggregated_api(lane: Lane) -> Result<()> {
     Ok(())
 }
 
-/// kubectl finds the API by itself, once kube-apiserver has collected what it serves (up to a minute).
+/// kubectl discovers the API, after kube-apiserver has read its resources (up to a minute).
 pub(crate) async fn discovery(lane: Lane) -> Result<()> {
     let name = until("the aggregated API's resource", AVAILABLE, || async {
         let name = lane.ok(&["get", "words.tunnel.example", "-o", "name"]).await.ok();

@@ -44,7 +44,7 @@ impl Forward {
     }
 }
 
-/// Sends a payload, closes that way, and reads the same to the end.
+/// Sends a payload, closes that direction, and reads the same payload to the end.
 async fn echo(stream: TcpStream, payload: Payload) -> Result<()> {
     let (mut input, mut output) = stream.into_split();
     let sending = async {
@@ -57,7 +57,7 @@ async fn echo(stream: TcpStream, payload: Payload) -> Result<()> {
     received
 }
 
-/// Many connections at once, beside one that is open all the time and silent until the others are done.
+/// Many concurrent connections, beside an idle one that is open all the time.
 pub(crate) async fn many_at_once(lane: Lane) -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     let forward = Forward::start(&lane, "app", endpoint.address().port()).await?;
@@ -74,14 +74,14 @@ pub(crate) async fn many_at_once(lane: Lane) -> Result<()> {
     echo(silent, Payload::new(99, 1_000)).await
 }
 
-/// 32 MiB each way over one connection.
+/// 32 MiB in each direction over one connection.
 pub(crate) async fn large(lane: Lane) -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     let forward = Forward::start(&lane, "app", endpoint.address().port()).await?;
     forward.echoed(Payload::new(3, 32 * 1024 * 1024)).await
 }
 
-/// With SPDY all the way: kubectl by itself wraps it into a WebSocket up to kube-apiserver.
+/// With SPDY up to the kubelet: by default kubectl wraps it into a WebSocket up to kube-apiserver.
 pub(crate) async fn by_spdy(lane: Lane) -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     let kubectl = lane.kubectl().with_env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false");
@@ -89,7 +89,7 @@ pub(crate) async fn by_spdy(lane: Lane) -> Result<()> {
     forward.echoed(Payload::new(5, 2_000_000)).await
 }
 
-/// The client has nothing more to say, and is answered only then.
+/// The client closes its direction, and gets its answer only after that.
 pub(crate) async fn half_closed(lane: Lane) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
@@ -110,7 +110,7 @@ pub(crate) async fn half_closed(lane: Lane) -> Result<()> {
     answering.await?
 }
 
-/// With a WebSocket through the tunnel: this node says that it takes them.
+/// With a WebSocket through the tunnel: this node announces that it accepts them.
 pub(crate) async fn by_websocket_to_the_kubelet(lane: Lane) -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     let forward = Forward::start(&lane, "app-ws", endpoint.address().port()).await?;

@@ -13,10 +13,10 @@ use crate::world::Lane;
 
 const BIG: Payload = Payload::new(64, 64 * 1024 * 1024);
 
-/// How long a small command may take.
+/// Time limit of a small command.
 const SOON: Duration = Duration::from_secs(20);
 
-/// 64 MiB arrive whole.
+/// 64 MiB arrive complete.
 pub(crate) async fn whole(lane: Lane) -> Result<()> {
     let path = lane.node().log(lane.name(), "app", "big");
     let mut content = Vec::new();
@@ -28,7 +28,7 @@ pub(crate) async fn whole(lane: Lane) -> Result<()> {
     Ok(std::fs::remove_file(path)?)
 }
 
-/// Somebody who does not read a large log stalls nobody else at that kube-apiserver.
+/// A client that does not read a large log delays no other client of that kube-apiserver.
 pub(crate) async fn an_unread_one_stalls_nobody(lane: Lane) -> Result<()> {
     let path = lane.node().log(lane.name(), "app-ws", "big");
     std::fs::write(&path, vec![b'x'; 64 * 1024 * 1024])?;
@@ -47,7 +47,7 @@ pub(crate) async fn an_unread_one_stalls_nobody(lane: Lane) -> Result<()> {
     Ok(std::fs::remove_file(path)?)
 }
 
-/// The last lines alone.
+/// Only the last lines.
 pub(crate) async fn tail(lane: Lane) -> Result<()> {
     let lines: String = (0..1000).map(|number| format!("line {number}\n")).collect();
     std::fs::write(lane.node().log(lane.name(), "app", "app"), lines)?;
@@ -56,7 +56,7 @@ pub(crate) async fn tail(lane: Lane) -> Result<()> {
     Ok(())
 }
 
-/// Lines arrive while they are written, not later.
+/// Lines arrive as soon as they are written.
 pub(crate) async fn follow(lane: Lane) -> Result<()> {
     let path = lane.node().log(lane.name(), "app", "ticks");
     let mut log = OpenOptions::new().create(true).append(true).open(path)?;

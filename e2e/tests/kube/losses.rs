@@ -1,4 +1,4 @@
-//! Without an agent nothing goes through: the negative of every other case.
+//! Without an agent nothing works: the opposite of every other case.
 
 use anyhow::{Result, ensure};
 use e2e::kube::Output;
@@ -6,7 +6,7 @@ use e2e::kube::Output;
 use crate::extensions::config_map;
 use crate::world::Lane;
 
-/// What kube-apiserver hears from a server that has no agent: the text by gRPC, the status by HTTP CONNECT.
+/// The answer of a server without an agent: the text by gRPC, the status by HTTP CONNECT.
 const ANSWERS: [&str; 2] = ["No agent available", "code 500: 500 Internal Server Error"];
 
 fn refused(output: &Output) -> Result<()> {
@@ -16,22 +16,22 @@ fn refused(output: &Output) -> Result<()> {
     Ok(())
 }
 
-/// No exec.
+/// exec fails.
 pub(crate) async fn no_exec(lane: Lane) -> Result<()> {
     refused(&lane.run(&["exec", "app", "-c", "app", "--", "true"]).await?)
 }
 
-/// No attach.
+/// attach fails.
 pub(crate) async fn no_attach(lane: Lane) -> Result<()> {
     refused(&lane.run(&["attach", "-i", "app", "-c", "app"]).await?)
 }
 
-/// No port-forward.
+/// port-forward fails.
 pub(crate) async fn no_port_forward(lane: Lane) -> Result<()> {
     refused(&lane.run(&["port-forward", "pod/app", ":80"]).await?)
 }
 
-/// No aggregated API.
+/// The aggregated API is unavailable.
 pub(crate) async fn no_aggregated_api(lane: Lane) -> Result<()> {
     let output = lane.run(&["get", "--raw", "/apis/tunnel.example/v1/words"]).await?;
     ensure!(output.code == Some(1), "it worked without an agent: {output:?}");
@@ -39,13 +39,13 @@ pub(crate) async fn no_aggregated_api(lane: Lane) -> Result<()> {
     Ok(())
 }
 
-/// No logs.
+/// logs fails.
 pub(crate) async fn no_logs(lane: Lane) -> Result<()> {
     std::fs::write(lane.node().log(lane.name(), "app", "app"), "a line\n")?;
     refused(&lane.run(&["logs", "app", "-c", "app"]).await?)
 }
 
-/// No proxy to nodes and pods.
+/// The proxy to nodes and pods fails.
 pub(crate) async fn no_proxy(lane: Lane) -> Result<()> {
     refused(&lane.run(&["get", "--raw", "/api/v1/nodes/node/proxy/healthz"]).await?)?;
     let port = lane.node().web.port();
@@ -53,7 +53,7 @@ pub(crate) async fn no_proxy(lane: Lane) -> Result<()> {
     refused(&lane.run(&["get", "--raw", &path]).await?)
 }
 
-/// No webhook, and so no object that it must be asked about.
+/// The webhook is unavailable, and so objects that need it are refused.
 pub(crate) async fn no_webhook(lane: Lane) -> Result<()> {
     let output =
         lane.kubectl().run_with(&["create", "-f", "-"], config_map(&lane, "never", false).into()).await?;

@@ -1,12 +1,12 @@
-//! A real kube-apiserver, kubectl and kubelet streaming library around the built binaries.
+//! A real kube-apiserver, kubectl and kubelet streaming library around the built programs.
 //!
-//! One cluster is started for all cases: etcd and three kube-apiservers, one for each way to a proxy-server (gRPC over
-//! a Unix socket, HTTP CONNECT over one, HTTP CONNECT over TCP with mutual TLS). Every case runs over each way, first
-//! with one server and one agent for each, then with the three servers as replicas and two agents. All of it lives in a
-//! network namespace of its own.
+//! One cluster serves all cases: etcd and three kube-apiservers, one for each kind of connection to a proxy-server (gRPC over a
+//! Unix socket, HTTP CONNECT over a Unix socket, HTTP CONNECT over TCP with mutual TLS). Every case runs with each kind, first
+//! with one server and one agent for each, then with the three servers as replicas and two agents. All of them run in a
+//! separate network namespace.
 //!
-//! Without `KUBE_TOOLS` (what `hack/kube-tools` prints) nothing runs, and one line says so; `hack/check kube` sets it.
-//! Arguments are parts of the names of the cases that are to run.
+//! Without `KUBE_TOOLS` (the output of `hack/kube-tools`) nothing runs, and a message says so; `hack/check kube` sets it.
+//! Arguments are substrings of case names to run.
 
 #![allow(clippy::print_stdout, reason = "a test runner's product is its report")]
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     program.run(async |tools, report| {
         let [one, three] = phases::PHASES;
         let ground = Ground::lay()?;
-        // Servers first: a kube-apiserver that finds none waits longer and longer between its tries.
+        // Servers first: a kube-apiserver that finds none retries at growing intervals.
         let pairs = one.start(&ground).await.context("cannot start the servers")?;
         let world = World::start(tools, ground).await.context("cannot start the cluster")?;
         one.run(&world, pairs, report).await.context("one server each")?;

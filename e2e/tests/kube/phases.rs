@@ -1,4 +1,4 @@
-//! One phase: servers and agents in some numbers, their loss and their return, and the proof that bytes went through.
+//! One phase: some servers and agents, their loss and return, and the proof that bytes went through the tunnel.
 
 use std::time::Duration;
 
@@ -15,32 +15,32 @@ use crate::losses;
 use crate::runner::{self, AGAIN, WITH_TUNNEL, WITHOUT_AGENT};
 use crate::world::{Dials, Ground, Lane, WAYS, World};
 
-/// How soon a call must fail when there is no agent.
+/// Time limit for a call to fail without an agent.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// Steps that concern all lanes at once.
+/// Number of steps that concern all lanes at once.
 const STEPS: usize = 6;
 
-/// How many servers and agents there are.
+/// The numbers of servers and agents.
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
-    /// Whether the servers are replicas of each other, or each stands for itself.
+    /// Whether the servers are replicas of each other, or independent.
     replicas: bool,
     agents: usize,
 }
 
-/// One server for each kube-apiserver with one agent; then the three servers as replicas, with two agents that are
+/// First one server for each kube-apiserver, each with one agent; then the three servers as replicas, with two agents that are
 /// connected to all of them.
 pub(crate) const PHASES: [Phase; 2] =
     [Phase { name: "one", replicas: false, agents: 1 }, Phase { name: "three", replicas: true, agents: 2 }];
 
 impl Phase {
-    /// How many cases this phase has.
+    /// The number of cases of this phase.
     pub(crate) fn total(&self) -> usize {
         (WITHOUT_AGENT.len() + WITH_TUNNEL.len() + AGAIN.len()) * WAYS.len() + STEPS
     }
 
-    /// Runs everything around servers that have no agent yet; stops them at the end.
+    /// Runs all cases with servers that have no agent yet; stops the servers at the end.
     pub(crate) async fn run(&self, world: &World, mut pairs: Vec<Pair>, report: &mut Report) -> Result<()> {
         let lanes = world.lanes(self.name).await?;
         runner::run(report, "without an agent", &WITHOUT_AGENT, &lanes).await;
@@ -91,12 +91,12 @@ impl Phase {
     }
 }
 
-/// kube-apiserver dialled through its egress selector, and no dial failed since `before`.
+/// Checks that kube-apiserver dialed through its egress selector, and that no dial has failed since `before`.
 async fn moved(lanes: &[Lane], before: Vec<Dials>) -> Result<()> {
     for (lane, before) in lanes.iter().zip(before) {
         let now = lane.quiet().await?;
         let (succeeded, failed) = (now.succeeded - before.succeeded, now.failed - before.failed);
-        // Each of exec, attach, port-forward and cp is a connection of its own to the kubelet.
+        // Each exec, attach, port-forward and cp has its own connection to the kubelet.
         ensure!(succeeded >= 20.0, "{}: {succeeded} dials succeeded", lane.name());
         ensure!(failed == 0.0, "{}: {failed} dials failed, {succeeded} succeeded", lane.name());
         println!("        {}: {succeeded} egress dials, none failed", lane.name());
@@ -104,7 +104,7 @@ async fn moved(lanes: &[Lane], before: Vec<Dials>) -> Result<()> {
     Ok(())
 }
 
-/// While commands run, agents hold connections to the kubelet, and no kube-apiserver does.
+/// While commands run, agents hold connections to the kubelet, and kube-apiservers do not.
 async fn held(world: &World, lanes: &[Lane], pairs: &[Pair]) -> Result<()> {
     let sessions = cats(lanes).await?;
     let mut by_agents = 0;
@@ -120,10 +120,10 @@ async fn held(world: &World, lanes: &[Lane], pairs: &[Pair]) -> Result<()> {
     Ok(())
 }
 
-/// Kills the agents: running commands end, and new ones fail, at once.
+/// Kills the agents: running commands end at once, and new ones fail at once.
 async fn lost(lanes: &[Lane], pairs: &mut [Pair]) -> Result<()> {
     let mut sessions = cats(lanes).await?;
-    // With two agents, the loss of one leaves the way by the other.
+    // With two agents, the loss of one leaves the path through the other.
     for pair in pairs.iter_mut() {
         let count = pair.agents.len();
         for (index, agent) in pair.agents.iter_mut().enumerate() {
@@ -151,7 +151,7 @@ async fn returned(pairs: &mut [Pair]) -> Result<()> {
         for agent in &mut pair.agents {
             agent.process.restart()?;
         }
-        // The servers have to have noticed the loss before they can have noticed the return.
+        // The servers must notice the loss before they can notice the return.
         for agent in &mut pair.agents {
             agent.wait_ready().await?;
         }
@@ -160,8 +160,8 @@ async fn returned(pairs: &mut [Pair]) -> Result<()> {
     Ok(())
 }
 
-/// Kills and restarts one server after the other. (What its own kube-apiserver says meanwhile is not asked: over gRPC
-/// that one waits half a minute for the socket.)
+/// Kills and restarts one server after the other. (The server's own kube-apiserver is not checked meanwhile: over gRPC it waits
+/// half a minute for the socket.)
 async fn restarted(lanes: &[Lane], pairs: &mut [Pair]) -> Result<()> {
     let works = async |lane: &Lane| lane.ok(&["exec", "app", "-c", "app", "--", "true"]).await.map(drop);
     let mut index = 0;
@@ -183,7 +183,7 @@ async fn restarted(lanes: &[Lane], pairs: &mut [Pair]) -> Result<()> {
     Ok(())
 }
 
-/// A rolling update: fresh agents come, the old ones drain at their first signal and end at their second.
+/// A rolling update: new agents start, the old ones drain at the first signal and end at the second.
 async fn replaced(lanes: &[Lane], pairs: &mut [Pair]) -> Result<()> {
     let mut sessions = cats(lanes).await?;
     for pair in pairs.iter_mut() {
@@ -219,7 +219,7 @@ async fn replaced(lanes: &[Lane], pairs: &mut [Pair]) -> Result<()> {
     Ok(())
 }
 
-/// One running `cat` over each lane that has answered.
+/// One running `cat` on each lane, after its first answer.
 async fn cats(lanes: &[Lane]) -> Result<Vec<Session>> {
     let mut sessions = Vec::new();
     for lane in lanes {

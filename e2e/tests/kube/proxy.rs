@@ -16,7 +16,7 @@ pub(crate) async fn nodes(lane: Lane) -> Result<()> {
     Ok(())
 }
 
-/// A pod's web server: a page, 16 MB of an answer, and 5 MB of a body that come back.
+/// A pod's web server: a page, a response of 16 MB, and a request body of 5 MB that is echoed.
 pub(crate) async fn pods(lane: Lane) -> Result<()> {
     let base = format!("/api/v1/namespaces/{}/pods/app:{}/proxy", lane.name(), lane.node().web.port());
     web(&lane, &base).await?;
@@ -30,7 +30,7 @@ pub(crate) async fn pods(lane: Lane) -> Result<()> {
     Payload::new(6, 5_000_000).check(&output.digest())
 }
 
-/// The same server by the name of its service.
+/// The same server by its service's name.
 pub(crate) async fn services(lane: Lane) -> Result<()> {
     web(&lane, &format!("/api/v1/namespaces/{}/services/web:http/proxy", lane.name())).await
 }

@@ -1,4 +1,4 @@
-//! The cases, and how they run over lanes.
+//! The cases, and how they run on lanes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,20 +12,20 @@ use tokio::task::JoinSet;
 use crate::world::Lane;
 use crate::{attach, copy, exec, extensions, forward, logs, losses, phases, proxy};
 
-/// How many cases run at the same time.
+/// Number of concurrent cases.
 const AT_ONCE: usize = 4;
 
-/// What a case comes to.
+/// The result of a case.
 pub(crate) type Outcome = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// One case: runs over each lane of each phase.
+/// One case; runs on each lane of each phase.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: fn(Lane) -> Outcome,
 }
 
-/// A table of cases out of functions.
+/// Makes a table of cases from functions.
 macro_rules! cases {
     ($($module:ident :: $name:ident),* $(,)?) => {
         [$(Case {
@@ -35,7 +35,7 @@ macro_rules! cases {
     };
 }
 
-/// With a tunnel, everything works. The longest come first.
+/// With a tunnel, everything works. The longest cases come first.
 pub(crate) const WITH_TUNNEL: [Case; 26] = cases![
     extensions::discovery,
     logs::whole,
@@ -76,16 +76,16 @@ pub(crate) const WITHOUT_AGENT: [Case; 7] = cases![
     losses::no_aggregated_api,
 ];
 
-/// A short round, to see that a tunnel is whole again.
+/// A short round that checks that a tunnel works again.
 pub(crate) const AGAIN: [Case; 4] =
     cases![exec::streams_and_exit_code, logs::tail, proxy::pods, extensions::webhook];
 
-/// How many cases all phases together have.
+/// The number of cases of all phases.
 pub(crate) fn total() -> usize {
     phases::PHASES.iter().map(phases::Phase::total).sum()
 }
 
-/// Runs every case over every lane, a few at once.
+/// Runs every case on every lane, several at once.
 pub(crate) async fn run(report: &mut Report, when: &str, cases: &[Case], lanes: &[Lane]) {
     let gate = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();

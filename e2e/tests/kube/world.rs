@@ -1,4 +1,4 @@
-//! What all cases share: the cluster, the node, and the places where servers listen.
+//! The parts that all cases share: the cluster, the node, and the places where servers listen.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use e2e::ports::Lease;
 use e2e::wait::{DEADLINE, until};
 use tempfile::TempDir;
 
-/// The ways from a kube-apiserver to a proxy-server.
+/// The kinds of connections from a kube-apiserver to a proxy-server.
 pub(crate) const WAYS: [(&str, Mode, Front); 3] = [
     ("grpc-uds", Mode::Grpc, Front::Unix),
     ("connect-uds", Mode::HttpConnect, Front::Unix),
     ("connect-tls", Mode::HttpConnect, Front::Tls),
 ];
 
-/// Where servers listen, whoever they are at the time, and the certificates that frontends and agents trust.
+/// The places where servers listen, whichever servers run, and the certificates that frontends and agents trust.
 pub(crate) struct Ground {
-    /// One for each way, in order.
+    /// One for each kind, in order.
     pub(crate) places: Vec<Place>,
     pub(crate) pki: Pki,
     folder: Arc<TempDir>,
@@ -43,7 +43,7 @@ impl Ground {
     }
 }
 
-/// The running cluster. One kube-apiserver for each way, in order.
+/// The running cluster, with one kube-apiserver for each kind, in order.
 pub(crate) struct World {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) node: Arc<Node>,
@@ -65,7 +65,7 @@ impl World {
         Ok(Self { cluster, node, ground })
     }
 
-    /// The lanes of a phase, each with a namespace and a running workload of its own.
+    /// The lanes of a phase, each with a separate namespace and workload.
     pub(crate) async fn lanes(&self, phase: &str) -> Result<Vec<Lane>> {
         let mut lanes = Vec::new();
         for (index, (way, ..)) in WAYS.iter().enumerate() {
@@ -91,10 +91,10 @@ pub(crate) struct Dials {
     pub(crate) succeeded: f64,
 }
 
-/// kube-apiserver gives a dial up after half a minute.
+/// kube-apiserver cancels a dial after half a minute.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// One kube-apiserver with its way to a proxy-server, and a namespace of its own.
+/// One kube-apiserver with its connection to a proxy-server, and a separate namespace.
 #[derive(Clone)]
 pub(crate) struct Lane(Arc<Parts>);
 
@@ -107,7 +107,7 @@ struct Parts {
 }
 
 impl Lane {
-    /// Phase and way; also the namespace.
+    /// Phase and kind; also the namespace.
     pub(crate) fn name(&self) -> &str {
         &self.0.name
     }
@@ -124,7 +124,7 @@ impl Lane {
         &self.0.node
     }
 
-    /// A folder of this lane's own.
+    /// A separate folder of this lane.
     pub(crate) fn scratch(&self) -> &Path {
         &self.0.scratch
     }
@@ -134,12 +134,12 @@ impl Lane {
         self.kubectl().run(&self.args(args).iter().map(String::as_str).collect::<Vec<_>>()).await
     }
 
-    /// Runs kubectl in the lane's namespace; it must succeed.
+    /// Runs kubectl in the lane's namespace; a failure is an error.
     pub(crate) async fn ok(&self, args: &[&str]) -> Result<String> {
         self.kubectl().ok(&self.args(args).iter().map(String::as_str).collect::<Vec<_>>()).await
     }
 
-    /// Starts a kubectl in the lane's namespace that is typed into.
+    /// Starts an interactive kubectl in the lane's namespace.
     pub(crate) fn session(&self, args: &[&str]) -> Result<Session> {
         Session::start(self.kubectl(), &self.args(args).iter().map(String::as_str).collect::<Vec<_>>())
     }
@@ -161,7 +161,7 @@ impl Lane {
         })
     }
 
-    /// Waits until kube-apiserver dials nobody: it may still be at what it began without an agent.
+    /// Waits until kube-apiserver has no open dial: dials that began without an agent may still be open.
     pub(crate) async fn quiet(&self) -> Result<Dials> {
         let what = format!("no egress dial under way at {}", self.name());
         until(&what, QUIET, || async {
@@ -171,7 +171,7 @@ impl Lane {
         .await
     }
 
-    /// The other kube-apiservers hear of new objects a moment later.
+    /// The other kube-apiservers see new objects a moment later.
     async fn wait_for_workload(&self) -> Result<()> {
         let what = format!("pods at the kube-apiserver of {}", self.name());
         until(&what, DEADLINE, || async {

@@ -1,6 +1,7 @@
 //! Hosts that vanish: no packet arrives any more, nothing is refused or closed.
 //!
-//! In namespaces where this machine lets us have them, and else by a relay that stops passing bytes: nothing is skipped.
+//! The tests use network namespaces if this machine permits them, otherwise a relay that stops copying bytes: no test is
+//! skipped.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -23,10 +24,10 @@ use e2e::wild::{AgentMeta, WildAgent, WildServer};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// How soon a lost host must have been given up: 30 to 42 s after the first ping, which an idle connection sends after 10 s.
+/// Time limit for the detection of a lost host: 30 to 42 s after the first ping, which an idle connection sends after 10 s.
 const GIVEN_UP: Duration = Duration::from_secs(70);
 
-/// The way to a peer, which can be cut.
+/// The path to a peer, which can be cut.
 enum Way<'a> {
     Routed(&'a Network),
     Relayed(Balancer),
@@ -42,7 +43,7 @@ impl Way<'_> {
         Ok(())
     }
 
-    /// Waits for a gauge of an agent behind it.
+    /// Waits for a gauge of an agent on this path.
     async fn wait_metric(&self, agent: &Agent, name: &str, condition: impl Fn(f64) -> bool) -> Result<f64> {
         let full = format!("{AGENT}{name}");
         until(name, GIVEN_UP * 2, || async {
@@ -59,12 +60,12 @@ impl Way<'_> {
     }
 }
 
-/// Where the servers are.
+/// The address of the servers.
 fn near(network: Option<&Network>) -> Ipv4Addr {
     if network.is_some() { NEAR } else { Ipv4Addr::LOCALHOST }
 }
 
-/// Two agents on one server, one of them behind a way that can be cut.
+/// Two agents of one server, one of them on a path that can be cut.
 struct Rig<'a> {
     vanishing: Agent,
     _staying: Agent,
@@ -77,7 +78,7 @@ impl<'a> Rig<'a> {
     async fn new(network: Option<&'a Network>) -> Result<Self> {
         let at = near(network);
         let setup = Setup::grpc().agents(0).server_arg(format!("--agent-bind-address={at}"));
-        // A relay that is stuck acknowledges like a program that stands still.
+        // A stuck relay acknowledges, like the kernel of a stopped program.
         let patience = "--unresponsive-timeout=30s";
         let mut pair = setup.server_arg(patience).agent_arg(patience).start().await?;
         let server = SocketAddr::from((at, pair.server().agent_port()));
@@ -99,7 +100,7 @@ impl<'a> Rig<'a> {
         Ok(Self { pair, vanishing, _staying: staying, endpoint, way })
     }
 
-    /// Connections through both agents, and how many of them are through the one that will vanish.
+    /// Connections through both agents, and the number of those through the vanishing one.
     async fn established(&self) -> Result<(Vec<Conn>, f64)> {
         let mut conns = Vec::new();
         for seed in 0..16 {
@@ -120,8 +121,8 @@ async fn ready(pair: &Pair, agents: f64) -> Result<()> {
     .await
 }
 
-/// One of two agents vanishes. Its connections end with a reason, dials go to the other, both ends notice in time, and
-/// it finds its way back.
+/// One of two agents vanishes. Its connections end with a reason, dials go to the other agent, both ends notice in time, and
+/// the agent reconnects.
 async fn vanish(network: Option<&Network>) -> Result<()> {
     let rig = Rig::new(network).await?;
     let (conns, through) = rig.established().await?;
@@ -130,7 +131,7 @@ async fn vanish(network: Option<&Network>) -> Result<()> {
     let noticed = async {
         ready(&rig.pair, 1.0).await?;
         let at_the_server = began.elapsed();
-        // Its endpoints are told as well.
+        // Its endpoints are closed as well.
         rig.way.wait_metric(&rig.vanishing, "open_server_connections", |count| count == 0.0).await?;
         rig.way.wait_metric(&rig.vanishing, "open_endpoint_connections", |count| count == 0.0).await?;
         both_noticed.set(true);
@@ -170,7 +171,7 @@ async fn vanish(network: Option<&Network>) -> Result<()> {
     works(rig.pair.frontend(), &rig.endpoint.target()).await
 }
 
-/// Runs a scenario on the near side of a network of its own, or without one.
+/// Runs a scenario on the near side of a private network, or without one.
 fn on_a_network<'n, F: Future<Output = Result<()>>>(
     network: Option<&'n Network>,
     scenario: impl FnOnce(Option<&'n Network>) -> F + Send,
@@ -188,20 +189,20 @@ fn network() -> Option<Network> {
     Network::new(2).map_err(|error| say("no namespaces here, a relay stands in", format!("{error:#}"))).ok()
 }
 
-/// By lost packets.
+/// With dropped packets.
 #[test]
 fn an_agent_that_vanishes_is_noticed_at_both_ends_and_dials_go_elsewhere() -> Result<()> {
     let network = network();
     on_a_network(network.as_ref(), vanish)
 }
 
-/// By a relay that takes bytes, acknowledges them and passes none: TCP sees no fault.
+/// With a relay that takes and acknowledges bytes but forwards none: TCP sees no fault.
 #[test]
 fn an_agent_behind_a_stuck_relay_is_noticed_at_both_ends_and_dials_go_elsewhere() -> Result<()> {
     on_a_network(None, vanish)
 }
 
-/// An agent that agreed on no pings: TCP's own probes find it, and pings where TCP sees no fault.
+/// An agent without negotiated pings: TCP keepalive detects it, and pings do where TCP sees no fault.
 #[test]
 fn a_strange_agent_that_vanishes_is_noticed() -> Result<()> {
     let network = network();
@@ -210,7 +211,7 @@ fn a_strange_agent_that_vanishes_is_noticed() -> Result<()> {
 
 async fn strange_agent(network: Option<&Network>) -> Result<()> {
     let at = near(network);
-    // With 5 s and 20 s for the answer pings are in time as well.
+    // An interval of 5 s with 20 s for the answer is in time as well.
     let keepalive = if network.is_some() { "--keepalive-time=1h" } else { "--keepalive-time=5s" };
     let setup =
         Setup::grpc().agents(0).server_arg(format!("--agent-bind-address={at}")).server_arg(keepalive);
@@ -236,8 +237,8 @@ async fn strange_agent(network: Option<&Network>) -> Result<()> {
     Ok(())
 }
 
-/// A server that agreed on no pings, as a Go server: our agent may ping it every 35 s only, so TCP's probes must find
-/// it sooner.
+/// A server without negotiated pings, such as a Go server: the agent may ping it only every 35 s, so TCP keepalive must detect
+/// it earlier.
 #[test]
 fn a_strange_server_that_vanishes_is_noticed() -> Result<()> {
     let network = network();
@@ -245,7 +246,7 @@ fn a_strange_server_that_vanishes_is_noticed() -> Result<()> {
 }
 
 async fn strange_server(network: Option<&Network>) -> Result<()> {
-    // Certificates, and nothing else of a pair's.
+    // Only the pair's certificates are used.
     let pair = Setup::grpc().agents(0).start().await?;
     let mut server = WildServer::start_at(near(network), &pair.pki, "strange", 1).await?;
     let (way, agent) = match network {
@@ -266,7 +267,7 @@ async fn strange_server(network: Option<&Network>) -> Result<()> {
     way.wait_metric(&agent, "open_server_connections", |count| count == 0.0).await?;
     let noticed = began.elapsed();
     say("strange server", format!("noticed after {noticed:.1?}"));
-    // Behind a relay that acknowledges every byte only the rare pings are left: 35 s, and 20 s for the answer.
+    // Behind a relay that acknowledges every byte only the infrequent pings remain: every 35 s, with 20 s for the answer.
     let limit = if network.is_some() { GIVEN_UP } else { GIVEN_UP * 2 };
     ensure!(noticed <= limit, "{noticed:?}");
     Ok(())

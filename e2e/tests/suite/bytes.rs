@@ -1,4 +1,4 @@
-//! Bytes arrive intact, both ways, in every way to reach a server.
+//! Bytes arrive intact in both directions, with every kind of frontend.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use e2e::wild::PacketStream;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-/// Sizes around the buffers' edges.
+/// Sizes around the limits of buffers.
 const SIZES: [u64; 13] =
     [1, 2, 4_095, 4_096, 4_097, 16_383, 16_384, 16_385, 32_767, 32_769, 65_535, 65_537, 1 << 20];
 
@@ -46,7 +46,7 @@ async fn every_size_by_http_connect_over_tls() -> Result<()> {
     sizes(Mode::HttpConnect, Front::Tls).await
 }
 
-/// Many connections at once, each with bytes of its own.
+/// Many concurrent connections, each with different bytes.
 async fn many(mode: Mode, count: u64, size: u64) -> Result<()> {
     let pair = Setup::new(mode, Front::Unix).start().await?;
     let endpoint = Endpoint::echo().await?;
@@ -82,13 +82,13 @@ async fn sixteen_large_ones_at_once_by_http_connect() -> Result<()> {
     many(Mode::HttpConnect, 16, 8 << 20).await
 }
 
-/// Many dials over one HTTP/2 connection, one stream each, as the newest client does.
+/// Many dials over one HTTP/2 connection, one stream each, like the newest Go client.
 #[tokio::test]
 async fn a_hundred_streams_share_one_connection() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
     let channel = pair.frontend().channel().await?;
-    // Taking turns is not sharing: nobody begins before all are connected.
+    // The streams must overlap: no stream sends before all are connected.
     let connected = Arc::new(Barrier::new(100));
     let mut running = JoinSet::new();
     for seed in 0..100 {
@@ -105,7 +105,7 @@ async fn a_hundred_streams_share_one_connection() -> Result<()> {
     Ok(())
 }
 
-/// One connection in thousands of one-byte pieces: the order and the count survive.
+/// One connection with thousands of one-byte writes: order and number are preserved.
 async fn tiny_pieces(mode: Mode) -> Result<()> {
     use tokio::io::AsyncWriteExt;
     let pair = Setup::new(mode, Front::Unix).start().await?;

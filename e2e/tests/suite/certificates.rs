@@ -1,5 +1,5 @@
-//! Certificates, keys and authorities that change while everything runs: new handshakes use them, nothing that lives
-//! is touched, and what cannot be used is refused.
+//! Certificates, keys and CAs that change at run time: new handshakes use them, open connections are not affected, and unusable
+//! files are refused.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Files are looked at so often that tests do not wait.
+/// A short interval of file checks.
 const EVERY: &str = "--certificate-reload-interval=50ms";
 
 async fn watched(mode: Mode, front: Front) -> Result<Pair> {
     Setup::new(mode, front).server_arg(EVERY).agent_arg(EVERY).start().await
 }
 
-/// What the three watchers have counted: the frontend's, the agent port's, the agent's.
+/// The counts of the three watches: the frontend's, the agent port's, the agent's.
 async fn reloads(pair: &Pair, result: &str) -> Result<[f64; 3]> {
     let (server, agent) = (pair.server().metrics().await?, pair.agent().metrics().await?);
     let of = |scrape: &Scrape, prefix: &str, side: &str| {
@@ -43,7 +43,7 @@ async fn counted(pair: &Pair, result: &str, wanted: [f64; 3]) -> Result<()> {
     until(&what, DEADLINE, || async { (reloads(pair, result).await.ok()? == wanted).then_some(()) }).await
 }
 
-/// The certificate that a port shows now.
+/// The certificate that a port presents now.
 async fn shown(address: SocketAddr, pair: &Pair, alpn: &[&str]) -> Result<Vec<u8>> {
     let config = match alpn {
         ["agent"] => pair.pki.agent_client()?,
@@ -71,7 +71,7 @@ async fn new_handshakes_use_new_files_and_live_connections_go_on() -> Result<()>
         ensure!(before[0] != after[0] && before[1] != after[1], "the old certificate is still shown");
         echo(conn, Payload::new(2, 1_000_000)).await?;
         works(pair.frontend(), &endpoint.target()).await?;
-        // The agent shows its new certificate as well.
+        // The agent presents its new certificate as well.
         pair.server_mut().restart()?;
         pair.server_mut().wait_healthy().await?;
         pair.wait_connected().await?;
@@ -79,7 +79,7 @@ async fn new_handshakes_use_new_files_and_live_connections_go_on() -> Result<()>
     Ok(())
 }
 
-/// Half of it is written, the rest never comes; then the two do not match; then one is out of its time.
+/// First the file is truncated; then certificate and key do not match; then the certificate has expired.
 #[tokio::test]
 async fn what_cannot_be_used_is_said_once_and_the_old_stays() -> Result<()> {
     let pair = watched(Mode::Grpc, Front::Unix).await?;
@@ -107,7 +107,7 @@ async fn what_cannot_be_used_is_said_once_and_the_old_stays() -> Result<()> {
             (lines(pair.server().process.log()) > 0).then_some(())
         })
         .await?;
-        // Several looks later nothing more was said or counted.
+        // Several checks later there is no further log line or count.
         let looks = until("a second line", Duration::from_millis(300), || async {
             (lines(pair.server().process.log()) > 1).then_some(())
         });
@@ -122,28 +122,28 @@ async fn what_cannot_be_used_is_said_once_and_the_old_stays() -> Result<()> {
     Ok(())
 }
 
-/// A new authority: who was vouched for by the old one is refused at his next handshake, and cannot get around it by
-/// resuming a session, because there are none to resume.
+/// A new CA: the server refuses a client with a certificate of the old CA at its next handshake. The client cannot avoid that
+/// by resuming a session, because the server offers none.
 #[tokio::test]
 async fn a_changed_client_authority_refuses_the_clients_of_the_old_one() -> Result<()> {
     let mut pair = watched(Mode::Grpc, Front::Unix).await?;
     let endpoint = Endpoint::echo().await?;
     let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
     let (old, address) = (pair.pki.agent_client()?, pair.server().agent_address());
-    // An independent client that resumes its session where it may.
+    // An independent client that resumes its session if it can.
     ensure!(resumes(&old, address).await? == [false, false], "no session is resumed");
     let kept = pair.pki.kept(&pair.pki.agent, "kept-agent")?;
     pair.pki.rotate_cluster_authority()?;
     counted(&pair, "success", [0.0, 1.0, 1.0]).await?;
     let refused = resumes(&old, address).await;
     ensure!(refused.is_err(), "a client of the old authority was let in: {refused:?}");
-    // It trusts the new server: only the server can say no.
+    // The client trusts the new server, so only the server can refuse.
     let mut of_before = pair.pki.clone();
     of_before.agent = kept;
     let refused = resumes(&of_before.agent_client()?, address).await;
     ensure!(refused.is_err(), "a client of the old authority was let in: {refused:?}");
     shown(address, &pair, &["agent"]).await.context("a client of the new authority")?;
-    // What lives goes on, and the agent finds the way back with its new certificate.
+    // Open connections continue, and the agent reconnects with its new certificate.
     echo(conn, Payload::new(2, 1_000_000)).await?;
     pair.server_mut().restart()?;
     pair.server_mut().wait_healthy().await?;
@@ -151,8 +151,8 @@ async fn a_changed_client_authority_refuses_the_clients_of_the_old_one() -> Resu
     works(pair.frontend(), &endpoint.target()).await
 }
 
-/// Whether each of two connections, one after the other, resumed a session. The first byte from the server proves that
-/// it let the client in.
+/// Whether each of two successive connections resumed a session. The first byte from the server proves that it admitted the
+/// client.
 async fn resumes(config: &Arc<ClientConfig>, address: SocketAddr) -> Result<[bool; 2]> {
     let mut resumed = [false; 2];
     for resumed in &mut resumed {
@@ -165,7 +165,7 @@ async fn resumes(config: &Arc<ClientConfig>, address: SocketAddr) -> Result<[boo
     Ok(resumed)
 }
 
-/// Beside fifty transfers, at a hundred dials a second. The nightly run is ten times as long and five times as hard.
+/// With fifty transfers and a hundred dials per second. The nightly run is ten times as long, with five times the load.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_rotations_under_load_fail_nothing_and_cut_nothing() -> Result<()> {
     let plan = Plan { rate: 100, hold: Duration::from_millis(200), transfers: 50 };
@@ -174,13 +174,13 @@ async fn ten_rotations_under_load_fail_nothing_and_cut_nothing() -> Result<()> {
     report.check()
 }
 
-/// In the last tenth to fifth of its certificate's life an agent shows the newer one, on a second stream, and lets the
-/// first one go once its connections have ended.
+/// In the last fifth to tenth of its certificate's life an agent presents the newer one, on a second stream, and ends the first
+/// stream once its connections have ended.
 #[tokio::test]
 async fn an_agent_reconnects_before_its_certificate_expires() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).agent_arg(EVERY).start().await?;
     let usage = ExtendedKeyUsagePurpose::ClientAuth;
-    // Begun long ago: it is in its last tenth.
+    // In the last tenth of its life.
     let old = pair.pki.cluster_leaf(usage.clone(), -3_600, 60)?;
     let newer = pair.pki.cluster_leaf(usage, -60, 7_200)?;
     pair.pki.replace(&[("agent.crt", &old.cert), ("agent.key", &old.key)])?;
@@ -190,7 +190,7 @@ async fn an_agent_reconnects_before_its_certificate_expires() -> Result<()> {
     let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
     pair.agent().wait_metric("open_server_connections", &[], 1.0).await?;
     pair.pki.replace(&[("agent.crt", &newer.cert), ("agent.key", &newer.key)])?;
-    // Both streams live: the first for its connection, the second for dials from now on.
+    // Both streams are open: the first for its connection, the second for new dials.
     pair.agent().wait_metric("retiring_server_connections", &[], 1.0).await?;
     ensure!(pair.agent().metric("open_server_connections", &[]).await? == 1.0, "there is one server");
     let drained = [("segment", "from_agent"), ("packet_type", "DRAIN")];

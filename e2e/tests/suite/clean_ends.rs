@@ -1,4 +1,4 @@
-//! Connections that end as kube-apiserver's end: nobody misses a byte, and nothing is counted as a loss.
+//! Connections that end as kube-apiserver's do: no byte is lost, and nothing is counted as a loss.
 
 use anyhow::{Result, ensure};
 use e2e::frontend::{Frontend, Mode};
@@ -11,21 +11,21 @@ use tokio::task::JoinSet;
 
 const REQUEST: [u8; 100] = [b'?'; 100];
 const ANSWER: [u8; 3_000] = [b'!'; 3_000];
-/// What TLS sends last in each direction: the other end may be gone by then.
+/// The last bytes of a direction, such as TLS's close_notify; the other end may be gone by then.
 const GOODBYE: [u8; 24] = [b'.'; 24];
 const EXCHANGES: usize = 300;
 const AT_ONCE: usize = 8;
 
-/// Who closes, and who says goodbye before it.
+/// Which side closes, and which side sends last bytes before that.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
-    /// The client, once it has read the answer; the endpoint closes when it sees that.
+    /// The client, after it has read the answer; then the endpoint closes.
     ClientFirst,
-    /// The client, with a goodbye that the endpoint does not read.
+    /// The client, with last bytes that the endpoint does not read.
     ClientWithGoodbye,
-    /// The endpoint, once it has sent the answer and its goodbye, which the client does not read.
+    /// The endpoint, after its answer and its last bytes, which the client does not read.
     EndpointFirst,
-    /// Both at once, each with a goodbye.
+    /// Both at once, each with last bytes.
     Both,
 }
 
@@ -38,14 +38,14 @@ async fn answer(mut socket: TcpStream, manner: Manner) -> Result<()> {
     socket.write_all(&ANSWER).await?;
     match manner {
         Manner::ClientFirst => drop(socket.read(&mut request).await),
-        // The rest stays unread: the close is a reset.
+        // The rest is not read, so the close is a reset.
         Manner::ClientWithGoodbye => drop(socket.read(&mut request[..1]).await),
         Manner::EndpointFirst | Manner::Both => socket.write_all(&GOODBYE).await?,
     }
     Ok(())
 }
 
-/// An endpoint of each manner; they end with the test's runtime.
+/// An endpoint for each manner; it ends with the test's runtime.
 async fn endpoint(manner: Manner) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let target = listener.local_addr()?.to_string();
@@ -70,7 +70,7 @@ async fn exchange(frontend: &Frontend, target: &str, manner: Manner) -> Result<(
     Ok(())
 }
 
-/// What the two programs have counted as lost, by series.
+/// The losses that the two programs have counted, by series.
 async fn losses(pair: &Pair) -> Result<Vec<String>> {
     let at_rest = |scrape: &Scrape| scrape.busy().is_empty();
     let server = pair.server().wait_metrics("a server at rest", at_rest).await?;

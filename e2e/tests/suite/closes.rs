@@ -1,4 +1,4 @@
-//! The ends of connections: each side learns of it once, in order, and nothing sent before is lost.
+//! The ends of connections: each side learns of the end once, in order, and no earlier byte is lost.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -63,7 +63,7 @@ async fn close_rsp_after_an_orderly_end_has_no_error() -> Result<()> {
     Ok(())
 }
 
-/// A Go server never ends a stream itself; its clients' readers hang on it.
+/// A Go server never ends a stream itself, so the readers of its clients hang.
 #[tokio::test]
 async fn the_stream_ends_with_ok_soon_after_its_close_rsp() -> Result<()> {
     let pair = Setup::grpc().start().await?;
@@ -117,7 +117,7 @@ async fn an_endpoints_reset_ends_the_connection() -> Result<()> {
     Ok(())
 }
 
-/// Over TLS, to a client that still reads when the end comes: much waits for it in the server by then.
+/// Over TLS, to a client that is still reading at the end: many bytes wait in the server by then.
 #[tokio::test]
 async fn what_came_before_a_reset_or_a_loss_reaches_a_slow_client() -> Result<()> {
     for reset in [true, false] {
@@ -137,14 +137,14 @@ async fn what_came_before_a_reset_or_a_loss_reaches_a_slow_client() -> Result<()
         }
         let (received, end) = read_slowly(dialled?).await?;
         payload.check(&received)?;
-        // No close_notify: the client can tell that there may have been more.
+        // No close_notify, so the client knows that bytes may be missing.
         assert_eq!(end, ErrorKind::UnexpectedEof);
         pair.server().wait_metric("http_connections", &[], 0.0).await?;
     }
     Ok(())
 }
 
-/// Reads to the end, which is none in order.
+/// Reads to the end, which is not orderly.
 async fn read_slowly(mut conn: Conn) -> Result<(Digest, ErrorKind)> {
     let mut digester = Digester::default();
     let mut chunk = vec![0; 16 << 10];
@@ -194,7 +194,7 @@ async fn a_second_connection_id_closes_both() -> Result<()> {
             Some(Body::CloseResponse(close)) if close.error == "mismatched connection IDs" => {
                 closed.push(close.connect_id)
             }
-            // The agent's own answer to the close may come between.
+            // The agent's own answer to the close may arrive in between.
             Some(Body::CloseResponse(_)) => {}
             other => anyhow::bail!("{other:?}"),
         }
@@ -204,10 +204,11 @@ async fn a_second_connection_id_closes_both() -> Result<()> {
     endpoint.wait_open(0).await
 }
 
-/// The Go client gives up on a CLOSE_RSP after 10 s, so the answer comes within 5 s even if the endpoint does not read.
+/// The Go client stops waiting for a CLOSE_RSP after 10 s, so the answer must come within 5 s even if the endpoint does not
+/// read.
 #[tokio::test]
 async fn close_is_answered_in_time_though_the_endpoint_stalls() -> Result<()> {
-    // With flow control for the connection the close must fit into the client's window, behind what came before it.
+    // With connection flow control the close must fit into the client's window, after the earlier bytes.
     for (flow_control, bytes) in [("true", 300 << 10), ("false", 12 << 20)] {
         close_is_answered(flow_control, bytes).await?;
     }
@@ -220,7 +221,7 @@ async fn close_is_answered(flow_control: &str, bytes: u64) -> Result<()> {
     let endpoint = Endpoint::stalled().await?;
     let mut conn = pair.frontend().dial(&endpoint.target()).await?;
     let payload = Payload::new(1, bytes);
-    // As much as fits into all buffers on the way; whatever does not fit stays unsent.
+    // As many bytes as fit into all buffers on the path; the rest stays unsent.
     let _ = tokio::time::timeout(Duration::from_millis(500), payload.send(&mut conn)).await;
     let closing = async {
         conn.shutdown().await?;
@@ -231,7 +232,7 @@ async fn close_is_answered(flow_control: &str, bytes: u64) -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
-/// The stream is reset behind its CLOSE_REQ, while the endpoint has not read a byte: what was sent counts all the same.
+/// The stream is reset after its CLOSE_REQ, before the endpoint has read a byte: the sent bytes are still delivered.
 #[tokio::test]
 async fn the_loss_of_a_closed_connections_stream_discards_nothing() -> Result<()> {
     let pair = Setup::grpc().start().await?;
@@ -248,7 +249,7 @@ async fn the_loss_of_a_closed_connections_stream_discards_nothing() -> Result<()
     payload.check(&endpoint.wait_received(1).await?[0].digest)
 }
 
-/// Two dials on one stream: a server must survive it, whatever it makes of the second.
+/// Two dials on one stream: the server must survive the second one, whatever its answer.
 #[tokio::test]
 async fn one_stream_with_two_connections_is_survived() -> Result<()> {
     let pair = Setup::grpc().start().await?;

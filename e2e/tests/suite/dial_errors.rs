@@ -1,4 +1,4 @@
-//! What a frontend learns when a dial fails: Go's texts and statuses, which kube-apiserver's users read.
+//! The frontends' answers to failed dials: Go's texts and statuses, which kube-apiserver's users see.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use e2e::wait::{within, within_limit};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Go's dial limit is 5 s; an answer half a second later is still in time.
+/// Go's time limit of a dial is 5 s; half a second more is still accepted.
 const ENDPOINT_LIMIT: Duration = Duration::from_millis(5_500);
 
 fn http_error(error: DialError) -> Result<(Head, String)> {
@@ -151,7 +151,7 @@ async fn backend_dial_timeout_by_http_connect_is_504() -> Result<()> {
     Ok(())
 }
 
-/// Starts a dial that the endpoint does not answer, and kills the agent meanwhile.
+/// Starts a dial that the endpoint does not answer, and kills the agent during it.
 async fn lost_while_dialling(mode: Mode) -> Result<(Pair, DialError)> {
     let mut pair = Setup::new(mode, Front::Unix).start().await?;
     let silent = FullQueue::new()?;
@@ -190,7 +190,7 @@ async fn a_dial_fails_over_to_another_agent_when_its_agent_dies() -> Result<()> 
         .start()
         .await?;
     let endpoint = Endpoint::echo().await?;
-    // A stopped agent takes the request and answers nothing; then it dies.
+    // A stopped agent receives the dial and does not answer; then it is killed.
     pair.agent().process.signal(e2e::process::Signal::STOP)?;
     let (frontend, target) = (pair.frontend().clone(), endpoint.target());
     let dial = tokio::spawn(async move { works(&frontend, &target).await });
@@ -231,7 +231,7 @@ async fn other_methods_are_405() -> Result<()> {
     Ok(())
 }
 
-/// After any failure the next dial works, in every way to reach a server.
+/// After any failure the next dial succeeds, with every kind of frontend.
 #[tokio::test]
 async fn a_failure_harms_nothing_else() -> Result<()> {
     for (mode, front) in FRONTS {

@@ -1,5 +1,5 @@
-//! What the documents say of tests and flags is so: `docs/compatibility.md` names tests that exist, and `docs/flags.md`
-//! has the help of both programs. `UPDATE_DOCS=1` writes the generated blocks anew.
+//! Checks the documents' statements about tests and flags: `docs/compatibility.md` names existing tests, and `docs/flags.md`
+//! contains the help of both programs. `UPDATE_DOCS=1` writes the generated blocks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use e2e::program::Program;
 
-/// The names of all functions in the `.rs` files below a folder.
+/// The names of all functions in the `.rs` files in a folder.
 fn functions(folder: &Path, names: &mut BTreeSet<String>) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -38,7 +38,7 @@ fn every_named_test_exists() -> Result<()> {
         functions(&root()?.join(folder), &mut names)?;
     }
     let text = std::fs::read_to_string(root()?.join("docs/compatibility.md"))?;
-    // Every second piece between backticks is quoted.
+    // Every second part between backticks is quoted.
     let quoted =
         text.split('`').skip(1).step_by(2).filter(|word| word.contains("::") && !word.ends_with("..."));
     let missing: Vec<&str> =
@@ -47,12 +47,12 @@ fn every_named_test_exists() -> Result<()> {
     Ok(())
 }
 
-/// What a program prints for `--help`.
+/// The output of a program's `--help`.
 fn help(program: Program) -> Result<String> {
     Ok(String::from_utf8(Command::new(program.path()?).arg("--help").output()?.stdout)?)
 }
 
-/// The flags of which a program's help says that Go does not have them.
+/// The flags that a program's help marks as unknown to Go.
 fn own_flags(help: &str) -> Result<BTreeSet<&str>> {
     let mut own = BTreeSet::new();
     for block in help.split("\n  --").skip(1) {
@@ -81,7 +81,7 @@ fn own_flags_table(server: &str, agent: &str) -> Result<String> {
     Ok(table)
 }
 
-/// The page with a block between its markers replaced.
+/// Replaces the block between its markers in a page.
 fn with_block(page: &str, name: &str, block: &str) -> Result<String> {
     let (begin, end) = (format!("<!-- generated: {name} -->\n"), "<!-- end -->");
     let (before, rest) = page.split_once(&begin).with_context(|| format!("no marker of {name}"))?;

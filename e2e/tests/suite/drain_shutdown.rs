@@ -1,4 +1,4 @@
-//! Signals: an agent drains, a server shuts down, and nobody loses a connection before its time.
+//! Signals: an agent drains, a server shuts down, and no connection ends before its time.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn an_agents_first_signal_drains_and_keeps_its_connections() -> Result<()>
             conns.push(pair.frontend().dial(&endpoint.target()).await?);
         }
         pair.agents[0].process.signal(signal)?;
-        // The agent of v0.36 looks at its drain flag only between packets: give it some.
+        // The agent of v0.36 checks its drain flag only between packets, so the test sends some.
         let drained = [("segment", "from_agent"), ("packet_type", "DRAIN")];
         until("the DRAIN", DEADLINE, || async {
             works(pair.frontend(), &endpoint.target()).await.ok()?;
@@ -53,7 +53,7 @@ async fn an_agents_second_signal_stops_it() -> Result<()> {
     let agent = &mut pair.agents[0];
     agent.process.signal(Signal::TERM)?;
     let status = until("the end after further signals", DEADLINE, || {
-        // Signals that arrive together are one: send until it ends.
+        // Signals that arrive together count as one: repeat until the process ends.
         let _ = agent.process.signal(Signal::TERM);
         let ended = agent.process.ended();
         async move { ended }
@@ -67,7 +67,7 @@ async fn an_agents_second_signal_stops_it() -> Result<()> {
 async fn a_draining_agent_does_not_reconnect() -> Result<()> {
     let mut pair = Setup::grpc().balanced().start().await?;
     pair.agent().process.signal(Signal::TERM)?;
-    // The signal counts once it was handled; a cut before that would only be a lost network.
+    // The test waits until the agent has handled the signal; a cut before that would only be a lost network.
     let endpoint = Endpoint::echo().await?;
     until("the DRAIN", DEADLINE, || async {
         works(pair.frontend(), &endpoint.target()).await.ok()?;
@@ -91,7 +91,7 @@ async fn a_draining_agent_does_not_reconnect() -> Result<()> {
 async fn a_draining_agent_exits_once_its_last_connection_has_ended() -> Result<()> {
     let mut pair = Setup::grpc().agent_arg("--drain-timeout=60s").agents(2).start().await?;
     let endpoint = Endpoint::echo().await?;
-    // On both agents, by chance.
+    // Connections are distributed to both agents at random.
     let mut conns = Vec::new();
     while pair.agents[0].metric("open_endpoint_connections", &[]).await? < 1.0 {
         conns.push(echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?);
@@ -142,7 +142,7 @@ async fn a_server_without_timeout_stops_at_once() -> Result<()> {
     expect_any_end(&mut conn).await
 }
 
-/// A Go server waits for ever for its gRPC frontend's streams.
+/// A Go server waits forever for the streams of its gRPC frontend.
 #[tokio::test]
 async fn a_server_without_timeout_stops_at_once_by_grpc() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;
@@ -183,7 +183,7 @@ async fn a_graceful_shutdown_lets_connections_finish() -> Result<()> {
     Ok(())
 }
 
-/// kube-apiserver keeps idle connections to kubelets open: a drain lasts as long as it may, and dials come meanwhile.
+/// kube-apiserver keeps idle connections to kubelets open: a drain lasts for its whole time-out, and dials arrive during it.
 #[tokio::test]
 async fn a_draining_server_goes_on_dialing() -> Result<()> {
     for (mode, front) in FRONTS {
@@ -223,7 +223,8 @@ async fn a_successor_takes_the_socket_of_a_draining_server_over() -> Result<()> 
     works(successor.frontend(), &endpoint.target()).await
 }
 
-/// Best of five: each took more than a second, as long as a client gets to close its own end where a connection ends in order.
+/// The best of five runs. With the fault each run took more than a second, the time that a client gets to close its own end
+/// after an orderly end.
 #[tokio::test]
 async fn a_stop_waits_for_no_client_that_keeps_its_end_open() -> Result<()> {
     let mut took = Vec::new();
@@ -280,7 +281,7 @@ async fn a_servers_second_signal_exits_at_once() -> Result<()> {
     })
     .await?;
     assert_eq!(status.code(), Some(1));
-    // Its output is read to its end.
+    // The exit also waits for the rest of the output.
     server.process.exit(DEADLINE).await?;
     for line in ["Received second signal", "second signal, exiting at once"] {
         ensure!(server.process.said(line), "{line}: {:?}", server.process.log());
@@ -288,7 +289,7 @@ async fn a_servers_second_signal_exits_at_once() -> Result<()> {
     Ok(())
 }
 
-/// A GOAWAY kills Go agents with their tunnels: streams end with OK instead.
+/// On a GOAWAY a Go agent drops all its tunnels, so streams end with OK instead.
 #[tokio::test]
 async fn a_graceful_shutdown_ends_agent_streams_with_ok() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).server_arg("--graceful-shutdown-timeout=60s").start().await?;

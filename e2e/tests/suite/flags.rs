@@ -1,4 +1,4 @@
-//! What flags do, of those whose effect no other theme shows: that the programs pass them on to where they count.
+//! Flags whose effect no other test covers: the programs pass them on correctly.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// What offers one cipher suite.
+/// A provider that offers one cipher suite.
 fn offering(suite: SupportedCipherSuite) -> Arc<CryptoProvider> {
     CryptoProvider { cipher_suites: vec![suite], ..default_provider() }.into()
 }
@@ -59,7 +59,7 @@ async fn versions_and_suites_of_tls_hold_on_both_ports() -> Result<()> {
     Ok(())
 }
 
-/// Whether something listens there.
+/// Whether the port accepts connections.
 async fn listens(ip: Ipv4Addr, port: u16) -> bool {
     TcpStream::connect(SocketAddr::from((ip, port))).await.is_ok()
 }
@@ -114,7 +114,7 @@ async fn logs_go_to_their_file_alone() -> Result<()> {
     Ok(())
 }
 
-/// Waits until one of two programs has reset a stalled connection; yields the most that waited meanwhile, in bytes.
+/// Waits until one of the programs has reset a stalled connection; returns the most bytes that were queued meanwhile.
 async fn most_queued(pair: &Pair) -> Result<[f64; 2]> {
     let mut most = [0.0_f64; 2];
     loop {
@@ -132,7 +132,7 @@ async fn most_queued(pair: &Pair) -> Result<[f64; 2]> {
     }
 }
 
-/// Of a connection's queue, in the server and in the agent, where no flow control keeps it short.
+/// The limit of a connection's queue, in the server and in the agent, without connection flow control.
 #[tokio::test]
 async fn a_connections_memory_has_a_limit_of_its_own() -> Result<()> {
     let limit = "--connection-memory-limit=1Mi";
@@ -160,7 +160,7 @@ async fn a_connections_memory_has_a_limit_of_its_own() -> Result<()> {
         agent = agent.max(pair.agent().metric("queued_bytes", &[]).await?);
     }
     writing.abort();
-    // Above a half, so that something was seen; below the default of 8 MiB by far.
+    // Above a half, so that the queue was observed; far below the default of 8 MiB.
     for most in [server, agent] {
         ensure!((524_288.0..2_097_152.0).contains(&most), "{server} and {agent} bytes waited");
     }
@@ -171,7 +171,7 @@ async fn a_connections_memory_has_a_limit_of_its_own() -> Result<()> {
 async fn leases_have_their_namespace_and_label() -> Result<()> {
     let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
     let spec = |holder: &str| json!({ "holderIdentity": holder, "leaseDurationSeconds": 3_600, "renewTime": "2200-01-01T00:00:00.000000Z" });
-    // One more that counts, and three that do not.
+    // One more lease that counts, and three that do not.
     for (namespace, name, labels) in [
         ("elsewhere", "ours", json!({ "tunnel": "blue" })),
         ("elsewhere", "green", json!({ "tunnel": "green" })),
@@ -202,7 +202,7 @@ async fn leases_have_their_namespace_and_label() -> Result<()> {
 /// Opens one stream by hand and waits for a PING.
 async fn pinged(mut socket: Box<dyn Io>, path: &str) -> Result<()> {
     let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
-    // POST, http, the path, an authority, application/grpc, and who the agent is.
+    // POST, http, the path, an authority, application/grpc, and the agent's metadata.
     let block = [
         b"\x83\x86\x04".to_vec(),
         text(path),
@@ -223,7 +223,7 @@ async fn pinged(mut socket: Box<dyn Io>, path: &str) -> Result<()> {
     }
 }
 
-/// By default nobody is pinged within an hour.
+/// By default the server pings only after an hour.
 #[tokio::test]
 async fn both_keepalives_ping_as_often_as_they_say() -> Result<()> {
     let pair = Setup::grpc()

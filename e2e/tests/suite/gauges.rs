@@ -1,4 +1,4 @@
-//! Many connections opened and dropped: every gauge returns to zero, descriptors and memory come back.
+//! Opens and drops many connections: every gauge returns to zero, and descriptors and memory are released.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use e2e::wild::PacketStream;
 use parking_lot::Mutex;
 
 const COUNT: usize = 2_000;
-/// How soon everything must be back (the aim: descriptors, tasks and gauges at the base line within 5 s), doubled for
-/// busy machines.
+/// Time limit for the release of all resources: twice the aim of 5 s for descriptors, tasks and gauges, because machines are
+/// busy.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Waits until every gauge is zero and both processes hold as many descriptors and tasks as before.
+/// Waits until every gauge is zero and both processes have as many descriptors and tasks as before.
 async fn back_to_rest(pair: &Pair, before: &Held) -> Result<()> {
     let last = Mutex::new((Vec::new(), *before));
     let wanted = until("gauges, descriptors and tasks at rest", LIMIT, || async {
         let live =
             [pair.server().metrics().await.ok()?.busy(), pair.agent().metrics().await.ok()?.busy()].concat();
         let now = held(pair).await.ok()?;
-        // A scrape of our own may be in flight.
+        // One of our own scrapes may be open.
         let rest = live.is_empty() && now.iter().zip(before).all(|(now, before)| *now <= before + 3.0);
         *last.lock() = (live, now);
         rest.then_some(())
@@ -37,7 +37,7 @@ async fn back_to_rest(pair: &Pair, before: &Held) -> Result<()> {
     })
 }
 
-/// Descriptors of server and agent, tasks of server and agent (which Go's do not show).
+/// Descriptors of server and agent, tasks of server and agent (which the Go programs do not report).
 type Held = [f64; 4];
 
 async fn held(pair: &Pair) -> Result<Held> {
@@ -54,7 +54,7 @@ fn rss(process: &Process) -> Result<u64> {
     Ok(process.usage()?.rss_kib)
 }
 
-/// Opens all, has an echo over each, checks the gauges, drops all.
+/// Opens all connections, echoes on each, checks the gauges, and drops all.
 async fn round(pair: &Pair, endpoint: &Endpoint, count: usize, shared: bool) -> Result<()> {
     let channel = if shared { Some(pair.frontend().channel().await?) } else { None };
     let mut conns = Vec::new();
@@ -80,8 +80,8 @@ async fn two_thousand(mode: Mode, shared: bool) -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     works(pair.frontend(), &endpoint.target()).await?;
     let before = held(&pair).await?;
-    // Memory that every further round needs anew was not given back: it leaked. 4 KiB for each connection would be
-    // 8 MiB. An allocator may grow in one round or another without any leak, but not in each.
+    // Memory that grows in every round leaks. 4 KiB for each connection would be 8 MiB. An allocator may grow in some rounds
+    // without a leak, but not in each.
     let mut grown = Vec::new();
     let mut settled = false;
     while !settled && grown.len() < 5 {
@@ -112,7 +112,7 @@ async fn two_thousand_connections_by_http_connect_leave_nothing() -> Result<()> 
     two_thousand(Mode::HttpConnect, false).await
 }
 
-/// The same when everything ends by the loss of the agent.
+/// The same if the loss of the agent ends everything.
 #[tokio::test]
 async fn a_lost_agent_leaves_nothing() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;

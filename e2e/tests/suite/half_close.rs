@@ -1,4 +1,4 @@
-//! A direction that ends leaves the other one open, where the frontend can express it.
+//! The end of one direction leaves the other one open, if the frontend can express it.
 
 use anyhow::Result;
 use e2e::endpoints::Endpoint;
@@ -62,7 +62,7 @@ async fn an_endpoint_that_sends_no_more_still_takes_the_upload() -> Result<()> {
     Ok(())
 }
 
-/// A gRPC client knows no half-close: the endpoint's end is CLOSE_RSP, and everything ends.
+/// A gRPC client has no half-close: the endpoint's end is a CLOSE_RSP, which ends the connection.
 #[tokio::test]
 async fn an_endpoints_end_closes_a_grpc_connection() -> Result<()> {
     let pair = Setup::grpc().start().await?;

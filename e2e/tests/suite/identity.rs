@@ -1,4 +1,5 @@
-//! Who may be an agent, what it may say of itself, who may be a frontend, and what servers may reach through an agent.
+//! Authentication of agents, their claims, authentication of frontends, and the destinations that servers may reach through an
+//! agent.
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
@@ -15,8 +16,8 @@ use crate::tokens::{USER, World, connect};
 
 const UUID: &str = "0d5b1f6e-9c2a-4a8e-8f25-6b7c8d9e0f12";
 
-/// The thief holds node 2's credential and claims node 1's traffic; it comes from an address that others come from, as
-/// behind SNAT. What follows fails without the defence: with `log` it is let in, and node 1's traffic goes to it while node 1 is away.
+/// The thief holds node 2's credential and claims node 1's traffic; its source address is shared, as behind SNAT. Without the
+/// defense the following fails: with `log` the thief is admitted, and receives node 1's traffic while node 1 is away.
 #[tokio::test]
 async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
     for (binding, let_in) in [("enforce", false), ("log", true), ("off", true)] {
@@ -56,7 +57,7 @@ async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
             }
             None => ensure!(dial.await.is_err(), "who should have served it?"),
         }
-        // The rightful agent is let in either way.
+        // The rightful agent is admitted in both cases.
         let rightful = connect(&pair, "node-1", "host=node-1", "node-1s").await?;
         ensure!(rightful.is_ok(), "{binding}: the rightful agent was refused");
         let (action, other) = if let_in { ("logged", "refused") } else { ("refused", "logged") };
@@ -73,7 +74,7 @@ async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
     Ok(())
 }
 
-/// Where nothing translates addresses, an operator may say so.
+/// An operator may enable it where nothing translates addresses.
 #[tokio::test]
 async fn a_source_address_counts_where_it_is_trusted() -> Result<()> {
     let world = World::new().await?;
@@ -115,7 +116,7 @@ async fn wide_routes_are_for_agents_on_the_list() -> Result<()> {
     Ok(())
 }
 
-/// The suite's agents show a certificate with common name `agent` and 127.0.0.1 among its alternative names.
+/// The suite's agents present a certificate with common name `agent` and the alternative name 127.0.0.1.
 #[tokio::test]
 async fn a_certificate_vouches_for_its_names() -> Result<()> {
     let setup = Setup::grpc().server_arg("--agent-identity-binding=enforce");
@@ -169,7 +170,7 @@ async fn frontends_certificates_need_an_allowed_name() -> Result<()> {
     Ok(())
 }
 
-/// Legal in Go, and so here; but never silent.
+/// Permitted, as in Go, but always logged.
 #[tokio::test]
 async fn an_open_agent_port_is_loud_or_refused() -> Result<()> {
     let open = Setup::grpc().server_arg("--cluster-ca-cert=").agents(0).start().await?;
@@ -214,11 +215,11 @@ async fn an_agent_reaches_only_what_it_may() -> Result<()> {
     Ok(())
 }
 
-/// By default, and however they are written. Nothing leaves this machine: they are refused before a connect.
+/// By default, and in every notation. No packet leaves this machine, because the agent refuses before it connects.
 #[tokio::test]
 async fn the_metadata_services_of_clouds_are_out_of_reach() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
-        // What an operator allows in general does not let them in.
+        // A general rule of the operator does not allow them.
         let pair = Setup::new(mode, Front::Unix).agent_arg("--allow-destinations=*").start().await?;
         for target in [
             "169.254.169.254:80",

@@ -1,4 +1,4 @@
-//! A connection that stalls holds back itself alone, whichever side stalls.
+//! A stalled connection delays only itself, whichever side stalls.
 
 use anyhow::Result;
 use e2e::endpoints::Endpoint;
@@ -35,14 +35,14 @@ async fn endpoints_that_stop_hold_back_nobody() -> Result<()> {
         let (endpoint, clients) = stalled_endpoints(&pair, 20).await?;
         others_are_served(&pair).await?;
         nobody_was_reset(&pair).await?;
-        // The endpoints' sockets close with what they have not read, which resets them.
+        // The endpoints' sockets close with unread bytes, which resets them.
         drop((clients, endpoint));
         pair.server().wait_metric("established_connections", &[], 0.0).await?;
     }
     Ok(())
 }
 
-/// A stalled reader gets every byte once it reads again, however long it slept.
+/// A stalled reader gets every byte when it reads again, however long it waited.
 #[tokio::test]
 async fn who_reads_again_gets_everything() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
@@ -56,8 +56,8 @@ async fn who_reads_again_gets_everything() -> Result<()> {
     Ok(())
 }
 
-/// A thousand of each by CONNECT, a hundred by gRPC, whose clients' own windows take a MiB each of this process. By night both
-/// are a thousand: `endurance stalls`.
+/// A thousand of each with CONNECT, and a hundred with gRPC, because the windows of gRPC clients take 1 MiB each in this
+/// process. The nightly run uses a thousand for both: `endurance stalls`.
 #[tokio::test]
 async fn a_thousand_that_stall_hold_back_nobody() -> Result<()> {
     let figures = beside_stalls(Setup::http_connect(), Halves::BOTH, 1_000).await?;
@@ -72,7 +72,7 @@ async fn a_hundred_that_stall_hold_back_nobody_by_grpc() -> Result<()> {
     figures.check()
 }
 
-/// A link whose segments are larger than a socket's share of scarce TCP memory crawls for all of its connections.
+/// If segments are larger than a socket's share of scarce TCP memory, the link becomes very slow for all of its connections.
 #[tokio::test]
 async fn the_agent_port_bounds_its_segments() -> Result<()> {
     let pair = Setup::new(Mode::Grpc, Front::Unix).start().await?;
@@ -82,7 +82,7 @@ async fn the_agent_port_bounds_its_segments() -> Result<()> {
     Ok(())
 }
 
-/// Pairs in which not both halves know flow control for connections, at once.
+/// Runs several pairs concurrently in which at least one program has no connection flow control.
 async fn without_flow_control(mode: Mode, ways: &[Halves], count: usize, args: &[&str]) -> Result<()> {
     let mut running = JoinSet::new();
     for &halves in ways {
@@ -97,7 +97,7 @@ async fn without_flow_control(mode: Mode, ways: &[Halves], count: usize, args: &
     Ok(())
 }
 
-/// Who stalls is reset, and the others go on.
+/// A stalled connection is reset, and the others continue.
 #[tokio::test]
 async fn without_flow_control_who_stalls_is_reset_and_the_others_go_on() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
@@ -106,8 +106,8 @@ async fn without_flow_control_who_stalls_is_reset_and_the_others_go_on() -> Resu
     Ok(())
 }
 
-/// Each may hold 1 MiB here, so that the stalls are felt soon. By night it is a thousand with 8 MiB, whichever half it is that
-/// knows no flow control: `endurance stalls`.
+/// The limit is 1 MiB for each connection here, so that stalls take effect soon. The nightly run uses a thousand connections
+/// with 8 MiB, and every combination of programs without flow control: `endurance stalls`.
 #[tokio::test]
 async fn without_flow_control_a_hundred_that_stall_hold_back_nobody_by_grpc() -> Result<()> {
     let neither = Halves { server: false, agent: false };
@@ -120,7 +120,7 @@ async fn without_flow_control_a_hundred_that_stall_hold_back_nobody_by_http_conn
     without_flow_control(Mode::HttpConnect, &Halves::NOT_BOTH, 100, &args).await
 }
 
-/// At the ceiling the largest stalled connections go, and new dials are refused with a reason.
+/// At the limit the largest stalled connections are reset, and new dials are refused with a reason.
 #[tokio::test]
 async fn memory_stays_below_its_ceiling() -> Result<()> {
     let pair = Setup::http_connect().server_arg("--memory-limit=16Mi").start().await?;

@@ -1,4 +1,4 @@
-//! Leases between real processes, against a stand-in for kube-apiserver: servers publish theirs, agents count them.
+//! Leases between real processes, with a fake kube-apiserver: servers publish leases, agents count them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt;
 
 const LEASES: &str = "kube-system";
 
-/// Servers that say of themselves that they are alone: what agents know they know from leases.
+/// Servers whose own count is 1, so that agents learn the number from leases only.
 fn setup(api: &FakeApi, folder: &std::path::Path) -> Result<Setup> {
     let kubeconfig = api.kubeconfig(folder, "{token: canary}")?;
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
@@ -65,16 +65,16 @@ async fn agents_follow_a_scale_from_one_to_three_to_two() -> Result<()> {
     pair.servers[2].process.signal(Signal::TERM)?;
     ensure!(pair.servers[2].process.exit(DEADLINE).await?.success(), "no orderly end");
     counts(&pair, 2.0).await?;
-    // Nobody looks for the one that is gone: few requests, and no more tries.
+    // No agent looks for the deleted server: few requests, and no further attempts.
     let accepted = pair.balancer.as_ref().map(|balancer| balancer.accepted());
-    // The third renewal comes 30 s after the first server.
+    // The third renewal comes 30 s after the first server's start.
     until("some seconds of the same", DEADLINE * 2, || async { (api.count("PUT") > 2).then_some(()) })
         .await?;
     assert_eq!(pair.balancer.as_ref().map(|balancer| balancer.accepted()), accepted);
     Ok(())
 }
 
-/// A replica is evicted, and the next one starts while the first lets its connections finish.
+/// A replica is evicted, and its successor starts while the replica drains its connections.
 #[tokio::test]
 async fn a_successor_is_found_while_its_predecessor_drains() -> Result<()> {
     let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
@@ -141,7 +141,7 @@ async fn nothing_waits_for_the_api() -> Result<()> {
     Ok(())
 }
 
-/// The larger of both counts, where that is asked for.
+/// The larger of both counts, on request.
 #[tokio::test]
 async fn max_takes_the_larger_count() -> Result<()> {
     let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
@@ -152,7 +152,7 @@ async fn max_takes_the_larger_count() -> Result<()> {
     pair.agent().wait_metric("known_server_count", &[], 4.0).await.map(drop)
 }
 
-/// What both programs weigh while they talk to the API.
+/// The memory of both programs while they use the API.
 #[tokio::test]
 async fn the_client_weighs_little() -> Result<()> {
     let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);

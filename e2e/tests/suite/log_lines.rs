@@ -1,4 +1,4 @@
-//! Events that the Go programs have too are logged in their words, with their keys and their severity.
+//! Events that the Go programs log, too, have Go's messages, keys and severity.
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::{Endpoint, Refusing};
@@ -79,7 +79,7 @@ async fn what_go_says_is_said_in_its_words() -> Result<()> {
     Ok(())
 }
 
-/// What follows the prefix of each line that shows a flag.
+/// The lines that show a flag, without their prefix.
 fn shown(process: &Process) -> Vec<String> {
     let lines = process.log();
     let rests =
@@ -114,7 +114,7 @@ async fn flags_are_shown_at_the_start_as_go_shows_them() -> Result<()> {
     Ok(())
 }
 
-/// kube-apiserver and Go agents close their connections without a word of HTTP/2 or TLS.
+/// kube-apiserver and Go agents close their connections without a GOAWAY or close_notify.
 #[tokio::test]
 async fn ordinary_closes_are_no_losses_and_no_line_links_to_a_manual() -> Result<()> {
     for front in [Front::Unix, Front::Tls] {
@@ -134,7 +134,8 @@ async fn ordinary_closes_are_no_losses_and_no_line_links_to_a_manual() -> Result
     Ok(())
 }
 
-/// Go agents under `--sync-forever` connect again and again, find the server's id taken, and close their connection.
+/// With `--sync-forever` Go agents connect repeatedly, find that they already have a stream to the server, and close the
+/// connection.
 #[tokio::test]
 async fn duplicate_connects_of_an_agent_say_nothing_at_v_1() -> Result<()> {
     let pair = Setup::grpc().server_arg("-v=1").agents(0).start().await?;

@@ -1,4 +1,4 @@
-//! Sudden losses: processes killed in mid-transfer, connections cut, networks gone silent.
+//! Sudden losses: killed processes during transfers, cut connections, silent networks.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use e2e::wild::AgentMeta;
 use e2e::wild::WildAgent;
 use tokio::io::AsyncReadExt;
 
-/// Connections that were established before something is killed.
+/// Connections that are established before a process is killed.
 async fn established(pair: &Pair, target: &str, count: usize) -> Result<Vec<Conn>> {
     let mut conns = Vec::new();
     for seed in 0..count {
@@ -139,7 +139,7 @@ async fn a_pause_of_the_network_harms_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Nothing is closed, nothing arrives any more, and TCP itself sees no fault: both ends give up after `--unresponsive-timeout`.
+/// Nothing is closed, nothing arrives, and TCP sees no fault: both ends close the connection after `--unresponsive-timeout`.
 #[tokio::test]
 async fn a_silent_network_is_noticed_at_both_ends() -> Result<()> {
     let patience = "--unresponsive-timeout=10s";
@@ -161,7 +161,7 @@ async fn a_silent_network_is_noticed_at_both_ends() -> Result<()> {
     works(pair.frontend(), &endpoint.target()).await
 }
 
-/// An agent that no longer answers gets no dials while another can take them, long before its stream is given up.
+/// An unresponsive agent gets no dials while another agent can take them, long before its stream ends.
 #[tokio::test]
 async fn a_silent_agent_gets_no_new_dials() -> Result<()> {
     let pair = Setup::grpc().agents(2).start().await?;
@@ -170,7 +170,7 @@ async fn a_silent_agent_gets_no_new_dials() -> Result<()> {
     pair.agents[0].process.signal(Signal::STOP)?;
     let mut waiting = tokio::task::JoinSet::new();
     let elsewhere = async {
-        // Each round lets those dials wait that hit the silent agent; in the end there are none.
+        // In each round dials to the silent agent wait; in the end none is sent to it.
         loop {
             let mut served = 0;
             for _ in 0..20 {
@@ -192,14 +192,15 @@ async fn a_silent_agent_gets_no_new_dials() -> Result<()> {
         }
     };
     within_limit("dials to go elsewhere", Duration::from_secs(12), elsewhere).await??;
-    // Those that waited fail over when the stream is given up.
+    // The waiting dials fail over when the stream ends.
     while let Some(dialled) = within("a dial that waited", waiting.join_next()).await? {
         dialled??;
     }
     Ok(())
 }
 
-/// An agent whose id comes again is pinged at once: it would keep its successor from dials until one of them had waited.
+/// The server pings the streams of an agent id that connects again: otherwise a half-open stream would get dials until one of
+/// them had waited.
 #[tokio::test]
 async fn a_half_dead_agent_makes_room_for_its_successor() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).start().await?;
@@ -211,7 +212,7 @@ async fn a_half_dead_agent_makes_room_for_its_successor() -> Result<()> {
     let connect = [("service_method", "Connect")];
     pair.server().wait_metric("grpc_connections", &connect, 2.0).await?;
     let noticed = pair.server().process.wait_said("keepalive ping unanswered");
-    // Its silence alone would be noticed after 12.5 s.
+    // Without the probe the silence would be noticed after 12.5 s.
     within_limit("the half-dead stream's silence", Duration::from_secs(9), noticed).await??;
     let target = endpoint.target();
     let dial = works(pair.frontend(), &target);
@@ -220,7 +221,7 @@ async fn a_half_dead_agent_makes_room_for_its_successor() -> Result<()> {
     Ok(())
 }
 
-/// A stopped agent that goes on after a while has lost nothing.
+/// An agent that is stopped and resumed has lost nothing.
 #[tokio::test]
 async fn a_stopped_agent_goes_on_without_corruption() -> Result<()> {
     let pair = Setup::grpc().start().await?;
@@ -239,7 +240,7 @@ async fn a_stopped_agent_goes_on_without_corruption() -> Result<()> {
     Ok(())
 }
 
-/// Two streams of one agent id: the end of the older one must not take the younger with it.
+/// Two streams of one agent id: the end of the older one must not remove the younger one.
 #[tokio::test]
 async fn a_stale_streams_end_does_not_evict_its_successor() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
@@ -256,7 +257,7 @@ async fn a_stale_streams_end_does_not_evict_its_successor() -> Result<()> {
     Ok(())
 }
 
-/// Kills and restarts the agent again and again under traffic: never a wrong byte, and always a return.
+/// Kills and restarts the agent repeatedly under traffic: no byte is wrong, and the agent always returns.
 #[tokio::test]
 async fn agents_that_come_and_go_corrupt_nothing() -> Result<()> {
     let mut pair = Setup::http_connect().start().await?;

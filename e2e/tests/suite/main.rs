@@ -1,8 +1,7 @@
-//! Tests against the built binaries, one file per theme. The programs under test are named by `PROXY_SERVER` and
-//! `PROXY_AGENT`, so that the same tests run against other implementations; `docs/compatibility.md` maps behaviours
-//! to tests.
+//! Tests against the built programs, one file per theme. `PROXY_SERVER` and `PROXY_AGENT` name the programs, so that the same
+//! tests run against other implementations; `docs/compatibility.md` maps behaviors to tests.
 //!
-//! One test binary on purpose: everything runs in parallel, and is linked once.
+//! One test binary on purpose: all tests run in parallel, and are linked once.
 
 mod authority;
 mod blackholes;

@@ -1,4 +1,4 @@
-//! Metrics by the names that dashboards and alerts use.
+//! Metrics under the names that dashboards and alerts use.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use e2e::metrics::{AGENT, SERVER, Scrape};
 use e2e::pair::{FRONTS, Pair, Setup};
 use tokio::io::AsyncWriteExt;
 
-/// Name, type and labels of what must be there after some traffic by gRPC.
+/// Name, type and labels of the families that must exist after some gRPC traffic.
 const SERVER_FAMILIES: [(&str, &str, &[&str]); 11] = [
     ("dial_duration_seconds", "histogram", &[]),
     ("frontend_write_duration_seconds", "histogram", &[]),
@@ -91,7 +91,7 @@ async fn the_agent_has_its_families() -> Result<()> {
     Ok(())
 }
 
-/// `connection_duration_seconds` is newer than some Go peers.
+/// Some Go versions do not have `connection_duration_seconds` yet.
 #[tokio::test]
 async fn the_server_has_connection_durations() -> Result<()> {
     let pair = with_traffic().await?;
@@ -114,7 +114,7 @@ async fn some_are_there_from_the_start() -> Result<()> {
         assert_eq!(scrape.sum(&format!("{SERVER}{name}"), &[]), Some(0.0), "{name}");
     }
     assert_eq!(scrape.sum(&format!("{SERVER}ready_backends"), &[("proxy_strategy", "default")]), Some(0.0));
-    // Vectors appear at first use.
+    // Metrics with labels appear at first use.
     for name in ["dial_failure_count", "stream_packets_total", "stream_errors_total"] {
         assert_eq!(scrape.sum(&format!("{SERVER}{name}"), &[]), None, "{name}");
     }
@@ -146,7 +146,7 @@ async fn process_metrics_are_there() -> Result<()> {
 #[tokio::test]
 async fn packets_are_counted_by_segment_and_type() -> Result<()> {
     let pair = with_traffic().await?;
-    // One whole connection and one refused dial.
+    // One complete connection and one refused dial.
     for (segment, kind, count) in [
         ("from_client", "DIAL_REQ", 2.0),
         ("to_agent", "DIAL_REQ", 2.0),
@@ -161,7 +161,7 @@ async fn packets_are_counted_by_segment_and_type() -> Result<()> {
         let labels = [("segment", segment), ("packet_type", kind)];
         pair.server().wait_metric("stream_packets_total", &labels, count).await?;
     }
-    // The agent's names for its own two directions.
+    // The agent's names for its two directions.
     for (segment, kind, count) in
         [("to_agent", "DIAL_REQ", 2.0), ("from_agent", "DIAL_RSP", 2.0), ("from_agent", "CLOSE_RSP", 1.0)]
     {
@@ -185,7 +185,7 @@ async fn only_successful_dials_are_timed() -> Result<()> {
     Ok(())
 }
 
-/// The answer to a dial, payload, and the end; what the server has to say by itself is none.
+/// The answer to a dial, payload, and the end are observed; the server's own answers are not.
 #[tokio::test]
 async fn what_is_passed_on_to_a_frontend_is_timed() -> Result<()> {
     for (mode, front) in FRONTS {

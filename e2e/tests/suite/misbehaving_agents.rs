@@ -1,4 +1,4 @@
-//! Agents that lie: nothing reaches a stranger, and the server lives on.
+//! Adversarial agents: they affect no other peer, and the server survives.
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -29,7 +29,7 @@ fn dial(pair: &Pair, target: &str) -> JoinHandle<Result<Conn, DialError>> {
     tokio::spawn(async move { frontend.dial(&target).await })
 }
 
-/// A connection through a wild agent that gave it that id.
+/// A connection through an adversarial agent that assigned this id.
 async fn connected(pair: &Pair, agent: &mut WildAgent, target: &str, id: i64) -> Result<Conn> {
     let dialling = dial(pair, target);
     agent.accept(id).await?;
@@ -62,7 +62,7 @@ async fn data_for_an_unknown_id_is_answered_by_close_req() -> Result<()> {
     Ok(())
 }
 
-/// A Go server dies of these, with everything it carries.
+/// A Go server crashes on these packets, with all its connections.
 #[tokio::test]
 async fn a_known_type_without_its_payload_is_survived() -> Result<()> {
     let mut pair = server().await?;
@@ -96,7 +96,7 @@ async fn unknown_and_misdirected_packets_are_ignored() -> Result<()> {
     Ok(())
 }
 
-/// The Go client takes an empty DATA for the end of the file: none may be forwarded.
+/// The Go client takes an empty DATA for an end of file, so none may be forwarded.
 #[tokio::test]
 async fn an_empty_data_is_not_forwarded() -> Result<()> {
     let pair = server().await?;
@@ -107,7 +107,7 @@ async fn an_empty_data_is_not_forwarded() -> Result<()> {
     says(&mut conn, "behind it").await
 }
 
-/// The client's dial ids never reach an agent: two equal ones would collide there.
+/// The client's dial ids never reach an agent, because two equal ones would collide there.
 #[tokio::test]
 async fn dial_ids_are_the_servers_own() -> Result<()> {
     let pair = server().await?;
@@ -135,7 +135,7 @@ async fn dial_ids_are_the_servers_own() -> Result<()> {
     Ok(())
 }
 
-/// In Go pending dials are looked up by a global number: any agent could answer any dial.
+/// Go looks up pending dials by a global number, so any agent could answer any dial.
 #[tokio::test]
 async fn an_agent_cannot_answer_anothers_dial() -> Result<()> {
     let pair = Setup::grpc().agents(0).server_arg("--proxy-strategies=destHost").start().await?;
@@ -147,7 +147,7 @@ async fn an_agent_cannot_answer_anothers_dial() -> Result<()> {
     assert_eq!(liar.stream.expect("the CLOSE_REQ").await?, close_req(5));
     liar.stream.send(dial_rsp(request.random, 0, "stolen")).await?;
     liar.stream.send(dial_cls(request.random)).await?;
-    // An answered question of the liar's own shows that the lies were read.
+    // The answer to a later packet shows that the server has read the false answers.
     liar.stream.send(data(99, "sync")).await?;
     assert_eq!(liar.stream.expect("the CLOSE_REQ").await?, close_req(99));
     asked.stream.send(dial_rsp(request.random, 5, "")).await?;
@@ -156,7 +156,7 @@ async fn an_agent_cannot_answer_anothers_dial() -> Result<()> {
     says(&mut conn, "honest").await
 }
 
-/// Connection ids start at 1 on every stream: equal ids of two agents are two connections.
+/// Connect ids start at 1 on every stream: equal ids of two agents are two connections.
 #[tokio::test]
 async fn equal_ids_of_two_agents_do_not_cross() -> Result<()> {
     let pair = Setup::grpc().agents(0).server_arg("--proxy-strategies=destHost").start().await?;
@@ -190,7 +190,7 @@ async fn equal_ids_of_two_streams_of_one_agent_do_not_cross() -> Result<()> {
     says(&mut to_older, "older").await?;
     says(&mut to_younger, "younger").await?;
     drop(older);
-    // An end of any kind: its agent is gone.
+    // Any kind of end: its agent is gone.
     let _ = within("the end of the older", to_older.read_to_end(&mut Vec::new())).await?;
     younger.stream.send(data(1, "alive")).await?;
     says(&mut to_younger, "alive").await
@@ -308,7 +308,7 @@ async fn dial_error_texts_become_statuses() -> Result<()> {
     Ok(())
 }
 
-/// A dial whose client left is cancelled at the agent; an answer that comes all the same is closed.
+/// A dial whose client has left is canceled at the agent; if the agent still answers, the connection is closed.
 #[tokio::test]
 async fn an_abandoned_dial_is_cancelled_at_the_agent() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
@@ -337,7 +337,7 @@ async fn a_clients_dial_cls_cancels_the_dial_at_the_agent() -> Result<()> {
     Ok(())
 }
 
-/// In Go one connection that nobody reads stops every other one of its agent.
+/// In Go one connection with a stalled reader blocks all other connections of its agent.
 #[tokio::test]
 async fn an_agent_that_floods_one_connection_stalls_no_other() -> Result<()> {
     let pair = Setup::grpc().agents(0).server_arg("--proxy-strategies=destHost").start().await?;
@@ -345,7 +345,7 @@ async fn an_agent_that_floods_one_connection_stalls_no_other() -> Result<()> {
     let _stalled = connected(&pair, &mut flooding, "flood:1", 1).await?;
     let mut calm = connected(&pair, &mut flooding, "calm:1", 2).await?;
     for _ in 0..100 {
-        // 6.4 MiB that nobody reads: below the hard cap of 8 MiB.
+        // 6.4 MiB that are not read: below the limit of 8 MiB.
         flooding.stream.send(data(1, vec![0; 65_536])).await?;
     }
     flooding.stream.send(data(2, "through")).await?;

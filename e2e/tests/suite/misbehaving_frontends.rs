@@ -1,4 +1,4 @@
-//! Frontends that lie, and what they must not be able to do to others.
+//! Adversarial frontends, and the harm that they must not be able to do to others.
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use proto::PacketType;
 use proto::packet::Payload as Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Dials by hand: the stream and its connection id.
+/// Dials by hand; returns the stream and its connect id.
 async fn dialled(pair: &Pair, random: i64, target: &str) -> Result<(PacketStream, i64)> {
     let mut stream = pair.frontend().packets().await?;
     stream.send(dial_req(random, target)).await?;
@@ -26,7 +26,7 @@ async fn dialled(pair: &Pair, random: i64, target: &str) -> Result<(PacketStream
     }
 }
 
-/// Sends bytes by hand and expects them back.
+/// Sends bytes by hand and expects their echo.
 async fn echoes(stream: &mut PacketStream, id: i64, text: &str) -> Result<()> {
     stream.send(data(id, text.to_owned())).await?;
     let mut got = Vec::new();
@@ -52,7 +52,7 @@ async fn unknown_packet_types_are_ignored() -> Result<()> {
     Ok(())
 }
 
-/// A Go server dies of these, with everything it carries.
+/// A Go server crashes on these packets, with all its connections.
 #[tokio::test]
 async fn a_known_type_without_its_payload_is_survived() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;
@@ -62,7 +62,7 @@ async fn a_known_type_without_its_payload_is_survived() -> Result<()> {
         let kind = PacketType::try_from(number)?;
         for packet in [bare(kind), crossed(kind, data(1, "x")), crossed(kind, dial_rsp(1, 1, "x"))] {
             let mut stream = pair.frontend().packets().await?;
-            // The server may well end the stream.
+            // The server may end the stream.
             let _ = stream.send(packet).await;
             drop(stream);
             echoes(&mut bystander, id, "still here").await?;
@@ -101,7 +101,7 @@ async fn a_stranger_can_neither_write_nor_close() -> Result<()> {
     }
     drop(thief);
     for stolen in id - 5..id + 5 {
-        // A stream of its own for each, that dialled something: it knows an agent.
+        // A separate stream for each, which has dialed, so that the server has assigned an agent to it.
         let (mut thief, own) = dialled(&pair, 3, &other.target()).await?;
         if stolen != own {
             let _ = thief.send(data(stolen, "injected")).await;
@@ -116,7 +116,7 @@ async fn a_stranger_can_neither_write_nor_close() -> Result<()> {
     Ok(())
 }
 
-/// The dial id is the client's own: two clients with the same one both get their own endpoint.
+/// The dial id belongs to the client: two clients with the same id both reach their own endpoint.
 #[tokio::test]
 async fn equal_dial_ids_do_not_collide() -> Result<()> {
     let pair = Setup::grpc().start().await?;
@@ -214,7 +214,7 @@ async fn a_large_data_is_carried_and_a_larger_one_ends_only_its_stream() -> Resu
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
-/// Bytes that are no HTTP at all, or stop in the middle: only that connection suffers.
+/// Bytes that are not HTTP, or stop in the middle, affect only their own connection.
 #[tokio::test]
 async fn garbage_is_survived() -> Result<()> {
     for (mode, front) in
@@ -260,7 +260,7 @@ async fn a_head_without_end_is_refused() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
-/// Ten thousand streams on one connection, opened and reset at once.
+/// Ten thousand streams on one connection, each opened and reset at once.
 #[tokio::test]
 async fn a_flood_of_resets_is_survived() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;
@@ -283,7 +283,7 @@ async fn a_flood_of_resets_is_survived() -> Result<()> {
     works(pair.frontend(), &endpoint.target()).await
 }
 
-/// A reader that stops reading holds up nobody but itself.
+/// A stalled reader delays only itself.
 #[tokio::test]
 async fn a_frontend_that_does_not_read_stalls_nobody_else() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
@@ -302,7 +302,7 @@ async fn a_frontend_that_does_not_read_stalls_nobody_else() -> Result<()> {
     Ok(())
 }
 
-/// The same towards an endpoint that does not read.
+/// The same for an endpoint that does not read.
 #[tokio::test]
 async fn an_endpoint_that_does_not_read_stalls_nobody_else() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
@@ -326,7 +326,7 @@ async fn an_endpoint_that_does_not_read_stalls_nobody_else() -> Result<()> {
     Ok(())
 }
 
-/// A second dial on a stream in Go moves the stream to another agent: the first connection must stay where it is.
+/// In Go a second dial on a stream moves the stream to another agent; here the first connection must stay with its agent.
 #[tokio::test]
 async fn a_second_dial_leaves_the_first_connection_where_it_is() -> Result<()> {
     let pair = Setup::grpc()
@@ -345,7 +345,7 @@ async fn a_second_dial_leaves_the_first_connection_where_it_is() -> Result<()> {
     echoes(&mut stream, id, "still at the first agent").await
 }
 
-/// The dial of a stream that says nothing more and just leaves is cleaned up.
+/// A stream that dials and then disappears leaves no dial behind.
 #[tokio::test]
 async fn a_frontend_that_leaves_at_once_leaves_nothing_behind() -> Result<()> {
     let pair = Setup::grpc().start().await?;
@@ -362,7 +362,7 @@ async fn a_frontend_that_leaves_at_once_leaves_nothing_behind() -> Result<()> {
     endpoint.wait_open(0).await
 }
 
-/// `Tunnel` reads to its end although the peer says more: the harness itself.
+/// A test of the harness: `Tunnel` reads to its end even if the peer sends more.
 #[tokio::test]
 async fn the_harness_reads_a_tunnel_to_its_end() -> Result<()> {
     let pair = Setup::grpc().start().await?;

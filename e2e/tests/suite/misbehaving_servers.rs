@@ -1,4 +1,4 @@
-//! The agent alone, against a server that is played by the test: what it says on Connect, and what it answers.
+//! The agent alone, with a server that the test controls: its Connect metadata, and its answers.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use proto::packet::Payload as Body;
 use proto::{DialRequest, DialResponse, Packet, PacketType};
 use tempfile::TempDir;
 
-/// A played server, and the agent that connected to it.
+/// A test-controlled server, and the agent that connected to it.
 struct Played {
     agent: Agent,
     server: WildServer,
@@ -45,7 +45,7 @@ impl Played {
         Ok(Self { agent, server, link, folder })
     }
 
-    /// Has the agent dial, and yields its answer.
+    /// Makes the agent dial, and returns its answer.
     async fn dial(&mut self, random: i64, target: &str) -> Result<DialResponse> {
         self.link.send(dial_req(random, target)).await?;
         match self.link.expect("the DIAL_RSP").await?.payload {
@@ -102,7 +102,7 @@ async fn the_token_is_read_anew_for_each_connect() -> Result<()> {
     let mut played =
         Played::start(2, &[&format!("--service-account-token-path={}", token.display())]).await?;
     std::fs::write(&token, "second")?;
-    // The server counts two and is one: the agent goes on looking.
+    // The server announces two servers, so the agent continues to look.
     let link = loop {
         let link = played.server.link().await?;
         if link.metadata.get("authorization").is_some_and(|value| value == "Bearer second") {
@@ -147,7 +147,7 @@ async fn a_close_req_is_answered_by_one_close_rsp() -> Result<()> {
     endpoint.wait_open(0).await
 }
 
-/// In Go a CLOSE_REQ discards what is still queued: a fifth of such uploads are cut short.
+/// In Go a CLOSE_REQ discards queued bytes: a fifth of such uploads are cut short.
 #[tokio::test]
 async fn bytes_before_a_close_req_are_delivered() -> Result<()> {
     let mut played = Played::start(1, &[]).await?;
@@ -200,7 +200,7 @@ async fn odd_packets_are_survived() -> Result<()> {
         odd.extend([bare(kind), crossed(kind, e2e::wild::dial_rsp(1, 1, "x"))]);
     }
     for packet in odd {
-        // A CLOSE_RSP or DIAL_RSP has no business here; whatever it is, the connection lives.
+        // A CLOSE_RSP or DIAL_RSP is unexpected here, but the connection must survive.
         if packet.payload.as_ref().is_some_and(|body| matches!(body, Body::DialResponse(_)))
             && packet.r#type == 1
         {
@@ -212,7 +212,7 @@ async fn odd_packets_are_survived() -> Result<()> {
     played.agent.process.check_alive()
 }
 
-/// In Go the server's `protocol` goes to the dialler unchecked: `unix` would open sockets of the node.
+/// In Go the server's `protocol` is passed to the dialer unchecked: `unix` would open sockets of the node.
 #[tokio::test]
 async fn only_tcp_is_dialled() -> Result<()> {
     let mut played = Played::start(1, &[]).await?;
@@ -278,7 +278,7 @@ async fn a_drain_is_sent_once() -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     let id = played.dial(1, &endpoint.target()).await?.connect_id;
     played.agent.process.signal(Signal::TERM)?;
-    // A Go agent looks at its signal only when a packet comes: keep sending until it did.
+    // A Go agent checks its signal only when a packet arrives: keep sending until then.
     let mut drains = 0;
     for round in 0..50 {
         played.link.send(data(id, format!("{round:04}"))).await?;
@@ -307,12 +307,12 @@ async fn the_end_of_the_stream_closes_every_endpoint() -> Result<()> {
         played.dial(random, &endpoint.target()).await?;
     }
     assert_eq!(endpoint.open(), 20);
-    // Ends the Connect with OK, as a server does that shuts down.
+    // Ends the Connect with OK, as a server does at shutdown.
     played.link.finish();
     endpoint.wait_open(0).await?;
     played.link = played.server.link().await?;
     let id = played.dial(1, &endpoint.target()).await?.connect_id;
-    // Ids start anew: they belong to the stream.
+    // Ids start again, because they belong to the stream.
     assert_eq!(id, 1);
     Ok(())
 }

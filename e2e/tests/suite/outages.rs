@@ -1,4 +1,4 @@
-//! Outages of seconds: connections live on, and dials go to an agent that answers. Longer ones: `endurance outages`.
+//! Outages of some seconds: connections survive, and dials go to a responsive agent. Longer outages: `endurance outages`.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn connections_and_dials_survive_a_relay_that_stands_still() -> Result<()>
     stopped(Fault::StuckRelay, true).await
 }
 
-/// In namespaces; a relay stands in where this machine has none.
+/// In namespaces, or with a relay if this machine has none.
 #[test]
 fn connections_and_dials_survive_a_network_that_passes_nothing() -> Result<()> {
     for (seconds, dials) in [(4, true), (8, false), (8, true)] {
@@ -55,8 +55,8 @@ fn connections_and_dials_survive_a_network_that_passes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Dials that have come to a stopped agent go to the other one, and so do those that follow; connections through it go on once it
-/// does.
+/// Dials that wait at a stopped agent move to the other one, and later dials go there; connections through the stopped agent
+/// continue when it resumes.
 #[tokio::test]
 async fn dials_leave_an_agent_that_stands_still_and_come_back_to_it() -> Result<()> {
     let pair = Setup::grpc().agents(2).start().await?;
@@ -81,7 +81,7 @@ async fn dials_leave_an_agent_that_stands_still_and_come_back_to_it() -> Result<
         slowest = slowest.max(took??);
     }
     say("slowest dial beside a stopped agent", format!("{slowest:.1?}"));
-    // Three seconds, and a busy machine's share.
+    // Three seconds, doubled for a busy machine.
     ensure!(slowest < Duration::from_secs(6), "{slowest:?}");
     for _ in 0..16 {
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Several server replicas behind one address: the agent finds all of them, keeps one stream to each, and comes back.
+//! Several server replicas behind one address: the agent finds all of them, keeps one stream to each, and reconnects.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn the_restart_of_one_replica_leaves_the_others_connections_alone() -> Res
     Ok(())
 }
 
-/// Each try that lands on a known server is closed again, and harms neither the tunnels nor the server.
+/// Each attempt that reaches a known server is closed again, and affects neither the tunnels nor the server.
 #[tokio::test]
 async fn a_balancer_that_sticks_to_one_replica_leaks_nothing() -> Result<()> {
     let mut pair = Setup::grpc().servers(2).agents(0).start().await?;
@@ -83,7 +83,7 @@ async fn sync_forever_goes_on_looking() -> Result<()> {
     Ok(())
 }
 
-/// A replica that is announced later is found with `--sync-forever`, although no server counted it before.
+/// With `--sync-forever` the agent finds a replica that starts later, even if no server counted it before.
 #[tokio::test]
 async fn sync_forever_finds_an_uncounted_replica() -> Result<()> {
     let mut pair = Setup::grpc()
@@ -112,7 +112,7 @@ async fn an_agent_waits_for_a_server_that_is_not_there_yet() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
-/// The harness itself: a balancer serves its replicas in turn.
+/// A test of the harness: a balancer uses its replicas in turn.
 #[tokio::test]
 async fn the_balancer_takes_turns() -> Result<()> {
     let (one, two) = (Endpoint::echo().await?, Endpoint::echo().await?);

@@ -1,4 +1,4 @@
-//! Roll-outs: every process is replaced while dials go on.
+//! Rolling upgrades: every process is replaced while dials continue.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Endpoints that speak first: their bytes come behind the answer to the dial, and never with it.
+//! Server-first endpoints: their bytes follow the answer to the dial, never in the same read.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use proto::packet::Payload as Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
-/// How long an endpoint's payload waits for a client that sends nothing. A client that reads later may read both at once.
+/// How long an endpoint's payload waits for a client that sends nothing. A slower client may read both at once.
 const BARRIER: Duration = Duration::from_millis(50);
 
 const HEAD: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
@@ -33,7 +33,7 @@ async fn a_greeting_arrives_whole() -> Result<()> {
     Ok(())
 }
 
-/// Dials by hand; yields the first read of up to `size` bytes and the socket behind it.
+/// Dials by hand; returns the first read of up to `size` bytes, and the socket.
 async fn first_read(pair: &Pair, target: &str, size: usize) -> Result<(Vec<u8>, Box<dyn Io>)> {
     let mut socket = pair.frontend().socket().await?;
     socket.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes()).await?;
@@ -44,7 +44,7 @@ async fn first_read(pair: &Pair, target: &str, size: usize) -> Result<(Vec<u8>, 
     Ok((first, socket))
 }
 
-/// kube-apiserver fails when anything is buffered behind the head. In Go payload can even precede it.
+/// kube-apiserver fails if bytes follow the head in the same read. In Go payload can even precede the head.
 #[tokio::test]
 async fn the_200_head_is_alone_in_its_read_on_a_unix_socket() -> Result<()> {
     let pair = Setup::http_connect().start().await?;
@@ -64,8 +64,8 @@ async fn the_200_head_is_alone_in_its_read_on_a_unix_socket() -> Result<()> {
     Ok(())
 }
 
-/// On TLS the head is a record of its own, and Go reads one record at a time. rustls, here, hands out several at once:
-/// only the order can be seen.
+/// On TLS the head is a separate record, and Go reads one record at a time. rustls, which the test uses, returns several
+/// records at once: only the order is visible.
 #[tokio::test]
 async fn the_200_head_comes_before_the_greeting_on_tls() -> Result<()> {
     let pair = Setup::new(Mode::HttpConnect, Front::Tls).start().await?;
@@ -101,7 +101,7 @@ async fn the_dial_rsp_comes_before_the_greeting() -> Result<()> {
     Ok(())
 }
 
-/// Bytes that come in the same write as the CONNECT head are payload.
+/// Bytes in the same write as the CONNECT head are payload.
 #[tokio::test]
 async fn bytes_behind_the_head_are_payload() -> Result<()> {
     for front in [Front::Unix, Front::Tls] {
@@ -121,7 +121,7 @@ async fn bytes_behind_the_head_are_payload() -> Result<()> {
     Ok(())
 }
 
-/// The target is the request line's, whatever Host says or whether there is one.
+/// The target is in the request line, with any Host header or without one.
 #[tokio::test]
 async fn the_host_header_means_nothing() -> Result<()> {
     let pair = Setup::http_connect().start().await?;

@@ -1,4 +1,4 @@
-//! Signals that spare or end a process as they do a Go program.
+//! Signals that leave a process running or end it, as in the Go programs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -28,7 +28,7 @@ async fn user_signals_do_nothing() -> Result<()> {
     pair.agent_mut().process.check_alive()
 }
 
-/// The default action of SIGQUIT writes a core dump, which would hold private keys.
+/// The default action of SIGQUIT writes a core dump, which would contain private keys.
 #[tokio::test]
 async fn quit_ends_a_process_without_a_core_dump() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;
@@ -40,7 +40,7 @@ async fn quit_ends_a_process_without_a_core_dump() -> Result<()> {
     Ok(())
 }
 
-/// The kernel drops signals without a handler for the first process of a container.
+/// For the first process of a container the kernel ignores signals without a handler.
 #[tokio::test]
 async fn hangup_and_quit_end_the_first_process_of_a_container() -> Result<()> {
     let possible = Command::new("unshare").args(["--pid", "--fork", "true"]).status();
@@ -77,7 +77,7 @@ fn contained(folder: &Path, program: &Path) -> Result<PathBuf> {
     Ok(script)
 }
 
-/// The one child of `unshare`.
+/// The only child of `unshare`.
 async fn child(process: &Process) -> Result<Pid> {
     let path = format!("/proc/{0}/task/{0}/children", process.pid());
     until("the first process", DEADLINE, || async {

@@ -1,4 +1,4 @@
-//! A few seconds of what `endurance soak` does for as long as one likes.
+//! A few seconds of `endurance soak`.
 
 use std::time::Duration;
 

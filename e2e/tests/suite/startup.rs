@@ -1,4 +1,4 @@
-//! Starts that must fail, and those that must not.
+//! Starts that must fail, and starts that must succeed.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -30,7 +30,7 @@ async fn help_and_unknown_flags() -> Result<()> {
     Ok(())
 }
 
-/// Restarts the server while somebody else holds one of its ports.
+/// Restarts the server while another process holds one of its ports.
 fn restart_with_taken(pair: &mut Pair, port: u16) -> Result<TcpListener> {
     pair.server_mut().process.kill()?;
     let taken = TcpListener::bind(("127.0.0.1", port))?;
@@ -49,7 +49,7 @@ async fn fatal(mut pair: Pair, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// A server with the pair's certificates, whose ports are not the pair's: it must end before it binds them.
+/// A server with the pair's certificates and other ports: it must end before it binds them.
 fn unbound_server(pair: &Pair, folder: &Path, flags: &[&str]) -> Result<Process> {
     let mut args = vec![
         "--server-port=0".to_owned(),
@@ -62,7 +62,7 @@ fn unbound_server(pair: &Pair, folder: &Path, flags: &[&str]) -> Result<Process>
     Process::spawn(Recipe { name, program, args, env: Vec::new() })
 }
 
-/// As client-go: a kubeconfig whose files are missing is an operator's mistake, not an outage.
+/// As in client-go: missing files in a kubeconfig are a misconfiguration, not an outage.
 #[tokio::test]
 async fn a_kubeconfig_that_names_missing_files_is_fatal() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -106,7 +106,7 @@ async fn a_host_with_a_port_is_refused_by_its_flag() -> Result<()> {
     Ok(())
 }
 
-/// A container runtime makes one where a hostPath is missing.
+/// A container runtime creates a directory if a hostPath is missing.
 #[tokio::test]
 async fn an_empty_directory_gives_way_to_the_socket() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -130,7 +130,7 @@ async fn a_taken_grpc_frontend_port_is_fatal() -> Result<()> {
     fatal(pair, address.port()).await
 }
 
-/// Overlapping pods on a host network rely on it: the newer one waits for the port.
+/// Overlapping pods on a host network need this: the newer one waits for the port.
 #[tokio::test]
 async fn a_taken_health_port_is_retried() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;
@@ -176,7 +176,7 @@ async fn a_taken_http_connect_port_is_retried() -> Result<()> {
     until("the frontend", DEADLINE, || async { works(pair.frontend(), &endpoint.target()).await.ok() }).await
 }
 
-/// Nobody can dial while the directory of the socket is gone; a frontend's place is known again within seconds.
+/// Clients cannot dial while the socket's directory is missing; a restored directory is noticed within seconds.
 #[tokio::test]
 async fn a_server_whose_socket_cannot_be_reached_is_not_ready() -> Result<()> {
     let folder = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! Which agent a dial goes to. The agents are wild ones: they show who was asked.
+//! The choice of the agent for a dial. The agents are test-controlled, so that the test sees which one got the dial.
 
 use std::task::Poll;
 
@@ -19,7 +19,7 @@ async fn agent(pair: &Pair, id: &str, identifiers: &str) -> Result<WildAgent> {
     let before = connects(pair).await?;
     let agent =
         WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new(id, identifiers)).await?;
-    // The server may register the stream a moment after it sent its headers.
+    // The server may register the stream a moment after it has sent its headers.
     pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], before + 1.0).await?;
     Ok(agent)
 }
@@ -28,7 +28,7 @@ async fn connects(pair: &Pair) -> Result<f64> {
     pair.server().metric("grpc_connections", &[("service_method", "Connect")]).await
 }
 
-/// Dials, and tells which of the agents was asked; the asked one accepts. The connection is dropped at once.
+/// Dials, and returns which of the agents got the dial; that agent accepts. The connection is dropped at once.
 async fn asked(pair: &Pair, target: &str, agents: &mut [WildAgent]) -> Result<usize> {
     let (frontend, address) = (pair.frontend().clone(), target.to_owned());
     let mut dial = tokio::spawn(async move { Tunnel::dial(frontend.packets().await?, &address).await });
@@ -36,7 +36,7 @@ async fn asked(pair: &Pair, target: &str, agents: &mut [WildAgent]) -> Result<us
         let (index, packet) = tokio::select! {
             biased;
             first = within("a DIAL_REQ at some agent", first_packet(agents)) => first?,
-            // A refusal by the server: nobody is asked.
+            // The server refused: no agent got the dial.
             Ok(Err(error)) = &mut dial => anyhow::bail!("{error}"),
         };
         match packet.payload {
@@ -56,7 +56,7 @@ async fn asked(pair: &Pair, target: &str, agents: &mut [WildAgent]) -> Result<us
     }
 }
 
-/// The first packet that comes to any of the agents.
+/// The first packet that arrives at any of the agents.
 async fn first_packet(agents: &mut [WildAgent]) -> (usize, Packet) {
     std::future::poll_fn(|cx| {
         for (index, agent) in agents.iter_mut().enumerate() {
@@ -75,7 +75,7 @@ async fn default_spreads_over_all_agents() -> Result<()> {
     let mut agents =
         [agent(&pair, "a", "").await?, agent(&pair, "b", "").await?, agent(&pair, "c", "").await?];
     let mut counts = [0; 3];
-    // The chance that one of three stays empty in 40 fair draws is 3 in 10 million.
+    // The probability that one of three agents gets none of 40 random dials is 3 in 10 million.
     for _ in 0..40 {
         counts[asked(&pair, "127.0.0.1:9", &mut agents).await?] += 1;
     }
@@ -154,7 +154,7 @@ async fn the_order_of_the_strategies_counts() -> Result<()> {
     Ok(())
 }
 
-/// Lets the server see a DRAIN before anything else happens: the packet counter moves.
+/// Sends a DRAIN and waits until the server has counted it.
 async fn start_drain(pair: &Pair, agent: &mut WildAgent) -> Result<()> {
     let labels = [("segment", "from_agent"), ("packet_type", "DRAIN")];
     let before = pair.server().metric("stream_packets_total", &labels).await?;
@@ -183,7 +183,7 @@ async fn a_draining_agent_is_asked_when_it_is_the_last() -> Result<()> {
     Ok(())
 }
 
-/// A Go server lets a draining match beat a healthy agent of the next strategy.
+/// A Go server prefers a draining match to a healthy agent of the next strategy.
 #[tokio::test]
 async fn a_healthy_agent_of_the_next_strategy_beats_a_draining_match() -> Result<()> {
     let pair = server("destHost,default").await?;
@@ -256,7 +256,7 @@ async fn a_connect_says_who_it_is_exactly_once() -> Result<()> {
         let connect = WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
         ensure!(connect.is_err(), "{meta:?} was let in");
     }
-    // No identifiers at all are allowed.
+    // An agent may send no identifiers.
     let meta = AgentMeta::default().with("agentid", "a");
     let agent = WildAgent::connect(pair.server().agent_port(), &pair.pki, &meta).await?;
     assert_eq!(agent.server, ("server-0".to_owned(), "1".to_owned()));

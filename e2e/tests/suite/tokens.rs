@@ -1,5 +1,5 @@
-//! Agents that show a service account's token, against a stand-in for kube-apiserver: who is let in, who is not, what
-//! happens while nobody can tell, and that no token is ever shown.
+//! Agents with service account tokens, with a fake kube-apiserver: admitted and refused agents, the behavior while the API
+//! cannot be reached, and that no token is ever logged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ pub(crate) const USER: &str = "system:serviceaccount:kube-system:konnectivity-ag
 pub(crate) const AUDIENCE: &str = "system:konnectivity-server";
 const CANARY: &str = "canary-of-a-token";
 
-/// A stand-in and what a server needs to ask it.
+/// A fake API server, and the files that a server needs to use it.
 pub(crate) struct World {
     pub(crate) api: FakeApi,
     folder: tempfile::TempDir,
@@ -45,14 +45,14 @@ impl World {
         Ok(path)
     }
 
-    /// The API says that this token is `user`'s, of a pod on that node.
+    /// Sets the review of this token: it belongs to `user`, of a pod on that node.
     pub(crate) fn knows(&self, token: &str, user: &str, node: &str) {
         let extra = json!({"authentication.kubernetes.io/node-name": [node]});
         let user = json!({"username": user, "extra": extra});
         self.api.set_review(token, json!({"authenticated": true, "user": user, "audiences": [AUDIENCE]}));
     }
 
-    /// Servers that ask for tokens, and agents that show this one.
+    /// Servers that require tokens, and agents that present this one.
     pub(crate) fn setup(&self, token: &str) -> Result<Setup> {
         let path = self.token(&format!("token-{token}"), token)?;
         Ok(Setup::grpc()
@@ -116,12 +116,12 @@ async fn whoever_has_no_such_token_is_refused_with_gos_words() -> Result<()> {
         (status.code(), status.message()),
         (Code::Unknown, "Authentication context was not found in metadata")
     );
-    // Who is not authenticated learns nothing of what else is wrong with its metadata, and leaves no trace of it.
+    // An unauthenticated agent is not told about other errors in its metadata, and leaves no trace in the log.
     let nonsense = AgentMeta::default().with("agentid", "forged-name").with("agentid", "b");
     let status = refused(WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &nonsense).await?)?;
     assert_eq!(status.message(), "Authentication context was not found in metadata");
     let known = connect(&pair, "the-known-one", "", "good").await??;
-    // Whatever was said of the stranger was said before.
+    // Any log line about the unauthenticated agent was written before this one.
     pair.server().process.wait_said("the-known-one").await?;
     ensure!(!pair.server().process.said("forged-name"), "metadata of a stranger was logged");
     drop(known);
@@ -205,7 +205,7 @@ async fn no_token_is_ever_shown() -> Result<()> {
     world.api.heal();
     refused(connect(&pair, "a", "", "canary-in-an-error").await?)?;
     refused(connect(&pair, "canary-free", "", "canary-of-bad\tform").await?)?;
-    // Refused by the server, and told to the agent.
+    // The server refuses, and the agent logs the reason.
     let wrong = world.token("wrong", "canary-of-an-agent")?;
     pair.add_agent("wrong", "", &[&format!("--service-account-token-path={}", wrong.display())])?;
     pair.agents[1].process.wait_said("jwt not valid").await?;
@@ -237,7 +237,7 @@ async fn a_storm_of_agents_asks_about_32_at_once() -> Result<()> {
         tries += outcome?;
     }
     let reviews = world.api.count("tokenreviews");
-    // Two with the same token share a review; a machine that is too slow for one makes another try necessary.
+    // Two agents with the same token share a review; on a slow machine one of them may have to retry.
     ensure!(
         reviews >= 60 && reviews - 60 <= tries - 120,
         "{reviews} reviews of 60 tokens in {tries} tries of 120 agents"
@@ -248,8 +248,8 @@ async fn a_storm_of_agents_asks_about_32_at_once() -> Result<()> {
     Ok(())
 }
 
-/// An agent that tries again until it is let in, as agents do when a handshake or a review takes too long. Yields how often it
-/// tried.
+/// An agent that retries until it is admitted, as agents do when a handshake or a review takes too long. Returns the number of
+/// attempts.
 async fn let_in(pair: &Pair, number: usize) -> Result<usize> {
     let tries = AtomicUsize::new(0);
     let (id, token) = (format!("a{number}"), format!("t{}", number % 60));
@@ -261,7 +261,7 @@ async fn let_in(pair: &Pair, number: usize) -> Result<usize> {
     Ok(tries.into_inner())
 }
 
-/// Awaits all of them at once.
+/// Awaits all futures concurrently.
 async fn futures_join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|cx| {

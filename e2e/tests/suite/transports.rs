@@ -1,4 +1,4 @@
-//! Sockets and TLS: who gets in, and what lies in the file system.
+//! Sockets and TLS: admitted clients, and the files of the sockets.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
@@ -29,7 +29,7 @@ async fn the_socket_file_has_mode_0770() -> Result<()> {
 async fn a_stale_socket_file_is_replaced() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
-    // Killed: its socket file stays.
+    // After a kill the socket file remains.
     pair.server_mut().process.kill()?;
     let Place::Unix(path) = pair.frontend().place.clone() else { anyhow::bail!("a Unix socket") };
     ensure!(path.exists(), "the file is gone");
@@ -49,12 +49,12 @@ async fn a_stale_socket_file_is_kept_when_told_so() -> Result<()> {
     Ok(())
 }
 
-/// Whether a TLS client without any certificate of that side gets a single byte of an answer.
+/// Whether a TLS client without a certificate of that side gets any byte of an answer.
 async fn let_in(address: std::net::SocketAddr, pki: &Pki) -> Result<bool> {
     let Ok(mut socket) = tls_socket(address, pki.frontend_client(&["h2"])?).await else {
         return Ok(false);
     };
-    // With TLS 1.3 the refusal comes behind the client's handshake.
+    // With TLS 1.3 the refusal follows the client's handshake.
     let _ = socket.write_all(&e2e::wild::frames::hello()).await;
     let mut byte = [0; 1];
     let read = within("an answer or a refusal", socket.read(&mut byte)).await?;
@@ -66,7 +66,7 @@ async fn the_agent_port_refuses_strange_certificates() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let folder = tempfile::tempdir()?;
     let mut strange = Pki::create(folder.path())?;
-    // It trusts the right server and shows a certificate of another authority.
+    // The client trusts the right server and presents a certificate of another CA.
     strange.front_ca = pair.pki.cluster_ca.clone();
     ensure!(!let_in(pair.server().agent_address(), &strange).await?, "a strange certificate was let in");
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
@@ -83,7 +83,7 @@ async fn the_frontend_port_refuses_the_agents_certificates() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
-/// Legal in Go: without a CA for clients, and without token flags, everybody is an agent.
+/// Permitted, as in Go: without a client CA and without token flags, any peer can be an agent.
 #[tokio::test]
 async fn without_a_cluster_ca_agents_need_no_certificate() -> Result<()> {
     let pair = Setup::grpc()
@@ -138,14 +138,14 @@ async fn the_agents_proxy_variables_are_honoured_but_never_for_loopback() -> Res
     Ok(())
 }
 
-/// The agent port is no frontend: what is a client's there is unknown here, and dials nothing.
+/// The agent port is no frontend: a frontend's stream is unknown there, and dials nothing.
 #[tokio::test]
 async fn an_agent_cannot_dial() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
     let socket = tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?;
     let mut stream = PacketStream::proxy(channel(Box::new(socket)).await?);
-    // Refused before it is read, perhaps.
+    // The server may refuse before it reads the packet.
     let _ = stream.send(dial_req(1, &endpoint.target())).await;
     let (packets, status) = stream.end("a refusal").await?;
     ensure!(packets.is_empty(), "{packets:?}");

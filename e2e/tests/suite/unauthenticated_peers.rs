@@ -1,4 +1,4 @@
-//! Peers that never show who they are, by the thousand: those that do are served as before, and what the others cost is bounded.
+//! Thousands of peers that never authenticate: authenticated peers are served as before, and the cost of the others is limited.
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
@@ -26,11 +26,11 @@ use tonic::metadata::MetadataMap;
 
 use crate::tokens::World;
 
-/// A handshake, and a dial with its handshake, take no longer than this beside an attack: unloaded they take 5 to 50 ms, and what this
-/// guards against took 5 s and more.
+/// Time limit of a handshake, and of a dial with its handshake, during an attack: 5 to 50 ms without load, and 5 s and more
+/// before the defense.
 const PROMPT: Duration = Duration::from_secs(1);
 
-/// Both ports of a server have TLS.
+/// A server with TLS on both ports.
 async fn tls_pair() -> Result<Pair> {
     Setup::new(Mode::HttpConnect, Front::Tls).start().await
 }
@@ -42,7 +42,7 @@ fn front(pair: &Pair) -> Result<std::net::SocketAddr> {
     }
 }
 
-/// How long it takes, by the median of 15 in a row. All must succeed.
+/// The median time of 15 successive runs. All runs must succeed.
 async fn median<F: Future<Output = Result<()>>>(what: &str, mut once: impl FnMut() -> F) -> Result<Duration> {
     let mut times = Vec::new();
     for _ in 0..15 {
@@ -53,7 +53,7 @@ async fn median<F: Future<Output = Result<()>>>(what: &str, mut once: impl FnMut
     percentile(&mut times, 50).context("no times")
 }
 
-/// Dials by the frontend, each with a handshake, and handshakes of the agent port: their medians.
+/// The median times of dials by the frontend, each with a handshake, and of handshakes on the agent port.
 async fn innocent(pair: &Pair, target: &str) -> Result<[Duration; 2]> {
     let dials = median("a dial", || works(pair.frontend(), target)).await?;
     let config = pair.pki.agent_client()?;
@@ -61,7 +61,7 @@ async fn innocent(pair: &Pair, target: &str) -> Result<[Duration; 2]> {
     Ok([dials, median("a handshake of the agent port", shake).await?])
 }
 
-/// The gauges of both ports are zero again.
+/// Waits until the gauges of both ports are zero again.
 async fn settled(pair: &Pair) -> Result<()> {
     for port in ["agent", "frontend"] {
         pair.server().wait_metric("unauthenticated_connections", &[("port", port)], 0.0).await?;
@@ -100,7 +100,7 @@ async fn half_open_handshakes_do_not_fail_dials() -> Result<()> {
     attacked("half-open handshakes", 300, |pair| client_hello(pair.pki.agent_client()?)).await
 }
 
-/// A server that may open 256 descriptors has 32 places for unauthenticated connections at each port.
+/// A server with 256 descriptors has 32 slots for unauthenticated connections on each port.
 async fn small_server() -> Result<(Pair, tempfile::TempDir)> {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join("proxy-server");
@@ -130,7 +130,7 @@ async fn the_oldest_unauthenticated_connection_makes_room() -> Result<()> {
         };
         pair.server().wait_metrics("a full port", full).await?;
     }
-    // Streams that are refused do not make an agent either.
+    // A connection with refused streams is not an agent's either.
     let mut refused = JoinSet::new();
     for _ in 0..40 {
         let config = pair.pki.agent_client()?;
@@ -143,7 +143,7 @@ async fn the_oldest_unauthenticated_connection_makes_room() -> Result<()> {
     let lines = pair.server().process.log();
     let lines =
         lines.iter().filter(|line| line.contains("closing unauthenticated") && line.contains("evicted"));
-    // One for each port, and one more where a minute has passed.
+    // One for each port, and another one after a minute.
     ensure!((2..=4).contains(&lines.count()), "{:?}", pair.server().process.log());
     drop((agent, floods, refused));
     settled(&pair).await
@@ -171,15 +171,15 @@ async fn refused_streams_do_not_keep_a_connection() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
-/// Idle connections behind their handshake and HTTP/2's preface.
+/// Idle connections after their handshake and HTTP/2's preface.
 #[tokio::test]
 async fn idle_connections_take_little_memory() -> Result<()> {
     const COUNT: usize = 500;
-    // 30 KiB as measured, and a quarter for what the allocator keeps.
+    // 30 KiB as measured, and a third more for the allocator's reserve.
     const EACH: u64 = 40 << 10;
     let pair = Setup::grpc().server_arg("--cluster-ca-cert=").start().await?;
     let rest = pair.server().process.usage()?.descriptors;
-    // What the process takes once is there before.
+    // One-time allocations are made before the measurement.
     drop(idle(&pair, 50).await?);
     wait_descriptors(&pair, |open| open <= rest).await?;
     let before = pair.server().process.usage()?.rss_kib << 10;
@@ -193,7 +193,7 @@ async fn idle_connections_take_little_memory() -> Result<()> {
     settled(&pair).await
 }
 
-/// Idle connections that the server has answered: their HTTP/2 has begun.
+/// Idle connections that the server has answered: HTTP/2 has started.
 async fn idle(pair: &Pair, count: usize) -> Result<Vec<Refused>> {
     let config = pair.pki.agent_client()?;
     let mut connections = Vec::new();
@@ -215,7 +215,7 @@ async fn wait_descriptors(pair: &Pair, enough: impl Fn(usize) -> bool) -> Result
     .await
 }
 
-/// Connects whose token or metadata are refused, one after the other on one connection.
+/// Connects whose token or metadata are refused, in sequence on one connection.
 async fn refusals(pair: &Pair, count: usize, metadata: &MetadataMap) -> Result<()> {
     let socket = tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?;
     let channel = channel(Box::new(socket)).await?;
@@ -239,7 +239,7 @@ async fn refusals_are_logged_once_a_minute() -> Result<()> {
     refusals(&token, 300, &MetadataMap::new()).await?;
     let open = Setup::grpc().agents(0).server_arg("--cluster-ca-cert=").start().await?;
     refusals(&open, 300, &MetadataMap::new()).await?;
-    // Logging is behind by some milliseconds: the line of another cause is the last one.
+    // The log is some milliseconds behind; the line about the other cause is the last one.
     let last = |pair: &Pair| pair.server().process.log().len();
     for (pair, text) in [(&token, "Client authentication failed"), (&open, "Invalid backend")] {
         pair.server().process.wait_said(text).await?;
@@ -257,7 +257,7 @@ async fn refusals_are_logged_once_a_minute() -> Result<()> {
     Ok(())
 }
 
-/// Sends a byte and waits for it, again and again: the time below which half of them are.
+/// Repeats a 64-byte ping; returns the median and the 99th percentile of its times.
 async fn pings(conn: &mut Conn, count: usize) -> Result<[Duration; 2]> {
     let mut times = Vec::new();
     for _ in 0..count {
@@ -271,7 +271,7 @@ async fn pings(conn: &mut Conn, count: usize) -> Result<[Duration; 2]> {
     Ok([median, percentile(&mut times, 99).context("no pings")?])
 }
 
-/// The cryptography of handshakes is not done where payload is moved, at a lower priority.
+/// Handshake cryptography runs apart from the data path, at a lower priority.
 #[tokio::test]
 async fn client_hellos_do_not_delay_established_connections() -> Result<()> {
     let (pair, endpoint) = (tls_pair().await?, Endpoint::echo().await?);

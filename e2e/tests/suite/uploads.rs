@@ -1,4 +1,4 @@
-//! Send, then close at once: every upload arrives whole. A Go agent cuts a fifth of them short.
+//! Sends, then closes at once: every upload arrives complete. A Go agent cuts a fifth of them short.
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
@@ -8,14 +8,14 @@ use e2e::pair::{Front, Setup};
 use e2e::payload::Payload;
 use tokio::task::JoinSet;
 
-/// Uploads at once; the digests that arrived are exactly those that were sent.
+/// Concurrent uploads; the digests that arrive are exactly those that were sent.
 async fn whole(mode: Mode, front: Front, count: u64, size: u64) -> Result<()> {
     let pair = Setup::new(mode, front).start().await?;
     let endpoint = Endpoint::sink().await?;
     let mut running = JoinSet::new();
     for seed in 0..count {
         let (frontend, target): (Frontend, String) = (pair.frontend().clone(), endpoint.target());
-        // Each with a length of its own, so that each is recognised.
+        // Each with a different length, so that it can be identified.
         running.spawn(async move { upload(&frontend, &target, Payload::new(seed, size + seed)).await });
     }
     while let Some(ended) = running.join_next().await {

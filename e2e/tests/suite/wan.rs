@@ -1,5 +1,5 @@
-//! What waits unsent between agents and servers. And the emulated wide area network itself: it delays, loses, queues and
-//! interrupts as it says.
+//! Unsent bytes between agents and servers; and the emulated wide area network itself: it delays, drops, queues and interrupts
+//! as configured.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 const MBIT: u64 = 1_000_000;
 
-/// A path, or `None` where this machine has no namespaces or no TUN devices. CI must have both.
+/// A path, or `None` if this machine has no namespaces or no TUN devices. In CI an error is returned instead.
 fn area(conditions: &Conditions) -> Result<Option<WideArea>> {
     match WideArea::new(conditions) {
         Ok(area) => Ok(Some(area)),
@@ -44,7 +44,7 @@ async fn sockets(area: &WideArea) -> Result<(UdpSocket, UdpSocket)> {
     Ok((near, far))
 }
 
-/// Waits until so many packets have entered the path and left it, or were lost.
+/// Waits until this number of packets has left the path or was lost.
 async fn settled(area: &WideArea, packets: u64) -> Result<()> {
     let count = || {
         let (arrived, lost) = area.counts();
@@ -53,7 +53,7 @@ async fn settled(area: &WideArea, packets: u64) -> Result<()> {
     until("packets that arrived or were lost", DEADLINE, || async { count() }).await
 }
 
-/// The shortest of some round trips.
+/// The shortest of several round trips.
 async fn shortest(near: &UdpSocket, far: &UdpSocket) -> Result<Duration> {
     let mut least = Duration::MAX;
     for _ in 0..20 {
@@ -117,20 +117,21 @@ fn burst_is_sent_at_the_rate_and_what_the_queue_cannot_take_is_lost() -> Result<
         let (near, _far) = sockets(&area).await?;
         let began = Instant::now();
         for _ in 0..300 {
-            // With both headers 1,500 bytes.
+            // 1,500 bytes with both headers.
             near.send(&[7; 1472]).await?;
         }
         settled(&area, 300).await?;
         let (took, (arrived, lost)) = (began.elapsed(), area.counts());
         ensure!(arrived >= 100 && lost > 0, "{arrived} arrived, {lost} lost");
-        // The kernel's own small packets count as packets, but need no time.
+        // The kernel's own small packets are counted, but take no time.
         let least = Duration::from_micros((arrived - 10) * 1500 * 8 * 1_000_000 / rate);
         ensure!(took >= least, "{arrived} packets in {took:?}, {least:?} at least");
         Ok(())
     })
 }
 
-/// An endpoint may stall, and then holds kernel memory. A server may not, and a fixed bound would let its connection run dry.
+/// An endpoint may stall, and then it holds kernel memory, so its unsent bytes have a fixed limit. On the connection to a
+/// server a fixed limit would let a fast path run dry.
 #[tokio::test]
 async fn only_connections_to_endpoints_have_a_fixed_bound_of_unsent_bytes() -> Result<()> {
     const OF_ENDPOINTS: u32 = 128 << 10;
@@ -145,8 +146,8 @@ async fn only_connections_to_endpoints_have_a_fixed_bound_of_unsent_bytes() -> R
     Ok(())
 }
 
-/// A ping waits for the path's queue, which is 150 ms long here, and for little else: half a megabyte before it would
-/// be half a second more.
+/// A ping waits for the path's queue, which holds 150 ms here, and for little else: half a megabyte before it would add half a
+/// second.
 #[test]
 fn ping_beside_a_download_waits_for_the_path_and_not_for_the_programs() -> Result<()> {
     let conditions = conditions(20, 0.0, 8 * MBIT);

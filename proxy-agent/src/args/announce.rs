@@ -1,6 +1,6 @@
-//! How the flags are shown at the start.
+//! The flag values that are logged at the start.
 
-/// The flags that the Go proxy-agent shows, in its order, with its formats (v0.36.0, `options.go`).
+/// The flags that the Go proxy-agent logs, in its order and formats (v0.36.0, `options.go`).
 const GO: [(&str, &str); 27] = [
     ("agent-cert", "AgentCert set to %q."),
     ("agent-key", "AgentKey set to %q."),
@@ -31,7 +31,7 @@ const GO: [(&str, &str); 27] = [
     ("kube-api-content-type", "APIContentType set to %v."),
 ];
 
-/// One line for each flag; the id is the one in effect.
+/// One line for each flag; `agent-id` shows the id in effect.
 pub(super) fn lines(mut values: Vec<(&'static str, String)>, agent_id: &str) -> Vec<String> {
     for (_, value) in values.iter_mut().filter(|(name, _)| *name == "agent-id") {
         agent_id.clone_into(value);

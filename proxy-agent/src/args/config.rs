@@ -1,4 +1,4 @@
-//! What a command line means, once it was read and found sound.
+//! The checked meaning of a command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,58 +8,58 @@ use flags::{Bind, FlowOptions, LogOptions};
 use super::{Identifiers, LabelSelector};
 use crate::endpoint::DestinationRule;
 
-/// Everything that the proxy-agent is told at its start.
+/// The configuration of a proxy-agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Name or address of the proxy-servers (or of what stands before them), which their certificate must bear.
+    /// Name or address of the proxy-servers (or of their load balancer), which their certificate must contain.
     pub proxy_server_host: String,
-    /// Their port for agents.
+    /// The agent port of the proxy-servers.
     pub proxy_server_port: u16,
-    /// What we show; `None`: nothing.
+    /// The client certificate; `None`: the agent presents none.
     pub certificate: Option<CertPair>,
-    /// Authorities of the servers' certificates, PEM; `None`: the system's.
+    /// Certificate authorities for the servers' certificates, PEM; `None`: the system's.
     pub ca: Option<PathBuf>,
-    /// Protocols to offer ahead of `h2`, each of 1 to 255 bytes.
+    /// ALPN protocols to offer before `h2`, each of 1 to 255 bytes.
     pub alpn_protos: Vec<String>,
-    /// Idle time before a ping to a server; at least 10 s.
+    /// Idle time before the agent pings a server; at least 10 s.
     pub keepalive_time: Duration,
     /// `--unresponsive-timeout`.
     pub unresponsive_timeout: Duration,
-    /// A file with a token to show, read anew for each connect.
+    /// A file with the bearer token, read again for each connect.
     pub service_account_token_path: Option<PathBuf>,
-    /// Time between looks at the files of certificate, key and authorities; `None`: they are not looked at again.
+    /// Time between checks of the certificate, key and CA files; `None`: the files are read once.
     pub certificate_reload_interval: Option<Duration>,
-    /// This agent among its peers: printable ASCII, not empty.
+    /// The name of this agent: printable ASCII, not empty.
     pub agent_id: String,
-    /// Hosts that this agent serves best.
+    /// Hosts and networks that this agent serves.
     pub agent_identifiers: Identifiers,
-    /// Time between looks for missing servers; above 0.
+    /// Time between tries to reach missing servers; above 0.
     pub sync_interval: Duration,
-    /// What that time may back off to; not below [`Self::sync_interval`].
+    /// Upper limit to which that time backs off; not below [`Self::sync_interval`].
     pub sync_interval_cap: Duration,
-    /// Keep looking for servers when as many are connected as there should be.
+    /// Whether to look for further servers after the known number is connected.
     pub sync_forever: bool,
-    /// Whose count of servers counts.
+    /// The source of the number of servers.
     pub server_count_source: ServerCountSource,
-    /// Servers may reach the metadata services of clouds.
+    /// Whether servers may reach the metadata services of clouds.
     pub allow_cloud_metadata: bool,
-    /// What servers must not reach.
+    /// Destinations that servers must not reach.
     pub deny_destinations: Vec<DestinationRule>,
-    /// What servers may reach, apart from that; empty: everything.
+    /// Destinations that servers may reach; empty: all others.
     pub allow_destinations: Vec<DestinationRule>,
-    /// Health, readiness and metrics.
+    /// Port for health, readiness and metrics.
     pub health: Bind,
-    /// Metrics (by redirection) and profiles.
+    /// Port for metrics (by redirection) and profiles.
     pub admin: Bind,
-    /// Servers that must be connected for the agent to be ready; above 0.
+    /// Number of connected servers for the agent to be ready; above 0.
     pub min_ready_servers: usize,
-    /// How long the first signal's drain may take before the agent exits; `None`: until the second signal.
+    /// Time limit of the drain after the first signal; `None`: the drain lasts until the second signal.
     pub drain_timeout: Option<Duration>,
-    /// Serve profiles on the admin port.
+    /// Whether the admin port serves profiles.
     pub profiling: bool,
-    /// How payload that waits for slow readers is bounded.
+    /// Limits of the payload that waits for slow readers.
     pub flow: FlowOptions,
-    /// Leases by which servers are counted.
+    /// The leases from which the agent learns the number of servers.
     pub leases: Leases,
     /// How to reach the Kubernetes API.
     pub kube: KubeClient,
@@ -67,7 +67,7 @@ pub struct Config {
     pub log: LogOptions,
     /// One line for each flag, to log at the start.
     pub flag_lines: Vec<String>,
-    /// Lines to log once at the start: flags given in vain, deprecated or remarkable.
+    /// Lines to log once at the start: flags without effect, deprecated flags and insecure settings.
     pub notices: Vec<String>,
 }
 
@@ -80,31 +80,31 @@ pub struct CertPair {
     pub key: PathBuf,
 }
 
-/// How the count from leases and the count from servers make one.
+/// How the number of servers is derived from leases and from the servers' own counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerCountSource {
-    /// Leases when they are counted, else what the last new server said.
+    /// The leases' count if leases are counted, otherwise the count of the last new server.
     Default,
     /// The larger of the two.
     Max,
 }
 
-/// Leases by which servers are counted.
+/// The leases from which the agent learns the number of servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leases {
-    /// Count them.
+    /// Whether leases are counted.
     pub counted: bool,
-    /// Where they live.
+    /// The namespace of the leases.
     pub namespace: String,
-    /// Which of them count.
+    /// The label selector of the leases.
     pub selector: LabelSelector,
 }
 
 /// How to reach the Kubernetes API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeClient {
-    /// A kubeconfig; `None`: the service account of the pod.
+    /// A kubeconfig; `None`: the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// The form of requests, as a media type.
+    /// The media type of request bodies.
     pub content_type: String,
 }

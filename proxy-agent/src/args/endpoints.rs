@@ -1,10 +1,10 @@
-//! Flags of which endpoints servers may reach.
+//! Flags that limit the endpoints that servers may reach.
 
 use flags::{FlagSet, List, Refusal};
 
 use crate::endpoint::DestinationRule;
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     allow_cloud_metadata: bool,
@@ -12,7 +12,7 @@ pub(super) struct Lines {
     allow_destinations: List,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Endpoints {
     pub(super) allow_cloud_metadata: bool,
     pub(super) deny: Vec<DestinationRule>,
@@ -26,28 +26,27 @@ impl Lines {
             "allow-cloud-metadata",
             &mut self.allow_cloud_metadata,
             "Let servers reach link-local addresses (169.254.0.0/16, fe80::/10) and the metadata services of clouds \
-             (169.254.169.254 and the like), which hand out this host's credentials. To allow one of them only, \
-             node-local DNS for instance, see --allow-destinations. (Not a flag of the Go proxy-agent, which always \
-             does.)",
+             (such as 169.254.169.254), which provide this host's credentials. To allow only one of them, such as \
+             node-local DNS, use --allow-destinations. (Not a flag of the Go proxy-agent, which always allows them.)",
         );
         set.add(
             "deny-destinations",
             &mut self.deny_destinations,
-            "What servers must not reach: HOST[:PORTS] by commas. A host is an address, a network (10.0.0.0/8, \
-             [fd00::/8]), a name as it is asked for, *.NAME or *; ports are one, or FROM-TO. (Not a flag of the Go \
-             proxy-agent.)",
+            "Destinations that servers must not reach: HOST[:PORTS], comma-separated. HOST is an address, a network \
+             (10.0.0.0/8, [fd00::/8]), a requested name, *.NAME or *; PORTS is one port or FROM-TO. (Not a flag of \
+             the Go proxy-agent.)",
         );
         set.add(
             "allow-destinations",
             &mut self.allow_destinations,
-            "What servers may reach, written alike, as far as --deny-destinations does not deny it. Empty: \
-             everything but link-local addresses and metadata services, which only a rule with their own network or \
-             address allows: *,169.254.20.10:53 is everything else and node-local DNS. (Not a flag of the Go \
-             proxy-agent.)",
+            "Destinations that servers may reach, in the format of --deny-destinations, which takes precedence. Empty: \
+             everything except link-local addresses and metadata services. Only a rule with their own network or \
+             address allows these: *,169.254.20.10:53 allows everything else and node-local DNS. (Not a flag of the \
+             Go proxy-agent.)",
         );
     }
 
-    /// The rules, and whether metadata services may be reached.
+    /// Parses the rules, and warns if metadata services may be reached.
     pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Endpoints, Refusal> {
         if self.allow_cloud_metadata {
             notices

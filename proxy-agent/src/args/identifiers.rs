@@ -1,51 +1,51 @@
-//! Identifiers of an agent: a URL-encoded query with five known keys.
+//! Identifiers of an agent: a URL query with five known keys.
 //!
-//! The text travels to servers as it was given, once it was found that they can read it. Values are not judged: a
-//! server matches them as text. Facts: Go's `url.ParseQuery`, and the Go agent's refusal of unknown keys.
+//! The agent checks that servers can parse the text, and sends it unchanged. It does not check values: a server matches them as
+//! text. Source: Go's `url.ParseQuery`, and the Go agent, which refuses unknown keys.
 
-/// As many pairs as Go takes; empty ones count.
+/// Largest number of pairs, as in Go; empty pairs count.
 const MOST_PAIRS: usize = 10_000;
 
-/// What servers know.
+/// The keys that servers know.
 const KEYS: [&str; 5] = ["ipv4", "ipv6", "host", "cidr", "default-route"];
 
-/// Identifiers that were found sound.
+/// Valid identifiers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identifiers {
     text: String,
 }
 
-/// Why a text holds no identifiers.
+/// Why a text is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentifierError {
     /// A key that servers do not know.
     #[error("unknown key {0:?}; the keys are host, ipv4, ipv6, cidr and default-route")]
     UnknownKey(String),
-    /// `%` without two hexadecimal digits.
+    /// A `%` without two hexadecimal digits.
     #[error("{0:?} is no URL escape; write a percent sign as %25")]
     Escape(String),
-    /// Semicolons once separated pairs.
+    /// A semicolon, which older query syntax used between pairs.
     #[error("pairs are joined by &, and a semicolon is written %3B")]
     Semicolon,
-    /// More than Go takes.
+    /// More pairs than Go accepts.
     #[error("there are more than {MOST_PAIRS} pairs")]
     TooMany,
 }
 
 impl Identifiers {
-    /// Reads the flag's value; the empty one holds none.
+    /// Parses the flag's value; an empty text has no identifiers.
     pub fn parse(text: &str) -> Result<Self, IdentifierError> {
         pairs(text)?;
         Ok(Self { text: text.to_owned() })
     }
 
-    /// The text as given, for the metadata of a connect.
+    /// The original text, for the metadata of a Connect.
     pub fn text(&self) -> &str {
         &self.text
     }
 }
 
-/// Keys and decoded values in order; a key may recur.
+/// Keys and decoded values in order; keys may repeat.
 fn pairs(text: &str) -> Result<Vec<(String, String)>, IdentifierError> {
     if text.split('&').count() > MOST_PAIRS {
         return Err(IdentifierError::TooMany);
@@ -62,7 +62,7 @@ fn pair(text: &str) -> Result<(String, String), IdentifierError> {
     if KEYS.contains(&key.as_str()) { Ok((key, value)) } else { Err(IdentifierError::UnknownKey(key)) }
 }
 
-/// `%41` is `A`, `+` is a blank. Escapes that make no UTF-8 become replacement characters, which match no host.
+/// Decodes query escaping: `%41` is `A`, `+` is a space. Invalid UTF-8 becomes replacement characters, which match no host.
 fn unescape(text: &str) -> Result<String, IdentifierError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! Flags of who this agent is and which hosts it serves best.
+//! Flags for the agent's id and for the hosts that it serves.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::Identifiers;
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     agent_id: String,
@@ -20,15 +20,14 @@ impl Lines {
         set.add(
             "agent-id",
             &mut self.agent_id,
-            "Id of this agent, different from every other's. The environment's PROXY_AGENT_ID serves when the flag is \
-             empty.",
+            "Unique id of this agent. Empty: the environment variable PROXY_AGENT_ID.",
         )
         .default_shown("PROXY_AGENT_ID, or a new UUID");
         set.add(
             "agent-identifiers",
             &mut self.agent_identifiers,
-            "What servers know this agent by when they choose one, URL-encoded: host=NAME, ipv4=ADDRESS, ipv6=ADDRESS, \
-             cidr=BLOCK and default-route=true, joined by &.",
+            "Hosts and networks by which servers choose this agent, URL-encoded: host=NAME, ipv4=ADDRESS, \
+             ipv6=ADDRESS, cidr=BLOCK and default-route=true, joined by &.",
         );
     }
 

@@ -1,4 +1,4 @@
-//! Flags of leases and of the way to the Kubernetes API.
+//! Flags of the leases and of the Kubernetes API client.
 
 use std::ffi::OsString;
 
@@ -6,7 +6,7 @@ use flags::{FlagSet, Refusal, existing_file};
 
 use super::{KubeClient, LabelSelector, Leases};
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     count_server_leases: bool,
@@ -34,24 +34,24 @@ impl Lines {
         set.add(
             "count-server-leases",
             &mut self.count_server_leases,
-            "Count servers by their leases instead of by what they say.",
+            "Count servers by their leases instead of the count that servers send.",
         );
         set.add("lease-namespace", &mut self.lease_namespace, "Namespace of the leases.");
         set.add(
             "lease-label-selector",
             &mut self.lease_label_selector,
-            "Which leases count, by their labels.",
+            "Label selector of the leases that count.",
         )
         .old_name("lease-label");
         set.add(
             "kubeconfig",
             &mut self.kubeconfig,
-            "Kubeconfig to reach the API with, to count leases. Empty: the pod's own service account.",
+            "Kubeconfig for the Kubernetes API, to count leases. Empty: the pod's service account.",
         );
         set.add(
             "kube-api-content-type",
             &mut self.kube_api_content_type,
-            "Media type of requests to the API. Whatever it says, JSON is spoken.",
+            "Media type of requests to the Kubernetes API. The value has no effect: requests are JSON.",
         );
     }
 

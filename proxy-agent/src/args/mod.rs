@@ -1,12 +1,11 @@
-//! The command line of the proxy-agent: from words to a typed [`Config`], or one line of refusal.
+//! The command line of the proxy-agent: parses it into a typed [`Config`], or refuses it with one line.
 //!
-//! Each of `uplink`, `identity`, `sync`, `endpoints`, `serving` and `kube` holds a group of flags as they are written (one field
-//! for each flag, under its name) and the checks that turn the group into its part of the [`Config`];
-//! `identifiers` and `selector` read the two little languages among the values. Nothing is bound, connected
-//! or logged here; files are asked for their existence only. Behind this module no flag is a string any more, unless it
-//! is text by nature.
+//! Each of `uplink`, `identity`, `sync`, `endpoints`, `serving` and `kube` holds a group of flags as written (one field for
+//! each flag, under its name) and the checks that turn the group into its part of the [`Config`]; `identifiers` and `selector`
+//! parse two kinds of values. Parsing binds, connects and logs nothing; it checks only that files exist. Outside this module no
+//! flag is a string, unless it is free text.
 //!
-//! Names, defaults, spellings and refusals are those of the Go proxy-agent (v0.30 to its current main).
+//! Names, defaults, spellings and errors are those of the Go proxy-agent (v0.30 to its current main branch).
 
 mod announce;
 mod config;
@@ -29,12 +28,12 @@ pub use selector::{LabelSelector, SelectorError};
 
 const ABOUT: &str = "dials a cluster's endpoints on behalf of the proxy-servers it connects to.";
 
-/// Reads the process's command line, the program's name first, and its environment.
+/// Parses the process's command line, starting with the program name, and its environment.
 pub fn parse(argv: impl Iterator<Item = OsString>) -> Result<Config, Exit> {
     parse_with(argv, |name| std::env::var_os(name))
 }
 
-/// As [`parse`], with the environment passed in.
+/// Like [`parse`], with the environment as an argument.
 pub fn parse_with(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
@@ -44,7 +43,7 @@ pub fn parse_with(
     Ok(lines.check(environment("PROXY_AGENT_ID"), given)?)
 }
 
-/// All flags as they are written.
+/// All flags as written on the command line.
 #[derive(Debug, Default)]
 struct Lines {
     uplink: uplink::Lines,

@@ -1,8 +1,8 @@
-//! Label selectors as Kubernetes writes them: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
+//! Kubernetes label selectors: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
 //!
-//! A recursive descent over a list of tokens. Grammar and limits are those of `labels.Parse` in
-//! k8s.io/apimachinery 0.36, its oddities included: `in` and `notin` may be keys and values, an empty value may be
-//! left out (`a=`, `a in (b,,c)`), and the empty selector matches everything.
+//! A recursive descent parser over a list of tokens. Grammar and limits are those of `labels.Parse` in k8s.io/apimachinery
+//! 0.36, including its special cases: `in` and `notin` may be keys and values, an empty value may be omitted (`a=`, `a in
+//! (b,,c)`), and the empty selector matches everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -10,18 +10,18 @@ use std::fmt;
 
 use flags::{Unfit, Value};
 
-/// Requirements that a set of labels must meet, all of them.
+/// Requirements that a set of labels must all meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelSelector {
     text: String,
     requirements: Vec<(String, Test)>,
 }
 
-/// What one label must be.
+/// The requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Test {
     OneOf(BTreeSet<String>),
-    /// Also met by a label that is not there.
+    /// A missing label meets it, too.
     NoneOf(BTreeSet<String>),
     Present,
     Absent,
@@ -29,30 +29,30 @@ enum Test {
     Below(i64),
 }
 
-/// Why a text is no selector.
+/// Why a text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// Something else was due.
+    /// An unexpected token.
     #[error("found {found:?} where {due} was due")]
     Found {
-        /// What stands there; empty at the end.
+        /// The token; empty at the end of the text.
         found: String,
-        /// What should.
+        /// The expected token.
         due: &'static str,
     },
-    /// A key beyond the syntax of labels.
+    /// A key that violates the syntax of label keys.
     #[error("{0:?} is no label key ([PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.')")]
     Key(String),
-    /// A value beyond the syntax of labels.
+    /// A value that violates the syntax of label values.
     #[error("{0:?} is no label value (at most 63 letters, digits, '-', '_' and '.')")]
     LabelValue(String),
-    /// `>` and `<` compare numbers.
+    /// `>` and `<` need numbers.
     #[error("{0:?} is no whole number, which '>' and '<' need")]
     Number(String),
 }
 
 impl LabelSelector {
-    /// The labels that proxy-servers give their leases by default.
+    /// The default labels of the proxy-servers' leases.
     pub fn konnectivity_server() -> Self {
         let test = Test::OneOf(BTreeSet::from(["konnectivity-server".to_owned()]));
         Self {
@@ -61,13 +61,13 @@ impl LabelSelector {
         }
     }
 
-    /// Reads a selector.
+    /// Parses a selector.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
         Ok(Self { text: text.to_owned(), requirements: parser.selector()? })
     }
 
-    /// Whether a set of labels meets every requirement.
+    /// Whether the labels meet every requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements.iter().all(|(key, test)| test.is_met_by(labels.get(key).map(String::as_str)))
     }
@@ -109,7 +109,7 @@ impl Test {
 
 const SPECIAL: [char; 7] = ['=', '!', '(', ')', ',', '>', '<'];
 
-/// The pieces of a text: signs of one or two characters, and words between signs and blanks.
+/// Splits a text into tokens: operators of one or two characters, and words.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
@@ -134,7 +134,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// The token ahead; empty at the end.
+    /// The next token; empty at the end.
     fn ahead(&self) -> &'a str {
         self.tokens.get(self.at).copied().unwrap_or_default()
     }
@@ -194,7 +194,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One value; before a comma or the end it is empty.
+    /// One value; empty before a comma or the end.
     fn value(&mut self) -> Result<String, SelectorError> {
         if matches!(self.ahead(), "" | ",") {
             return Ok(String::new());
@@ -207,7 +207,7 @@ impl<'a> Parser<'a> {
         text.parse().map_err(|_| SelectorError::Number(text))
     }
 
-    /// Values by commas in parentheses; a place without a word is the empty value.
+    /// Values separated by commas in parentheses; a missing value is the empty value.
     fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
         match self.take() {
             "(" => {}
@@ -234,7 +234,7 @@ fn found(token: &str, due: &'static str) -> SelectorError {
     SelectorError::Found { found: token.to_owned(), due }
 }
 
-/// An optional DNS name of at most 253 characters with a slash, and a name.
+/// An optional prefix (a DNS name of at most 253 characters) with a slash, and a name.
 fn is_key(text: &str) -> bool {
     match text.split_once('/') {
         None => is_name(text),
@@ -250,7 +250,7 @@ fn is_dns_label(text: &str) -> bool {
         && bytes.iter().all(|byte| inner(*byte) || *byte == b'-')
 }
 
-/// 1 to 63 characters with a letter or digit at each end.
+/// 1 to 63 characters that begin and end with a letter or digit.
 fn is_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= 63

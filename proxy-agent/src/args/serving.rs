@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flags::{Bind, BindHost, FlagSet, GoDuration, ProfilingFlags, Refusal, period, port};
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     health_server_host: String,
@@ -16,7 +16,7 @@ pub(super) struct Lines {
     drain_timeout: GoDuration,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Serving {
     pub(super) health: Bind,
     pub(super) admin: Bind,
@@ -55,13 +55,13 @@ impl Lines {
         set.add(
             "min-ready-servers",
             &mut self.min_ready_servers,
-            "Connected servers that /readyz wants to see to say ok. Above 0. (The Go proxy-agent has no such flag.)",
+            "Number of connected servers for /readyz to succeed. Above 0. (The Go proxy-agent has no such flag.)",
         );
         set.add(
             "drain-timeout",
             &mut self.drain_timeout,
-            "After the first SIGTERM or SIGINT: exit once no connection is left, after this time at the latest. 0: \
-             drain, and wait for the second signal, as in Go. (The Go proxy-agent has no such flag.)",
+            "After the first SIGTERM or SIGINT: exit once no connection is left, or after this time. 0: drain until \
+             the second signal, as in Go. (The Go proxy-agent has no such flag.)",
         );
         set.add("admin-server-port", &mut self.admin_server_port, "Port for /debug/pprof, with profiling.");
         set.add(

@@ -1,4 +1,4 @@
-//! Flags of how connections to all servers are sought and kept.
+//! Flags that control how the agent finds all servers and keeps a stream to each.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use flags::{FlagSet, GoDuration, Refusal};
 
 use super::ServerCountSource;
 
-/// Shorter intervals would be busy loops, as they are in Go.
+/// Shorter intervals would be busy loops, as in Go.
 const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     sync_interval: GoDuration,
@@ -21,7 +21,7 @@ pub(super) struct Lines {
     warn_on_channel_limit: bool,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Sync {
     pub(super) interval: Duration,
     pub(super) cap: Duration,
@@ -46,28 +46,28 @@ impl Default for Lines {
 impl Lines {
     pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Finding all servers");
-        set.add("sync-interval", &mut self.sync_interval, "Time between looks for missing servers.");
+        set.add("sync-interval", &mut self.sync_interval, "Time between tries to reach missing servers.");
         set.add(
             "sync-interval-cap",
             &mut self.sync_interval_cap,
-            "What --sync-interval may back off to while servers cannot be reached.",
+            "Upper limit to which --sync-interval backs off while servers cannot be reached.",
         );
         set.add(
             "probe-interval",
             &mut self.probe_interval,
-            "Time between looks at the established connections.",
+            "Time between checks of the established connections.",
         )
         .no_effect("a lost stream is noticed at once");
         set.add(
             "sync-forever",
             &mut self.sync_forever,
-            "Keep looking when as many servers are connected as there should be.",
+            "Continue to look for servers when the known number is connected.",
         );
         set.add(
             "server-count-source",
             &mut self.server_count_source,
-            "How servers are counted: default (leases when they are counted, else what servers say) or max (the \
-             larger of both).",
+            "Source of the number of servers: default (leases with --count-server-leases, else the count that servers \
+             send) or max (the larger of both).",
         );
         set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for a connection. Above 0.")
             .no_effect("what may be queued is limited in bytes, not in packets");

@@ -1,4 +1,4 @@
-//! Flags of the way to the proxy-servers.
+//! Flags of the connection to the proxy-servers.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use flags::{
 
 use super::CertPair;
 
-/// gRPC's floor for clients (grpc-go `WithKeepaliveParams`); 0 and less count as this, too.
+/// grpc-go's minimum for clients (`WithKeepaliveParams`); smaller values, including 0, are raised to it.
 const LEAST_KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     proxy_server_host: String,
@@ -28,7 +28,7 @@ pub(super) struct Lines {
     certificate_reload_interval: GoDuration,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Uplink {
     pub(super) host: String,
     pub(super) port: u16,
@@ -64,37 +64,36 @@ impl Lines {
         set.add(
             "proxy-server-host",
             &mut self.proxy_server_host,
-            "Name or address of the proxy-servers, which their certificate must bear.",
+            "Name or address of the proxy-servers; their certificate must contain it.",
         );
-        set.add("proxy-server-port", &mut self.proxy_server_port, "Their port for agents.");
+        set.add("proxy-server-port", &mut self.proxy_server_port, "Agent port of the proxy-servers.");
         set.add(
             "ca-cert",
             &mut self.ca_cert,
-            "Authorities of the servers' certificates, PEM. Empty: the system's. (The Go proxy-agent needs it.)",
+            "CA certificates for the servers' certificates, PEM. Empty: the system's. (Required by the Go proxy-agent.)",
         );
-        set.add("agent-cert", &mut self.agent_cert, "Certificate chain to show to servers, PEM.");
+        set.add("agent-cert", &mut self.agent_cert, "Client certificate chain for servers, PEM.");
         set.add("agent-key", &mut self.agent_key, "Key of --agent-cert, PEM.");
         set.add(
             "certificate-reload-interval",
             &mut self.certificate_reload_interval,
-            "Time between looks at the files of --ca-cert, --agent-cert and --agent-key. 0: they are read at the start \
-             only. (The Go proxy-agent has no such flag.)",
+            "Interval at which the files of --ca-cert, --agent-cert and --agent-key are checked for changes. 0: they \
+             are read only at the start. (The Go proxy-agent has no such flag.)",
         );
         set.add(
             "service-account-token-path",
             &mut self.service_account_token_path,
-            "File with a token to show to servers; read anew for each connect.",
+            "File with a bearer token for servers, read for each connect.",
         );
         set.add(
             "alpn-proto",
             &mut self.alpn_proto,
-            "Protocols to offer ahead of h2 in the TLS handshake, so that something before the servers can tell \
-             agents from others.",
+            "ALPN protocols to offer before h2 in the TLS handshake, so that a load balancer can recognize agents.",
         );
         set.add(
             "keepalive-time",
             &mut self.keepalive_time,
-            "Idle time before a ping to a server. At least 10s; 0 is 10s.",
+            "Idle time before a ping to a server. At least 10s; 0: 10s.",
         );
         set.add(
             "unresponsive-timeout",
@@ -113,7 +112,7 @@ impl Lines {
         let mut host = self.proxy_server_host;
         header_text("proxy-server-host", &host)?;
         if host.is_empty() {
-            // An address without a host is the local machine to grpc-go.
+            // grpc-go treats an address without a host as the local machine.
             host = "localhost".to_owned();
         }
         let unfit = self.alpn_proto.items.iter().find(|name| !(1..=255).contains(&name.len()));

@@ -1,25 +1,25 @@
-//! What a dial request asks for: protocol, host and port, parsed once.
+//! The destination of a dial request: protocol, host and port.
 //!
-//! Follows Go's `net.SplitHostPort` and `LookupPort` in what is accepted and in the order in which faults are
-//! found (the port before the name). Never resolves a host name.
+//! Accepts what Go's `net.SplitHostPort` and `LookupPort` accept, and reports errors in Go's order (the port before the name).
+//! Never resolves a host name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::error::{AddressError, DialError};
 
-/// The protocols an agent dials.
+/// The protocols that an agent dials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Network {
-    /// Either family.
+    /// IPv4 or IPv6.
     Tcp,
-    /// IPv4 alone.
+    /// IPv4 only.
     Tcp4,
-    /// IPv6 alone.
+    /// IPv6 only.
     Tcp6,
 }
 
 impl Network {
-    /// Parses a DIAL_REQ's protocol; case matters, as in Go.
+    /// Parses a DIAL_REQ's protocol; case-sensitive, as in Go.
     pub fn parse(protocol: &str) -> Result<Self, DialError> {
         match protocol {
             "tcp" => Ok(Self::Tcp),
@@ -38,7 +38,7 @@ impl Network {
         }
     }
 
-    /// Whether an address of this family may be dialled.
+    /// Whether an address of this family may be dialed.
     pub fn admits(self, ip: IpAddr) -> bool {
         match self {
             Self::Tcp => true,
@@ -51,13 +51,13 @@ impl Network {
 /// The host of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// Nothing before the colon: this machine.
+    /// An empty host: this machine.
     Empty,
-    /// A literal; IPv4-mapped ones are unmapped already.
+    /// An address literal; IPv4-mapped addresses are already unmapped.
     Ip {
         /// The address.
         ip: IpAddr,
-        /// An IPv6 zone: an interface's name or number. Never of an IPv4 address.
+        /// An IPv6 zone: the name or number of an interface. `None` for IPv4.
         zone: Option<String>,
     },
     /// A name to look up.
@@ -69,7 +69,7 @@ pub enum Host {
 pub struct Target {
     /// The host.
     pub host: Host,
-    /// The port; 0 is legal and refused by every system.
+    /// The port; 0 is valid here, but no system connects to it.
     pub port: u16,
 }
 
@@ -101,14 +101,14 @@ fn parse_host(host: &str) -> Host {
         && let Ok(ip) = ip.parse::<Ipv6Addr>()
         && !zone.is_empty()
     {
-        // A zone hides an IPv4-mapped address from the parser above, and means nothing to what it maps.
+        // The parser above does not recognize an IPv4-mapped address with a zone, and a zone is meaningless for IPv4.
         let ip = IpAddr::V6(ip).to_canonical();
         return Host::Ip { ip, zone: ip.is_ipv6().then(|| zone.to_owned()) };
     }
     Host::Name(host.to_owned())
 }
 
-/// Splits at the last colon; brackets belong to an IPv6 literal and are removed.
+/// Splits at the last colon; removes the brackets of an IPv6 literal.
 fn split_host_port(address: &str) -> Result<(&str, &str), AddressError> {
     let text = || address.to_owned();
     let (before, port) = address.rsplit_once(':').ok_or_else(|| AddressError::MissingPort(text()))?;
@@ -133,7 +133,7 @@ fn split_host_port(address: &str) -> Result<(&str, &str), AddressError> {
     Ok((host, port))
 }
 
-/// The names that Go's `LookupPort` knows without asking the system.
+/// The service names that Go's `LookupPort` knows without the system.
 const SERVICES: [(&str, u16); 15] = [
     ("domain", 53),
     ("ftp", 21),
@@ -152,7 +152,7 @@ const SERVICES: [(&str, u16); 15] = [
     ("telnet", 23),
 ];
 
-/// A number of any length with an optional sign, or a service's name; empty is 0, as in Go.
+/// Parses a number of any length with an optional sign, or a service name; an empty port is 0, as in Go.
 fn parse_port(network: Network, port: &str) -> Result<u16, AddressError> {
     let (negative, digits) = match port.as_bytes().first() {
         Some(b'-') => (true, &port[1..]),
@@ -175,7 +175,7 @@ fn parse_port(network: Network, port: &str) -> Result<u16, AddressError> {
         .ok_or_else(|| AddressError::UnknownPort { network: network.name(), service: port.to_owned() })
 }
 
-/// Looks a TCP service up in /etc/services, which most images lack.
+/// Looks up a TCP service in /etc/services, which most images lack.
 fn system_service(name: &str) -> Option<u16> {
     let services = std::fs::read_to_string("/etc/services").ok()?;
     services.lines().find_map(|line| {
@@ -187,9 +187,10 @@ fn system_service(name: &str) -> Option<u16> {
     })
 }
 
-/// The address that is connected to: loopback for the unspecified addresses, in whatever form they come.
+/// The address that the kernel connects to: loopback for the unspecified addresses, in every notation.
 ///
-/// The kernel connects those to loopback; naming it before the policy looks leaves nothing to slip past it.
+/// The kernel connects those to loopback; replacing them before the policy check ensures that the policy sees the real
+/// destination.
 pub(super) fn this_machine(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -210,7 +211,7 @@ mod tests {
         Ok(Target { host: Host::Ip { ip: address.parse().unwrap(), zone: None }, port })
     }
 
-    /// Every expectation was obtained from Go 1.26.
+    /// The expected texts were obtained from Go 1.26.
     #[test]
     fn faults_read_as_in_go() {
         for (address, text) in [

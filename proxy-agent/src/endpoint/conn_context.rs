@@ -1,8 +1,8 @@
-//! One endpoint's socket, as the local end of a connection.
+//! The socket of one endpoint, as the local end of a connection.
 //!
-//! Owned and polled by the link's task: no task, no channel and, while nothing is readable, no buffer of its
-//! own. Counts bytes, keeps the gauge of open connections honest by holding its guard, and writes the two log
-//! lines of a connection's life. Knows nothing of packets or credits: how much to read is the caller's say.
+//! The link's task owns and polls it: it has no task, no channel and, while nothing is readable, no buffer of its own. It
+//! counts bytes, holds the guard of the gauge of open connections, and writes the two log lines of a connection. It does not
+//! know packets or credits: the caller decides how much to read.
 
 use std::future::Future;
 use std::io;
@@ -23,36 +23,36 @@ use tunnel::Cause;
 
 use super::dial::Endpoint;
 
-/// The smallest and the usual largest read, in bytes. Beyond the latter goes only who asks for more.
+/// The smallest and the usual largest read, in bytes. Only callers that ask for more get a larger read.
 const LEAST_READ: usize = 16 * 1024;
 const USUAL_READ: usize = 64 * 1024;
 
-/// The largest read, in bytes, however much is asked for.
+/// The largest read in bytes, whatever the caller asks for.
 const LARGEST_READ: usize = 128 * 1024;
 
 /// How long an orderly end waits for the endpoint's own end of file.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long what an endpoint says first waits at the agent where the server does not hold it back itself. A Go server
-/// passes it to a client that has not registered its connection yet, which loses it, or writes it before or
-/// together with the head of its answer to CONNECT, on which kube-apiserver fails.
+/// How long the agent holds back an endpoint's first bytes if the server does not do so itself. A Go server forwards them to a
+/// client that has not registered its connection yet, and the client loses them; or it writes them before or together with the
+/// head of its answer to CONNECT, and kube-apiserver fails.
 pub const FIRST_WORD: Duration = Duration::from_millis(250);
 
-/// Which connection it is, for the log.
+/// The names of a connection in the log.
 #[derive(Debug, Clone)]
 pub struct ConnInfo {
     /// The server whose stream carries it.
     pub server_id: Arc<str>,
-    /// The server's number for its dial.
+    /// The server's dial id.
     pub dial_id: i64,
-    /// The id on that stream.
+    /// The connect id on that stream.
     pub connect_id: i64,
-    /// What was asked for, as the peer wrote it.
+    /// The requested address, as the peer sent it.
     pub address: String,
 }
 
 impl ConnInfo {
-    /// Logs that the endpoint's socket failed. That the endpoint closed or reset it is no failure.
+    /// Logs that the endpoint's socket failed. A close or reset by the endpoint is not logged as an error.
     fn tell_failure(&self, error: &io::Error, message: &'static str) {
         if !Cause::Local(error.to_string()).is_abort() {
             tracing::error!(
@@ -70,22 +70,22 @@ pub struct ConnContext<G> {
     info: ConnInfo,
     peer: SocketAddr,
     began: Instant,
-    /// Bytes from and to the endpoint.
+    /// Bytes received from the endpoint, and sent to it.
     received: u64,
     sent: u64,
     chunk: Chunk,
-    /// Until the client has very likely heard of its connection; something from it shows that it has.
+    /// While set, the endpoint's first bytes are held back; the client's first byte clears it.
     hold: Option<Pin<Box<Sleep>>>,
-    /// The endpoint sends no more: seen by `poll_read`.
+    /// The endpoint's end of file was read.
     eof: bool,
     lingering: Option<Linger>,
-    /// How it ended, once that is known; written to the log when dropped.
+    /// The reason of the end, once it is known; logged on drop.
     reason: Option<String>,
     _open: G,
 }
 
 impl<G> ConnContext<G> {
-    /// Takes a dialled endpoint and says so in the log; `open` lives as long as the connection.
+    /// Takes a dialed endpoint and logs the connection; `open` is held as long as the connection.
     pub fn new(endpoint: Endpoint, info: ConnInfo, open: G) -> Self {
         let Endpoint { stream, peer } = endpoint;
         tracing::debug!(
@@ -112,7 +112,7 @@ impl<G> ConnContext<G> {
         }
     }
 
-    /// Reads nothing for [`FIRST_WORD`], or until something comes for the endpoint.
+    /// Holds the endpoint's bytes back for [`FIRST_WORD`], or until the first byte for the endpoint arrives.
     pub fn hold_first_word(mut self) -> Self {
         self.hold = Some(Box::pin(sleep(FIRST_WORD)));
         self
@@ -129,9 +129,9 @@ impl<G> ConnContext<G> {
     }
 }
 
-/// Empty at end of file.
+/// Reads from the socket; empty at end of file.
 fn poll_socket(stream: &mut TcpStream, cx: &mut Context<'_>, want: usize) -> Poll<io::Result<Bytes>> {
-    // Before there is something to read, no buffer is needed.
+    // A buffer is allocated only when the socket is readable.
     ready!(stream.poll_read_ready(cx))?;
     poll_read_once(stream, cx, want)
 }
@@ -157,7 +157,7 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         Poll::Ready(Ok(Read::Data(data)))
     }
 
-    /// An endpoint that has gone leaves its bytes in the socket; when it goes without reading, a write fails.
+    /// A gone endpoint leaves its bytes in the socket; if it goes without reading, the next write fails.
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
@@ -222,7 +222,7 @@ impl<G> Drop for ConnContext<G> {
     }
 }
 
-/// How much to read next: doubles after a full read, halves after two that would have fit into half.
+/// The size of the next read: doubles after a full read, halves after two reads that would have fit into half.
 #[derive(Debug)]
 struct Chunk {
     size: usize,

@@ -30,7 +30,7 @@ async fn write_all(local: &mut ConnContext<Arc<()>>, data: Bytes) {
     }
 }
 
-/// Ends it; what of the allowance was not used.
+/// Ends the connection; returns the unused part of the allowance.
 async fn end_within(local: &mut ConnContext<Arc<()>>, ending: Ending, mut allowance: usize) -> usize {
     let ended = poll_fn(|cx| local.poll_end(cx, &ending, &mut allowance));
     timeout(Duration::from_secs(5), ended).await.expect("ends in time");
@@ -61,7 +61,7 @@ async fn bytes_pass_both_ways_and_are_counted() {
     assert_eq!(Arc::strong_count(&gauge), 1);
 }
 
-/// What the endpoint says first waits, unless the client has spoken; so does its end.
+/// The endpoint's first bytes and its end wait until the client has sent something.
 #[tokio::test(start_paused = true)]
 async fn a_first_word_is_held_until_its_time_or_the_clients() {
     let (local, mut endpoint, _gauge) = pair().await;
@@ -87,7 +87,7 @@ async fn a_first_word_is_held_until_its_time_or_the_clients() {
     assert!(began.elapsed() >= FIRST_WORD);
 }
 
-/// Neither a connection that waits for more, nor a few bytes on their way, keep a buffer's memory.
+/// Neither an idle connection nor a few bytes in transit keep a whole buffer allocated.
 #[tokio::test]
 async fn an_idle_connection_holds_no_buffer() {
     let (mut local, mut endpoint, _gauge) = pair().await;
@@ -154,7 +154,7 @@ async fn an_orderly_end_delivers_everything_although_the_endpoint_still_sends() 
     SockRef::from(&local.stream).set_send_buffer_size(1 << 20).unwrap();
     let payload = Bytes::from(vec![5; 300_000]);
     let reader = tokio::spawn(timeout(Duration::from_secs(20), async move {
-        // Until then it reads nothing.
+        // Until then the endpoint reads nothing.
         endpoint.write_all(&vec![7; 4 << 20]).await.unwrap();
         let mut all = Vec::new();
         endpoint.read_to_end(&mut all).await.map(|_| all)
@@ -173,7 +173,8 @@ async fn an_orderly_end_does_not_wait_for_ever() {
     assert!(began.elapsed() >= LINGER && began.elapsed() < LINGER * 2);
 }
 
-/// It has its time to read what was sent to it, and then a reset; what it sends meanwhile is not read beyond the allowance.
+/// The endpoint gets time to read the bytes sent to it, and then a reset; bytes that it sends meanwhile are read up to the
+/// allowance only.
 #[tokio::test]
 async fn an_endpoint_that_sends_without_end_is_left_waiting() {
     const ALLOWANCE: usize = 1 << 20;
@@ -196,7 +197,7 @@ async fn an_endpoint_that_sends_without_end_is_left_waiting() {
     assert_eq!(&last, b"last");
     assert_eq!(ending.await.unwrap(), 0, "the allowance is used");
     assert!(began.elapsed() >= LINGER, "it has its time");
-    // Beside what is read, what both sockets hold: twice what was asked for.
+    // In addition to the bytes read, both sockets' buffers hold up to twice the configured size.
     let poured = pouring.await.unwrap();
     assert!((ALLOWANCE..3 * ALLOWANCE).contains(&poured), "{poured} bytes were taken");
 }

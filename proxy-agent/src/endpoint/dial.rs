@@ -1,8 +1,8 @@
-//! Dials an endpoint: parse, resolve, check, connect, within 5 s in all.
+//! Dials an endpoint within 5 s: parse, resolve, check, connect.
 //!
-//! Follows Go's `net.DialTimeout`: the addresses of the first one's family are tried in turn, each with its
-//! share of the remaining time; those of the other family start 300 ms later, or at once when the first have
-//! failed. Dropping the future cancels the dial. Never writes or reads a byte.
+//! Follows Go's `net.DialTimeout`: the addresses of the first address's family are tried in turn, each with a share of the
+//! remaining time; the addresses of the other family start 300 ms later, or at once when all of the first family have failed.
+//! Dropping the future cancels the dial. Never reads or writes a byte.
 
 use std::future::Future;
 use std::io;
@@ -22,29 +22,29 @@ use super::order;
 use super::policy::DestinationPolicy;
 use super::resolve::Resolve;
 
-/// A whole dial's time, lookup included (Go's agent: 5 s). Servers wait longer than this.
+/// Time limit of a whole dial, including its lookup (Go's agent: 5 s). Servers wait longer.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The least that one address of several is given while there is that much left (Go: 2 s).
+/// Smallest share of the time for one of several addresses, if that much is left (Go: 2 s).
 const LEAST_SHARE: Duration = Duration::from_secs(2);
 
 /// The head start of the preferred address family (Go: 300 ms, RFC 6555).
 const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Idle time and interval of TCP keepalive towards endpoints (Go's default), and the probes before giving up.
+/// Idle time and interval of TCP keepalive towards endpoints (Go's default), and the number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 9;
 
-/// What may wait unsent in the kernel towards an endpoint, in bytes. Without a bound a stalled endpoint takes
-/// megabytes of kernel memory, and TCP memory pressure then stalls everybody.
+/// Limit of unsent bytes in the kernel towards an endpoint. Without a limit a stalled endpoint takes megabytes of kernel
+/// memory, and TCP memory pressure then slows every connection.
 const UNSENT: u32 = 128 * 1024;
 
-/// A dialled endpoint.
+/// A dialed endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Connected, options set.
+    /// The connected socket, with its options set.
     pub stream: TcpStream,
-    /// Where to, for the log.
+    /// The endpoint's address, for the log.
     pub peer: SocketAddr,
 }
 
@@ -54,9 +54,9 @@ pub struct Dialer<R> {
     resolver: R,
     policy: DestinationPolicy,
     timeout: Duration,
-    /// Addresses of equal preference come in a random order.
+    /// Whether addresses of equal preference are tried in random order.
     spread: bool,
-    /// What may wait unsent in the kernel, in bytes.
+    /// Limit of unsent bytes in the kernel; `None`: not set.
     unsent: Option<u32>,
 }
 
@@ -68,31 +68,31 @@ struct Candidate {
 }
 
 impl<R: Resolve> Dialer<R> {
-    /// Dials by `resolver` and `policy` within [`DIAL_TIMEOUT`].
+    /// A dialer that resolves by `resolver`, checks `policy`, and takes at most [`DIAL_TIMEOUT`].
     pub fn new(resolver: R, policy: DestinationPolicy) -> Self {
         Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, unsent: Some(UNSENT) }
     }
 
-    /// Replaces the dial's time in all, lookup included.
+    /// Replaces the time limit of a dial, including its lookup.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Leaves the bound of unsent bytes to the caller, for other peers than endpoints.
+    /// Leaves the limit of unsent bytes to the caller, for connections to peers that are not endpoints.
     pub fn without_unsent_bound(mut self) -> Self {
         self.unsent = None;
         self
     }
 
-    /// Tries a name's addresses of equal preference in a random order: each may be another server, and what tells them, a
-    /// hosts file for one, always in the same order.
+    /// Tries a name's addresses of equal preference in random order: each may be another server, and sources such as a hosts
+    /// file always list them in the same order.
     pub fn spreading(mut self) -> Self {
         self.spread = true;
         self
     }
 
-    /// Dials a DIAL_REQ's protocol and `host:port`.
+    /// Dials the protocol and `host:port` of a DIAL_REQ.
     pub async fn dial(&self, protocol: &str, address: &str) -> Result<Endpoint, DialError> {
         let deadline = Instant::now() + self.timeout;
         let network = Network::parse(protocol)?;
@@ -102,7 +102,7 @@ impl<R: Resolve> Dialer<R> {
         race(network, allowed, self.unsent, deadline).await
     }
 
-    /// Those of the candidates that the policy allows, never none.
+    /// The candidates that the policy allows; never empty.
     fn allowed(
         &self,
         network: Network,
@@ -129,7 +129,7 @@ impl<R: Resolve> Dialer<R> {
         }
     }
 
-    /// The addresses of a target, never none.
+    /// The addresses of a target; never empty.
     async fn candidates(
         &self,
         network: Network,
@@ -179,7 +179,7 @@ fn literal(ip: IpAddr, zone: Option<&str>, port: u16) -> Candidate {
     Candidate { address, text }
 }
 
-/// An interface's number; an unknown zone is 0, which the kernel refuses where a zone is needed.
+/// The index of an interface; an unknown zone is 0, which the kernel refuses if a zone is needed.
 fn zone_index(zone: &str) -> u32 {
     let by_name = || {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
@@ -188,7 +188,7 @@ fn zone_index(zone: &str) -> u32 {
     by_name().or_else(|| zone.parse().ok()).unwrap_or(0)
 }
 
-/// Tries the first family's addresses, and the other's beside them after a head start.
+/// Tries the first family's addresses, and concurrently the other family's after the head start.
 async fn race(
     network: Network,
     candidates: Vec<Candidate>,
@@ -212,13 +212,13 @@ async fn race(
     };
     let other = in_turn(network, &second, unsent, deadline);
     match failed {
-        // The preferred family's error is the one to tell.
+        // The preferred family's error is returned.
         Some(error) => other.await.map_err(|_| error),
         None => either(preferred, pin!(other)).await,
     }
 }
 
-/// The first success of the two; the first one's error if both fail.
+/// The first success of the two; if both fail, the first future's error.
 async fn either<A, B>(mut a: A, mut b: B) -> Result<Endpoint, DialError>
 where
     A: Future<Output = Result<Endpoint, DialError>> + Unpin,
@@ -236,7 +236,7 @@ where
     }
 }
 
-/// One address after the other. The first one's error is the one to tell: it is the most relevant (Go).
+/// Tries one address after the other. If all fail, returns the first address's error, as Go does.
 async fn in_turn(
     network: Network,
     candidates: &[Candidate],
@@ -261,7 +261,7 @@ async fn in_turn(
     Err(first.unwrap_or(DialError::Timeout { network: network.name(), address: String::new() }))
 }
 
-/// Go's partial deadline: an equal share of what is left, at least 2 s while there is that much.
+/// Go's partial deadline: an equal share of the time left, at least 2 s if that much is left.
 fn share(left: Duration, addresses: usize) -> Duration {
     let equal = left / u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
     equal.max(LEAST_SHARE).min(left)
@@ -278,7 +278,7 @@ async fn connect(
         step,
         source,
     };
-    // A connect to a port of this machine that nobody listens on can meet itself; Go tries twice more.
+    // A connect to a closed port of this machine can connect to itself; Go tries twice more.
     for _ in 0..3 {
         let socket = match candidate.address {
             SocketAddr::V4(_) => TcpSocket::new_v4(),

@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// Answers from a table; a name that is not in it never gets an answer.
+/// Resolves names from a table; a lookup of any other name never ends.
 struct Table(HashMap<&'static str, Result<Vec<IpAddr>, LookupError>>);
 
 impl Resolve for Table {
@@ -28,7 +28,7 @@ async fn refused(dialer: &Dialer<Arc<Table>>, protocol: &str, address: &str) -> 
     dialer.dial(protocol, address).await.expect_err("nobody listens").to_string()
 }
 
-/// A port of loopback that nobody listens on, and nobody else gets while the guard lives.
+/// A closed loopback port, reserved while the guard is held.
 async fn closed_port() -> (TcpSocket, u16) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -56,7 +56,7 @@ async fn literals_names_and_mapped_addresses_connect() {
 async fn two_replicas() -> (TcpListener, TcpListener) {
     loop {
         let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        // Somebody else may have that port.
+        // Another process may have that port.
         if let Ok(two) = TcpListener::bind(("127.0.0.2", one.local_addr().unwrap().port())).await {
             return (one, two);
         }
@@ -71,7 +71,7 @@ async fn who_spreads_its_dials_comes_to_every_address_of_a_name() {
     let spreading = fixed.clone().spreading();
     let address = format!("replicas:{}", one.port());
     let mut seen = std::collections::HashSet::new();
-    // Fewer than a backlog takes: nobody accepts.
+    // Fewer connections than the listen backlog, because nothing accepts them.
     for _ in 0..40 {
         assert_eq!(fixed.dial("tcp", &address).await.unwrap().peer, one);
         seen.insert(spreading.dial("tcp", &address).await.unwrap().peer);
@@ -79,7 +79,7 @@ async fn who_spreads_its_dials_comes_to_every_address_of_a_name() {
     assert_eq!(seen, [one, two].into());
 }
 
-/// Every expectation was obtained from Go 1.26.
+/// The expected texts were obtained from Go 1.26.
 #[tokio::test]
 async fn refusals_read_as_in_go() {
     let (_guard, port) = closed_port().await;
@@ -144,7 +144,7 @@ async fn the_next_address_is_tried_and_the_first_error_told() {
     assert_eq!(text, format!("dial tcp 127.0.0.3:{port}: connect: connection refused"));
 }
 
-/// A listener whose queue is full drops SYNs, as a silent host does.
+/// A listener whose queue is full drops SYNs, like an endpoint that does not answer.
 #[tokio::test]
 async fn a_silent_endpoint_is_a_timeout_and_does_not_keep_the_next_from_its_turn() {
     let full = TcpSocket::new_v4().unwrap();
@@ -178,7 +178,7 @@ fn shares_follow_gos_rule() {
     }
 }
 
-/// What is checked is what is connected to: the addresses of one look-up, each by itself, and the name as asked for.
+/// The policy checks exactly the addresses that are connected to: those of one look-up, each by itself, and the requested name.
 #[tokio::test]
 async fn rules_hold_for_every_address_of_a_name() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -208,8 +208,8 @@ async fn rules_hold_for_every_address_of_a_name() {
     assert!(text.contains("(--deny-destinations)"), "{text}");
 }
 
-/// The kernel reaches loopback by many spellings, and a rule for it holds for all of them. Nobody listens: a spelling
-/// that slips past the rule is refused in other words.
+/// The kernel accepts many spellings of loopback, and a rule for loopback holds for all of them. The port is closed: a spelling
+/// that passes the rule fails with a different text.
 #[tokio::test]
 async fn a_denied_loopback_is_denied_in_every_spelling() {
     let (_guard, port) = closed_port().await;
@@ -239,7 +239,7 @@ async fn a_denied_loopback_is_denied_in_every_spelling() {
     }
 }
 
-/// Those behind the first as well: one that fails leads to no address that is denied.
+/// Also for the addresses after the first: a failed address does not lead to a denied one.
 #[tokio::test]
 async fn no_failure_leads_to_an_address_that_is_denied() {
     let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();

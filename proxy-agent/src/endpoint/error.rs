@@ -1,8 +1,8 @@
-//! Why a dial failed, typed, and the prose that goes over the wire.
+//! Typed reasons of failed dials, and their texts on the wire.
 //!
-//! The text is protocol: servers map it to HTTP status codes by what it contains (`i/o timeout`, `too many
-//! open files`), and operators know Go's wording, so `Display` is Go's, checked against Go 1.26's `net`
-//! package. It is rendered here and nowhere else.
+//! The text is part of the protocol: servers map it to HTTP status codes by substrings (`i/o timeout`, `too many open files`),
+//! and operators know Go's texts. So `Display` produces Go's texts, checked against Go 1.26's `net` package. They are rendered
+//! only here.
 
 use std::fmt;
 use std::io;
@@ -15,63 +15,63 @@ use super::policy::Denied;
 /// A failed dial. `Display` is the text of a DIAL_RSP.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// The request's protocol is none of tcp, tcp4, tcp6. Go would dial `unix` and `udp` as well: an agent
-    /// relays TCP alone, so those get the text that Go has for names it does not know.
+    /// The protocol is not tcp, tcp4 or tcp6. Go would also dial `unix` and `udp`; an agent relays TCP only, so these get Go's
+    /// text for unknown names.
     #[error("{}: unknown network {network}", prefix(.network))]
     UnknownNetwork {
-        /// The protocol, as the peer wrote it.
+        /// The protocol, as the peer sent it.
         network: String,
     },
     /// The address is not `host:port`.
     #[error("dial {network}: {problem}")]
     Address {
-        /// The protocol dialled.
+        /// The dialed protocol.
         network: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the address.
         problem: AddressError,
     },
     /// The name could not be resolved.
     #[error("dial {network}: {source}")]
     Lookup {
-        /// The protocol dialled.
+        /// The dialed protocol.
         network: &'static str,
-        /// Why.
+        /// The resolver's error.
         source: LookupError,
     },
-    /// Resolved, but to no address of the family asked for.
+    /// The name resolved to no address of the requested family.
     #[error("dial {network}: address {host}: no suitable address found")]
     NoSuitableAddress {
-        /// The protocol dialled.
+        /// The dialed protocol.
         network: &'static str,
         /// The host of the request.
         host: String,
     },
-    /// Resolved, but the destination policy forbids every address it led to.
+    /// The destination policy denies every resolved address.
     #[error("dial {network} {address}: connect: {reason}")]
     Denied {
-        /// The protocol dialled.
+        /// The dialed protocol.
         network: &'static str,
-        /// The first address denied.
+        /// The first denied address.
         address: String,
-        /// Why.
+        /// The reason.
         reason: Denied,
     },
     /// A system call failed at the first address tried.
     #[error("dial {network} {address}: {step}: {}", ErrnoText(.source))]
     Os {
-        /// The protocol dialled.
+        /// The dialed protocol.
         network: &'static str,
-        /// The address, in Go's form (with an IPv6 zone's name).
+        /// The address in Go's form (with the name of an IPv6 zone).
         address: String,
-        /// Which call.
+        /// The system call.
         step: Step,
         /// Its error.
         source: io::Error,
     },
-    /// No answer from the first address tried within its share of the time.
+    /// The first address did not answer within its share of the time.
     #[error("dial {network} {address}: i/o timeout")]
     Timeout {
-        /// The protocol dialled.
+        /// The dialed protocol.
         network: &'static str,
         /// The address, in Go's form.
         address: String,
@@ -79,7 +79,7 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// Whether the reason is that time ran out: the `timeout` of `endpoint_dial_failure_total`, else `unknown`.
+    /// Whether time ran out: the `timeout` of `endpoint_dial_failure_total`, else `unknown`.
     pub fn is_timeout(&self) -> bool {
         match self {
             Self::Timeout { .. } => true,
@@ -92,14 +92,14 @@ impl DialError {
     }
 }
 
-/// The system call that failed, by Go's names.
+/// The failed system call, by Go's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Making the socket.
+    /// Creating the socket.
     Socket,
-    /// Setting an option of it.
+    /// Setting a socket option.
     SetSockOpt,
-    /// Connecting it.
+    /// Connecting the socket.
     Connect,
 }
 
@@ -138,44 +138,44 @@ pub enum AddressError {
 /// Why a name has no addresses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
-    /// No such name, or none of the family asked for. Without a server when the name could never be one.
+    /// The name does not exist, or has no address of the requested family. Without a server if the text cannot be a name.
     #[error("lookup {host}{}: no such host", OnServer(.server))]
     NoSuchHost {
-        /// The name as asked for.
+        /// The requested name.
         host: String,
-        /// The first of the configured servers.
+        /// The first configured server.
         server: Option<SocketAddr>,
     },
     /// The server answered, but with an error code.
     #[error("lookup {host} on {server}: server misbehaving")]
     Misbehaving {
-        /// The name as asked for.
+        /// The requested name.
         host: String,
-        /// The first of the configured servers.
+        /// The first configured server.
         server: SocketAddr,
     },
     /// No server answered, and the resolver gave up before the dial's deadline.
     #[error("lookup {host} on {server}: read udp {server}: i/o timeout")]
     ServerTimeout {
-        /// The name as asked for.
+        /// The requested name.
         host: String,
-        /// The first of the configured servers.
+        /// The first configured server.
         server: SocketAddr,
     },
-    /// The dial's deadline came first.
+    /// The dial's deadline passed first.
     #[error("lookup {host}: i/o timeout")]
     Deadline {
-        /// The name as asked for.
+        /// The requested name.
         host: String,
     },
-    /// No way to the server.
+    /// The server cannot be reached.
     #[error("lookup {host} on {server}: {}", ServerIo(.server, .errno))]
     Io {
-        /// The name as asked for.
+        /// The requested name.
         host: String,
-        /// The first of the configured servers.
+        /// The first configured server.
         server: SocketAddr,
-        /// What the system said.
+        /// The system's error number.
         errno: i32,
     },
 }
@@ -188,7 +188,7 @@ impl fmt::Display for OnServer<'_> {
     }
 }
 
-/// Go tells a failing send from a failing receive; a refusal can only come with the latter.
+/// Go distinguishes a failed send from a failed receive; only a receive can report a refused connection.
 struct ServerIo<'a>(&'a SocketAddr, &'a i32);
 
 impl fmt::Display for ServerIo<'_> {
@@ -203,13 +203,13 @@ impl fmt::Display for ServerIo<'_> {
     }
 }
 
-/// Go prints no blank before the colon when the network's name is empty.
+/// Go prints no space before the colon if the network's name is empty.
 fn prefix(network: &str) -> String {
     if network.is_empty() { "dial".to_owned() } else { format!("dial {network}") }
 }
 
-/// An operating system error in Go's words, which are glibc's without capitals: C libraries differ (musl says
-/// "No file descriptors available"), and the words are protocol.
+/// An operating system error in Go's words, which are glibc's in lower case: C libraries differ (musl says "No file descriptors
+/// available"), and the texts are part of the protocol.
 pub(super) struct ErrnoText<'a>(pub(super) &'a io::Error);
 
 impl fmt::Display for ErrnoText<'_> {

@@ -1,7 +1,7 @@
-//! The hosts file: names that are answered without any server.
+//! The hosts file: names that are resolved without a server.
 //!
-//! Parsed here rather than by the resolver's library, because Go looks the name up as it was asked for, before
-//! any search domain; the library would ask its servers for `name.search.domain` first.
+//! Parsed here and not by the resolver's library, because Go looks up the requested name before it applies search domains; the
+//! library would first ask its servers for `name.search.domain`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Parses a file's text; lines that make no sense are skipped, as everybody does.
+    /// Parses a file's text; invalid lines are skipped, as in other resolvers.
     pub fn parse(text: &str) -> Self {
         let mut names: HashMap<String, Vec<IpAddr>> = HashMap::new();
         for line in text.lines() {

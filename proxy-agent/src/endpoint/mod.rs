@@ -1,10 +1,8 @@
-//! The agent's last station: from a dial request to an endpoint's socket, and that socket as a connection's
-//! local end.
+//! Dials endpoints, and serves their sockets as the local ends of connections.
 //!
-//! The order of a dial is fixed: [`address`] (what was asked for), [`resolve`] (which addresses that is),
-//! [`policy`] (which of them may be reached), [`dial`] (connect to exactly those), [`conn_context`] (the
-//! socket, polled by the link's task). A failure is a typed [`DialError`], rendered to prose once. Nothing
-//! here knows packets, connect ids or streams.
+//! The order of a dial is fixed: [`address`] (the requested destination), [`resolve`] (its addresses), [`policy`] (the allowed
+//! addresses), [`dial`] (connects to exactly those), [`conn_context`] (the socket, polled by the link's task). A failure is a
+//! typed [`DialError`], rendered to text once. This module does not know packets, connect ids or streams.
 
 pub mod address;
 pub mod conn_context;

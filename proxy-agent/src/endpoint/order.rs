@@ -1,13 +1,13 @@
-//! In which order several addresses of one name are tried: RFC 6724's destination address selection.
+//! The order in which several addresses of one name are tried: RFC 6724's destination address selection.
 //!
-//! Without it an agent without IPv6 would spend a share of every dial on addresses it cannot reach. Implements
-//! rules 1 (usable), 2 (scope), 5 (label), 6 (precedence), 8 (smaller scope) and 10 (as given), over the
-//! RFC's default table. Rule 9, the longest common prefix, is left out: it defeats round-robin DNS.
+//! Without it an agent without IPv6 would spend a share of every dial on unreachable addresses. Implements rules 1 (usable), 2
+//! (scope), 5 (label), 6 (precedence), 8 (smaller scope) and 10 (original order), with the RFC's default table. Rule 9, the
+//! longest common prefix, is omitted, because it defeats round-robin DNS.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Sorts addresses by preference, stably.
+/// Sorts addresses by preference; the sort is stable.
 pub fn by_preference(addresses: &mut [IpAddr]) {
     if addresses.len() > 1 {
         sort_with(addresses, source_of);
@@ -25,7 +25,7 @@ fn sort_with(addresses: &mut [IpAddr], source_of: impl Fn(IpAddr) -> Option<IpAd
     });
 }
 
-/// The address the kernel would send from, `None` if it has no route. Connecting a UDP socket sends nothing.
+/// The source address that the kernel would use, `None` without a route. Connecting a UDP socket sends nothing.
 fn source_of(destination: IpAddr) -> Option<IpAddr> {
     let unspecified: IpAddr = match destination {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -36,7 +36,7 @@ fn source_of(destination: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// RFC 4291's scopes, and RFC 6724's view of IPv4 in them (section 3.2).
+/// RFC 4291 scopes, and RFC 6724's assignment of IPv4 to them (section 3.2).
 fn scope(address: IpAddr) -> u8 {
     const LINK_LOCAL: u8 = 0x2;
     const SITE_LOCAL: u8 = 0x5;

@@ -1,8 +1,8 @@
-//! Names to addresses: the hosts file, then the servers of resolv.conf.
+//! Resolves names to addresses: first by the hosts file, then by the servers of resolv.conf.
 //!
-//! Search domains and `ndots` apply as in the system's resolver; answers are cached for their TTL in a bounded
-//! cache. The two files are looked at again when they are used and have changed, a pod's resolv.conf included.
-//! Never blocks a thread on the network: tokio's own lookup runs on a blocking pool that silent servers fill.
+//! Search domains and `ndots` apply as in the system's resolver; answers are cached for their TTL in a cache of limited size.
+//! The two files are read again when they have changed, also in a pod. Never blocks a thread on the network: tokio's own lookup
+//! runs on a blocking pool, which silent servers would fill.
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,23 +27,23 @@ use super::address::Network;
 use super::error::LookupError;
 use super::hosts::Hosts;
 
-/// How often the files' times are looked at, at most (Go: 5 s for both).
+/// Shortest interval between checks of the files' modification times (Go: 5 s for both).
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// So many servers are asked, as in every system's resolver.
+/// Number of servers that are used, as in the system's resolver.
 const MOST_SERVERS: usize = 3;
 
-/// How many answers are kept for each server.
+/// Number of cached answers for each server.
 const CACHE_SIZE: u64 = 4096;
 
-/// How long an answer may take before the question is asked again, or the next server is. Resolv.conf's default
-/// of 5 s is a whole dial: a lost datagram or one silent server among several would cost it.
+/// Time limit for an answer before the question is repeated or the next server is asked. The 5 s default of resolv.conf is a
+/// whole dial: one lost datagram or one silent server would use it up.
 const QUESTION: Duration = Duration::from_millis(1500);
 
-/// Resolves host names. A trait so that tests can answer by themselves.
+/// Resolves host names. A trait, so that tests can use a fake.
 pub trait Resolve: Send + Sync + 'static {
-    /// The addresses of `host` that `network` admits, preferred first, never empty. Literals are not names:
-    /// they need not be understood. Has no deadline of its own: the caller drops it.
+    /// The addresses of `host` that `network` admits, in order of preference, never empty. The caller handles address literals.
+    /// The lookup has no deadline of its own: the caller drops it.
     fn lookup(
         &self,
         host: &str,
@@ -57,7 +57,7 @@ impl<R: Resolve> Resolve for Arc<R> {
     }
 }
 
-/// The system's configuration, by hickory.
+/// Resolves by the system's configuration, with the hickory library.
 pub struct SystemResolver {
     resolv_conf: PathBuf,
     hosts: PathBuf,
@@ -70,15 +70,15 @@ struct State {
     checked: Instant,
 }
 
-/// What one reading of the two files gave.
+/// The contents of the two files.
 struct Configured {
     /// In the file's order, never empty.
     servers: Vec<Server>,
     hosts: Hosts,
 }
 
-/// One name server, with a resolver of its own: the library's timeout covers all servers that it knows, so that
-/// one silent server would keep the next from being asked.
+/// One name server, with a resolver of its own: the library's time-out covers all servers of a resolver, so one silent server
+/// would keep the next from being asked.
 struct Server {
     address: SocketAddr,
     resolver: TokioResolver,
@@ -91,7 +91,7 @@ impl Default for SystemResolver {
 }
 
 impl SystemResolver {
-    /// Reads the two files; either may be missing, then and later.
+    /// Reads the two files; either may be missing, now or later.
     pub fn new(resolv_conf: impl Into<PathBuf>, hosts: impl Into<PathBuf>) -> Self {
         let (resolv_conf, hosts) = (resolv_conf.into(), hosts.into());
         let stamps = [modified(&resolv_conf), modified(&hosts)];
@@ -100,7 +100,7 @@ impl SystemResolver {
         Self { resolv_conf, hosts, state }
     }
 
-    /// The configuration, read anew if a file changed; looks at most once every [`RECHECK`].
+    /// The configuration, read again if a file has changed; checks at most once in [`RECHECK`].
     fn configured(&self) -> Arc<Configured> {
         let mut state = self.state.lock();
         if state.checked.elapsed() >= RECHECK {
@@ -111,7 +111,7 @@ impl SystemResolver {
                 state.current = Arc::new(Configured::read(&self.resolv_conf, &self.hosts));
                 tracing::info!(
                     servers = state.current.servers.len(),
-                    "name resolution configuration read anew"
+                    "name resolution configuration changed and was read again"
                 );
             }
         }
@@ -141,7 +141,7 @@ impl Configured {
             return Err(LookupError::NoSuchHost { host: host.to_owned(), server: None });
         }
         if host.strip_suffix('.').unwrap_or(host).eq_ignore_ascii_case("localhost") {
-            // RFC 6761: no server is to be asked, and a search list would have us ask several.
+            // RFC 6761: localhost is not sent to a server, and a search list would cause several queries.
             let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             return Ok(both.into_iter().filter(|ip| network.admits(*ip)).collect());
         }
@@ -149,7 +149,7 @@ impl Configured {
         for (index, server) in self.servers.iter().enumerate() {
             let is_last = index + 1 == self.servers.len();
             outcome = server.lookup(host, network, is_last).await;
-            // A name that does not exist is an answer; the next server is for those that give none.
+            // "No such name" is an answer; the next server is asked only if there is no answer.
             if matches!(outcome, Ok(_) | Err(LookupError::NoSuchHost { .. })) {
                 break;
             }
@@ -159,7 +159,7 @@ impl Configured {
 }
 
 impl Server {
-    /// The last server may take as long as it likes: the dial has a deadline.
+    /// Looks the name up at this server. The last server has no time limit here, because the dial has a deadline.
     async fn lookup(&self, host: &str, network: Network, is_last: bool) -> Result<Vec<IpAddr>, LookupError> {
         let question = self.resolver.lookup_ip(host);
         let answer = match is_last {
@@ -171,7 +171,7 @@ impl Server {
         if found.is_empty() {
             return Err(LookupError::NoSuchHost { host: host.to_owned(), server: Some(self.address) });
         }
-        // A server rotates its answers; the cache would pin everybody to one of them for the TTL.
+        // Servers rotate their answers; without a shuffle the cache would pin every dial to the same address for the TTL.
         found.shuffle(&mut rand::rng());
         Ok(found)
     }
@@ -197,7 +197,7 @@ impl Server {
     }
 }
 
-/// One resolver for each of the configuration's servers.
+/// One resolver for each configured server.
 fn servers(config: ResolverConfig, options: &ResolverOpts) -> Vec<Server> {
     let (domain, search, servers) = config.into_parts();
     let single = |server: NameServerConfig| {
@@ -213,7 +213,7 @@ fn servers(config: ResolverConfig, options: &ResolverOpts) -> Vec<Server> {
     servers.into_iter().take(MOST_SERVERS).map(single).collect()
 }
 
-/// Without a file, or without a server in it, Go asks this machine; so do we.
+/// Without a file, or without a server in it, queries go to this machine, as in Go.
 fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
     let parsed = std::fs::read(path).ok().and_then(|text| parse(&text));
     let (config, mut options) = parsed.unwrap_or_else(|| {
@@ -226,12 +226,12 @@ fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
     options.use_hosts_file = ResolveHosts::Never;
     options.cache_size = CACHE_SIZE;
     let (domain, search, servers) = config.into_parts();
-    // The library adds the machine's own domain even where the file has a search list; the system does not.
+    // The library adds the machine's own domain even if the file has a search list; the system's resolver does not.
     let domain = if search.is_empty() { domain } else { None };
     (ResolverConfig::from_parts(domain, search, servers), options)
 }
 
-/// What a resolv.conf says. Of one that the library refuses, the lines that it takes by themselves, as in Go.
+/// Parses a resolv.conf. If the library refuses it, uses the lines that it accepts individually, as Go does.
 fn parse(text: &[u8]) -> Option<(ResolverConfig, ResolverOpts)> {
     if let Ok(parsed) = parse_resolv_conf(text) {
         return Some(parsed);
@@ -249,9 +249,9 @@ fn modified(path: &PathBuf) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }
 
-/// Whether a text can be a name at all. What cannot is never sent to a server; the rules are Go's: labels of
-/// letters, digits, `-` and `_`, 63 bytes each, 253 in all, no `-` at either end, and not digits alone. (The hosts file is asked
-/// for anything.)
+/// Whether a text can be a name; other texts are never sent to a server. The rules are Go's: labels of letters, digits, `-` and
+/// `_`, at most 63 bytes each and 253 in total, no `-` at either end of a label, and not only digits. (The hosts file is
+/// searched for any text.)
 fn is_domain_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     let label = |label: &str| {

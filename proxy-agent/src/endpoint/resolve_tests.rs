@@ -13,7 +13,7 @@ fn resolver(directory: &Path, resolv_conf: &str) -> SystemResolver {
     SystemResolver::new(conf, hosts)
 }
 
-/// A server for A questions: `names` have an address, others do not exist.
+/// A DNS server for A queries: `names` have an address, other names do not exist.
 async fn serve(names: &'static [&'static str]) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -54,7 +54,7 @@ fn answer(query: &[u8], names: &[&str]) -> Vec<u8> {
     answer
 }
 
-/// A resolver whose servers listen on ports of their own, with a search list.
+/// A resolver whose servers listen on separate ports, with a search list.
 fn with_servers(search: &str, ports: &[u16]) -> SystemResolver {
     let directory = tempfile::tempdir().unwrap();
     let text = "nameserver 127.0.0.1\n".repeat(ports.len());

@@ -1,9 +1,8 @@
-//! Which leases count, as data: what was seen of each, and until when it counts.
+//! The leases that count, as data: the last state of each, and until when it counts.
 //!
-//! A lease's times are the word of another machine's clock. At first sight there is nothing else to go by, so
-//! they are believed, for one duration at most. From then on what counts is that the lease is renewed, by our own
-//! steady clock: every renewal seen makes it count for its duration. So a clock that is a day off, here or
-//! there, is made good by the first renewal, within 15 s.
+//! The times in a lease come from another machine's clock. When a lease is first seen they are believed, for at most one
+//! duration. After that only renewals matter, by our own monotonic clock: every observed renewal makes the lease count for its
+//! duration. So the first renewal, within 15 s, corrects the effect of a clock that is off by a day, here or there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -12,16 +11,16 @@ use cluster::{Lease, Moment, lease};
 
 use crate::args::LabelSelector;
 
-/// The two clocks at one moment.
+/// Both clocks at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
     /// The wall clock.
     pub(super) wall: Moment,
-    /// The steady one, since the task's start.
+    /// The monotonic clock, since the task's start.
     pub(super) steady: Duration,
 }
 
-/// What was seen of the leases.
+/// The observed leases.
 #[derive(Debug)]
 pub(super) struct Book {
     selector: LabelSelector,
@@ -31,18 +30,18 @@ pub(super) struct Book {
 #[derive(Debug)]
 struct Entry {
     renewed: Option<Moment>,
-    /// On the steady clock.
+    /// By the monotonic clock.
     counts_until: Duration,
 }
 
 impl Book {
-    /// An empty book of the leases that `selector` matches.
+    /// An empty table of the leases that `selector` matches.
     pub(super) fn new(selector: LabelSelector) -> Self {
         Self { selector, entries: HashMap::new() }
     }
 
-    /// A complete list. With `blind_since` the API could not be asked since then, so that nobody could renew
-    /// either: what counted at that moment gets its time anew.
+    /// Takes a complete list. `blind_since`: the API could not be reached since then, so servers could not renew their leases
+    /// either, and leases that counted at that time count for a full duration again.
     pub(super) fn list(&mut self, leases: &[Lease], now: Now, blind_since: Option<Duration>) {
         let mut before = std::mem::take(&mut self.entries);
         for lease in leases {
@@ -59,7 +58,7 @@ impl Book {
         }
     }
 
-    /// A lease as it is now.
+    /// Takes the present state of a lease.
     pub(super) fn there(&mut self, lease: &Lease, now: Now) {
         let name = &lease.metadata.name;
         if !self.selects(&lease.metadata.labels) {
@@ -78,17 +77,17 @@ impl Book {
         }
     }
 
-    /// A lease is gone.
+    /// Removes a deleted lease.
     pub(super) fn gone(&mut self, name: &str) {
         self.entries.remove(name);
     }
 
-    /// How many count at that moment of the steady clock.
+    /// The number of leases that count at that moment of the monotonic clock.
     pub(super) fn count(&self, at: Duration) -> usize {
         self.entries.values().filter(|entry| entry.counts_until > at).count()
     }
 
-    /// When the next of those stops counting, unless it is renewed.
+    /// When the next of these leases stops to count, unless it is renewed.
     pub(super) fn next_end(&self, at: Duration) -> Option<Duration> {
         self.entries.values().map(|entry| entry.counts_until).filter(|end| *end > at).min()
     }
@@ -197,7 +196,7 @@ mod tests {
     fn after_an_outage_who_counted_before_gets_time_to_renew() {
         let mut book = book();
         book.list(&[lease("a", 0), lease("over", -29)], at(0), None);
-        // Blind from 10 s to 300 s; "over" had ended before.
+        // The API was unreachable from 10 s to 300 s; "over" had expired before.
         book.list(&[lease("a", 0), lease("over", -29)], at(300), Some(Duration::from_secs(10)));
         assert_eq!((count(&book, 300), count(&book, 329), count(&book, 330)), (1, 1, 0));
     }

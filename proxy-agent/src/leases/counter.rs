@@ -1,15 +1,15 @@
-//! The task that keeps the count: a list, then a watch; a list again whenever the watch cannot be believed.
+//! The task that counts leases: a list, then a watch, and a list again whenever the watch may be stale.
 //!
 //! ```text
 //!            ┌──────── error: pause, doubling ────────┐
 //!            ▼                                        │
 //!   ──▶ list ──ok──▶ watch ── events, ends in order ──┤
-//!            ▲          │  a lease is about to end: list, then believe it
+//!            ▲          │  a lease is about to expire: list
 //!            └── 410 ───┘
 //! ```
 //!
-//! A count never falls because of what was *not* heard: before a lease stops counting the API is asked once more,
-//! and while it cannot be asked the last count holds.
+//! The absence of events never lowers the count: before a lease stops to count, the task lists the leases once more, and while
+//! the API cannot be reached the last count holds.
 
 use std::time::Duration;
 
@@ -23,24 +23,24 @@ use super::book::{Book, Now};
 use crate::args::LabelSelector;
 use crate::metrics::Metrics;
 
-/// How often the servers' count is asked for where watching is not allowed.
+/// Interval of lists if the API does not permit a watch.
 const POLL: Duration = Duration::from_secs(15);
-/// The pause behind an error, doubled each time up to the second.
+/// The pause after an error, doubled with each further error up to the second value.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The least time from one watch, or one check of a lease's end, to the next.
+/// Shortest pause between two watches, or between two checks of expiring leases.
 const BREATH: Duration = Duration::from_secs(1);
-/// How long a watch lasts at least; up to twice as long, at random (client-go: 5 to 10 minutes).
+/// Shortest duration of a watch; the longest is twice that, at random (client-go: 5 to 10 minutes).
 const WATCH: Duration = Duration::from_secs(300);
 
-/// What to count, and how often to ask.
+/// The leases to count, and the speed of the task.
 #[derive(Debug, Clone)]
 pub struct CounterSettings {
-    /// Which leases.
+    /// The leases to count.
     pub selector: LabelSelector,
-    /// What the wall clock says.
+    /// The wall clock.
     pub clock: Clock,
-    /// By what all pauses are divided; 1 but for tests.
+    /// Divisor of all pauses; 1 except in tests.
     pub pace: u32,
 }
 
@@ -52,28 +52,28 @@ pub struct LeaseCounter {
     count: watch::Sender<Option<usize>>,
     book: Book,
     began: Instant,
-    /// Until when ends of leases were believed, on the steady clock: the last complete list. What ended since
-    /// counts until the API has confirmed it.
+    /// The time of the last complete list, by the monotonic clock. A lease that expired after it counts until the API has
+    /// confirmed the expiry.
     believed: Duration,
-    /// The API could not be asked since.
+    /// The API could not be reached since the last list.
     blind: bool,
     failures: u32,
-    /// The next look at leases that are about to end is not before this.
+    /// Earliest time of the next check of expiring leases.
     next_check: Instant,
 }
 
-/// Why a watch is over.
+/// Why a watch ended.
 enum Over {
-    /// In order: the next one goes on from this version.
+    /// In order: the next watch continues from this version.
     Ended(String),
-    /// The version is too old.
+    /// The resource version is too old.
     Stale,
-    /// Something failed.
+    /// A failure.
     Failed(ApiError),
 }
 
 impl LeaseCounter {
-    /// A counter of these leases, and where its count is told: `None` before the first list, then at least 1.
+    /// A counter of these leases, and the receiver of its count: `None` before the first list, then at least 1.
     pub fn new(
         leases: Leases,
         settings: CounterSettings,
@@ -97,7 +97,7 @@ impl LeaseCounter {
         (counter, counted)
     }
 
-    /// Counts for ever.
+    /// Counts forever.
     pub async fn run(mut self) {
         let mut freshness = Freshness::Any;
         loop {
@@ -120,7 +120,7 @@ impl LeaseCounter {
                     }
                     Over::Failed(error) if error.is(403) || error.is(405) => {
                         tracing::warn!(%error, "Leases cannot be watched; they are listed every 15 s instead");
-                        // The list is all that there is to go right.
+                        // Without watches a successful list is the only success that resets the failures.
                         self.failures = 0;
                         sleep(self.paced(jittered(POLL))).await;
                         break;
@@ -135,7 +135,7 @@ impl LeaseCounter {
         }
     }
 
-    /// Lists, and takes the list in; from where to watch.
+    /// Lists the leases and takes the list; returns the version from which to watch.
     async fn list(&mut self, freshness: Freshness) -> Result<String, ApiError> {
         let list = self.ask(freshness).await?;
         let (now, blind) = (self.now(), self.blind || list.slow);
@@ -147,7 +147,7 @@ impl LeaseCounter {
 
     async fn ask(&self, freshness: Freshness) -> Result<LeaseList, ApiError> {
         let asked = Instant::now();
-        // The selector is applied there, to spare both sides the leases of everybody else, and here again.
+        // The API applies the selector, which spares both sides other leases, and the table applies it again.
         let listed = self.leases.list(&self.settings.selector.to_string(), freshness).await;
         if let Some(status) = self.count_call(LeaseCall::List, &listed) {
             self.metrics.lease_lists.observe(status, asked.elapsed());
@@ -155,8 +155,8 @@ impl LeaseCounter {
         listed
     }
 
-    /// Counts a call under its status, which is returned; without an answer it has none (as in Go), and is counted by
-    /// itself.
+    /// Counts a call by its status, and returns the status; a call without an answer has no status (as in Go) and is counted
+    /// separately.
     fn count_call<T>(&self, call: LeaseCall, result: &Result<T, ApiError>) -> Option<u16> {
         match ApiError::outcome(result) {
             Ok((status, reason)) => {
@@ -170,7 +170,7 @@ impl LeaseCounter {
         }
     }
 
-    /// Watches until that is over.
+    /// Watches until the watch ends.
     async fn watch(&mut self, version: &str) -> Over {
         let lasting = WATCH.mul_f64(1.0 + rand::random::<f64>());
         let opened = self.leases.watch(&self.settings.selector.to_string(), version, lasting).await;
@@ -211,13 +211,13 @@ impl LeaseCounter {
         }
     }
 
-    /// When the next lease ends, by what was heard; not too soon behind the last check.
+    /// When to check the next lease that expires by the observed events; not too soon after the last check.
     fn check_at(&self) -> Option<Instant> {
         let end = self.book.next_end(self.believed)?;
         Some((self.began + end).max(self.next_check))
     }
 
-    /// A lease has ended by what was heard; before that is believed the API is asked.
+    /// A lease has expired by the observed events: lists the leases to confirm that.
     async fn check(&mut self) {
         self.next_check = Instant::now() + self.paced(BREATH);
         match self.list(Freshness::Latest).await {
@@ -268,7 +268,7 @@ impl LeaseCounter {
     }
 }
 
-/// Longer by up to a quarter, so that agents do not ask in step.
+/// Lengthens a pause by up to a quarter, so that agents do not call the API in step.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(1.0 + rand::random::<f64>() / 4.0)
 }

@@ -13,7 +13,7 @@ const PACE: u32 = 20;
 struct World {
     api: FakeApi,
     client: Client,
-    /// How far our wall clock is off, in seconds.
+    /// Offset of our wall clock in seconds.
     skew: Arc<AtomicI64>,
     exposition: Exposition,
     metrics: Metrics,
@@ -51,7 +51,7 @@ fn moment(skew: i64) -> Moment {
     Moment::from_micros(i64::try_from(micros).unwrap() + skew * 1_000_000)
 }
 
-/// A lease of that many seconds, renewed now by a clock that is off by `skew`.
+/// Puts a lease of that many seconds, renewed now by a clock that is off by `skew`.
 fn put(api: &FakeApi, name: &str, seconds: i64, skew: i64) {
     let spec = json!({"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": moment(skew).to_string()});
     api.put_lease("kube-system", name, json!({"k8s-app": "konnectivity-server"}), spec);
@@ -63,7 +63,7 @@ async fn becomes(counted: &mut watch::Receiver<Option<usize>>, want: usize) {
     assert!(matches!(seen, Ok(Ok(_))), "wanted {want}, have {:?}", *counted.borrow());
 }
 
-/// The count stays while `during` goes on.
+/// Checks that the count does not change during `during`.
 async fn holds(counted: &mut watch::Receiver<Option<usize>>, want: usize, during: impl Future<Output = ()>) {
     counted.mark_unchanged();
     tokio::select! {
@@ -98,14 +98,14 @@ async fn the_count_follows_servers_that_come_and_go() {
     assert!(scrape.contains("lease_list_latency_seconds_count{http_response_code=\"200\"} 1"), "{scrape}");
 }
 
-/// The end of such a lease is a moment that the clock cannot express.
+/// Such a lease expires at a moment that the clock cannot represent.
 #[tokio::test]
 async fn an_absurd_duration_does_not_end_the_counting() {
     let world = World::new().await;
     world.put("absurd", i64::MAX);
     let mut counted = world.count();
     becomes(&mut counted, 1).await;
-    // Renewed: its end is now reckoned from this moment on.
+    // Renewed: it now expires by our own clock.
     world.put("absurd", i64::MAX);
     world.put("b", 600);
     becomes(&mut counted, 2).await;
@@ -124,13 +124,13 @@ async fn a_lease_ends_without_an_event_and_the_api_is_asked_once_before() {
     becomes(&mut counted, 2).await;
     becomes(&mut counted, 1).await;
     assert_eq!(world.api.count("GET"), 3, "list, watch, list");
-    // What has ended is not asked for again.
+    // An expired lease causes no further list.
     world.put("c", 600);
     becomes(&mut counted, 2).await;
     assert_eq!(world.api.count("GET"), 3);
 }
 
-/// It stood still for less than a call may take: what it says first is older than the renewals that wait for it as well.
+/// The API stalled for less than the time limit of a call: its first answer may be older than the renewals that wait for it.
 #[tokio::test]
 async fn what_a_slow_api_says_of_a_lease_is_asked_again() {
     let world = World::new().await;
@@ -162,7 +162,7 @@ async fn the_last_count_holds_while_the_api_is_away_and_until_servers_could_rene
                 world.api.end_watches();
             }
         }
-        // Three times as long as the leases last.
+        // Three times the duration of the leases.
         holds(&mut counted, 3, sleep(Duration::from_secs(3))).await;
         let requests = world.api.count("GET");
         println!("{fault:?}: {requests} requests, pauses {PACE} times shorter than in production");
@@ -188,7 +188,7 @@ async fn a_silent_watch_is_not_believed() {
     world.put("b", 1);
     let mut counted = world.count();
     becomes(&mut counted, 2).await;
-    // Watches hear nothing any more, and servers renew.
+    // Watches receive no events from now on, while servers renew.
     world.api.mute_watches();
     let renewing = async {
         for _ in 0..8 {
@@ -252,7 +252,7 @@ async fn nothing_is_said_before_the_first_list() {
     );
 }
 
-/// What gets no answer has no status to count under, in Go neither; it shows all the same.
+/// As in Go, calls without an answer have no status to count under; they are counted in a separate metric.
 #[tokio::test]
 async fn calls_without_an_answer_are_counted() {
     let world = World::new().await;

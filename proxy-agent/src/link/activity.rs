@@ -1,6 +1,6 @@
-//! Whether anything is going on: dials and connections, of one stream and of the whole agent.
+//! Counts the dials and connections of one stream and of the whole agent.
 //!
-//! Decides nothing: a stream that is to go, and an agent that is to exit, wait for it to be quiet.
+//! Decides nothing: a retiring stream and a draining agent wait for it to become idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,30 +8,29 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long nothing may have gone on before that counts as quiet. What a server asked for before it had heard of
-/// the end is on its way.
+/// How long a stream must be idle before it may end: dials that the server sent before it received the DRAIN may still arrive.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Counts what is under way. Clones share the count.
+/// Counts dials and connections. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub struct Activity {
     own: Arc<watch::Sender<usize>>,
-    /// That of the whole, for a part.
+    /// The count of the whole agent, if this is one stream's.
     whole: Option<Arc<watch::Sender<usize>>>,
 }
 
-/// Something that is under way, until it is dropped.
+/// Counts one dial or connection until it is dropped.
 #[derive(Debug)]
 #[must_use = "it counts until it is dropped"]
 pub struct Busy(Activity);
 
 impl Activity {
-    /// A part, whose activity is the whole's as well.
+    /// The activity of one stream; it counts for the whole agent as well.
     pub(crate) fn part(&self) -> Self {
         Self { own: Arc::default(), whole: Some(Arc::clone(&self.own)) }
     }
 
-    /// One more.
+    /// Counts one more dial or connection.
     pub(crate) fn enter(&self) -> Busy {
         for count in self.counts() {
             count.send_modify(|count| *count += 1);
@@ -39,16 +38,16 @@ impl Activity {
         Busy(self.clone())
     }
 
-    /// How much is under way.
+    /// The number of dials and connections.
     pub fn count(&self) -> usize {
         *self.own.borrow()
     }
 
-    /// Resolves when nothing has gone on for a second.
+    /// Resolves once there has been no dial and no connection for [`QUIET`].
     pub async fn quiet(&self) {
         let mut count = self.own.subscribe();
         loop {
-            // The sender is ours: it cannot go away.
+            // We hold the sender, so it cannot be dropped.
             let _ = count.wait_for(|count| *count == 0).await;
             if timeout(QUIET, count.changed()).await.is_err() {
                 return;

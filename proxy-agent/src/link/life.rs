@@ -1,18 +1,18 @@
-//! What may happen to a stream from outside, and what it has to say about itself.
+//! Signals between a stream and its owner.
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-/// Told whether the server of a stream does not answer pings.
+/// Called when the server of a stream stops answering pings, and when it answers again.
 pub type SuspectObserver = Arc<dyn Fn(bool) + Send + Sync>;
 
-/// The course of one stream's life. Cheap to clone.
+/// The controls of one stream. Cheap to clone.
 #[derive(Clone)]
 pub struct Life {
-    /// Asks the server, once, for no new dials.
+    /// Asks the server once for no new dials (DRAIN).
     pub drain: CancellationToken,
-    /// Another stream has taken its place: once it drains, it ends in order when nothing goes on in it any more.
+    /// Another stream has replaced this one: after its drain it ends in order once it is idle.
     pub retire: CancellationToken,
     /// Ends the stream in order.
     pub stop: CancellationToken,

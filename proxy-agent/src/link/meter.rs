@@ -1,4 +1,4 @@
-//! What the relay counts, in the agent's metrics.
+//! Passes the relay's counts to the agent's metrics.
 
 use serve::metrics::{DropReason, Held, PacketMeter};
 use transport::wire::WireError;
@@ -6,7 +6,7 @@ use tunnel::{Cause, Dropped, PacketKind};
 
 use crate::metrics::{Direction, Metrics};
 
-/// The meter of one stream.
+/// Counts the events of one stream.
 pub(crate) struct LinkMeter {
     metrics: Metrics,
     from_server: PacketMeter,
@@ -55,7 +55,7 @@ impl relay::Meter for LinkMeter {
     }
 
     fn paused(&mut self, _paused: bool) {
-        // The Go agent has no gauge for it; `queued_bytes` shows it.
+        // The Go agent has no gauge for this; `queued_bytes` shows it.
     }
 
     fn receive_error(&self, error: &WireError) {

@@ -1,7 +1,7 @@
-//! One stream to one server replica: the relay task with the agent's part, dialling endpoints.
+//! One stream to one server replica: the relay task with the agent's part, which dials endpoints.
 //!
-//! Stands between the client set, which opens streams and wants to know when one ends, and the endpoints. Payload
-//! passes through the relay alone.
+//! It connects the client set, which opens streams and needs to know when one ends, with the endpoints. Payload passes through
+//! the relay only.
 
 mod activity;
 mod life;
@@ -27,7 +27,7 @@ use self::meter::LinkMeter;
 use self::owner::{AgentOwner, Server};
 use self::ranges::Ranges;
 
-/// What every link of the agent shares. Cheap to clone.
+/// The state that all links of the agent share. Cheap to clone.
 #[derive(Debug)]
 pub struct Links<R> {
     agent_id: Arc<str>,
@@ -35,7 +35,7 @@ pub struct Links<R> {
     bounds: Bounds,
     metrics: Metrics,
     activity: Activity,
-    /// Of streams to servers that are not ours.
+    /// The connect id ranges of streams to upstream servers.
     ranges: Ranges,
 }
 
@@ -53,19 +53,18 @@ impl<R> Clone for Links<R> {
 }
 
 impl<R: Resolve> Links<R> {
-    /// Links of the agent with this id that dial endpoints by `dialer`, within `bounds`.
+    /// Links of the agent with this id; they dial endpoints by `dialer`, within `bounds`.
     pub fn new(agent_id: &str, dialer: Dialer<R>, bounds: Bounds, metrics: Metrics) -> Self {
         let (dialer, ranges) = (Arc::new(dialer), Ranges::default());
         Links { agent_id: agent_id.into(), dialer, bounds, metrics, activity: Activity::default(), ranges }
     }
 
-    /// What goes on in all of them.
+    /// The dials and connections of all links.
     pub fn activity(&self) -> Activity {
         self.activity.clone()
     }
 
-    /// Carries connections over an open stream, on its terms, until it ends, by itself or by `life`. `own`: the server is
-    /// one of ours.
+    /// Serves an open stream on the negotiated terms, until it ends by itself or by `life`. `own`: the server is a native peer.
     pub async fn run<W: Wire + Unpin>(
         &self,
         server_id: Arc<str>,

@@ -1,4 +1,4 @@
-//! What the agent adds to the relay of a stream: it dials what the server asks for.
+//! The agent's part of a stream's relay: it dials the endpoints that the server requests.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -18,17 +18,17 @@ use super::life::Life;
 use crate::endpoint::{ConnContext, ConnInfo, DialError, Dialer, Endpoint, Resolve};
 use crate::metrics::{DialFailureReason, Metrics};
 
-/// A dial that has come to its end.
+/// A finished dial.
 type Dialed = (ConnKey, Result<Endpoint, DialError>);
 
-/// A dial under way. Dropping it ends the dialler.
+/// A pending dial. Dropping it aborts the dialing task.
 struct Dialing {
     dialler: AbortHandle,
-    /// The server's number for it.
+    /// The server's dial id.
     id: i64,
     address: String,
     began: Instant,
-    /// Handed on to the connection.
+    /// Passed on to the connection.
     busy: Option<Busy>,
 }
 
@@ -38,22 +38,22 @@ impl Drop for Dialing {
     }
 }
 
-/// Resolves when the stream has served its time.
+/// Resolves when a retiring stream may end.
 type Done = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The other end of a stream.
+/// The server at the other end of a stream.
 pub(crate) struct Server {
-    /// What it calls itself.
+    /// The server's id.
     pub(crate) id: Arc<str>,
-    /// What we call ourselves there.
+    /// This agent's id.
     pub(crate) agent_id: Arc<str>,
-    /// One of ours, which holds back itself what endpoints say first.
+    /// The server is a native peer, which itself holds back the first bytes of endpoints.
     pub(crate) own: bool,
-    /// Connections are numbered above it.
+    /// Connect ids of this stream are above this one.
     pub(crate) beyond: ConnectId,
 }
 
-/// The owner of one stream at the agent.
+/// The agent's state of one stream.
 pub(crate) struct AgentOwner<R> {
     server: Server,
     dialer: Arc<Dialer<R>>,
@@ -65,7 +65,7 @@ pub(crate) struct AgentOwner<R> {
     drain: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     retire: CancellationToken,
-    /// From the drain on: another stream has taken the place of this one, and nothing goes on in it any more.
+    /// Set after a drain if another stream has replaced this one: resolves once this stream is idle.
     done: Option<Done>,
 }
 
@@ -77,7 +77,7 @@ impl<R: Resolve> AgentOwner<R> {
         activity: Activity,
         life: Life,
     ) -> Self {
-        // Not more than the link's pending dials ever wait in it.
+        // Never holds more results than the link has pending dials.
         let (report, results) = mpsc::unbounded_channel();
         AgentOwner {
             server,
@@ -95,7 +95,7 @@ impl<R: Resolve> AgentOwner<R> {
     }
 
     fn dialed(&mut self, conns: &mut Conns<Agent>, key: ConnKey, outcome: Result<Endpoint, DialError>) {
-        // Without an entry the dial was cancelled while its result was on the way: the socket closes here.
+        // Without an entry the dial was canceled while its result was in the channel: dropping the result closes the socket.
         let Some(mut dialing) = self.dials.remove(&key) else { return };
         let elapsed = dialing.began.elapsed();
         conns.link().number_beyond(self.server.beyond);
@@ -170,7 +170,7 @@ impl<R: Resolve> Owner<Agent> for AgentOwner<R> {
         let (dialer, report, target) = (Arc::clone(&self.dialer), self.report.clone(), address.clone());
         let dialler = tokio::spawn(async move {
             let outcome = dialer.dial(&protocol, &target).await;
-            // Nobody listens only when the stream's task has ended: the socket closes here.
+            // Sending fails only if the stream's task has ended: dropping the result closes the socket.
             let _ = report.send((key, outcome));
         });
         let began = Instant::now();

@@ -1,8 +1,8 @@
-//! Which connect ids the streams to Go servers use.
+//! The connect ids that streams to upstream servers use.
 //!
-//! Those servers keep one table of connections for all streams of an agent. While one stream takes another's place, because what
-//! was shown for the first is about to expire, a second connection of the same id would get the first one's bytes. So a
-//! stream beside another to the same server numbers its connections in a range of its own; one alone counts from 1.
+//! An upstream server keeps one connection table for all streams of an agent. While a new stream replaces one whose certificate
+//! is about to expire, a second connection with the same id would receive the first one's bytes. So a second stream to the same
+//! server numbers its connections in a separate range; a single stream counts from 1.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tunnel::ConnectId;
 
-/// How far the ids of two streams are apart.
+/// Distance between the ids of two streams.
 const RANGE: i64 = 1 << 32;
 
-/// The ranges in use. Clones share them.
+/// The ranges in use. Clones share the table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranges(Arc<Mutex<HashMap<Arc<str>, Server>>>);
 
 #[derive(Debug, Default)]
 struct Server {
-    /// Streams that live.
+    /// Open streams.
     streams: usize,
-    /// Ranges that were given away since there was none.
+    /// Ranges assigned since the server last had no stream.
     given: i64,
 }
 
-/// A stream's range, until it is dropped.
+/// A stream's range, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Range {
     ranges: Ranges,
     server: Arc<str>,
-    /// Its ids are above this one.
+    /// The ids of the range are above this one.
     pub(super) beyond: ConnectId,
 }
 
 impl Ranges {
-    /// A range that no living stream to that server has.
+    /// Assigns a range that no open stream to that server uses.
     pub(super) fn enter(&self, server: &Arc<str>) -> Range {
         let mut servers = self.0.lock();
         let entry = servers.entry(Arc::clone(server)).or_default();
         entry.streams += 1;
-        // Never so many beside each other that the first ones come again.
+        // The modulus is larger than any number of concurrent streams.
         let beyond = ConnectId(entry.given % (i64::MAX / RANGE) * RANGE);
         entry.given += 1;
         Range { ranges: self.clone(), server: Arc::clone(server), beyond }

@@ -1,7 +1,7 @@
 //! Label values of the agent.
 
 serve::label! {
-    /// Which way, on a stream to a server.
+    /// The direction of packets on a stream to a server.
     pub enum Direction in "direction" {
         /// Received.
         FromServer => "from_server",
@@ -11,11 +11,11 @@ serve::label! {
 }
 
 serve::label! {
-    /// Why an endpoint could not be dialled, as coarse as Go has it.
+    /// Why a dial of an endpoint failed; only the two reasons of Go.
     pub enum DialFailureReason in "reason" {
-        /// It did not answer in time.
+        /// The endpoint did not answer in time.
         Timeout => "timeout",
-        /// Everything else.
+        /// Any other reason.
         Unknown => "unknown",
     }
 }

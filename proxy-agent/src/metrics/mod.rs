@@ -1,10 +1,10 @@
-//! Every metric of the agent: names, labels and buckets as the Go agent has them, and a few of our own.
+//! The metrics of the agent: names, labels and buckets as in the Go agent, and some of our own.
 //!
-//! A struct on a passed registry, never globals. What counts live things is handed out as a guard, so that a gauge
-//! cannot drift. Nothing here decides anything.
+//! A struct on a passed registry, never globals. Gauges of open items are changed by guards, so that they cannot drift. Nothing
+//! here decides anything.
 //!
-//! Go's `lease_watches_total` is absent from every scrape there too: its agent counts watches in
-//! `lease_lists_total`, and so does [`Families::lease_lists`].
+//! Go's `lease_watches_total` never appears in a scrape of the Go agent: it counts watches in `lease_lists_total`, and so does
+//! [`Families::lease_lists`].
 
 mod labels;
 #[cfg(test)]
@@ -22,7 +22,7 @@ use tunnel::PacketKind;
 
 pub use labels::{DialFailureReason, Direction};
 
-/// What every name begins with.
+/// The prefix of every name.
 pub const PREFIX: &str = "konnectivity_network_proxy_agent";
 
 /// Upper bounds in seconds: 5 ms to 30 s.
@@ -40,17 +40,17 @@ impl Deref for Metrics {
     }
 }
 
-/// The families, by what they measure.
+/// The metric families.
 #[derive(Debug)]
 pub struct Families {
-    /// `open_server_connections`: servers with a stream that takes dials, as in Go. Never above
-    /// `known_server_count` because of a stream that another took the place of.
+    /// `open_server_connections`: servers with a stream for new dials, as in Go. Retiring streams never raise it above
+    /// `known_server_count`.
     pub server_connections: Live,
-    /// `retiring_server_connections` (ours): streams that another took the place of.
+    /// `retiring_server_connections` (ours): streams that another stream has replaced.
     pub retiring_connections: Live,
     /// `open_endpoint_connections`.
     pub endpoint_connections: Live,
-    /// `dial_duration_seconds`: dials of endpoints; successes only.
+    /// `dial_duration_seconds`: dials of endpoints; successful dials only.
     pub dial_duration: Lazy<Histogram>,
     /// `endpoint_dial_failure_total`.
     pub dial_failures: CountBy<DialFailureReason>,
@@ -62,9 +62,9 @@ pub struct Families {
     pub drops: Drops,
     /// `connection_resets_total` (ours).
     pub resets: Resets,
-    /// `queued_bytes` (ours): bytes that wait for endpoints, as they are charged.
+    /// `queued_bytes` (ours): bytes queued for endpoints, in charged bytes.
     pub queued_bytes: Holdings,
-    /// `queued_bytes_limit` (ours): what may wait in all.
+    /// `queued_bytes_limit` (ours): the limit of all queued bytes.
     pub queued_bytes_limit: Gauge,
     /// `certificate_*` (ours).
     pub certificates: Certificates,
@@ -77,13 +77,13 @@ pub struct Families {
 }
 
 impl Metrics {
-    /// Registers everything under [`PREFIX`].
+    /// Registers every metric under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
         let known_servers =
-            gauge(r, "known_server_count", "Server replicas that the agent wants a stream to");
+            gauge(r, "known_server_count", "Server replicas to which the agent keeps a stream");
         let dial_duration = Lazy::new(latency);
-        r.register("dial_duration_seconds", "Seconds until an endpoint was dialled", dial_duration.clone());
+        r.register("dial_duration_seconds", "Seconds that dials of endpoints took", dial_duration.clone());
         Self(Arc::new(Families {
             known_servers,
             dial_duration,
@@ -95,7 +95,7 @@ impl Metrics {
             retiring_connections: Live::register(
                 r,
                 "retiring_server_connections",
-                "Streams to server replicas that another took the place of, until their connections have ended",
+                "Replaced streams to server replicas that stay until their connections have ended",
             ),
             endpoint_connections: Live::register(
                 r,
@@ -105,7 +105,7 @@ impl Metrics {
             dial_failures: CountBy::register(
                 r,
                 "endpoint_dial_failure_total",
-                "Dials of endpoints that failed, by reason",
+                "Failed dials of endpoints, by reason",
             ),
             server_failures: CountBy::register(
                 r,
@@ -124,26 +124,26 @@ impl Metrics {
             stream_errors: StreamErrors::register(r),
             drops: Drops::register(r),
             resets: Resets::register(r),
-            queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards endpoints"),
-            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Bytes that may be queued in all"),
+            queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued for endpoints"),
+            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Limit of all queued bytes"),
             certificates: Certificates::register(r),
             odd_certificates: OddCertificates::register(r),
         }))
     }
 
-    /// How many server replicas the agent knows of.
+    /// Sets the number of known server replicas.
     pub fn set_known_servers(&self, count: usize) {
         self.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// The counter of packets that go one way. The segments are named from the server's point of view: what an
-    /// agent sends is `from_agent`.
+    /// The packet counter of one direction. Segment names take the server's point of view: packets that an agent sends are
+    /// `from_agent`.
     pub fn packets(&self, direction: Direction) -> PacketMeter {
         self.packets.meter(direction.segment())
     }
 
-    /// An error of a stream to a server: `packet` is what was to be sent, none for an error while receiving. An
-    /// orderly end is no error. Counted under the deprecated name too.
+    /// Counts a stream error. `packet`: the packet that could not be sent, `None` for an error while receiving. An orderly end
+    /// is no error. Also counted under the deprecated name.
     pub fn stream_error(&self, direction: Direction, code: Code, packet: Option<PacketKind>) {
         self.stream_errors.count(direction.segment(), code.name(), packet);
         self.server_failures.count(direction);

@@ -1,4 +1,4 @@
-//! The scrape against the list of what the Go agent shows.
+//! Compares a scrape with the Go agent's metrics.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tunnel::{Cause, Dropped};
 
 use super::*;
 
-/// Everything but HELP, after everything was used once. Families in the order of the scrape.
+/// The scrape without HELP after every metric was used once, in its order.
 const GOLDEN: &str = include_str!("../../testdata/scrape.prom");
 
 fn samples(registry: Registry) -> String {

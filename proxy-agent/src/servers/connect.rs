@@ -1,8 +1,8 @@
-//! One try to reach a server: resolve, dial, perhaps through a proxy, shake hands, open the stream, read its
-//! answer.
+//! One attempt to connect to a server: resolve, dial (optionally through an HTTP proxy), TLS handshake, open the stream, read
+//! the server's answer.
 //!
-//! Everything is done anew each time: a name may lead to another replica, a token or certificate may have
-//! been rotated. Every step has a bound of its own. Never retries.
+//! Every attempt starts from the beginning: the name may lead to another replica, and the token or certificate may have been
+//! rotated. Every step has its own time limit. Never retries.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,40 +22,40 @@ use super::metadata::{self, AgentMetadata};
 use super::{CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream};
 use crate::endpoint::{DestinationPolicy, DialError, Dialer, Resolve};
 
-/// Resolving and dialling, in all.
+/// Time limit for resolving and dialing together.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// The server's answer to the stream. A Go server asks the Kubernetes API about the token first, and by default for five agents a second:
-/// after its restart two thousand stand in that line for seven minutes, and who leaves it keeps the place taken. (Go's agent waits for
-/// ever; a server that hangs is found by pings, within a minute.)
+/// Time limit for the server's answer to the stream. A Go server first reviews the token by the Kubernetes API, by default for
+/// five agents per second. After its restart 2,000 agents wait up to seven minutes, and an agent that gives up leaves its
+/// review in the queue. (Go's agent waits forever; pings detect a server that hangs within a minute.)
 const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 
-/// The gRPC method of agents.
+/// The path of the agents' gRPC method.
 const PATH: &str = "/AgentService/Connect";
 
-/// A Go server tolerates pings every 30 s; the third that comes sooner ends the connection.
+/// A Go server permits a ping every 30 s; the third earlier ping ends the connection (`too_many_pings`).
 const GO_PING_INTERVAL: Duration = Duration::from_secs(35);
 
 const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pings to a server that is not known to be ours.
+/// Keepalive for a server that is not known to be a native peer.
 const fn pings(interval: Duration) -> Keepalive {
     Keepalive { interval, timeout: GO_PING_TIMEOUT, while_idle: true }
 }
 
-/// A try that failed.
+/// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No TCP connection to the server, or to the proxy before it.
+    /// No TCP connection to the server, or to the HTTP proxy in front of it.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The environment names a proxy that cannot be used.
+    /// The environment names an unusable proxy.
     #[error(transparent)]
     ProxyUrl(#[from] ProxyUrlError),
     /// The proxy opened no tunnel.
     #[error(transparent)]
     Proxy(#[from] env_proxy::ConnectError),
-    /// An option of the socket was refused: it is most likely gone.
+    /// Setting a socket option failed, most likely because the connection is gone.
     #[error("socket: {0}")]
     Socket(#[source] io::Error),
     /// TLS failed.
@@ -63,40 +63,40 @@ pub enum ConnectError {
     Tls {
         /// `host:port` of the server.
         address: String,
-        /// Why.
+        /// The TLS error.
         source: HandshakeError,
     },
-    /// TLS took too long.
+    /// The TLS handshake timed out.
     #[error("TLS with {address}: no handshake within {} s", HANDSHAKE_LIMIT.as_secs())]
     TlsTimeout {
         /// `host:port` of the server.
         address: String,
     },
-    /// The token's file cannot be used.
+    /// The token file cannot be read.
     #[error("--service-account-token-path {}: {source}", path.display())]
     Token {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// An id or identifiers that no header can carry.
+    /// The agent id or the identifiers contain characters that metadata cannot carry.
     #[error("{name} {text:?} holds characters that metadata cannot carry")]
     Metadata {
-        /// Which.
+        /// The name of the field.
         name: &'static str,
-        /// Its text, escaped.
+        /// The text, escaped.
         text: String,
     },
-    /// The server, or the way to it, refused the stream.
+    /// The server, or a proxy before it, refused the stream.
     #[error("stream to the server: {0}")]
     Stream(#[from] WireError),
-    /// The server's response headers make no sense.
+    /// The server's response headers are invalid.
     #[error("the server's answer: {0}")]
     Answer(String),
 }
 
-/// Where the servers are.
+/// The address of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerAddress {
     /// `--proxy-server-host`: a name or an address, without brackets.
@@ -106,7 +106,7 @@ pub struct ServerAddress {
 }
 
 impl ServerAddress {
-    /// The host as an authority without a port, an IPv6 address in brackets.
+    /// The host as an authority without a port; an IPv6 address in brackets.
     fn bare_host(&self) -> String {
         let text = self.to_string();
         text.strip_suffix(&format!(":{}", self.port)).unwrap_or(&text).to_owned()
@@ -136,7 +136,7 @@ pub struct GrpcConnector<R> {
 }
 
 impl<R: Resolve> GrpcConnector<R> {
-    /// `keepalive` is `--keepalive-time`: how often a silent server is pinged, within what it tolerates.
+    /// A connector. `keepalive` is `--keepalive-time`: idle time before a ping, within the limit of the server.
     pub fn new(
         server: ServerAddress,
         resolver: R,
@@ -145,7 +145,7 @@ impl<R: Resolve> GrpcConnector<R> {
         agent: AgentMetadata,
         keepalive: Duration,
     ) -> Self {
-        // The destination policy is for what servers ask for, not for where they are.
+        // The destination policy limits servers' requests, not the servers' own address.
         let dialer = Dialer::new(resolver, DestinationPolicy::unrestricted())
             .with_timeout(DIAL_LIMIT)
             .spreading()
@@ -154,12 +154,12 @@ impl<R: Resolve> GrpcConnector<R> {
         Self { server, dialer, proxy, tls, agent, keepalive, unresponsive_timeout }
     }
 
-    /// How long a native server that answers no ping keeps its stream: `--unresponsive-timeout`.
+    /// Sets `--unresponsive-timeout`: how long a stream to a native server is kept while the server answers no ping.
     pub fn unresponsive_timeout(self, unresponsive_timeout: Duration) -> Self {
         Self { unresponsive_timeout, ..self }
     }
 
-    /// A connection, and what its kernel is asked about the other end.
+    /// Dials; returns the connection, and a handle to ask the kernel about its peer.
     async fn dial(&self, address: &str) -> Result<(TcpStream, Option<TcpPeer>), ConnectError> {
         let stream = match self.proxy.proxy_for(&self.server.host, self.server.port)? {
             None => self.dialer.dial("tcp", address).await?.stream,
@@ -174,7 +174,8 @@ impl<R: Resolve> GrpcConnector<R> {
         Ok((stream, kernel))
     }
 
-    /// Until the server has answered, it is pinged as often as any tolerates: one that hangs keeps the agent from all others.
+    /// Until the server has answered, it is pinged as often as every server permits: a server that hangs here keeps the agent
+    /// from the others.
     fn settings(&self) -> ClientSettings {
         ClientSettings { keepalive: pings(GO_PING_INTERVAL), ..ClientSettings::for_agents() }
     }

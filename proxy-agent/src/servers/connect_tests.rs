@@ -1,4 +1,4 @@
-//! Against a TLS and HTTP/2 server on loopback.
+//! Tests against a TLS and HTTP/2 server on loopback.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use crate::endpoint::{LookupError, Network};
 
 const NAME: &str = "server.example";
 
-/// Knows [`NAME`] alone.
+/// Resolves only [`NAME`].
 struct Names;
 
 impl Resolve for Names {
@@ -32,7 +32,7 @@ impl Resolve for Names {
     }
 }
 
-/// An authority's file and a server's certificate for [`NAME`].
+/// A CA file, and a server certificate for [`NAME`].
 struct Pki {
     directory: TempDir,
 }
@@ -77,8 +77,8 @@ impl Pki {
     }
 }
 
-/// Serves every connection; each stream is answered with `fields`, or refused without any. What the agents said
-/// comes out of the channel.
+/// Serves every connection; answers each stream with `fields`, or refuses it if there are none. The receiver gets the agents'
+/// metadata.
 async fn serve(
     pki: &Pki,
     fields: &'static [(&'static str, &'static str)],

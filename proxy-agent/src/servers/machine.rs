@@ -1,45 +1,45 @@
-//! When to open another stream to a server, and which streams to keep: the client set's rules as data.
+//! The rules of the client set as data: when to open another stream, and which streams to keep.
 //!
 //! ```text
 //!            poll, due             connected / failed
 //!   Waiting ───────────▶ Connecting ─────────────────▶ Waiting
 //!      ▲                                                  │ drain
 //!      └──────────── stream lost, count changed           ▼
-//!                                                      Draining (for good)
+//!                                                      Draining (final)
 //! ```
 //!
-//! No clock, no socket: `now` is the time since the set's start, randomness is passed in. One stream is kept
-//! per server id. One that should be replaced stays until another to the same server is open, and then on, without new
-//! dials, for as long as something goes on in it. Every try goes through a load balancer that may answer with a server already known: such a
-//! duplicate costs no backoff, for it says nothing about the servers that are missing, until so many came in a
-//! row that the balancer is plainly stuck.
+//! No clock, no socket: `now` is the time since the set's start, and randomness is passed in. One stream is kept for each
+//! server id. A stream that should be replaced is kept until another one to the same server is open, and then stays without new
+//! dials until it is idle. A load balancer may lead every attempt to a server that is already known. Such a duplicate causes no
+//! backoff, because it says nothing about the missing servers, unless so many follow each other that the balancer is evidently
+//! stuck.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// By how much the pause grows with each error (Go: 1.5).
+/// Growth of the pause with each error (Go: 1.5).
 const FACTOR: f64 = 1.5;
 
-/// By how much at most a pause is lengthened at random (Go: 0.1).
+/// Largest random lengthening of a pause, as a fraction of it (Go: 0.1).
 const JITTER: f64 = 0.1;
 
-/// By how much at most the pause after a duplicate too many is shortened at random. Two agents behind a balancer that takes turns
-/// may always be sent to the servers that they have, for as long as they try in step: by a tenth they drift apart in some
-/// forty tries, by three quarters in a few.
+/// Largest random shortening of the pause after too many duplicates, as a fraction of it. A round-robin balancer may always
+/// lead two agents that try in step to the servers that they already have. With a tenth of jitter they get out of step after
+/// about forty attempts, with three quarters after a few.
 const SPREAD: f64 = 0.75;
 
-/// So many duplicates in a row, times the count of servers, are taken without backoff.
+/// Duplicates in a row, for each known server, that cause no backoff.
 const PATIENCE: usize = 3;
 
-/// So many streams of one server may be on their way out at once: a server takes 4 of an agent, and one is kept and
-/// one may be a duplicate.
+/// Retiring streams to one server at once: a server accepts 4 streams of an agent, of which one is the kept stream and one may
+/// be a duplicate.
 const MOST_RETIRED: usize = 2;
 
-/// Whom to believe about the number of servers, if both sources have one.
+/// How the number of servers is derived if both sources have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CountSource {
-    /// The leases where they are counted, else what the last new server said.
+    /// The leases' count if leases are counted, otherwise the count of the last new server.
     #[default]
     Default,
     /// The larger of the two.
@@ -49,73 +49,73 @@ pub enum CountSource {
 /// The client set's settings, from flags of the same names.
 #[derive(Debug, Clone)]
 pub struct SyncSettings {
-    /// Pause between tries.
+    /// Pause between attempts.
     pub interval: Duration,
     /// The longest pause, not counting jitter.
     pub cap: Duration,
-    /// Tries on even with as many streams as there are servers.
+    /// Whether to continue with as many streams as there are servers.
     pub forever: bool,
-    /// Whom to believe about the number of servers.
+    /// The source of the number of servers.
     pub count_source: CountSource,
 }
 
-/// One kept stream. Ids are never used twice: a name alone must not decide what is torn down.
+/// The id of one kept stream. Never reused, because a server id alone must not decide which stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
-/// What the shell is to do now.
+/// The next action of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Open a stream, and report by [`Machine::connected`] or [`Machine::failed`].
+    /// Open a stream, and report the result by [`Machine::connected`] or [`Machine::failed`].
     Connect,
-    /// Nothing before this time.
+    /// Do nothing before this time.
     WaitUntil(Duration),
-    /// Nothing before an event.
+    /// Do nothing before an event.
     Wait,
 }
 
-/// What becomes of a stream just opened.
+/// What the caller does with a stream that was just opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Kept under this id until [`Machine::lost`].
+    /// Keep it under this id until [`Machine::lost`].
     Keep(StreamId),
-    /// Kept under the first id; the second one's stream is to be retired.
+    /// Keep it under the first id, and retire the stream of the second id.
     Replace(StreamId, StreamId),
-    /// To be closed: there is one to this server already.
+    /// Close it: there is already a stream to this server.
     Duplicate,
-    /// To be closed: the agent drains.
+    /// Close it: the agent drains.
     Unwanted,
 }
 
-/// The rules' state.
+/// The state of the rules.
 #[derive(Debug)]
 pub struct Machine<J> {
     settings: SyncSettings,
-    /// Yields numbers from 0 up to, and not including, 1.
+    /// Returns random numbers from 0 up to, and not including, 1.
     jitter: J,
-    /// Kept streams by server: never two of one.
+    /// Kept streams by server: at most one for each.
     open: HashMap<Arc<str>, Kept>,
-    /// Streams on their way out, with their servers.
+    /// Retiring streams, with their servers.
     retired: HashMap<StreamId, Arc<str>>,
     next_id: u64,
-    /// The last new server's word; 0 before there was one.
+    /// The count of the last new server; 0 before the first.
     told: usize,
-    /// The leases' count, where they are counted.
+    /// The leases' count, if leases are counted.
     leases: Option<usize>,
     phase: Phase,
     /// Errors in a row.
     failures: u32,
-    /// Duplicates since the last news.
+    /// Duplicates since the last new server, loss or change of the count.
     duplicates: usize,
 }
 
-/// A kept stream, and what speaks for another one in its place.
+/// A kept stream, and the reasons to replace it.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     id: StreamId,
-    /// It may be dead.
+    /// The server does not answer pings.
     suspect: bool,
-    /// What was shown for it is about to expire.
+    /// The stream's client certificate is about to expire.
     aged: bool,
 }
 
@@ -127,14 +127,14 @@ impl Kept {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// No try before this time.
+    /// No attempt before this time.
     Waiting(Duration),
     Connecting,
     Draining,
 }
 
 impl<J: FnMut() -> f64> Machine<J> {
-    /// A set without streams, whose first try is due at once.
+    /// A set without streams; the first attempt is due at once.
     pub fn new(settings: SyncSettings, jitter: J) -> Self {
         Self {
             settings,
@@ -150,7 +150,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// How many servers there are, as far as is known; at least 1.
+    /// The known number of servers; at least 1.
     pub fn server_count(&self) -> usize {
         let count = match (self.settings.count_source, self.leases) {
             (CountSource::Default, Some(leases)) => leases,
@@ -160,17 +160,17 @@ impl<J: FnMut() -> f64> Machine<J> {
         count.max(1)
     }
 
-    /// To how many servers there is a stream.
+    /// The number of servers with a stream.
     pub fn open_count(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether the set drains: no stream is opened any more.
+    /// Whether the set drains: it opens no stream any more.
     pub fn is_draining(&self) -> bool {
         self.phase == Phase::Draining
     }
 
-    /// What to do at `now`. After [`Step::Connect`] a report is due before anything else comes of it.
+    /// The action at `now`. After [`Step::Connect`] the caller must report a result first.
     pub fn poll(&mut self, now: Duration) -> Step {
         match self.phase {
             Phase::Waiting(_) if !self.wants_more() => Step::Wait,
@@ -183,8 +183,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// The stream asked for is open: `server` with its word on how many there are, which counts only from a
-    /// server that is new.
+    /// A stream is open. `count` is the server's count of all servers; it is used only if the server is new.
     pub fn connected(&mut self, now: Duration, server: &Arc<str>, count: usize) -> Verdict {
         if self.is_draining() {
             return Verdict::Unwanted;
@@ -215,12 +214,12 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// A kept stream may be dead, or is not after all.
+    /// The server of a kept stream does not answer pings, or answers again.
     pub fn suspect(&mut self, now: Duration, id: StreamId, suspect: bool) {
         self.mark(now, id, |kept| kept.suspect = suspect);
     }
 
-    /// What was shown for a kept stream is about to expire. Returns whether that is news.
+    /// The certificate of a kept stream is about to expire. Returns false if that was already known.
     pub fn aged(&mut self, now: Duration, id: StreamId) -> bool {
         let mut news = false;
         self.mark(now, id, |kept| news = !std::mem::replace(&mut kept.aged, true));
@@ -241,29 +240,29 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.hurry(now);
     }
 
-    /// Whether a server would take one stream more beside those on their way out. What goes on in them ends some day.
+    /// Whether the server would accept another stream beside the retiring ones.
     fn may_retire(&self, server: &Arc<str>) -> bool {
         self.retired.values().filter(|retired| *retired == server).count() < MOST_RETIRED
     }
 
-    /// Whether a kept stream is to have a successor, and its server would take it.
+    /// Whether a kept stream needs a replacement that its server would accept.
     fn lacks_successor(&self) -> bool {
         self.open.iter().any(|(server, kept)| kept.wants_successor() && self.may_retire(server))
     }
 
-    /// The stream asked for could not be opened. Returns the pause, for the log.
+    /// The attempt failed. Returns the pause, for the log.
     pub fn failed(&mut self, now: Duration) -> Duration {
         let steps = self.failures;
         self.failures = self.failures.saturating_add(1);
         self.wait(now, steps)
     }
 
-    /// A kept stream has ended. The next try is not due at once: a server's restart loses it all its agents at
-    /// the same moment, and they must not come back in step.
+    /// A kept stream has ended. The next attempt is not due at once: a restarted server loses all its agents at the same
+    /// moment, and they must not reconnect in step.
     pub fn lost(&mut self, now: Duration, id: StreamId) {
         if self.retired.remove(&id).is_some() {
             if self.lacks_successor() {
-                // There was no room for it beside the one that has ended.
+                // Before, the server had no room for the replacement.
                 self.seek_successor(now);
             }
             return;
@@ -272,13 +271,13 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.duplicates = 0;
         if let Phase::Waiting(due) = self.phase {
             let spread = self.settings.interval.mul_f64((self.jitter)());
-            // Behind what an error or a recent try demands, but not behind a balancer given up on.
+            // Not before the pause after an error or a recent attempt, but without the backoff for duplicates.
             let latest = if self.failures > 0 { due } else { due.min(now + self.settings.interval) };
             self.phase = Phase::Waiting(latest.max(now + spread));
         }
     }
 
-    /// The leases were counted anew; `None` if they are not (or not yet) counted.
+    /// Sets the leases' count; `None` if leases are not (or not yet) counted.
     pub fn leases_counted(&mut self, now: Duration, leases: Option<usize>) {
         let before = self.server_count();
         self.leases = leases;
@@ -288,7 +287,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// The next try is due within an interval, unless an error demands a longer pause.
+    /// Makes the next attempt due within an interval, unless an error demands a longer pause.
     fn hurry(&mut self, now: Duration) {
         if let Phase::Waiting(due) = self.phase
             && self.failures == 0
@@ -297,7 +296,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// No stream is opened from now on; a try under way comes to nothing.
+    /// Opens no stream from now on; the result of a running attempt is discarded.
     pub fn drain(&mut self) {
         self.phase = Phase::Draining;
     }
@@ -306,14 +305,14 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.settings.forever || self.open.len() < self.server_count() || self.lacks_successor()
     }
 
-    /// The next try is due after the interval, grown `steps` times, with jitter.
+    /// Makes the next attempt due after the interval, grown `steps` times, with jitter.
     fn wait(&mut self, now: Duration, steps: u32) -> Duration {
         self.wait_for(now, steps, 1.0)
     }
 
-    /// The same, with a share of the pause.
+    /// Like `wait`, with a fraction of the pause.
     fn wait_for(&mut self, now: Duration, steps: u32, share: f64) -> Duration {
-        // Growth beyond this many steps is far above any cap, and stays finite.
+        // The growth of more steps is far above any cap; the limit keeps it finite.
         let growth = FACTOR.powi(i32::try_from(steps.min(64)).unwrap_or(64));
         let grown = self.settings.interval.as_secs_f64() * growth;
         let capped = grown.min(self.settings.cap.max(self.settings.interval).as_secs_f64());

@@ -24,7 +24,7 @@ fn server(name: &str) -> Arc<str> {
     name.into()
 }
 
-/// Waits until the next try is due and starts it; returns how long that took.
+/// Waits until the next attempt is due and starts it; returns the time that passed.
 fn next_try<J: FnMut() -> f64>(machine: &mut Machine<J>, now: &mut Duration) -> Duration {
     let began = *now;
     loop {
@@ -89,7 +89,7 @@ fn a_stuck_balancer_is_asked_less_and_less() {
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "so does a new server");
 }
 
-/// Until both of two agents that begin half an interval apart have a stream to both servers, behind a balancer that takes turns.
+/// Time until two agents that start half an interval apart behind a round-robin balancer have a stream to both servers.
 fn time_to_get_out_of_step(seed: u64) -> Duration {
     let random = RefCell::new(StdRng::seed_from_u64(seed));
     let mut agents = [(); 2].map(|()| Machine::new(settings(), || random.borrow_mut().random::<f64>()));
@@ -114,7 +114,7 @@ fn time_to_get_out_of_step(seed: u64) -> Duration {
     }
 }
 
-/// By a tenth of jitter alone a quarter of them took longer than four minutes.
+/// With a tenth of jitter alone a quarter of the runs took longer than four minutes.
 #[test]
 fn agents_in_step_behind_a_balancer_get_out_of_it() {
     let mut times: Vec<Duration> = (0..500).map(time_to_get_out_of_step).collect();
@@ -202,7 +202,7 @@ enum Event {
     Lost(u8),
     Suspect(u8, bool),
     Aged(u8),
-    /// The oldest stream on its way out has ended.
+    /// The oldest retiring stream has ended.
     RetiredEnds,
     Leases(Option<usize>),
     Pass(u64),
@@ -221,20 +221,20 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// With so many on their way out one more would be refused by the server.
+/// Whether the server would refuse another stream because of its retiring ones.
 fn full(retired: &[(u8, StreamId)], name: u8) -> bool {
     retired.iter().filter(|(of, _)| *of == name).count() >= MOST_RETIRED
 }
 
 proptest! {
-    /// Whatever happens: never two kept streams of a server, no pause beyond the cap and its jitter, and no try
-    /// while one is under way.
+    /// At all times: at most one kept stream for each server, no pause above the cap with its jitter, and no attempt while
+    /// another one runs.
     #[test]
     fn invariants_hold(forever: bool, events in proptest::collection::vec(event(), 1..200)) {
         let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
         let (mut now, mut connecting) = (Duration::ZERO, false);
         let mut kept: HashMap<u8, StreamId> = HashMap::new();
-        // Which of them are suspect or aged, and who is on the way out.
+        // The kept streams that are unresponsive or aged, and the retiring streams.
         let (mut suspect, mut aged) = (HashSet::new(), HashSet::new());
         let mut retired: Vec<(u8, StreamId)> = Vec::new();
         for event in events {
@@ -301,7 +301,7 @@ proptest! {
         }
     }
 
-    /// Behind a balancer that chooses at random the set completes, and then rests.
+    /// Behind a balancer that chooses at random the set becomes complete, and then waits.
     #[test]
     fn the_set_completes(count in 1..6_usize, seed: u64) {
         let mut random = seed | 1;
@@ -367,7 +367,7 @@ fn no_more_than_a_server_takes() {
     machine.suspect(now, id, true);
     assert_eq!(machine.poll(now + Duration::from_secs(60)), Step::Wait, "two are on their way out");
     machine.lost(now, StreamId(0));
-    // It is told once only.
+    // The event is reported only once.
     next_try(&mut machine, &mut now);
     assert!(matches!(machine.connected(now, &server("a"), 1), Verdict::Replace(..)));
 }

@@ -1,4 +1,4 @@
-//! What an agent says in a Connect's request headers, and what it reads from the answer's.
+//! The request headers of a Connect, and the server's response headers.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use transport::wire::capabilities::{CAPABILITIES, Capabilities};
 
 use super::connect::ConnectError;
 
-/// Request: who the agent is.
+/// Request: the agent's id.
 const AGENT_ID: HeaderName = HeaderName::from_static("agentid");
-/// Request: what it serves, as a URL-encoded query.
+/// Request: the agent's identifiers, as a URL query.
 const AGENT_IDENTIFIERS: HeaderName = HeaderName::from_static("agentidentifiers");
-/// Answer: who the server is.
+/// Response: the server's id.
 const SERVER_ID: HeaderName = HeaderName::from_static("serverid");
-/// Answer: how many servers there are.
+/// Response: the number of servers.
 const SERVER_COUNT: HeaderName = HeaderName::from_static("servercount");
 
-/// The longest token read, in bytes (the server's limit).
+/// The longest accepted token in bytes (the server's limit).
 const TOKEN_LIMIT: usize = 16 * 1024;
 
-/// Who the agent is, to servers. The token is read anew for each connect: kubelet rotates the file.
+/// The agent's metadata for servers. The token file is read for each connect, because kubelet rotates it.
 #[derive(Debug, Clone)]
 pub struct AgentMetadata {
     id: HeaderValue,
@@ -31,10 +31,10 @@ pub struct AgentMetadata {
 }
 
 impl AgentMetadata {
-    /// `identifiers` is the flag's text, `token` the path of a service account's token.
+    /// `identifiers` is the flag's text, `token` the path of a service account token.
     ///
     /// # Errors
-    /// Names the text that cannot be a header's value.
+    /// A text that cannot be a header value, with its name.
     pub fn new(id: &str, identifiers: &str, token: Option<PathBuf>) -> Result<Self, ConnectError> {
         let value = |name: &'static str, text: &str| {
             HeaderValue::from_str(text)
@@ -49,13 +49,13 @@ impl AgentMetadata {
         })
     }
 
-    /// Offers servers this instead of all that we know.
+    /// Replaces the offered capabilities; the default is all known ones.
     #[must_use]
     pub fn with_offer(self, offer: Capabilities) -> Self {
         Self { offer, ..self }
     }
 
-    /// What servers are offered.
+    /// The capabilities offered to servers.
     pub(super) fn offer(&self) -> Capabilities {
         self.offer
     }
@@ -78,7 +78,7 @@ fn bearer(path: &PathBuf) -> Result<HeaderValue, ConnectError> {
     let text = std::fs::read_to_string(path).map_err(fail)?;
     let token = text.trim();
     if token.is_empty() || token.len() > TOKEN_LIMIT {
-        let what = format!("holds {} bytes of token, expected 1 to {TOKEN_LIMIT}", token.len());
+        let what = format!("contains a token of {} bytes, expected 1 to {TOKEN_LIMIT}", token.len());
         return Err(fail(io::Error::new(io::ErrorKind::InvalidData, what)));
     }
     let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
@@ -87,12 +87,12 @@ fn bearer(path: &PathBuf) -> Result<HeaderValue, ConnectError> {
     Ok(value)
 }
 
-/// Reads the server's name and its word on the number of servers: exactly one of each.
+/// Reads the server's id and its count of servers: exactly one value each.
 pub(super) fn server(headers: &HeaderMap) -> Result<(Arc<str>, usize), ConnectError> {
     let id = only(headers, &SERVER_ID, "server ID")?;
     let count = only(headers, &SERVER_COUNT, "server count")?;
     match count.parse::<i64>() {
-        // Go takes any number; below 1 counts as 1.
+        // Go accepts any number; a number below 1 counts as 1.
         Ok(count) => Ok((id.into(), usize::try_from(count).unwrap_or(0))),
         Err(_) => Err(ConnectError::Answer(format!("server count {:?} is no number", shown(count)))),
     }

@@ -1,7 +1,7 @@
-//! The client set: one stream to every server replica, found through one address.
+//! The client set: one stream to every server replica, all reached through one address.
 //!
-//! [`machine`] has the rules, [`connect`] opens streams, [`set`] is the loop between them. A kept stream is handed
-//! to a [`LinkRunner`]; nothing here knows packets, connections or endpoints.
+//! [`machine`] has the rules, [`connect`] opens streams, [`set`] is the loop that connects them. A kept stream is passed to a
+//! [`LinkRunner`]; nothing here knows packets, connections or endpoints.
 
 pub mod connect;
 pub mod machine;
@@ -31,57 +31,57 @@ pub use set::{ClientSet, RunEnd, Servers};
 /// How long the connection below a finished stream may take to end by itself.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
-/// A stream that a server has answered.
+/// A stream that a server has accepted.
 #[derive(Debug)]
 pub struct ConnectedStream<S> {
-    /// The server's name for itself.
+    /// The server's id.
     pub server_id: Arc<str>,
-    /// How many servers it says there are; believed only if the server is new.
+    /// The server's count of all servers; used only if the server is new.
     pub server_count: usize,
-    /// When the certificate is valid that was shown to the server, if one was.
+    /// The validity of the client certificate that the server received; `None` without one.
     pub shown: Option<Validity>,
-    /// The stream with what is below it.
+    /// The stream with its connection.
     pub stream: S,
 }
 
 /// Opens streams to whichever server the address leads to.
 pub trait Connector: Send + Sync + 'static {
-    /// The stream with what is below it.
+    /// The stream with its connection.
     type Stream: Send + 'static;
 
-    /// One try: a new TCP and TLS connection with one stream. Bounded in time by itself; dropping it ends it.
+    /// One attempt: a new TCP and TLS connection with one stream. Limited in time; dropping the future cancels it.
     fn connect(&self) -> impl Future<Output = Result<ConnectedStream<Self::Stream>, ConnectError>> + Send;
 
-    /// Ends a stream that is not wanted, in order, and then its connection. Bounded in time.
+    /// Ends an unneeded stream in order, and then its connection. Limited in time.
     fn close(&self, stream: Self::Stream) -> impl Future<Output = ()> + Send;
 
-    /// When the certificate is valid that the next try would show; `None` without one.
+    /// The validity of the client certificate for the next attempt; `None` without one.
     fn own_validity(&self) -> Option<Validity>;
 }
 
-/// Carries connections over a stream until it ends.
+/// Serves a stream until it ends.
 pub trait LinkRunner<S>: Send + Sync + 'static {
-    /// Runs until the stream has ended and everything that belonged to it; directed by `life`.
+    /// Runs until the stream and its connections have ended; controlled by `life`.
     fn run(&self, server_id: Arc<str>, stream: S, life: Life) -> impl Future<Output = LinkEnd> + Send;
 }
 
-/// A gRPC stream and the connection that carries it alone.
+/// A gRPC stream, and the connection that carries only this stream.
 #[derive(Debug)]
 pub struct GrpcStream {
     /// The stream.
     pub wire: WireStream,
-    /// The server is one of ours.
+    /// The server is a native peer.
     pub own: bool,
-    /// What was agreed on with the server.
+    /// The negotiated terms.
     pub terms: Terms,
-    /// Its connection: ends when dropped.
+    /// The connection; it ends when this is dropped.
     pub connection: ConnectionHandle,
 }
 
 impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
     async fn run(&self, server_id: Arc<str>, stream: GrpcStream, life: Life) -> LinkEnd {
         let (own, told) = (stream.own, Arc::clone(&life.suspect));
-        // A Go server is given a second stream only where there is no other way: when a certificate has aged.
+        // A Go server gets a second stream only when there is no alternative: when the certificate is about to expire.
         let _watch = own.then(|| {
             let unresponsive = stream.connection.pulse.unresponsive();
             AbortOnDropHandle::new(tokio::spawn(watch_server(unresponsive, told)))
@@ -92,10 +92,9 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
     }
 }
 
-/// Tells whenever the server ceases to answer, so that it gets another stream beside the one that may be dead, and whenever
-/// it answers again.
+/// Reports when the server stops answering pings, so that the set opens a replacement stream, and when it answers again.
 async fn watch_server(mut unresponsive: watch::Receiver<bool>, told: SuspectObserver) {
-    // What was known before this began to look counts as a change.
+    // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
     let mut known = false;
     while unresponsive.changed().await.is_ok() {

@@ -1,25 +1,25 @@
-//! When a stream is opened anew because the certificate that was shown for it comes to its end.
+//! When a stream is replaced because its client certificate is about to expire.
 //!
-//! A stream outlives its certificate: nobody looks at it after the handshake. But servers may, and what stands before
-//! them; so the agent shows its newer certificate in good time, on a second stream, before it lets the first one go.
+//! A stream can outlive its certificate, because certificates are checked only in the handshake. But servers and proxies may
+//! end such a stream. So the agent presents its newer certificate in time, on a second stream, before it ends the first one.
 
 use transport::tls::Validity;
 
-/// A stream is renewed between the last fifth and the last tenth of its certificate's life: early enough for many
-/// tries, and not with all other agents at once.
+/// A stream is replaced between the last fifth and the last tenth of its certificate's life: early enough for many attempts,
+/// and not at the same time as all other agents.
 const EARLIEST: f64 = 0.2;
 const LATEST: f64 = 0.1;
 
-/// The certificate that was shown for a stream.
+/// The client certificate of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
     validity: Validity,
-    /// Seconds of Unix time.
+    /// Unix time in seconds.
     renew_at: i64,
 }
 
 impl Shown {
-    /// `chance` is from 0 up to, and not including, 1.
+    /// `chance` is a random number from 0 up to, and not including, 1.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -31,7 +31,7 @@ impl Shown {
         Self { validity, renew_at: validity.not_after - before_the_end as i64 }
     }
 
-    /// Whether it is time, and a certificate at hand that lasts longer: without one nothing would be gained.
+    /// Whether the time has come, and a certificate exists that expires later.
     pub fn is_due(self, now: i64, newest: Option<Validity>) -> bool {
         now >= self.renew_at && newest.is_some_and(|newest| newest.not_after > self.validity.not_after)
     }

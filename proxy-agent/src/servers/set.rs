@@ -1,6 +1,6 @@
-//! The client set's loop: does what the machine says, and tells it what happened.
+//! The client set's loop: carries out the machine's steps, and reports events to it.
 //!
-//! Owns a task for every kept stream and the one try under way; all of them end with it. Never touches a packet.
+//! Owns a task for every kept stream, and the running attempt; all of them end with it. Never touches a packet.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -23,37 +23,37 @@ use super::{ConnectError, ConnectedStream, Connector, LinkRunner};
 use crate::link::Life;
 use crate::metrics::Metrics;
 
-/// How long streams may take to end in order once they are told to stop; then they are cut off.
+/// How long streams may take to end in order after a stop; then they are dropped.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Between looks at certificates that were shown.
+/// Interval of the checks of the streams' certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How the set stands, for readiness.
+/// The state of the set, for readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Servers {
-    /// How many servers there are, as far as is known.
+    /// The known number of servers.
     pub known: usize,
-    /// To how many of them there is a stream.
+    /// The number of servers with a stream.
     pub open: usize,
 }
 
 /// Why [`ClientSet::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunEnd {
-    /// It was told to stop.
+    /// `stop` was canceled.
     Stopped,
-    /// It drained, and its last stream has ended: it would never open another.
+    /// The set drained, and its last stream has ended.
     Drained,
 }
 
 type Attempt<S> = Pin<Box<dyn Future<Output = Result<ConnectedStream<S>, ConnectError>> + Send>>;
 type Jitter = fn() -> f64;
 
-/// The server of a stream ceased to answer pings, or answers again.
+/// The server of a stream stopped answering pings (true), or answers again (false).
 type Suspicion = (StreamId, bool);
 
-/// A stream that another can take the place of.
+/// The state that is needed to replace a stream.
 struct Replaceable {
     drain: CancellationToken,
     retire: CancellationToken,
@@ -72,21 +72,21 @@ pub struct ClientSet<C: Connector, L> {
     attempt: Option<Attempt<C::Stream>>,
     running: JoinSet<LinkEnd>,
     kept: HashMap<Id, (StreamId, Arc<str>)>,
-    /// What is needed to replace a stream.
+    /// The state that is needed to replace each kept stream.
     replaceable: HashMap<StreamId, Replaceable>,
-    /// Streams that another took the place of.
+    /// Streams that another stream has replaced.
     retiring: HashMap<StreamId, LiveGuard>,
     suspicions: (mpsc::UnboundedSender<Suspicion>, mpsc::UnboundedReceiver<Suspicion>),
-    /// Seconds of Unix time.
+    /// Unix time in seconds.
     clock: fn() -> i64,
-    /// Duplicates on their way out.
+    /// Duplicates that are being closed.
     closing: JoinSet<()>,
     started: Instant,
 }
 
 impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
-    /// A set that opens streams by `connector` and hands them to `links`. `leases` is the count of servers by
-    /// their leases, `None` if they are not counted.
+    /// A set that opens streams by `connector` and passes them to `links`. `leases` receives the count of servers by leases,
+    /// `None` if leases are not counted.
     pub fn new(
         connector: C,
         links: L,
@@ -113,13 +113,13 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         }
     }
 
-    /// How the set stands, now and whenever that changes.
+    /// The state of the set, updated at each change.
     pub fn servers(&self) -> watch::Receiver<Servers> {
         self.servers.subscribe()
     }
 
-    /// Runs until `stop` falls, or until it has drained. When `drain` falls every server is asked for no new
-    /// dials, and no stream is opened any more; connections go on.
+    /// Runs until `stop` is canceled, or until the set has drained. Canceling `drain` asks every server for no new dials and
+    /// opens no further stream; connections continue.
     pub async fn run(mut self, drain: CancellationToken, stop: CancellationToken) -> RunEnd {
         self.started = Instant::now();
         let leases = *self.leases.borrow_and_update();
@@ -167,7 +167,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         self.machine.suspect(self.now(), id, suspect);
     }
 
-    /// Looks whether a stream's certificate is about to expire.
+    /// Checks whether a stream's certificate is about to expire.
     fn renew(&mut self) {
         let (now, newest) = ((self.clock)(), self.connector.own_validity());
         let due = |entry: &Replaceable| entry.shown.is_some_and(|shown| shown.is_due(now, newest));
@@ -175,7 +175,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             self.replaceable.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| *id).collect();
         for id in aged {
             if self.machine.aged(self.now(), id) {
-                tracing::info!("the certificate shown to a server is about to expire, showing the newer one");
+                tracing::info!("client certificate of a stream is about to expire, opening another stream");
             }
         }
     }
@@ -190,7 +190,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         self.servers.send_if_modified(|current| std::mem::replace(current, servers) != servers);
     }
 
-    /// Starts what is due; returns when to look again.
+    /// Starts a due attempt; returns when to poll again.
     fn step(&mut self) -> Option<Instant> {
         match self.machine.poll(self.now()) {
             Step::Wait => None,
@@ -222,8 +222,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let shown = shown.map(|validity| Shown::new(validity, rand::random::<f64>()));
         match self.machine.connected(now, &server_id, server_count) {
             Verdict::Replace(id, old) => {
-                tracing::info!(serverID = %Peer(&server_id), "another stream takes a stream's place");
-                // Counted until the other one is.
+                tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
+                // Stays counted until the new stream is.
                 let replaced = self.replaceable.remove(&old);
                 self.keep(id, server_id, stream, shown, drain, stop);
                 if let Some(replaced) = replaced {
@@ -271,7 +271,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             drain,
             retire,
             stop: stop.clone(),
-            // Nobody listens once the set has ended.
+            // Sending fails only after the set has ended.
             suspect: Arc::new(move |suspect| {
                 let _ = suspicions.send((id, suspect));
             }),
@@ -282,7 +282,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 
     fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {
         let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
-        // Every task of `running` is in `kept`, and only this takes it out.
+        // Every task of `running` is in `kept`, and only this function removes entries.
         let Some((id, server_id)) = self.kept.remove(&task) else { return };
         self.replaceable.remove(&id);
         self.retiring.remove(&id);
@@ -313,12 +313,12 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     fn drain(&mut self) {
-        tracing::info!(streams = self.running.len(), "draining: no more connections to servers are made");
+        tracing::info!(streams = self.running.len(), "draining, no further streams are opened");
         self.attempt = None;
         self.machine.drain();
     }
 
-    /// Streams were told to stop, or there are none; what does not end in time is cut off by being dropped.
+    /// Waits for the stopped streams; drops those that do not end in time.
     async fn finish(&mut self) {
         self.attempt = None;
         let all = async {
@@ -328,13 +328,13 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             while self.closing.join_next().await.is_some() {}
         };
         if timeout(STOP_WITHIN, all).await.is_err() {
-            tracing::warn!(streams = self.running.len(), "streams did not end in time and are cut off");
+            tracing::warn!(streams = self.running.len(), "streams did not end in time, dropping them");
         }
         self.publish();
     }
 }
 
-/// The try under way, for ever pending without one. Taken out once it has ended.
+/// The running attempt; pending forever without one. Removed once it has ended.
 async fn pending_attempt<S>(attempt: &mut Option<Attempt<S>>) -> Result<ConnectedStream<S>, ConnectError> {
     match attempt {
         Some(future) => {

@@ -6,21 +6,21 @@ use transport::wire::{Code, WireError};
 use super::*;
 use crate::servers::CountSource;
 
-/// A balancer before `servers`: answers each try by the script, then in turn.
+/// A load balancer in front of `servers`: answers attempts by the script, then round-robin.
 #[derive(Default)]
 struct Balancer {
     script: Mutex<Vec<Result<&'static str, ()>>>,
     count: usize,
     tries: Mutex<Vec<Instant>>,
-    /// Every stream's way to end, by server.
+    /// The token that ends each stream, by server.
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
     closed: Mutex<usize>,
-    /// The certificate that is shown now.
+    /// The current client certificate.
     own: Mutex<Option<Validity>>,
 }
 
 thread_local! {
-    /// When the test began, by the paused clock.
+    /// The start of the test by the paused clock.
     static EPOCH: Instant = Instant::now();
 }
 
@@ -61,7 +61,7 @@ impl Connector for Balancer {
     }
 }
 
-/// How streams are directed, in the order in which they were opened.
+/// The controls of the streams, in the order in which they were opened.
 type Lives = Arc<Mutex<Vec<(String, Life)>>>;
 
 struct FakeLinks {
@@ -136,7 +136,7 @@ impl Rig {
         let metrics = Metrics::new(&mut Registry::default());
         let (leases, leases_rx) = watch::channel(None);
         let mut set = ClientSet::new(Arc::clone(&balancer), links, settings, leases_rx, metrics.clone());
-        // Unix time, for the paused clock.
+        // Unix time, derived from the paused clock.
         set.clock = || EPOCH.with(|epoch| i64::try_from(epoch.elapsed().as_secs()).unwrap());
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let servers = set.servers();
@@ -206,7 +206,7 @@ async fn draining_asks_every_server_and_opens_nothing_more() {
     let mut rig = Rig::new(2, vec![]);
     rig.until(2, 2).await;
     rig.drain.cancel();
-    // A stream that is lost before the signal is noticed is not asked any more.
+    // A stream that ends before the loop sees the signal gets no DRAIN.
     let asked = async {
         while *rig.drained.lock() < 2 {
             tokio::task::yield_now().await;
@@ -248,7 +248,7 @@ async fn a_stream_that_does_not_stop_is_cut_off() {
     timeout(Duration::from_secs(1), gauge()).await.expect("the task is gone");
 }
 
-/// Until so many streams were opened.
+/// Waits until that many streams were opened.
 async fn opened(rig: &Rig, count: usize) {
     let opened = async {
         while rig.lives.lock().len() < count {

@@ -1,4 +1,4 @@
-//! Who this agent is, its health and admin ports, and how it counts leases.
+//! Flags of the agent's id, of its health and admin ports, and of the leases.
 
 use flags::testing::Entry;
 use proxy_agent::args::Config;

@@ -1,4 +1,4 @@
-//! Every flag of the proxy-agent: its default, its spellings, its refusals, in one table.
+//! Every flag of the proxy-agent in one table: its default, its spellings and its errors.
 
 mod agent;
 mod servers;
@@ -12,10 +12,10 @@ use flags::testing::{
 use proptest::prelude::*;
 use proxy_agent::args::{Config, parse_with};
 
-/// The base of rows. `{file}` exists, `{none}` does not.
+/// The base of table rows. `{file}` exists, `{none}` does not.
 const BASE: &[&str] = &["--ca-cert={file}"];
 
-/// An entry whose rows lie on the base.
+/// An entry whose rows use the base.
 fn flag(flag: &'static str, shown: fn(&Config) -> String) -> Entry<Config> {
     Entry::new(flag, BASE, shown)
 }
@@ -124,7 +124,7 @@ proptest! {
     }
 }
 
-/// A flag of the table with some value, or anything.
+/// A flag of the table with a random value, or a random word.
 fn word() -> impl Strategy<Value = String> {
     let names: Vec<_> = table().iter().map(|entry| entry.flag).collect();
     let value = "(=[-0-9a-z,=\"\\[\\]%&;!()]{0,12})?";

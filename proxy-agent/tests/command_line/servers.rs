@@ -1,4 +1,4 @@
-//! The way to the proxy-servers, and how all of them are found.
+//! Flags of the connection to the proxy-servers, and of how the agent finds all of them.
 
 use flags::testing::Entry;
 use proxy_agent::args::Config;

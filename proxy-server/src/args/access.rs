@@ -1,4 +1,4 @@
-//! Flags of who is let in as an agent, and what an agent may say of itself.
+//! Flags that decide which agents are admitted and what they may claim.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use flags::{FlagSet, GoDuration, List, Refusal};
 
 use super::{IdentityBinding, TokenAuth};
 
-/// Reviews more often than this would be a load on the API server without a use: a yes holds for a minute.
+/// Shorter intervals would load the API server without effect: an accepted token is cached for a minute.
 const LEAST_REVIEW: Duration = Duration::from_secs(60);
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     require_agent_auth: bool,
@@ -23,7 +23,7 @@ pub(super) struct Lines {
     default_route_allowed_names: List,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Access {
     pub(super) token_auth: Option<TokenAuth>,
     pub(super) binding: IdentityBinding,
@@ -54,54 +54,54 @@ impl Lines {
         set.add(
             "require-agent-auth",
             &mut self.require_agent_auth,
-            "Refuse to start when nothing authenticates agents. (Not a flag of the Go proxy-server.)",
+            "Refuse to start if agents are not authenticated. (Not a flag of the Go proxy-server.)",
         );
         set.add("agent-namespace", &mut self.agent_namespace, "Namespace of the agents' service account.");
         set.add(
             "agent-service-account",
             &mut self.agent_service_account,
-            "Service account whose tokens let agents in. The Kubernetes API is asked about each token.",
+            "Service account whose tokens admit agents. The Kubernetes API reviews each token.",
         );
         set.add(
             "authentication-audience",
             &mut self.authentication_audience,
-            "Audience that agents' tokens must be for.",
+            "Audience that agents' tokens must have.",
         );
         set.add(
             "token-review-interval",
             &mut self.token_review_interval,
-            "Time after which the token of a stream that still lives is reviewed again; once it is refused the stream \
-             ends, one such time and 10s after it has expired at the latest. At least 1m; 0: never. (Not a flag of the Go \
-             proxy-server.)",
+            "Interval at which the tokens of open agent streams are reviewed again. A stream ends once its token is \
+             refused: at most this interval plus 10s after the token expires. At least 1m; 0: never. (Not a flag of \
+             the Go proxy-server.)",
         );
         set.add(
             "agent-identity-binding",
             &mut self.agent_identity_binding,
-            "What to do about an agent whose id or identifiers do not follow from its certificate or token: off, log \
-             or enforce (refuse it). (Not a flag of the Go proxy-server.)",
+            "Check that an agent's id and identifiers follow from its certificate or token: off, log (log and count \
+             other claims) or enforce (refuse the agent). (Not a flag of the Go proxy-server.)",
         );
         set.add(
             "agent-identity-source-address",
             &mut self.agent_identity_source_address,
-            "With --agent-identity-binding: the address that an agent's connection comes from is one that it may \
-             claim. Only where nothing between agents and this server translates addresses: not behind a NodePort \
-             or a load balancer that hides them. (Not a flag of the Go proxy-server.)",
+            "With --agent-identity-binding: an agent may claim the source address of its connection. Use it only if \
+             nothing between agents and this server translates addresses: not behind a NodePort, nor a load balancer \
+             that hides them. (Not a flag of the Go proxy-server.)",
         );
         set.add(
             "agent-allowed-names",
             &mut self.agent_allowed_names,
-            "Common names and alternative names of certificates that may be agents'. Empty: all that \
-             --cluster-ca-cert vouches for. (Not a flag of the Go proxy-server.)",
+            "Common names and alternative names of certificates that are admitted as agents. Empty: all certificates \
+             signed by --cluster-ca-cert. (Not a flag of the Go proxy-server.)",
         );
         set.add(
             "default-route-allowed-names",
             &mut self.default_route_allowed_names,
-            "Names of agents (of their certificate; of their token's user or node) that may announce default-route \
-             and cidr with --agent-identity-binding=enforce. (Not a flag of the Go proxy-server.)",
+            "Names of agents that may announce default-route and cidr with --agent-identity-binding=enforce: names in \
+             their certificate, or their token's user or node. (Not a flag of the Go proxy-server.)",
         );
     }
 
-    /// `by_certificate`: agents show certificates. All three of the token's flags or none; certificates and
+    /// `by_certificate`: agents authenticate by certificate. Either all three token flags are set or none; certificates and
     /// tokens exclude each other.
     pub(super) fn check(self, by_certificate: bool, notices: &mut Vec<String>) -> Result<Access, Refusal> {
         let binding = match self.agent_identity_binding.as_str() {

@@ -1,4 +1,4 @@
-//! Flags of the side where agents connect, and of TLS on both sides.
+//! Flags of the agent port, and of TLS on both ports.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::serving::port;
 /// The default of both keepalive flags.
 pub(super) const HOUR: GoDuration = GoDuration::from_seconds(3_600);
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     agent_bind_address: String,
@@ -29,7 +29,7 @@ pub(super) struct Lines {
     certificate_reload_interval: GoDuration,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Agents {
     pub(super) listener: AgentListener,
     pub(super) keepalive_time: Duration,
@@ -65,17 +65,17 @@ impl Lines {
             &mut self.agent_bind_address,
             "Address for --agent-port. Empty: all interfaces.",
         );
-        set.add("cluster-cert", &mut self.cluster_cert, "Certificate chain shown to agents, PEM. Needed.");
-        set.add("cluster-key", &mut self.cluster_key, "Key of --cluster-cert, PEM. Needed.");
+        set.add("cluster-cert", &mut self.cluster_cert, "Certificate chain for agents, PEM. Required.");
+        set.add("cluster-key", &mut self.cluster_key, "Key of --cluster-cert, PEM. Required.");
         set.add(
             "cluster-ca-cert",
             &mut self.cluster_ca_cert,
-            "Authorities of agents' client certificates, PEM. Empty: none is asked for.",
+            "CA certificates for agents' client certificates, PEM. Empty: no client certificate is requested.",
         );
         set.add(
             "keepalive-time",
             &mut self.keepalive_time,
-            "Idle time before a ping to an agent. At least 1s; 0 is 2h.",
+            "Idle time before a ping to an agent. At least 1s; 0: 2h.",
         );
         set.add(
             "unresponsive-timeout",
@@ -86,20 +86,20 @@ impl Lines {
         set.add(
             "cipher-suites",
             &mut self.cipher_suites,
-            "Allowed TLS 1.2 cipher suites by their Go names, for both TLS listeners. Empty: all that are sound. \
-             Those of TLS 1.3 cannot be chosen.",
+            "Allowed TLS 1.2 cipher suites of both TLS listeners, by their Go names. Empty: all secure ones. The \
+             suites of TLS 1.3 cannot be configured.",
         );
         set.add(
             "tls-min-version",
             &mut self.tls_min_version,
-            "Least TLS version, for both TLS listeners: VersionTLS12 or VersionTLS13; VersionTLS10 and VersionTLS11 \
-             are taken and mean VersionTLS12. Empty: VersionTLS12.",
+            "Minimum TLS version of both TLS listeners: VersionTLS12 or VersionTLS13; VersionTLS10 and VersionTLS11 \
+             are accepted and mean VersionTLS12. Empty: VersionTLS12.",
         );
         set.add(
             "certificate-reload-interval",
             &mut self.certificate_reload_interval,
-            "Time between looks at the files of certificates, keys and authorities, for both TLS listeners. 0: they \
-             are read at the start only. (The Go proxy-server has no such flag.)",
+            "Interval at which both TLS listeners check their certificate, key and CA files for changes. 0: the files \
+             are read only at the start. (The Go proxy-server has no such flag.)",
         );
     }
 
@@ -128,7 +128,7 @@ impl Lines {
     }
 }
 
-/// What a flag of TLS became, its warnings noted.
+/// Returns the value of a TLS flag and adds its warnings to `notices`.
 fn accepted<T>(
     flag: &'static str,
     parsed: Result<Accepted<T>, TlsFlagError>,
@@ -142,7 +142,7 @@ fn accepted<T>(
     Ok(value)
 }
 
-/// gRPC's rule for servers (grpc-go `KeepaliveParams`): 0 is two hours, less than a second is a second.
+/// grpc-go's rule for servers (`KeepaliveParams`): 0 means two hours, and anything below one second means one second.
 pub(super) fn keepalive(flag: GoDuration) -> Duration {
     if flag == GoDuration::ZERO {
         return Duration::from_secs(7_200);

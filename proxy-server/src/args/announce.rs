@@ -1,6 +1,6 @@
-//! How the flags are shown at the start.
+//! The flag values that are logged at the start.
 
-/// The flags that the Go proxy-server shows, in its order, with its formats (v0.36.0, `options.go`).
+/// The flags that the Go proxy-server logs, in its order and formats (v0.36.0, `options.go`).
 const GO: [(&str, &str); 39] = [
     ("server-cert", "ServerCert set to %q."),
     ("server-key", "ServerKey set to %q."),
@@ -43,7 +43,7 @@ const GO: [(&str, &str); 39] = [
     ("backend-dial-timeout", "BackendDialTimeout set to %v."),
 ];
 
-/// One line for each flag; the id is the one in effect.
+/// One line for each flag; `server-id` shows the id in effect.
 pub(super) fn lines(mut values: Vec<(&'static str, String)>, server_id: &str) -> Vec<String> {
     for (_, value) in values.iter_mut().filter(|(name, _)| *name == "server-id") {
         server_id.clone_into(value);

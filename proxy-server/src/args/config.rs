@@ -1,4 +1,4 @@
-//! What a command line means, once it was read and found sound.
+//! The checked meaning of a command line.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,60 +8,60 @@ use flags::{Bind, FlowOptions, LogOptions};
 
 use transport::tls::{CipherSuites, TlsVersion};
 
-/// Everything that the proxy-server is told at its start.
+/// The configuration of a proxy-server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Where kube-apiserver connects.
     pub frontend: FrontendListener,
-    /// How kube-apiserver speaks there.
+    /// The protocol that kube-apiserver speaks there.
     pub mode: Mode,
     /// Where agents connect.
     pub agent_listener: AgentListener,
-    /// Health, readiness and metrics.
+    /// Port for health, readiness and metrics.
     pub health: Bind,
-    /// Metrics and profiles.
+    /// Port for metrics and profiles.
     pub admin: Bind,
-    /// Idle time before a ping to an agent; at least a second.
+    /// Idle time before the server pings an agent; at least 1 s.
     pub keepalive_time: Duration,
     /// `--unresponsive-timeout`.
     pub unresponsive_timeout: Duration,
-    /// Idle time before a ping to a frontend; at least a second.
+    /// Idle time before the server pings a frontend; at least 1 s.
     pub frontend_keepalive_time: Duration,
-    /// Serve profiles on the admin port.
+    /// Whether the admin port serves profiles.
     pub profiling: bool,
-    /// This replica among its peers: printable ASCII, not empty.
+    /// The name of this replica: printable ASCII, not empty.
     pub server_id: String,
-    /// Replicas that agents should look for; at least 1.
+    /// Number of replicas that agents should look for; at least 1.
     pub server_count: u32,
-    /// Ways to choose an agent, in the order in which they are tried; not empty.
+    /// Strategies to choose an agent, in the order in which they are tried; not empty.
     pub strategies: Vec<ProxyStrategy>,
     /// The TLS 1.2 suites of both TLS listeners.
     pub cipher_suites: CipherSuites,
-    /// The least version that both TLS listeners accept.
+    /// The lowest TLS version that both TLS listeners accept.
     pub tls_min_version: TlsVersion,
-    /// Time between looks at the files of both TLS listeners; `None`: they are not looked at again.
+    /// Time between checks of the certificate files of both TLS listeners; `None`: the files are read once.
     pub certificate_reload_interval: Option<Duration>,
-    /// What must be connected for the server to be ready.
+    /// Which strategies must have an agent for the server to be ready.
     pub readiness_policy: ReadinessPolicy,
-    /// How long connections may finish after the first signal; zero: not at all.
+    /// How long connections may continue after the first signal; zero: the server stops at once.
     pub graceful_shutdown_timeout: Duration,
-    /// The deadline of one dial, retries included, if the operator set one.
+    /// The deadline of one dial including its retry, if the operator set one.
     pub dial_timeout: Option<Duration>,
-    /// Authentication of agents by their service account's token.
+    /// Authentication of agents by service account tokens.
     pub token_auth: Option<TokenAuth>,
-    /// What is done about claims that do not follow from an agent's identity.
+    /// What the server does about claims that do not follow from an agent's identity.
     pub identity_binding: IdentityBinding,
-    /// The address that an agent's connection comes from is one that it may claim where claims are bound.
+    /// Whether an agent may claim the source address of its connection (`--agent-identity-source-address`).
     pub trust_source_address: bool,
-    /// Names of agents' certificates that may come in; empty: all.
+    /// Names of agent certificates that are admitted; empty: all.
     pub agent_names: Vec<String>,
-    /// Names of agents that may claim wide routes where claims are bound.
+    /// Names of agents that may claim wide routes under `--agent-identity-binding`.
     pub default_route_names: Vec<String>,
-    /// Names of frontends' certificates that may come in; empty: all.
+    /// Names of frontend certificates that are admitted; empty: all.
     pub frontend_names: Vec<String>,
-    /// How payload that waits for slow readers is bounded.
+    /// Limits of the payload that waits for slow readers.
     pub flow: FlowOptions,
-    /// Leases that count the replicas.
+    /// The leases from which agents learn the number of replicas.
     pub leases: Leases,
     /// How to reach the Kubernetes API.
     pub kube: KubeClient,
@@ -69,7 +69,7 @@ pub struct Config {
     pub log: LogOptions,
     /// One line for each flag, to log at the start.
     pub flag_lines: Vec<String>,
-    /// Lines to log once at the start: flags given in vain, deprecated or insecure.
+    /// Lines to log once at the start: flags without effect, deprecated flags and insecure settings.
     pub notices: Vec<String>,
 }
 
@@ -80,10 +80,10 @@ pub enum FrontendListener {
     Unix {
         /// The socket's path.
         path: PathBuf,
-        /// Remove what is there under that name first.
+        /// Remove an existing file of that name first.
         delete_existing: bool,
     },
-    /// A port with TLS, client certificates required.
+    /// A TLS port that requires client certificates.
     Tcp {
         /// Host and port.
         bind: Bind,
@@ -91,7 +91,7 @@ pub enum FrontendListener {
         cert: PathBuf,
         /// Its key, PEM.
         key: PathBuf,
-        /// Authorities of client certificates, PEM.
+        /// Certificate authorities for client certificates, PEM.
         ca: PathBuf,
     },
 }
@@ -105,32 +105,32 @@ pub struct AgentListener {
     pub cert: PathBuf,
     /// Its key, PEM.
     pub key: PathBuf,
-    /// Authorities of agents' certificates, PEM. `None`: no client certificate is asked for.
+    /// Certificate authorities for agent certificates, PEM. `None`: the server requests no client certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// How kube-apiserver speaks.
+/// The protocol that kube-apiserver speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A gRPC stream of packets for each connection.
+    /// gRPC, with one Proxy stream of packets for each connection.
     Grpc,
     /// HTTP/1.1 CONNECT.
     HttpConnect,
 }
 
-/// A way to choose an agent for a dial.
+/// A strategy to choose an agent for a dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyStrategy {
-    /// Any agent, by chance.
+    /// A random agent.
     Default,
-    /// The agent that named the target's host among its identifiers.
+    /// The agent that announced the target's host among its identifiers.
     DestHost,
-    /// An agent that said `default-route=true`.
+    /// An agent that announced `default-route=true`.
     DefaultRoute,
 }
 
 impl ProxyStrategy {
-    /// The name, as flags and metrics have it.
+    /// The name in flags and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -139,7 +139,7 @@ impl ProxyStrategy {
         }
     }
 
-    /// The strategy of that name; case counts.
+    /// The strategy of that name; case-sensitive.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Default, Self::DestHost, Self::DefaultRoute].into_iter().find(|known| known.name() == name)
     }
@@ -148,60 +148,60 @@ impl ProxyStrategy {
 /// Which strategies must have an agent for the server to be ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadinessPolicy {
-    /// The first one, as in Go.
+    /// The first strategy, as in Go.
     #[default]
     FirstStrategy,
-    /// Whichever.
+    /// At least one strategy.
     Any,
-    /// Every one.
+    /// Every strategy.
     All,
 }
 
-/// What is done about claims that do not follow from an agent's identity.
+/// What the server does about claims that do not follow from an agent's identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdentityBinding {
-    /// Nothing; they are not looked at.
+    /// Nothing: the server does not check claims.
     Off,
-    /// They are logged and counted.
+    /// Log and count them.
     #[default]
     Log,
-    /// The agent is refused.
+    /// Refuse the agent.
     Enforce,
 }
 
-/// Whose tokens let an agent in.
+/// The service account whose tokens admit an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenAuth {
     /// The agents' namespace.
     pub namespace: String,
     /// The agents' service account.
     pub service_account: String,
-    /// The audience that a token must be for.
+    /// The audience that a token must have.
     pub audience: String,
-    /// How often the tokens of long streams are reviewed again; `None`: never.
+    /// Interval at which the tokens of open streams are reviewed again; `None`: never.
     pub review_every: Option<Duration>,
 }
 
-/// Leases by which agents count the replicas.
+/// The leases from which agents learn the number of replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leases {
     /// Publish our own lease and delete expired ones.
     pub enabled: bool,
-    /// Where leases live.
+    /// The namespace of the leases.
     pub namespace: String,
-    /// What marks them.
+    /// The labels of the leases.
     pub labels: BTreeMap<String, String>,
 }
 
 /// How to reach the Kubernetes API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KubeClient {
-    /// A kubeconfig; `None`: the service account of the pod.
+    /// A kubeconfig; `None`: the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// Requests a second; 0 is the client's own default.
+    /// Requests per second; 0: the client's default.
     pub qps: f32,
-    /// Requests at once; 0 is the client's own default.
+    /// Requests in one burst; 0: the client's default.
     pub burst: i64,
-    /// The form of requests, as a media type.
+    /// The media type of request bodies.
     pub content_type: String,
 }

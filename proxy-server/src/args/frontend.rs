@@ -1,4 +1,4 @@
-//! Flags of the side where kube-apiserver connects.
+//! Flags of the frontend, where kube-apiserver connects.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::agents::{HOUR, keepalive};
 use super::serving::port;
 use super::{FrontendListener, Mode};
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     mode: String,
@@ -26,7 +26,7 @@ pub(super) struct Lines {
     frontend_keepalive_time: GoDuration,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Frontend {
     pub(super) listener: FrontendListener,
     pub(super) mode: Mode,
@@ -54,17 +54,17 @@ impl Default for Lines {
 impl Lines {
     pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Frontend (where kube-apiserver connects)");
-        set.add("mode", &mut self.mode, "How kube-apiserver speaks: grpc or http-connect.");
+        set.add("mode", &mut self.mode, "Protocol of kube-apiserver: grpc or http-connect.");
         set.add(
             "uds-name",
             &mut self.uds_name,
-            "Path of the Unix socket to listen on, without TLS; @NAME is an abstract one. Empty: listen on --server-port, \
-             with TLS.",
+            "Path of the Unix socket to listen on without TLS; @NAME is an abstract socket. Empty: listen on \
+             --server-port with TLS.",
         );
         set.add(
             "delete-existing-uds-file",
             &mut self.delete_existing_uds_file,
-            "Delete what is there under --uds-name before listening.",
+            "Delete an existing file at --uds-name before listening.",
         );
         set.add(
             "server-port",
@@ -76,23 +76,23 @@ impl Lines {
             &mut self.server_bind_address,
             "Address for --server-port. Empty: all interfaces.",
         );
-        set.add("server-cert", &mut self.server_cert, "Certificate chain shown to kube-apiserver, PEM.");
+        set.add("server-cert", &mut self.server_cert, "Certificate chain for kube-apiserver, PEM.");
         set.add("server-key", &mut self.server_key, "Key of --server-cert, PEM.");
         set.add(
             "server-ca-cert",
             &mut self.server_ca_cert,
-            "Authorities of kube-apiserver's client certificates, PEM. Needed without --uds-name.",
+            "CA certificates for kube-apiserver's client certificate, PEM. Required without --uds-name.",
         );
         set.add(
             "frontend-allowed-names",
             &mut self.frontend_allowed_names,
-            "Common names and alternative names of certificates that may be kube-apiserver's. Empty: all that \
-             --server-ca-cert vouches for. (Not a flag of the Go proxy-server.)",
+            "Common names and alternative names of certificates that are admitted as kube-apiserver. Empty: all \
+             certificates signed by --server-ca-cert. (Not a flag of the Go proxy-server.)",
         );
         set.add(
             "frontend-keepalive-time",
             &mut self.frontend_keepalive_time,
-            "Idle time before a ping to a gRPC frontend. At least 1s; 0 is 2h.",
+            "Idle time before a ping to a gRPC frontend. At least 1s; 0: 2h.",
         );
     }
 

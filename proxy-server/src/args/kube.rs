@@ -1,4 +1,4 @@
-//! Flags of leases and of the way to the Kubernetes API.
+//! Flags of the leases and of the Kubernetes API client.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use flags::{FlagSet, Refusal, existing_file};
 
 use super::{KubeClient, Leases};
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     enable_lease_controller: bool,
@@ -39,33 +39,33 @@ impl Lines {
         set.add(
             "enable-lease-controller",
             &mut self.enable_lease_controller,
-            "Publish a lease for this replica and delete expired ones.",
+            "Publish a lease for this replica and delete expired leases.",
         );
         set.add("lease-namespace", &mut self.lease_namespace, "Namespace of the leases.");
-        set.add("lease-label", &mut self.lease_label, "Labels that mark the leases: KEY=VALUE by commas.");
+        set.add("lease-label", &mut self.lease_label, "Labels of the leases: KEY=VALUE, comma-separated.");
         set.add(
             "kubeconfig",
             &mut self.kubeconfig,
-            "Kubeconfig to reach the API with, for leases and token reviews. Empty: the pod's own service account.",
+            "Kubeconfig for the Kubernetes API, for leases and token reviews. Empty: the pod's service account.",
         );
         set.add(
             "kubeconfig-qps",
             &mut self.kubeconfig_qps,
-            "Requests to the API a second. 0 or less: no limit (32 token reviews at once are the limit then).",
+            "Requests to the Kubernetes API per second. 0 or less: no limit, but 32 token reviews at once.",
         );
         set.add(
             "kubeconfig-burst",
             &mut self.kubeconfig_burst,
-            "Requests to the API at once, above --kubeconfig-qps. 0 or less: 10.",
+            "Requests to the Kubernetes API in one burst above --kubeconfig-qps. 0 or less: 10.",
         );
         set.add(
             "kube-api-content-type",
             &mut self.kube_api_content_type,
-            "Media type of requests to the API. Whatever it says, JSON is spoken.",
+            "Media type of requests to the Kubernetes API. The value has no effect: requests are JSON.",
         );
     }
 
-    /// `tokens`: tokens are reviewed.
+    /// `tokens`: the server reviews tokens.
     pub(super) fn check(
         self,
         tokens: bool,
@@ -75,7 +75,7 @@ impl Lines {
         if kubeconfig.is_some() && !tokens && !self.enable_lease_controller {
             notices.push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
         }
-        // Bad labels refuse even with the controller off, as they do in Go once the listeners are up.
+        // The server refuses bad labels even with the controller off, as Go does once its listeners are up.
         let labels = labels(&self.lease_label)?;
         let leases =
             Leases { enabled: self.enable_lease_controller, namespace: self.lease_namespace, labels };
@@ -89,7 +89,8 @@ impl Lines {
     }
 }
 
-/// `KEY=VALUE` by commas, blanks around each trimmed; exactly one `=` in each, neither half checked further.
+/// Parses `KEY=VALUE` pairs separated by commas, and trims blanks. Each pair has exactly one `=`; key and value are not checked
+/// further.
 fn labels(text: &str) -> Result<BTreeMap<String, String>, Refusal> {
     let want = "it must be KEY=VALUE, or several by commas";
     let label = |pair: &str| {

@@ -1,10 +1,10 @@
-//! The command line of the proxy-server: from words to a typed [`Config`], or one line of refusal.
+//! The command line of the proxy-server: parses it into a typed [`Config`], or refuses it with one line.
 //!
-//! Each of `frontend`, `agents`, `access`, `routing`, `serving` and `kube` holds a group of flags as they are written (one
-//! field for each flag, under its name) and the checks that turn the group into its part of the [`Config`]. Nothing is bound, connected or logged here; files are asked for their existence only. Behind this
-//! module no flag is a string any more, unless it is text by nature.
+//! Each of `frontend`, `agents`, `access`, `routing`, `serving` and `kube` holds a group of flags as written (one field for
+//! each flag, under its name) and the checks that turn the group into its part of the [`Config`]. Parsing binds, connects and
+//! logs nothing; it checks only that files exist. Outside this module no flag is a string, unless it is free text.
 //!
-//! Names, defaults, spellings and refusals are those of the Go proxy-server (v0.30 to v0.36).
+//! Names, defaults, spellings and errors are those of the Go proxy-server (v0.30 to v0.36).
 
 mod access;
 mod agents;
@@ -26,12 +26,12 @@ pub use config::{
 
 const ABOUT: &str = "carries kube-apiserver's connections to the agents of a cluster.";
 
-/// Reads the process's command line, the program's name first, and its environment.
+/// Parses the process's command line, starting with the program name, and its environment.
 pub fn parse(argv: impl Iterator<Item = OsString>) -> Result<Config, Exit> {
     parse_with(argv, |name| std::env::var_os(name))
 }
 
-/// As [`parse`], with the environment passed in.
+/// Like [`parse`], with the environment as an argument.
 pub fn parse_with(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
@@ -41,7 +41,7 @@ pub fn parse_with(
     Ok(lines.check(environment("PROXY_SERVER_ID"), given)?)
 }
 
-/// All flags as they are written.
+/// All flags as written on the command line.
 #[derive(Debug, Default)]
 struct Lines {
     frontend: frontend::Lines,

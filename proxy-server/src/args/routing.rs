@@ -1,4 +1,4 @@
-//! Flags of this replica and of how it chooses agents.
+//! Flags of this replica and of its choice of agents.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::ProxyStrategy;
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     server_id: String,
@@ -20,7 +20,7 @@ pub(super) struct Lines {
     warn_on_channel_limit: bool,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Routing {
     pub(super) server_id: String,
     pub(super) server_count: u32,
@@ -49,8 +49,7 @@ impl Lines {
         set.add(
             "server-id",
             &mut self.server_id,
-            "Id of this replica, different from every other's. The environment's PROXY_SERVER_ID serves when the \
-             flag is empty.",
+            "Unique id of this replica. Empty: the environment variable PROXY_SERVER_ID.",
         )
         .default_shown("PROXY_SERVER_ID, or a new UUID");
         set.add(
@@ -61,18 +60,18 @@ impl Lines {
         set.add(
             "proxy-strategies",
             &mut self.proxy_strategies,
-            "Ways to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent that \
-             names the target's host), defaultRoute (an agent with default-route=true).",
+            "Strategies to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent \
+             that announced the target's host), defaultRoute (an agent with default-route=true).",
         );
         set.add(
             "backend-dial-timeout",
             &mut self.backend_dial_timeout,
-            "Deadline of one dial through agents, retries included. 0: 25s.",
+            "Deadline of one dial through agents, including its retry. 0: 25s.",
         );
         set.add(
             "graceful-shutdown-timeout",
             &mut self.graceful_shutdown_timeout,
-            "Time for connections to finish after the first SIGTERM or SIGINT. Frontends are served meanwhile. 0: none.",
+            "Time for connections to finish after the first SIGTERM or SIGINT; new dials still succeed. 0: none.",
         );
         set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for each stream. Above 0.")
             .no_effect("what may be queued is limited in bytes, not in packets");
@@ -107,7 +106,7 @@ impl Lines {
     }
 }
 
-/// Names by commas, in order; empty places between commas are skipped, blanks are not.
+/// Parses names separated by commas, in order. Empty names are skipped; blanks are not trimmed.
 fn strategies(text: &str) -> Result<Vec<ProxyStrategy>, Refusal> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let names = bare.split(',').filter(|name| !name.is_empty());

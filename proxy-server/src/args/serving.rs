@@ -4,7 +4,7 @@ use flags::{Bind, BindHost, FlagSet, ProfilingFlags, Refusal};
 
 use super::ReadinessPolicy;
 
-/// The flags as they are written.
+/// The flags as written on the command line.
 #[derive(Debug)]
 pub(super) struct Lines {
     health_bind_address: String,
@@ -15,7 +15,7 @@ pub(super) struct Lines {
     readiness_policy: String,
 }
 
-/// What they mean.
+/// The checked values.
 pub(super) struct Serving {
     pub(super) health: Bind,
     pub(super) admin: Bind,
@@ -48,7 +48,7 @@ impl Lines {
         set.add(
             "readiness-policy",
             &mut self.readiness_policy,
-            "Which of --proxy-strategies must have an agent for /readyz to say ok: first-strategy (as in Go), any or \
+            "Which of --proxy-strategies must have an agent for /readyz to succeed: first-strategy (as in Go), any or \
              all. (The Go proxy-server has no such flag.)",
         );
         set.add("admin-port", &mut self.admin_port, "Port for /metrics and, with profiling, /debug/pprof.");
@@ -82,7 +82,7 @@ impl Lines {
     }
 }
 
-/// Neither a reserved port nor an ephemeral one, as the Go proxy-server has it.
+/// A port that is neither reserved nor ephemeral, as the Go proxy-server requires.
 pub(super) fn port(flag: &'static str, value: i64) -> Result<u16, Refusal> {
     let usable = u16::try_from(value).ok().filter(|port| (1_024..=49_151).contains(port));
     usable.ok_or_else(|| Refusal::value(flag, value, "it must be a port from 1024 to 49151"))

@@ -1,4 +1,4 @@
-//! The token in a Connect's metadata.
+//! The bearer token in a Connect's metadata.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use http::header::{AUTHORIZATION, Entry};
 
 use super::Refused;
 
-/// What stands before the token; case counts, as in Go.
+/// The prefix of the token; case-sensitive, as in Go.
 const SCHEME: &str = "Bearer ";
-/// The longest token, in bytes. A service account's token has about one kilobyte.
+/// The longest accepted token, in bytes. A service account token has about 1 KiB.
 const TOKEN_LIMIT: usize = 16 * 1024;
 
-/// An agent's token. Neither `Debug` nor `Display` show it.
+/// An agent's token. Neither `Debug` nor `Display` shows it.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -21,7 +21,7 @@ impl Token {
         Self(text.to_owned())
     }
 
-    /// The text: for the Kubernetes API, and nobody else.
+    /// The token's text, for the Kubernetes API only.
     pub(super) fn reveal(&self) -> &str {
         &self.0
     }
@@ -33,7 +33,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Takes the token out of the metadata, so that nothing behind this sees it: exactly one value. The texts are
+/// Removes the token from the metadata, so that no later code sees it. There must be exactly one value. The error texts are
 /// Go's.
 pub(super) fn take(metadata: &mut HeaderMap) -> Result<Token, Refused> {
     let Entry::Occupied(entry) = metadata.entry(AUTHORIZATION) else {

@@ -1,24 +1,23 @@
-//! What an agent may claim, given who it is (`--agent-identity-binding`).
+//! Which claims an agent's identity allows (`--agent-identity-binding`).
 //!
-//! Agents say of themselves what they are called and what they serve; whoever claims another node's addresses
-//! gets its traffic. So each claim must follow from the identity:
+//! Agents announce their own name and the hosts and networks that they serve; an agent that claims another node's addresses
+//! receives that node's traffic. So each claim must follow from the agent's identity:
 //!
 //! | claim | allowed if |
 //! |---|---|
-//! | `agentID` | it is a name of the identity, or a UUID (which nobody else can guess), and no live stream of it belongs to another party |
+//! | `agentID` | it is a name of the identity, or a UUID (other agents cannot guess it), and no open stream of this id belongs to another party |
 //! | `host` | it is a name in the certificate, or the name of the token's node |
-//! | `ipv4`, `ipv6` | it is an address in the certificate; with `--agent-identity-source-address` also the one that the connection comes from |
-//! | `cidr` | it is one such address alone, or the identity is on `--default-route-allowed-names` |
+//! | `ipv4`, `ipv6` | it is an address in the certificate; with `--agent-identity-source-address` also the source address of the connection |
+//! | `cidr` | it is a network of exactly one such address, or the identity is on `--default-route-allowed-names` |
 //! | `default-route=true` | the identity is on `--default-route-allowed-names`: a name in its certificate, its token's user or node |
 //!
-//! Names of an identity: by certificate its common name (a kubelet's without `system:node:`, too), DNS names and
-//! URIs; by token the user, and the node's name, the pod's name and the pod's UID that the API server reports for it.
-//! All are compared byte by byte. Where nobody vouches for an agent there is nothing to bind to, and nothing is
-//! judged.
+//! Names of a certificate: its common name (for a kubelet also without `system:node:`), DNS names and URIs. Names of a token:
+//! its user, and the node name, pod name and pod UID that the API server reports for it. Names are compared byte by byte.
+//! Without agent authentication there is no identity, and no claim is checked.
 //!
-//! The address that a connection comes from is a node's own only where nothing on the way translates addresses. Behind
-//! a NodePort or a load balancer (`externalTrafficPolicy: Cluster`) it is another node's, which any agent would then
-//! get the traffic of: so it counts for nothing until an operator says otherwise.
+//! A connection's source address is the node's own only if nothing on the path translates addresses. Behind a NodePort or a
+//! load balancer (`externalTrafficPolicy: Cluster`) it is the address of another node, and any agent could then receive that
+//! node's traffic. So the source address allows nothing unless the operator enables it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -30,12 +29,12 @@ use crate::route::Identifiers;
 
 pub use crate::metrics::Claim;
 
-/// The rules. By default nobody may claim wide routes, and no address by where a connection comes from.
+/// The rules. By default no agent may claim wide routes, and source addresses allow nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Binding {
     /// Names that may claim wide routes (`--default-route-allowed-names`).
     pub wide: Vec<String>,
-    /// The address that a connection comes from is the agent's (`--agent-identity-source-address`).
+    /// Whether an agent may claim the source address of its connection (`--agent-identity-source-address`).
     pub source_address: bool,
 }
 
@@ -44,10 +43,10 @@ pub struct Binding {
 pub struct Claims(pub Vec<(Claim, String)>);
 
 impl Binding {
-    /// Judges what an agent that connects from `from` claims.
+    /// Checks the claims of an agent that connects from `from`.
     ///
     /// # Errors
-    /// What of it does not follow from who it is.
+    /// The claims that do not follow from the identity.
     pub fn check(
         &self,
         identity: &Identity,
@@ -67,8 +66,8 @@ impl Binding {
         if !identity.is_named(agent_id) && !is_uuid(agent_id) {
             unfounded.push((Claim::AgentId, agent_id.to_owned()));
         }
-        // An empty identifier matches nothing. The three keys share one name space: what looks like an address is
-        // judged as one, whatever key it came under.
+        // An empty identifier matches nothing. The three keys share one name space: a value that parses as an address is
+        // checked as an address, whatever its key.
         for host in identifiers.hosts.iter().filter(|host| !host.is_empty()) {
             match host.parse::<IpAddr>() {
                 Ok(ip) if is_ours(ip) => {}
@@ -90,7 +89,7 @@ impl Binding {
     }
 }
 
-/// 8-4-4-4-12 hexadecimal digits.
+/// Whether the text has the form 8-4-4-4-12 hexadecimal digits.
 fn is_uuid(text: &str) -> bool {
     let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
     let fits = |(at, byte): (usize, u8)| if dash(at) { byte == b'-' } else { byte.is_ascii_hexdigit() };
@@ -98,7 +97,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 impl fmt::Display for Claims {
-    /// The first few, made harmless: an agent chose them.
+    /// The first four claims, escaped because the agent chose them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (claim, value)) in self.0.iter().take(4).enumerate() {
             let comma = if at == 0 { "" } else { ", " };
@@ -189,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Behind SNAT it is another node's.
+    /// Behind SNAT the source address is another node's.
     #[test]
     fn where_a_connection_comes_from_vouches_for_nothing_unless_asked_for() {
         let (binding, own) = (Binding::default(), "ipv4=10.0.0.7&cidr=10.0.0.7/32");

@@ -1,4 +1,4 @@
-//! Verdicts of a while ago, by the SHA-256 of the token.
+//! Cached verdicts, by the SHA-256 of the token.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use tokio::time::Instant;
 
 use super::{Doubt, Identity};
 
-/// How long a yes holds at most, and never beyond the token's own end.
+/// How long an accepted token is cached at most; never beyond the token's own expiry.
 pub(super) const YES_HOLDS: Duration = Duration::from_secs(60);
-/// How long a no holds.
+/// How long a refused token is cached.
 pub(super) const NO_HOLDS: Duration = Duration::from_secs(5);
-/// Yeses kept: as many as there may be agents. Noes have room of their own, so that garbage evicts nobody.
+/// Accepted tokens in the cache: as many as there may be agents. Refused tokens have a limit of their own, so that invalid
+/// tokens evict no valid one.
 const MOST_YES: usize = 16_384;
 const MOST_NO: usize = 4_096;
 
-/// A token's hash.
+/// The SHA-256 of a token.
 pub(super) type Key = [u8; 32];
 
-/// The key of a token.
 pub(super) fn key(token: &str) -> Key {
     let mut key = Key::default();
     key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
     key
 }
 
-/// Verdicts with their ends.
+/// Verdicts with their expiry.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     yes: Shelf<Arc<Identity>>,
@@ -43,7 +43,7 @@ impl Cache {
         self.yes.get(key, now).map(Ok).or_else(|| self.no.get(key, now).map(Err))
     }
 
-    /// A yes, for a token that ends after `left` (as far as is known).
+    /// Caches an accepted token that expires in `left` (`None`: unknown).
     pub(super) fn put_yes(&mut self, key: Key, identity: Arc<Identity>, left: Option<Duration>) {
         let now = Instant::now();
         self.no.entries.remove(&key);
@@ -78,7 +78,7 @@ impl<V: Clone> Shelf<V> {
             self.entries.retain(|_, (_, end)| *end > now);
         }
         if self.entries.len() >= most {
-            // Rare: everything is fresh. Whoever ends soonest goes.
+            // Rare: no entry has expired. The entry that expires first is evicted.
             let soonest = self.entries.iter().min_by_key(|(_, (_, end))| *end).map(|(key, _)| *key);
             soonest.and_then(|key| self.entries.remove(&key));
         }
@@ -86,7 +86,7 @@ impl<V: Clone> Shelf<V> {
     }
 }
 
-/// How long a token lasts by its own word, the claim `exp` of a JWT. It was not verified, and only shortens.
+/// The remaining life of a token by its own JWT claim `exp`. The claim is not verified: it can only shorten the cache time.
 pub(super) fn left(token: &str, now: Moment) -> Option<Duration> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?.trim_end_matches('=')).ok()?;
     let claims: serde_json::Value = serde_json::from_slice(&claims).ok()?;

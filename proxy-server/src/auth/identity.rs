@@ -1,4 +1,4 @@
-//! Who an agent is, as far as somebody vouches for it.
+//! The authenticated identity of an agent.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,40 +7,40 @@ use std::sync::Arc;
 use cluster::api::User;
 use transport::tls::PeerIdentity;
 
-/// What kubelets' certificates bear before the node's name.
+/// The prefix of the node name in a kubelet's certificate.
 const NODE: &str = "system:node:";
-/// Facts that the API server adds to a token that is bound to a pod. Source: k8s.io/apiserver
+/// Extra fields that the API server adds to a token that is bound to a pod. Source: k8s.io/apiserver
 /// `pkg/authentication/serviceaccount`.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
-/// Names and addresses that a certificate authority, or the API server, vouches for.
+/// Names and addresses that a certificate authority or the API server attests.
 ///
-/// Whoever may create pods chooses their names, so a pod's name names the agent and no host.
+/// A user who may create pods chooses their names. So a pod's name is a name of the agent but not of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Everything that the agent may call itself.
+    /// All names that the agent may use as its id.
     names: BTreeSet<String>,
-    /// Those of them by which it may take an id over: a pod's, or all of a certificate's.
+    /// The names by which the agent may take over an agent id: the pod's, or all names of the certificate.
     own: BTreeSet<String>,
-    /// Those of them that are a host's.
+    /// The names that are host names.
     hosts: BTreeSet<String>,
-    /// Those of them that a list of names may mean.
+    /// The names that a list of allowed names is compared with.
     listed: BTreeSet<String>,
     addresses: BTreeSet<IpAddr>,
-    /// Tells one agent from another: two streams with equal keys are one party's.
+    /// Distinguishes parties: two streams with equal keys belong to one party.
     key: Arc<str>,
     vouched: bool,
 }
 
 impl Identity {
-    /// Nobody vouches for anything.
+    /// The identity of an agent that was not authenticated.
     pub fn nobody() -> Self {
         Self::default()
     }
 
-    /// By certificate: its common name (a kubelet's without `system:node:`, too), its DNS names and URIs, and its
+    /// The identity of a certificate: its common name (for a kubelet also without `system:node:`), DNS names, URIs and
     /// addresses.
     pub fn of_certificate(certificate: &PeerIdentity) -> Self {
         let listed = certificate.common_name.iter().chain(&certificate.dns).chain(&certificate.uris);
@@ -60,14 +60,14 @@ impl Identity {
         }
     }
 
-    /// By token: its user, and the node and pod that the API server says it is bound to.
+    /// The identity of a token: its user, and the node and pod that the API server reports for it.
     pub fn of_token(user: &User) -> Self {
         let [node, pod, uid] = [NODE_NAME, POD_NAME, POD_UID].map(|fact| user.extra(fact));
         let account = Some(user.username.as_str());
         let set = |names: &[Option<&str>]| {
             names.iter().flatten().filter(|name| !name.is_empty()).map(|name| (*name).to_owned()).collect()
         };
-        // A pod's successor on the same node is the same party: its streams take over from those that linger.
+        // A pod's successor on the same node is the same party: its streams take over the agent id from streams that linger.
         let key = format!("token {} {:?}", user.username, node.or(uid)).into();
         Self {
             names: set(&[account, node, pod, uid]),
@@ -80,37 +80,37 @@ impl Identity {
         }
     }
 
-    /// Whether somebody vouches for anything.
+    /// Whether the agent was authenticated.
     pub fn is_vouched(&self) -> bool {
         self.vouched
     }
 
-    /// Whether the agent may call itself this.
+    /// Whether the agent may use this name as its id.
     pub fn is_named(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// Whether somebody vouches that this is what it is called, and not only what all agents are.
+    /// Whether this name belongs to this one agent, and is not a name that all agents share.
     pub fn is_called(&self, name: &str) -> bool {
         self.own.contains(name)
     }
 
-    /// Whether this is a host that it stands on.
+    /// Whether this is the name of the agent's host.
     pub fn is_host(&self, name: &str) -> bool {
         self.hosts.contains(name)
     }
 
-    /// Whether a list of names means it: by its certificate's names, its token's user or node.
+    /// Whether the list contains a certificate name, or the token's user or node.
     pub fn is_any_of(&self, list: &[String]) -> bool {
         list.iter().any(|name| self.listed.contains(name))
     }
 
-    /// Whether this is one of its addresses.
+    /// Whether this is an attested address of the agent.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address.to_canonical())
     }
 
-    /// Tells one party from another.
+    /// Distinguishes parties: equal keys mean the same party.
     pub fn key(&self) -> &Arc<str> {
         &self.key
     }

@@ -1,4 +1,4 @@
-//! What a review of a token means.
+//! The verdict on a TokenReview.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use cluster::TokenReview;
 
 use super::Identity;
 
-/// Why a token is no agent's.
+/// Why a token does not authenticate an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doubt {
     /// Go's text.
     pub why: Arc<str>,
-    /// The API knows the token and says no. Otherwise something went wrong while it looked, and nobody can tell
-    /// whether with the token (it has expired, say) or at the API's (an authenticator or its store timed out).
+    /// Whether the API knows the token and refuses it. Otherwise the review failed, and the cause may be the token (for
+    /// example, it has expired) or the API (an authenticator or its store timed out).
     pub certain: bool,
 }
 
-/// Whose tokens let an agent in.
+/// The service account whose tokens admit an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected {
     /// `--agent-namespace`.
@@ -28,7 +28,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Judges a review. `token` is what was reviewed: no text of the API's may repeat it.
+    /// Judges a review. `token` is the reviewed token, which is removed from the API's texts.
     pub(super) fn judge(&self, review: &TokenReview, token: &str) -> Result<Arc<Identity>, Doubt> {
         if !review.error.is_empty() {
             let why = format!("lookup failed: {}", review.error.replace(token, "(the token)"));
@@ -54,7 +54,7 @@ impl Expected {
         if *account != self.service_account {
             return Err(unexpected("service account", account, &self.service_account));
         }
-        // An authenticator that knows nothing of audiences names none: the token may be for anybody.
+        // An authenticator that does not support audiences returns none: the token may be for any audience.
         if !review.audiences.contains(&self.audience) {
             return Err(format!("lookup failed: the token is not for audience {:?}", self.audience));
         }

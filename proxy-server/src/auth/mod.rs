@@ -1,11 +1,10 @@
-//! Who an agent is, and what it may say of itself.
+//! Authentication of agents, and the check of their claims.
 //!
-//! An agent is authenticated before anything else of its Connect is read: by the certificate of its connection, or by
-//! the token in its metadata, which [`reviewer`] shows to the Kubernetes API. What comes of it is an [`Identity`];
-//! [`binding`] judges by it what the agent claims to be and to serve. [`names`] are the lists of peers that may come
-//! in at all.
+//! The server authenticates an agent before it reads the rest of its Connect: by the certificate of its connection, or by the
+//! token in its metadata, which [`reviewer`] sends to the Kubernetes API. The result is an [`Identity`]; [`binding`] checks the
+//! agent's claims against it. [`names`] holds the lists of admitted certificate names.
 //!
-//! Nothing here logs, shows or keeps a token: caches are keyed by its SHA-256.
+//! Nothing here logs, shows or stores a token: caches are keyed by its SHA-256.
 
 mod bearer;
 mod binding;
@@ -33,24 +32,24 @@ pub use names::AllowedNames;
 pub use owners::{Owned, Owners};
 pub use reviewer::{ApiReview, Review, Reviewer, Verdict};
 
-/// How long behind a review that went wrong, for a stream that lives, the next one is. Above the time that a no holds.
+/// Pause before the next review of an open stream's token after a failed one. Longer than a refusal is cached.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Reviews at once for the streams of one connection, those that were reset meanwhile included: who shows tokens of which none
-/// is an agent's does not take up what there is for all. (Agents have one stream on a connection; who ends it before us may put
-/// several agents on one.)
+/// Concurrent reviews for the streams of one connection, including streams that were reset meanwhile, so that one peer with
+/// invalid tokens cannot use up the limit of the whole server. (An agent has one stream on a connection; a proxy that
+/// terminates HTTP/2 in front of the server may put several agents on one.)
 const REVIEWS: usize = 16;
 
-/// Where an agent's stream comes from.
+/// The peer that opened an agent stream.
 #[derive(Debug, Clone)]
 pub struct AgentPeer {
     /// Its address.
     pub address: SocketAddr,
-    /// What its certificate says, if it showed one that was verified.
+    /// Its verified certificate, if it presented one.
     pub certificate: Option<PeerIdentity>,
-    /// For the log.
+    /// The peer's description in the log.
     pub shown: Arc<str>,
-    /// For those of its streams whose token is being reviewed.
+    /// Limits the concurrent token reviews of this connection.
     reviews: Arc<Semaphore>,
 }
 
@@ -58,9 +57,9 @@ pub struct AgentPeer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Refused {
-    /// The status. Go answers with `Unknown` whatever it was.
+    /// The status. Go always answers with `Unknown`.
     pub code: Code,
-    /// Go's words, where Go has any.
+    /// Go's text, if Go has one.
     pub text: String,
 }
 
@@ -70,7 +69,7 @@ impl Refused {
     }
 }
 
-/// What authenticates agents. Cheap to clone.
+/// Authenticates agents. Cheap to clone.
 pub struct AgentAuth<R = ApiReview> {
     method: Method<R>,
     names: Arc<AllowedNames>,
@@ -82,16 +81,16 @@ enum Method<R> {
     Token(Arc<Reviewer<R>>),
 }
 
-/// An agent that was let in.
+/// An admitted agent.
 #[derive(Debug)]
 pub struct Admitted<R = ApiReview> {
-    /// Who it is.
+    /// The agent's identity.
     pub identity: Arc<Identity>,
-    /// Its token, to be shown again from time to time, if that was asked for.
+    /// Reviews the agent's token again from time to time, if the operator asked for it.
     pub recheck: Option<Recheck<R>>,
 }
 
-/// Shows an agent's token again, for as long as its stream lives.
+/// Reviews an agent's token repeatedly while its stream is open.
 #[derive(Debug)]
 pub struct Recheck<R = ApiReview> {
     reviewer: Arc<Reviewer<R>>,
@@ -100,25 +99,25 @@ pub struct Recheck<R = ApiReview> {
 }
 
 impl<R: Review> AgentAuth<R> {
-    /// Anybody is an agent.
+    /// Admits every peer as an agent.
     pub fn nobody() -> Self {
         Self { method: Method::Nothing, names: Arc::default() }
     }
 
-    /// Agents show certificates, which TLS has verified, with one of these names.
+    /// Agents present certificates that TLS has verified, with one of these names.
     pub fn certificates(names: AllowedNames) -> Self {
         Self { method: Method::Certificate, names: Arc::new(names) }
     }
 
-    /// Agents show tokens.
+    /// Agents present tokens.
     pub fn tokens(reviewer: Reviewer<R>) -> Self {
         Self { method: Method::Token(Arc::new(reviewer)), names: Arc::default() }
     }
 
-    /// Judges who connects. Reads nothing of the metadata but the token, and takes that out.
+    /// Authenticates a peer. Reads only the token from the metadata, and removes it.
     ///
     /// # Errors
-    /// Why it may not; `Unavailable` if nobody can tell now, so that it tries again.
+    /// Why the peer is refused; `Unavailable` if the API cannot decide now, so that the agent tries again.
     pub async fn admit(&self, metadata: &mut HeaderMap, peer: &AgentPeer) -> Result<Admitted<R>, Refused> {
         let shown = bearer::take(metadata);
         match &self.method {
@@ -126,7 +125,7 @@ impl<R: Review> AgentAuth<R> {
             Method::Certificate => {
                 let certificate = peer.certificate.clone().unwrap_or_default();
                 if !self.names.allow(&certificate) {
-                    let text = "the agent's certificate bears no allowed name";
+                    let text = "the agent's certificate has no allowed name";
                     return Err(Refused { code: Code::PermissionDenied, text: text.into() });
                 }
                 Ok(Admitted { identity: Arc::new(Identity::of_certificate(&certificate)), recheck: None })
@@ -162,8 +161,8 @@ fn unavailable(why: &str) -> Refused {
 }
 
 impl<R: Review> Recheck<R> {
-    /// Ends when the token is refused, and says why. An API that cannot be asked changes nothing, and where something
-    /// went wrong while it looked it is asked once more: a moment's trouble of the API's must not end every stream.
+    /// Resolves with the reason when the token is refused. If the API cannot be reached, nothing changes; if a review fails,
+    /// the token is reviewed once more, so that a short failure of the API does not end every stream.
     pub async fn refused(&self) -> Arc<str> {
         let mut doubted = false;
         loop {
@@ -200,7 +199,7 @@ impl<R> std::fmt::Debug for AgentAuth<R> {
 }
 
 impl AgentPeer {
-    /// A peer, with its name for the log.
+    /// A peer without running reviews.
     pub fn new(address: SocketAddr, certificate: Option<PeerIdentity>) -> Self {
         let shown = match &certificate {
             Some(identity) => format!("{identity} at {address}").into(),

@@ -1,19 +1,19 @@
-//! Which certificates' names may come in at all.
+//! Lists of certificate names that are admitted.
 
 use transport::tls::PeerIdentity;
 
-/// A list of names. The empty list allows everybody whose certificate was verified.
+/// A list of names. The empty list admits every verified certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedNames(Vec<String>);
 
 impl AllowedNames {
-    /// Names as certificates bear them: common names, DNS names, URIs, addresses. Compared byte by byte; a
-    /// wildcard is a name like any other.
+    /// Names as in certificates: common names, DNS names, URIs, addresses. They are compared byte by byte; a wildcard is
+    /// compared like any other name.
     pub fn new(names: Vec<String>) -> Self {
         Self(names)
     }
 
-    /// Whether the certificate bears one of them.
+    /// Whether the certificate has one of these names.
     pub fn allow(&self, certificate: &PeerIdentity) -> bool {
         let texts = certificate.common_name.iter().chain(&certificate.dns).chain(&certificate.uris);
         self.0.is_empty()

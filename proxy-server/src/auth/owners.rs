@@ -1,5 +1,6 @@
-//! Whose an agent id is: for as long as a stream of it lives, the party's that brought it first. Who is vouched for by that very name
-//! is the same party, though the rest of what is said of it has changed: its certificate was renewed, or its pod moved.
+//! The owner of each agent id: the party whose stream announced it first, while a stream of that id is open. An agent whose
+//! identity contains the id itself counts as the same party even if the rest of its identity has changed, because its
+//! certificate was renewed or its pod moved.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,19 +9,19 @@ use parking_lot::Mutex;
 
 use super::Identity;
 
-/// Agent ids with their owners. Clones are one.
+/// Agent ids with their owners. Clones share the table.
 #[derive(Debug, Clone, Default)]
 pub struct Owners(Arc<Mutex<HashMap<Arc<str>, Owner>>>);
 
 #[derive(Debug)]
 struct Owner {
     key: Arc<str>,
-    /// Somebody vouches for the id itself.
+    /// Whether the owner's identity contains the id itself.
     named: bool,
     streams: usize,
 }
 
-/// A stream's share in an agent id.
+/// One stream's share in an agent id.
 #[derive(Debug)]
 #[must_use = "the agent id is free again when this is dropped"]
 pub struct Owned {
@@ -29,7 +30,7 @@ pub struct Owned {
 }
 
 impl Owners {
-    /// A share in `agent_id`; `None` if it is another party's now.
+    /// Takes a share in `agent_id`; `None` if another party owns it.
     pub fn claim(&self, agent_id: &Arc<str>, identity: &Identity) -> Option<Owned> {
         let mut owners = self.0.lock();
         let named = identity.is_called(agent_id);

@@ -1,13 +1,12 @@
-//! Shows tokens to the Kubernetes API: each once at a time, few at once, never for long.
+//! Sends tokens to the Kubernetes API: one review at a time for each token, 32 at once, 10 s at most.
 //!
 //! ```text
 //!   ask ── cached ──────────────────────────────▶ yes / no
-//!    └─ under way already: wait for its outcome ─▶ the same
-//!    └─ a flight of its own: 32 at once, 10 s ───▶ yes / no, cached; or nobody can tell
+//!    └─ already running: wait for its result ────▶ the same
+//!    └─ a new review: 32 at once, 10 s at most ──▶ yes / no, cached; or no answer
 //! ```
 //!
-//! A flight goes on when those who wait for it leave, so that an agent with little patience cannot have the same
-//! question asked again and again.
+//! A review continues when its waiters leave, so that an impatient agent cannot cause the same review again and again.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,26 +23,25 @@ use super::cache::{self, Cache, Key};
 use super::{Doubt, Expected, Identity};
 use crate::metrics::{Metrics, ReviewResult};
 
-/// Reviews at once.
+/// Concurrent reviews.
 const AT_ONCE: usize = 32;
-/// Reviews that wait for their turn, those included; more are told at once that nobody can tell. Each holds a token
-/// of 16 KiB at most.
+/// Reviews that wait or run; further requests are answered `NobodyCanTell` at once. Each holds a token of 16 KiB at most.
 const MOST_FLIGHTS: usize = 2_048;
-/// How long one may take, its turn included.
+/// Time limit of a review, including its wait for a free place.
 const LIMIT: Duration = Duration::from_secs(10);
-/// While the API is away every agent asks again and again: one line in so much time tells it.
+/// While the API cannot be reached every agent retries; the server logs one line in this interval.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// Reviews a token. [`ApiReview`] in production.
 pub trait Review: Send + Sync + 'static {
-    /// Asks whose a token is.
+    /// Returns the API's review of a token.
     ///
     /// # Errors
-    /// No text of which holds the token.
+    /// Errors of the API client; their texts never contain the token.
     fn review(&self, token: &str) -> impl Future<Output = Result<TokenReview, ApiError>> + Send;
 }
 
-/// Reviews by the Kubernetes API.
+/// Reviews tokens by the Kubernetes API.
 #[derive(Debug)]
 pub struct ApiReview {
     client: Client,
@@ -51,7 +49,7 @@ pub struct ApiReview {
 }
 
 impl ApiReview {
-    /// Reviews tokens for an audience.
+    /// Reviews tokens for this audience.
     pub fn new(client: Client, audience: String) -> Self {
         Self { client, audience }
     }
@@ -63,18 +61,18 @@ impl Review for ApiReview {
     }
 }
 
-/// What became of a question.
+/// The result of a review.
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// An agent's.
+    /// The token authenticates an agent.
     Yes(Arc<Identity>),
-    /// Not an agent's, and why.
+    /// It does not, for this reason.
     No(Doubt),
-    /// The API could not be asked.
+    /// The API did not answer.
     NobodyCanTell,
 }
 
-/// Judges tokens.
+/// Reviews tokens and caches the verdicts.
 pub struct Reviewer<R> {
     shared: Arc<Shared<R>>,
     recheck_every: Option<Duration>,
@@ -96,7 +94,7 @@ struct State {
     complained: Option<Instant>,
 }
 
-/// Takes its flight off the list, however it ends.
+/// Removes its entry from the list of running reviews when it is dropped.
 struct Flight<R> {
     shared: Arc<Shared<R>>,
     key: Key,
@@ -109,7 +107,7 @@ impl<R> Drop for Flight<R> {
 }
 
 impl<R: Review> Reviewer<R> {
-    /// A judge with an empty memory. `recheck_every`: how often tokens of long streams are shown again.
+    /// A reviewer with an empty cache. `recheck_every`: interval at which the tokens of open streams are reviewed again.
     pub fn new(
         review: R,
         expected: Expected,
@@ -126,12 +124,12 @@ impl<R: Review> Reviewer<R> {
         self.recheck_every
     }
 
-    /// Whether it is known whose a token is, or that it is nobody's.
+    /// Whether the verdict on this token is cached.
     pub(super) fn remembers(&self, token: &Token) -> bool {
         self.shared.state.lock().cache.get(&cache::key(token.reveal())).is_some()
     }
 
-    /// Whose a token is. Bounded in time.
+    /// The verdict on a token, within the time limit.
     pub async fn ask(&self, token: &Token) -> Verdict {
         let key = cache::key(token.reveal());
         let mut outcome = {
@@ -154,7 +152,7 @@ impl<R: Review> Reviewer<R> {
             }
         };
         let told = outcome.wait_for(Option::is_some).await;
-        // A flight that ended without a word has panicked.
+        // A review that ended without a verdict has panicked.
         told.ok().and_then(|verdict| verdict.clone()).unwrap_or(Verdict::NobodyCanTell)
     }
 }
@@ -162,7 +160,7 @@ impl<R: Review> Reviewer<R> {
 async fn fly<R: Review>(flight: Flight<R>, token: Token, tell: watch::Sender<Option<Verdict>>) {
     let shared = &flight.shared;
     let asked = async {
-        // Never closed.
+        // The semaphore is never closed.
         let _turn = shared.turns.acquire().await;
         shared.review.review(token.reveal()).await
     };
@@ -198,7 +196,7 @@ impl<R> Shared<R> {
         if state.complained.is_none_or(|then| now - then >= COMPLAIN_EVERY) {
             state.complained = Some(now);
             drop(state);
-            tracing::error!(error, "An agent's token could not be reviewed; the agent is to try again");
+            tracing::error!(error, "An agent's token could not be reviewed; the agent will try again");
         }
     }
 }

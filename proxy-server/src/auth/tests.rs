@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 const NOW: i64 = 1_000_000;
 const USER: &str = "system:serviceaccount:kube-system:agent";
 
-/// An API in memory.
+/// A Kubernetes API in memory.
 #[derive(Debug, Default)]
 struct Api {
     answers: Mutex<HashMap<String, TokenReview>>,
@@ -85,7 +85,7 @@ async fn refusal(auth: &AgentAuth<Arc<Api>>, values: &[&str]) -> (Code, String) 
     (code, text)
 }
 
-/// A token that ends that many seconds from the test's start.
+/// A token that expires that many seconds after the test's start.
 fn jwt(name: &str, seconds: i64) -> String {
     let claims = format!("{{\"sub\":\"{name}\",\"exp\":{}}}", NOW + seconds);
     format!("e30.{}.{name}", URL_SAFE_NO_PAD.encode(claims))
@@ -282,7 +282,7 @@ async fn a_long_streams_token_is_asked_about_again() {
     assert!(admit(&without, &["Bearer t"]).await.unwrap().recheck.is_none());
 }
 
-/// `status.error` is set for a token that has expired, and as well when an authenticator timed out.
+/// The API sets `status.error` for an expired token, and also when an authenticator timed out.
 #[tokio::test(start_paused = true)]
 async fn a_review_that_went_wrong_once_ends_no_stream() {
     let api = Arc::new(Api::default());
@@ -299,12 +299,12 @@ async fn a_review_that_went_wrong_once_ends_no_stream() {
         sleep(Duration::from_secs(119)).await;
         fail("context deadline exceeded");
         sleep(Duration::from_secs(10)).await;
-        // The second look, at 130 s, finds it well; the next one that goes wrong is the first again.
+        // The second review, at 130 s, succeeds; the next failure counts as the first again.
         api.knows("canary", USER);
         sleep(Duration::from_secs(110)).await;
         fail("context deadline exceeded");
         sleep(Duration::from_secs(16)).await;
-        // The token itself, from 256 s on.
+        // From 256 s on the token itself is refused.
         fail("service account token has expired");
         std::future::pending::<()>().await;
     };

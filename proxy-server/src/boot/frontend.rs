@@ -1,4 +1,4 @@
-//! The frontend's listener: bound at the start, or, if its port is taken, as soon as that succeeds.
+//! The frontend's listener: bound at the start or, if its port is taken, as soon as binding succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use crate::front::{FrontendListener, Mode, serve_frontend};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
-/// Between attempts to bind: kube-apiserver waits for them.
+/// Pause between attempts to bind; short because kube-apiserver waits for the listener.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
-/// Between lines that say so, doubled up to the second one.
+/// Pause between log lines about failed attempts: doubled from the first value up to the second.
 const SAY_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 
-/// What the frontend's task has of the server.
+/// The parts of the server that the frontend's task needs.
 pub(super) struct Frontend {
     pub(super) config: Config,
     pub(super) tls: Option<ServerTls>,
@@ -33,7 +33,7 @@ pub(super) struct Frontend {
     pub(super) dialer: Dialer,
     pub(super) metrics: Metrics,
     pub(super) lifetimes: TaskTracker,
-    /// The runtime of handshakes.
+    /// The runtime of the TLS handshakes.
     pub(super) handshakes: Handle,
 }
 
@@ -42,7 +42,7 @@ impl Frontend {
         bind(&self.config, self.tls.as_ref(), &self.readiness, &self.handshakes)
     }
 
-    /// Serves the listener, `bound` already or as soon as that succeeds.
+    /// Serves the listener `bound`, or binds it first.
     pub(super) async fn serve(self, bound: Option<FrontendListener>, stop: CancellationToken) {
         let listener = match bound {
             Some(listener) => listener,
@@ -61,7 +61,8 @@ impl Frontend {
     }
 }
 
-/// Binds; `tls` is that of a port, whose handshakes run on `handshakes`. `readiness` learns whether clients reach a socket.
+/// Binds the listener; `tls` is for a port, whose handshakes run on `handshakes`. `readiness` learns whether clients can reach
+/// the socket.
 pub(super) fn bind(
     config: &Config,
     tls: Option<&ServerTls>,
@@ -83,13 +84,13 @@ pub(super) fn bind(
     })
 }
 
-/// Says that the listener is not bound.
+/// Logs that the listener is not bound.
 pub(super) fn say(error: &anyhow::Error) {
     let retry_in = GoDuration::from(BIND_AGAIN);
     tracing::error!(error = chain(error.as_ref()), %retry_in, "Frontend cannot listen, trying again");
 }
 
-/// Tries again and again, and says so ever more rarely.
+/// Retries until binding succeeds; log lines become less frequent.
 async fn insist<T>(mut bind: impl FnMut() -> Result<T>, mut say: impl FnMut(&anyhow::Error)) -> T {
     let (mut said, mut pause) = (Instant::now(), SAY_AGAIN.0);
     loop {

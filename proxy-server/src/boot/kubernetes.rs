@@ -1,4 +1,4 @@
-//! What of the boot concerns agents' identity and the Kubernetes API.
+//! The parts of the boot that concern agent identity and the Kubernetes API.
 
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
@@ -10,7 +10,7 @@ use crate::leases::{LeaseController, LeaseSettings};
 use crate::link::AgentGate;
 use crate::metrics::{AgentAuthMode, Metrics};
 
-/// The way to the Kubernetes API, if anything needs it.
+/// The Kubernetes API client, if tokens or leases need one.
 pub(super) fn client(config: &Config) -> Result<Option<Client>> {
     if config.token_auth.is_none() && !config.leases.enabled {
         return Ok(None);
@@ -24,12 +24,12 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
         qps = config.kube.qps,
         burst = config.kube.burst,
         asked_for = config.kube.content_type,
-        "The Kubernetes API is spoken to in JSON"
+        "Requests to the Kubernetes API are JSON"
     );
     Ok(Some(Client::new(api, "proxy-server", config.kube.qps, config.kube.burst)))
 }
 
-/// Says loudly when anybody may be an agent.
+/// Logs a warning if agents are not authenticated.
 pub(super) fn announce_agent_auth(config: &Config, metrics: &Metrics) {
     let mode = match (&config.agent_listener.client_ca, &config.token_auth) {
         (Some(_), _) => AgentAuthMode::Certificate,
@@ -45,7 +45,7 @@ pub(super) fn announce_agent_auth(config: &Config, metrics: &Metrics) {
     }
 }
 
-/// What agents must show, and what they may claim.
+/// The credentials that agents must present, and the claims that they may make.
 pub(super) fn agent_gate(
     config: &Config,
     kubernetes: Option<&Client>,
@@ -73,7 +73,7 @@ pub(super) fn agent_gate(
     Ok(AgentGate::new(auth, config.identity_binding, binding))
 }
 
-/// Our lease and the collection of others', if they are asked for; they live beside the ports of operators.
+/// Starts the lease controller if it is enabled; it runs on the runtime of the health and admin ports.
 pub(super) fn leases(
     config: &Config,
     client: &Client,

@@ -1,8 +1,8 @@
-//! From a target to an open connection: choose an agent, try it, fail over once.
+//! Turns a target into an open connection: chooses an agent, dials through it, and fails over once.
 //!
-//! The [`Dialer`] asks the [`BackendManager`], waits for room, sends, and keeps the one deadline. Both frontends dial
-//! through it, and render what it returns by [`DialFailure`]. It never touches payload, and keeps nothing about a
-//! connection.
+//! The [`Dialer`] asks the [`BackendManager`] for an agent stream, waits for room in the limits, sends the dial and keeps its
+//! one deadline. Both frontends dial through it, and render its failures by [`DialFailure`]. It never touches payload, and
+//! keeps no state about a connection.
 
 pub mod reason;
 
@@ -26,15 +26,15 @@ use crate::limits::{ConnectionSlot, ServerBudget};
 use crate::link::{LinkHandle, OpenConnection, PendingDial};
 use crate::route::{BackendManager, Choice, LinkId};
 
-/// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0: below the 30 s of Go's client and of
-/// kube-apiserver, so that they get an answer.
+/// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0. Below the 30 s of Go's client and of
+/// kube-apiserver, so that both get an answer.
 pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// A stream to dial through. [`LinkHandle`] in production; tests bring their own.
+/// An agent stream to dial through. [`LinkHandle`] in production; tests use a fake.
 pub trait DialLink: Clone + Send + Sync + 'static {
-    /// What a successful dial brings. Dropping it closes it.
+    /// A dialed connection. Dropping it closes it.
     type Connection: Send;
-    /// A dial under way. Dropping it cancels it.
+    /// A pending dial. Dropping it cancels it.
     type Pending: Future<Output = Result<Self::Connection, DialFailure>> + Send;
 
     /// Sends a DIAL_REQ.
@@ -50,15 +50,16 @@ impl DialLink for LinkHandle {
     }
 }
 
-/// Told about dials, for metrics. Each `started` is followed by exactly one of the other two.
+/// Notified of dials, for metrics. Each `started` is followed by exactly one of the other two.
 pub trait DialObserver: Send + Sync {
-    /// One more in gauge `pending_backend_dials`.
+    /// A dial began: increments the gauge `pending_backend_dials`.
     fn started(&self);
 
-    /// One less there, and an observation for `dial_duration_seconds`.
+    /// A dial succeeded: decrements that gauge, and observes `dial_duration_seconds`.
     fn succeeded(&self, elapsed: Duration);
 
-    /// One less there, and one more in `dial_failure_count`. A dial that another agent saved is no failure.
+    /// A dial failed: decrements that gauge, and increments `dial_failure_count`. A dial that succeeds on its retry has not
+    /// failed.
     fn failed(&self, reason: FailureReason);
 }
 
@@ -75,16 +76,17 @@ pub struct Dialer<L = LinkHandle> {
 /// A dial that succeeded.
 #[derive(Debug)]
 pub struct Dialed<C = OpenConnection> {
-    /// The connection, to attach the frontend's end to.
+    /// The connection, to which the frontend attaches its socket.
     pub connection: C,
-    /// Through which agent.
+    /// The agent that carries it.
     pub agent_id: Arc<str>,
-    /// The connection's room within the limits: the owner of the frontend's end keeps it until the end.
+    /// The connection's slot within the limits; the owner of the frontend's socket keeps it until the end.
     pub slot: ConnectionSlot,
 }
 
 impl<L: DialLink> Dialer<L> {
-    /// A dialer over these backends, which takes on nothing while memory is short. A timeout of zero means [`DEFAULT_DIAL_TIMEOUT`].
+    /// A dialer over these backends, which refuses dials while memory is short. A `timeout` of zero means
+    /// [`DEFAULT_DIAL_TIMEOUT`].
     pub fn new(
         backends: BackendManager<L>,
         budget: ServerBudget,
@@ -96,10 +98,10 @@ impl<L: DialLink> Dialer<L> {
         Self { backends, budget, memory, timeout, observer }
     }
 
-    /// Dials a target. Ends within the timeout; dropping the future cancels the dial at the agent.
+    /// Dials a target. Resolves within the timeout; dropping the future cancels the dial at the agent.
     ///
     /// # Errors
-    /// The one reason for which there is no connection.
+    /// The one reason why there is no connection.
     pub async fn dial(&self, target: &Target) -> Result<Dialed<L::Connection>, DialFailure> {
         let started = Instant::now();
         let mut watch = Watch::start(&*self.observer);
@@ -115,9 +117,9 @@ impl<L: DialLink> Dialer<L> {
         outcome
     }
 
-    /// Asks an agent; and one other where the first one's stream was lost before it answered, does not answer pings while
-    /// another agent does, or is full. An agent's answer is final: an endpoint that refused has been asked. `agent`
-    /// becomes the one that was asked last.
+    /// Dials through one agent, and then through a second one if the first agent's stream is lost before it answers, if the
+    /// first agent does not answer pings while the second does, or if the first agent is full. An agent's answer is final,
+    /// because the endpoint has already refused. `agent` is set to the agent that was asked last.
     async fn try_twice(
         &self,
         target: &Target,
@@ -130,7 +132,8 @@ impl<L: DialLink> Dialer<L> {
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
         let tried = first.link;
         *agent = Some(Arc::clone(&first.agent_id));
-        // Within the block: what is not chosen is dropped with it, which cancels the first dial before the second.
+        // A block, so that the branch of `select!` that loses is dropped with it: this cancels the first dial before the second
+        // begins.
         let first_try = async {
             let slot = self.budget.connection(&first.budget).ok_or(DialFailure::Full)?;
             tokio::select! {
@@ -145,7 +148,7 @@ impl<L: DialLink> Dialer<L> {
                 if Instant::now() >= deadline {
                     return Err(DialFailure::TimedOut);
                 }
-                // One retry for a full agent, too: a server whose agents are all full must say so soon.
+                // One retry for a full agent, too: if all agents are full, the server must answer soon.
                 let second = self.backends.choose(&target.host, &[tried]).ok_or(failure)?;
                 *agent = Some(Arc::clone(&second.agent_id));
                 let slot = self.budget.connection(&second.budget).ok_or(DialFailure::Full)?;
@@ -157,19 +160,19 @@ impl<L: DialLink> Dialer<L> {
         self.try_link(second, slot, target, deadline).await
     }
 
-    /// Another agent with room, once this one does not answer pings while the other does.
+    /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
     async fn better(&self, tried: LinkId, host: &str) -> (Choice<L>, ConnectionSlot) {
         self.backends.until_another_is_better(tried, host).await;
         let second = self.backends.choose(host, &[tried]);
         let second = second.and_then(|second| Some((self.budget.connection(&second.budget)?, second)));
         match second {
             Some((slot, second)) => (second, slot),
-            // A full agent is not better: the first one may answer yet.
+            // A full agent is no better: the first one may still answer.
             None => std::future::pending().await,
         }
     }
 
-    /// Waits for room for one more dial, then for the agent's answer.
+    /// Waits for a free dial slot, then for the agent's answer.
     async fn try_link(
         &self,
         choice: Choice<L>,
@@ -185,14 +188,14 @@ impl<L: DialLink> Dialer<L> {
     }
 }
 
-/// What came of the first try.
+/// The result of the first try.
 enum Tried<L: DialLink> {
     Dialed(Dialed<L::Connection>),
-    /// Nothing yet, and another agent is better.
+    /// No answer yet, and another agent is better.
     Better(Choice<L>, ConnectionSlot),
 }
 
-/// Tells the observer the end of a dial exactly once. A dial that is dropped was canceled by its frontend.
+/// Reports the end of a dial to the observer exactly once. A dial that is dropped was canceled by its frontend.
 struct Watch<'a> {
     observer: &'a dyn DialObserver,
     outcome: Result<Duration, FailureReason>,

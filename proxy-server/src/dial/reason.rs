@@ -1,35 +1,35 @@
-//! Why a dial failed, typed once; HTTP answer, gRPC text and metric label all come from here.
+//! The typed reason of a failed dial; HTTP answer, gRPC text and metric label follow from it.
 //!
-//! Texts and statuses are those of the Go server, because clients and alerts match on them.
+//! Texts and statuses are the Go server's, because clients and alerts match on them.
 
-/// The terminal outcome of a dial that brought no connection.
+/// Why a dial opened no connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DialFailure {
-    /// No strategy knows an agent for the target.
+    /// No strategy finds an agent for the target.
     #[error("No agent available")]
     NoAgent,
-    /// The agent tried and failed. Never retried: another agent's answer would hide this one's.
+    /// The agent tried and failed. Never retried: the endpoint has already refused, and a second answer would hide the first.
     #[error("{0}")]
     Refused(String),
-    /// The agent gave the dial up without an answer. Never retried: it may have reached the endpoint.
+    /// The agent canceled the dial without an answer. Never retried: the agent may have reached the endpoint.
     #[error("Backend context error: context canceled")]
     Closed,
     /// The agent did not answer within the dial's deadline.
     #[error("timed out waiting for backend dial")]
     TimedOut,
-    /// The deadline came while the request waited for its turn: it was never sent.
+    /// The deadline passed while the dial waited for a free slot: no DIAL_REQ was sent.
     #[error("timed out waiting for backend dial")]
     SendFailed,
-    /// The agent's stream ended before an answer, and no other agent could be asked instead.
+    /// The agent's stream ended before it answered, and no other agent was available.
     #[error("Backend context error: context canceled")]
     LinkLost,
-    /// The agent, or this server, already carries as many connections as it may.
+    /// The agent, or this server, is at its connection limit.
     #[error("too many connections, try again later")]
     Full,
-    /// Payload that waits for slow readers has used up `--memory-limit`.
+    /// Queued payload for slow readers has reached `--memory-limit`.
     #[error("out of memory for connections: payload that waits for slow readers fills --memory-limit")]
     NoMemory,
-    /// The frontend went away. There is nobody left to tell.
+    /// The frontend closed first. No answer is sent.
     #[error("dial cancelled by the frontend")]
     Cancelled,
 }
@@ -41,28 +41,27 @@ serve::label! {
         NoAgent => "no_agent",
         /// The agent answered with an error.
         ErrorResponse => "error_response",
-        /// An agent answered a dial that nobody waits for. Counted by the link.
+        /// An agent answered a dial that is not pending. Counted by the link.
         UnrecognizedResponse => "unrecognized_response",
-        /// The agent succeeded, but its answer could not be handed to the frontend. Counted by the frontend.
+        /// The agent succeeded, but the frontend could not be told. Counted by the frontend.
         SendRsp => "send_rsp",
         /// The agent's stream ended first.
         BackendClose => "backend_close",
-        /// The deadline came first.
+        /// The deadline passed first.
         BackendDialTimeout => "backend_dial_timeout",
-        /// The frontend went first.
+        /// The frontend closed first.
         FrontendClose => "frontend_close",
     }
 }
 
 impl DialFailure {
-    /// The failure that the error text of a DIAL_RSP tells. An empty text, which would mean success on the wire, is
-    /// replaced.
+    /// The failure for the error text of a DIAL_RSP. An empty text would mean success on the wire, so it is replaced.
     pub fn refused(text: impl Into<String>) -> Self {
         let text = text.into();
         DialFailure::Refused(if text.is_empty() { "dial failed".to_owned() } else { text })
     }
 
-    /// The status of the HTTP-CONNECT frontend's answer.
+    /// The HTTP status of the HTTP CONNECT frontend's answer.
     pub fn http_status(&self) -> &'static str {
         match self {
             DialFailure::NoAgent => "500 Internal Server Error",
@@ -82,7 +81,7 @@ impl DialFailure {
         }
     }
 
-    /// The body of that answer, line end included where Go writes one.
+    /// The body of that answer, with the line end that Go writes.
     fn http_body(&self) -> String {
         match self {
             DialFailure::NoAgent => format!("currently no tunnels available: {self}"),
@@ -95,12 +94,12 @@ impl DialFailure {
         }
     }
 
-    /// The whole answer of the HTTP-CONNECT frontend, after which it closes.
+    /// The whole answer of the HTTP CONNECT frontend, which then closes the connection.
     pub fn http_response(&self) -> String {
         format!("HTTP/1.1 {}\r\n{}\r\n{}", self.http_status(), self.http_fields(), self.http_body())
     }
 
-    /// Under which reason it is counted. A full agent counts as none: nobody could take the dial.
+    /// The metric label. A full agent counts as no agent: no agent could take the dial.
     pub fn metric(&self) -> FailureReason {
         match self {
             DialFailure::NoAgent | DialFailure::Full | DialFailure::NoMemory => FailureReason::NoAgent,
@@ -112,7 +111,7 @@ impl DialFailure {
     }
 }
 
-/// The status that Go derives from an agent's prose, in the order of its table.
+/// The HTTP status that Go derives from the text of an agent's error, in the order of Go's checks.
 fn remote_status(text: &str) -> &'static str {
     let text = text.to_lowercase();
     if text.contains("timeout") || text.contains("deadline exceeded") {
@@ -128,7 +127,7 @@ impl From<tunnel::DialError> for DialFailure {
     fn from(error: tunnel::DialError) -> Self {
         match error {
             tunnel::DialError::Refused(text) => DialFailure::refused(text),
-            // As final as a refusal, and the agent's doing as well: 502, counted as an error response.
+            // As final as a refusal, and also caused by the agent: 502, counted as an error response.
             tunnel::DialError::BadAnswer => {
                 DialFailure::refused("the agent answered with an impossible connection id")
             }

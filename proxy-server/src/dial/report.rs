@@ -1,10 +1,10 @@
-//! What the log says of a dial that failed at an agent, in the Go server's words.
+//! Log lines about dials that failed at an agent, in the Go server's words.
 
 use serve::logs::Peer;
 
 use super::{DialFailure, Target};
 
-/// Says why. What failed without an agent is said by the frontend, in words of its own.
+/// Logs the failure. The frontend logs failures in which no agent took part.
 pub(super) fn failed(target: &Target, agent: Option<&str>, failure: &DialFailure) {
     let (dial_id, address) = (target.dial_id, Peer(&target.address));
     let (agent, err) = (Peer(agent.unwrap_or_default()), failure.to_string());

@@ -1,28 +1,28 @@
-//! What a frontend wants to reach.
+//! The destination of a dial.
 
-/// A dial request, as the frontend gave it, and the host that strategies look at.
+/// A dial request as the frontend received it, and the host that strategies look up.
 ///
-/// Nothing is judged here: the agent dials the address or says what is wrong with it.
+/// Nothing is validated here: the agent dials the address or returns an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// `tcp` from every known client. Forwarded as it is.
+    /// `tcp` from every known client. Forwarded unchanged.
     pub protocol: String,
-    /// `host:port`, forwarded as it is.
+    /// `host:port`, forwarded unchanged.
     pub address: String,
     /// The address without port and brackets.
     pub host: String,
-    /// The client's own number for the dial (one of ours by HTTP CONNECT), for the log.
+    /// The client's own number for the dial (HTTP CONNECT: a number of this server), for the log.
     pub dial_id: i64,
 }
 
 impl Target {
-    /// A target from a DIAL_REQ's fields, or from a CONNECT's request line (with protocol `tcp`).
+    /// A target from the fields of a DIAL_REQ, or from the request line of a CONNECT (with protocol `tcp`).
     pub fn new(protocol: impl Into<String>, address: impl Into<String>) -> Self {
         let address = address.into();
         Self { protocol: protocol.into(), host: host_of(&address).to_owned(), address, dial_id: 0 }
     }
 
-    /// The same, under this number in the log.
+    /// The same target with this number in the log.
     pub fn numbered(self, dial_id: i64) -> Self {
         Self { dial_id, ..self }
     }
@@ -30,8 +30,8 @@ impl Target {
 
 /// The host of `host:port`, `host`, `[v6]:port`, `[v6]` or a bare IPv6 address.
 ///
-/// As in Go, two colons or more make an IPv6 address, and only a bracket tells its port apart. Unlike in Go, a
-/// bracketed address without a port is not cut at its last colon.
+/// As in Go, two or more colons mean an IPv6 address, and only brackets separate its port. Unlike in Go, a bracketed address
+/// without a port is not cut at its last colon.
 fn host_of(address: &str) -> &str {
     let brackets = ['[', ']'];
     match address.split_once(':') {

@@ -1,4 +1,4 @@
-//! Dials over links that follow a script, in paused time.
+//! Dials over scripted links, in paused time.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,7 +9,7 @@ use super::*;
 use crate::limits::MAX_PENDING_DIALS;
 use crate::route::{Backend, Identifiers, Registration, Strategy};
 
-/// What a link does with each dial.
+/// A link's reaction to each dial.
 #[derive(Debug, Clone)]
 enum Script {
     Open(Duration),
@@ -23,7 +23,7 @@ struct FakeLink {
     world: Arc<World>,
 }
 
-/// What happened to all links of a test.
+/// The events on all links of a test.
 #[derive(Default)]
 struct World {
     sent: Mutex<Vec<String>>,
@@ -97,7 +97,7 @@ impl DialObserver for World {
     }
 }
 
-/// A dialer over links a, b, ... that share a host, so that they are tried in this order.
+/// A dialer over links a, b, ... that share a host, so that it tries them in this order.
 struct Bench {
     world: Arc<World>,
     dialer: Dialer<FakeLink>,
@@ -125,7 +125,7 @@ impl Bench {
         self.dialer.dial(&Target::new("tcp", "node:443")).await
     }
 
-    /// (dials sent, dials cancelled, what the observer was told); no dial may be pending.
+    /// (dials sent, dials canceled, observer's calls); no dial may be pending.
     fn sum(&self) -> (usize, usize, Vec<String>) {
         assert_eq!(*self.world.pending.lock(), 0);
         (self.world.sent.lock().len(), *self.world.cancelled.lock(), self.world.told.lock().clone())
@@ -185,7 +185,7 @@ async fn an_impossible_answer_is_final_too() {
 async fn a_lost_or_full_link_is_replaced_once() {
     for (failure, label) in [(DialFailure::LinkLost, "backend_close"), (DialFailure::Full, "no_agent")] {
         let failing = Script::Fail(SOON, failure.clone());
-        // Room for one: the first attempt gives its own back before the second begins.
+        // A limit of one: the first attempt releases its slot before the second begins.
         let one = ServerBudget::new(1, 1);
         let saved = bench(Duration::ZERO, one, &[failing.clone(), Script::Open(SOON)]);
         assert_eq!(&*saved.dial().await.unwrap().agent_id, "b");
@@ -287,7 +287,7 @@ async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other
     let (dialed, ()) = tokio::join!(alone.dial(), first_falls_silent(&alone, SOON));
     assert_eq!(&*dialed.unwrap().agent_id, "a");
     assert_eq!(alone.sum(), (1, 0, vec!["1s".to_owned()]));
-    // Both are silent, until a third one comes.
+    // Both links are silent until a third one registers.
     let both = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent]);
     both.dialer.backends.mark_suspect(both.kept[1].id(), true);
     let third = async {

@@ -1,5 +1,5 @@
-//! The account of one established connection: bytes each way and the reason of its end, logged exactly once,
-//! when it is dropped. Never decides anything.
+//! The log record of one established connection: bytes in each direction and the reason of its end, logged exactly once, when
+//! it is dropped. Never decides anything.
 
 use std::fmt;
 use std::io;
@@ -17,20 +17,20 @@ use super::meters::Meters;
 use crate::dial::Target;
 use crate::limits::ConnectionSlot;
 
-/// What a connection is called in the log.
+/// The names of a connection in the log.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Counts connections of all frontends of this process, from 1.
+    /// Number of the connection over all frontends of this process, from 1.
     pub id: u64,
     /// `grpc` or `http-connect`.
     pub frontend: &'static str,
-    /// Who dialled: the certificate's name, or where the connection came from.
+    /// The client: the certificate's name, or the source address.
     pub peer: Arc<str>,
-    /// What was dialled.
+    /// The dialed target.
     pub target: Target,
-    /// The agent that it goes through.
+    /// The agent that carries the connection.
     pub agent: Arc<str>,
-    /// The agent's number for it.
+    /// The agent's connect id.
     pub connect_id: i64,
 }
 
@@ -42,17 +42,16 @@ pub struct Account {
     from_client: u64,
     to_client: u64,
     reason: Option<String>,
-    /// The gauge that this connection counts in.
+    /// Counts this connection in the gauge.
     live: Option<LiveGuard>,
-    /// Its room within the server's limits.
+    /// The connection's slot within the server's limits.
     _slot: ConnectionSlot,
-    /// What shutdown waits for.
+    /// Graceful shutdown waits for this token.
     _lifetime: TaskTrackerToken,
 }
 
 impl Account {
-    /// Opens the account, and logs the connection's begin. `live`, `slot` and `lifetime` are given back with the
-    /// account.
+    /// Starts the record, and logs that the connection is established. `live`, `slot` and `lifetime` are released with it.
     pub fn open(
         identity: Identity,
         meters: Meters,
@@ -83,35 +82,35 @@ impl Account {
         }
     }
 
-    /// Bytes were read from the client.
+    /// Counts bytes that were read from the client.
     pub fn from_client(&mut self, bytes: usize) {
         self.from_client += bytes as u64;
     }
 
-    /// Payload was written to the client, who let us wait so long.
+    /// Counts payload that was written to the client, and the time that the write waited for the client.
     pub fn to_client(&mut self, bytes: usize, waited: Duration) {
         self.to_client += bytes as u64;
         self.meters.frontend_write(waited);
     }
 
-    /// The client was told of the end, and let us wait so long.
+    /// Counts the time that the client took to take the end of the connection.
     pub fn told_end(&mut self, waited: Duration) {
         self.meters.frontend_write(waited);
     }
 
-    /// The client has gone, while what it sent is still on its way.
+    /// The client has gone, but its last bytes are still being delivered: removes it from the gauge.
     pub fn left(&mut self) {
         self.live = None;
     }
 
-    /// The reason of the end, when it is not the backend's. The first one stays.
+    /// Sets the reason of the end if the frontend caused it. The first reason is kept.
     pub fn note(&mut self, reason: &dyn fmt::Display) {
         if self.reason.is_none() {
             self.reason = Some(format!("frontend: {reason}"));
         }
     }
 
-    /// The client's socket failed while it was read. That the client closed without reading on is no failure.
+    /// Records that reading from the client failed. A client that closes without reading further is not logged as an error.
     pub fn read_failed(&mut self, error: &io::Error) {
         self.note(error);
         if !Cause::Local(error.to_string()).is_abort() {
@@ -125,7 +124,7 @@ impl Account {
         }
     }
 
-    /// The reason of the end, as the link tells it. A reason noted before stays.
+    /// Sets the reason of the end as the link reports it. An earlier reason is kept.
     pub fn ended(&mut self, ending: &Ending) {
         if self.reason.is_none() {
             self.reason = Some(ending.to_string());

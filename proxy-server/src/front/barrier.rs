@@ -1,4 +1,4 @@
-//! Keeps an endpoint's payload from a client that has just been told of its connection: until the client's first byte,
+//! Holds an endpoint's payload back from a client that has just received the answer to its dial: until the client's first byte,
 //! or for [`LONGEST`].
 //!
 //! Both frontends need it, because their clients may not take payload that comes with the answer to the dial:
@@ -21,12 +21,12 @@ pub(super) const LONGEST: Duration = Duration::from_millis(50);
 pub struct FirstByteBarrier {
     /// `None` once payload may pass.
     until: Option<Instant>,
-    /// Made when payload waits: a client that sends first needs none.
+    /// Created when payload waits: a client that sends first needs no timer.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl FirstByteBarrier {
-    /// A barrier before a client that has been sent its answer just now.
+    /// A barrier for a client that has just been sent its answer.
     pub fn start() -> Self {
         FirstByteBarrier { until: Some(Instant::now() + LONGEST), timer: None }
     }
@@ -40,14 +40,14 @@ impl FirstByteBarrier {
         Poll::Ready(())
     }
 
-    /// The client has sent something: wakes the task for the payload that waits.
+    /// The client has sent its first byte: wakes the task that holds payload.
     pub fn lift(&mut self, cx: &mut Context<'_>) {
         if self.until.take().is_some() && self.timer.take().is_some() {
             cx.waker().wake_by_ref();
         }
     }
 
-    /// Whether payload has to wait no longer, as far as is known.
+    /// Whether the barrier is known to be lifted.
     pub fn is_lifted(&self) -> bool {
         self.until.is_none()
     }

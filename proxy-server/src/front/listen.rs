@@ -1,4 +1,4 @@
-//! Accept loops: from a listening socket to the frontend that serves its connections.
+//! Accept loops of the frontends: from a listening socket to the frontend that serves its connections.
 //!
 //! ```text
 //!   Unix socket ──────────────┐        ┌── authority patch (Unix only) ── HTTP/2 ── Proxy streams
@@ -6,7 +6,7 @@
 //!                                      └── HTTP CONNECT
 //! ```
 //!
-//! Never decides what is spoken: the flag did.
+//! Never detects a protocol: the flag `--mode` decides.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -40,13 +40,13 @@ use crate::limits::{descriptor_limit, unauthenticated_within};
 use crate::metrics::{Metrics, PeerKind, Port};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
-/// The one path of the gRPC frontend.
+/// The only path of the gRPC frontend.
 const PROXY_PATH: &str = "/ProxyService/Proxy";
-/// Read-ahead under a frontend's TLS, in bytes: one record. Agents' links get more; a frontend's connection
-/// carries one tunnel, and there are thousands.
+/// Read-ahead below a frontend's TLS, in bytes: one record. Agent connections get more; a frontend connection carries one
+/// tunnel, and there are thousands.
 const READ_AHEAD: usize = 17 * 1024;
 
-/// What clients speak (`--mode`).
+/// The protocol of the clients (`--mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// gRPC over HTTP/2.
@@ -55,28 +55,28 @@ pub enum Mode {
     HttpConnect,
 }
 
-/// Where clients come from: bound, not yet accepting.
+/// A frontend's listener: bound, not yet accepting.
 #[derive(Debug)]
 pub enum FrontendListener {
-    /// A Unix socket; its file's mode is the access control.
+    /// A Unix socket; the mode of its file is the access control.
     Unix(UnixSocket),
-    /// TCP with mutual TLS, for certificates with these names. The listener was bound on this runtime of handshakes.
+    /// TCP with mutual TLS, for certificates with these names. The listener was bound on this runtime of the TLS handshakes.
     Tls(TcpListener, ServerTls, AllowedNames, Handle),
 }
 
-/// One listener's work. Clones share everything.
+/// The service behind one listener. Clones share everything.
 #[derive(Debug, Clone)]
 enum Frontend<D> {
     Grpc(GrpcFrontend<D>, Arc<ServerSettings>),
     HttpConnect(HttpConnect<D>),
 }
 
-/// Accepts and serves until `stop`. Then the listener is closed, dials under way go on, and this returns once no
-/// connection needs it any more: a tunnel over HTTP CONNECT is its link's, one over gRPC needs its HTTP/2
-/// connection driven here. Dropping the future ends what it drives.
+/// Accepts and serves until `stop`. Then it closes the listener, lets pending dials continue, and returns once no connection
+/// needs it: an HTTP CONNECT tunnel belongs to its link's task, but a gRPC tunnel needs its HTTP/2 connection, which is driven
+/// here. Dropping the future ends these.
 ///
-/// `keepalive` is `--frontend-keepalive-time`: silence after which an HTTP/2 client is pinged. `lifetimes` counts
-/// dials and connections, each until its client's end is closed.
+/// `keepalive` is `--frontend-keepalive-time`: idle time after which an HTTP/2 client is pinged. `lifetimes` counts dials and
+/// connections, each until its client's socket or stream is closed.
 pub async fn serve_frontend<D: Dial>(
     mode: Mode,
     listener: FrontendListener,
@@ -125,7 +125,7 @@ pub async fn serve_frontend<D: Dial>(
     }
 }
 
-/// A client whose certificate TLS has verified, if it bears an allowed name.
+/// Admits a client whose verified certificate has an allowed name.
 fn admit(
     mut arrived: Arrived,
     names: &AllowedNames,
@@ -136,7 +136,7 @@ fn admit(
     if !names.allow(&certificate.unwrap_or_default()) {
         refusals.count(PeerKind::Frontend);
         if let Some(suppressed) = arrived.slot.log_due("name") {
-            tracing::warn!(%peer, suppressed, "Frontend refused: its certificate bears no allowed name");
+            tracing::warn!(%peer, suppressed, "Frontend refused: its certificate has no allowed name");
         }
         return None;
     }
@@ -155,7 +155,7 @@ fn report(error: &JoinError) {
 
 type TlsConnection = ServerStream<ReadAhead<LinkSocket>>;
 
-/// The certificate's name and where it came from.
+/// The certificate's name and the source address.
 fn peer_of(certificate: Option<&PeerIdentity>, address: SocketAddr) -> Arc<str> {
     match certificate {
         Some(identity) => format!("{identity} at {address}").into(),
@@ -184,7 +184,7 @@ impl<D: Dial> Frontend<D> {
     }
 }
 
-/// Drives one HTTP/2 connection, until its last stream after `stop`.
+/// Drives one HTTP/2 connection, until its last stream has ended after `stop`.
 async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
     io: IO,
     frontend: &GrpcFrontend<D>,
@@ -213,7 +213,7 @@ async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
         let mut serving = pin!(serve_connection_until(io, settings, on_stream, stop.cancelled()));
         poll_fn(|cx| {
             let served = serving.as_mut().poll(cx);
-            // Most connections have one stream, for hours. A task that is over keeps its memory until it is joined.
+            // Most connections have one stream, for hours. A finished task keeps its memory until it is joined.
             while let Poll::Ready(Some(ended)) = dials.lock().poll_join_next(cx) {
                 ended.unwrap_or_else(|error| report(&error));
             }
@@ -222,14 +222,14 @@ async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin, D: Dial>(
         .await
     };
     match served {
-        // kube-apiserver closes its connection together with its last stream, without a word.
+        // kube-apiserver closes its connection together with its last stream, without GOAWAY.
         Ok(()) => tracing::trace!(%peer, "frontend connection ended"),
         Err(error) if error.is_closed_by_peer() => {
             tracing::trace!(%peer, "the client closed its frontend connection");
         }
         Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
     }
-    // Streams of a connection that is gone end by themselves, each within the moment of noticing.
+    // The streams of a lost connection end by themselves as soon as they notice the loss.
     let mut dials = dials.into_inner();
     while let Some(ended) = dials.join_next().await {
         ended.unwrap_or_else(|error| report(&error));

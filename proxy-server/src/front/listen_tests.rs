@@ -47,7 +47,7 @@ impl Bench {
         UnixStream::connect(&self.path).await.unwrap()
     }
 
-    /// A stream as kube-apiserver opens it: the socket's path is the authority.
+    /// Opens a stream as kube-apiserver does, except for the authority.
     async fn open(&self, path: &str) -> Result<Connected, WireError> {
         let settings = ClientSettings::for_agents();
         let deadline = Instant::now() + SOON;

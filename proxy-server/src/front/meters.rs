@@ -1,4 +1,4 @@
-//! The metrics that the frontends move, by what happens to them.
+//! The metrics of the frontends, updated by event.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::metrics::{Metrics, ServiceMethod};
 
 /// Handles to the frontends' metrics. Cheap to clone.
 ///
-/// Packets and stream errors are the gRPC frontend's: in Go an HTTP-CONNECT client moves neither.
+/// Packets and stream errors are counted by the gRPC frontend only: in Go an HTTP CONNECT client changes neither.
 #[derive(Debug, Clone)]
 pub struct Meters {
     metrics: Metrics,
@@ -39,12 +39,12 @@ impl Meters {
         self.from_client.count(kind);
     }
 
-    /// A packet without effect.
+    /// Counts a packet without effect.
     pub(super) fn dropped(&self, why: DropReason) {
         self.metrics.drops.count(why);
     }
 
-    /// To be called before the send.
+    /// Must be called before the send.
     pub(super) fn sending(&self, kind: PacketKind) {
         self.to_client.count(kind);
     }
@@ -57,13 +57,13 @@ impl Meters {
         self.metrics.stream_error(Segment::ToClient, error.code, Some(kind));
     }
 
-    /// What came from an agent (the answer to a dial, payload, an end) went to a client, who let us wait so long. What
-    /// the server has to say by itself is not counted, as in Go.
+    /// Observes how long a client took to take a packet that came from an agent (dial answer, payload, end). As in Go, the
+    /// server's own answers are not observed.
     pub(super) fn frontend_write(&self, waited: Duration) {
         self.metrics.frontend_write.observe(waited);
     }
 
-    /// A dial succeeded, but its client could not be told.
+    /// Counts a successful dial whose client could not be told.
     pub(super) fn answer_not_delivered(&self) {
         self.metrics.dial_failures.count(FailureReason::SendRsp);
     }

@@ -1,9 +1,9 @@
-//! Where clients come in: the gRPC frontend and the HTTP-CONNECT frontend, over a Unix socket or TCP with TLS.
+//! The gRPC frontend and the HTTP CONNECT frontend, over a Unix socket or TCP with TLS.
 //!
-//! Both are adapters over one dial-and-relay path (ARCHITECTURE.md, invariant 7): they read what a client wants,
-//! [`Dial`] it, say what came of it in their own words, and hand their end to the link ([`Attach`]), whose task
-//! moves the bytes from there on. No task and no channel lives per connection after that. Nothing here chooses an
-//! agent, retries, or touches another connection than the client's own.
+//! Both are adapters over one dial and relay path (ARCHITECTURE.md, invariant 7): they read a client's request, [`Dial`] the
+//! target, answer in their own protocol, and hand their socket to the link ([`Attach`]), whose task moves the bytes from then
+//! on. After that no connection has a task or a channel of its own. Nothing here chooses an agent, retries, or touches another
+//! connection than the client's own.
 
 pub mod account;
 pub mod barrier;
@@ -27,27 +27,27 @@ pub use self::meters::Meters;
 use crate::dial::{DialFailure, DialLink, Dialed, Dialer, Target};
 use crate::link::OpenConnection;
 
-/// What a client may still send after a refusal, in bytes, so that it can read why.
+/// Bytes that are read and discarded after a refusal, so that the client can read the answer.
 const WASTE: usize = 256 * 1024;
 
-/// Finds an agent and has it dial. [`Dialer`] in production.
+/// Finds an agent and dials through it. [`Dialer`] in production.
 pub trait Dial: Clone + Send + Sync + 'static {
-    /// What a successful dial brings. Dropping it closes it.
+    /// A dialed connection. Dropping it closes it.
     type Connection: Attach;
 
-    /// Ends within a deadline of its own. Dropping the future cancels the dial.
+    /// Dials the target, within its own deadline. Dropping the future cancels the dial.
     fn dial(
         &self,
         target: &Target,
     ) -> impl Future<Output = Result<Dialed<Self::Connection>, DialFailure>> + Send;
 }
 
-/// An open connection that waits for its frontend's end.
+/// An open connection that waits for the frontend's socket.
 pub trait Attach: Send + 'static {
-    /// Hands the frontend's end over.
+    /// Hands the frontend's socket or stream to the link.
     fn attach(self, local: Box<dyn Local>);
 
-    /// The agent's number for it, for the log.
+    /// The agent's connect id, for the log.
     fn connect_id(&self) -> i64;
 }
 

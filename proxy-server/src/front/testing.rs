@@ -1,4 +1,4 @@
-//! What the frontends' tests dial and attach to: scripted dials, a link of one connection, a wire in memory.
+//! Fakes for the frontends' tests: scripted dials, a link of one connection, a wire in memory.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -23,7 +23,7 @@ use crate::dial::{DialFailure, Dialed, Target};
 use crate::limits::{AgentBudget, ServerBudget};
 use crate::metrics::{Metrics, PREFIX};
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests takes.
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
 /// The metrics of a test's frontend.
@@ -43,7 +43,7 @@ impl Readings {
         Meters::new(self.metrics.clone())
     }
 
-    /// The samples whose names begin with this (behind the prefix), one per line.
+    /// The samples whose names begin with `name` (after the prefix), one per line.
     pub(super) fn samples(&self, name: &str) -> Vec<String> {
         let scrape = self.exposition.scrape();
         let lines = scrape.lines().filter_map(|line| line.strip_prefix(PREFIX)?.strip_prefix('_'));
@@ -51,7 +51,7 @@ impl Readings {
     }
 }
 
-/// The account of a connection that nobody asks about.
+/// The record of a connection whose log lines are not checked.
 pub(super) fn account(readings: &Readings) -> Account {
     let meters = readings.meters();
     let identity = Identity {
@@ -67,7 +67,7 @@ pub(super) fn account(readings: &Readings) -> Account {
     Account::open(identity, meters, live, slot, TaskTracker::new().token())
 }
 
-/// A dialer whose answers the test gives, one by one.
+/// A dialer whose answers the test gives one by one.
 #[derive(Clone)]
 pub(super) struct ScriptedDialer(mpsc::UnboundedSender<ScriptedDial>);
 
@@ -95,7 +95,7 @@ impl Dial for ScriptedDialer {
 }
 
 impl ScriptedDial {
-    /// The dial succeeds; what the test gets is the endpoint.
+    /// Lets the dial succeed; returns the endpoint.
     pub(super) fn succeed(self) -> Endpoint {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (end, ended) = oneshot::channel();
@@ -109,7 +109,7 @@ impl ScriptedDial {
         assert!(self.answer.send(Err(failure)).is_ok(), "the frontend has given the dial up");
     }
 
-    /// Waits until the frontend gives the dial up.
+    /// Waits until the frontend cancels the dial.
     pub(super) async fn cancelled(mut self) {
         tokio::time::timeout(SOON, self.answer.closed()).await.expect("the dial is cancelled");
     }
@@ -117,11 +117,11 @@ impl ScriptedDial {
 
 /// The endpoint's side of a connection.
 pub(super) struct Endpoint {
-    /// What the endpoint reads and writes. Its end of file ends the connection, flushed.
+    /// The endpoint's reads and writes. Its end of file ends the connection, flushed.
     pub(super) stream: DuplexStream,
     /// Ends the connection from the link's side.
     pub(super) end: oneshot::Sender<Ending>,
-    /// How the frontend's reads ended, sent when the frontend's end is dropped; an error if never attached.
+    /// How the frontend's reads ended, sent when the frontend's socket is dropped; an error if it was never attached.
     pub(super) attached: oneshot::Receiver<Option<ReadEnd>>,
 }
 
@@ -165,7 +165,7 @@ impl Attach for ScriptedConnection {
     }
 }
 
-/// A poor man's relay: enough to see what a [`Local`] does.
+/// A minimal relay, enough to test a [`Local`].
 struct Pump {
     local: Box<dyn Local>,
     endpoint: DuplexStream,
@@ -199,7 +199,7 @@ impl Pump {
         }
     }
 
-    /// Ready after progress.
+    /// Moves bytes to the endpoint; ready after progress.
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.to_endpoint.is_empty() {
             let written = ready!(Pin::new(&mut self.endpoint).poll_write(cx, &self.to_endpoint));
@@ -227,7 +227,7 @@ impl Pump {
         Poll::Ready(())
     }
 
-    /// Ready after progress.
+    /// Moves bytes to the frontend; ready after progress.
     fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.to_local.is_empty() {
             let mut buffer = BytesMut::with_capacity(64 * 1024);
@@ -252,7 +252,7 @@ pub(super) struct TestWire {
     window: watch::Receiver<bool>,
 }
 
-/// What the server did to its stream.
+/// The server's actions on its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sent {
     Packet(Packet<Bytes>),
@@ -277,7 +277,7 @@ pub(super) fn wire() -> (TestWire, TestClient) {
 impl Wire for TestWire {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
         if !*self.window.borrow() {
-            // Busy, which a test's few turns can bear.
+            // A busy loop, which is acceptable for the few turns of a test.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -321,7 +321,7 @@ impl TestClient {
         self.incoming.send(None).expect("the server reads");
     }
 
-    /// What the server did next; `None` when it has dropped the stream.
+    /// The server's next action; `None` when it has dropped the stream.
     pub(super) async fn next(&mut self) -> Option<Sent> {
         tokio::time::timeout(SOON, self.outgoing.recv()).await.expect("an answer")
     }
@@ -338,22 +338,22 @@ impl TestClient {
         self.incoming.send(Some(Err(lost()))).expect("the server reads");
     }
 
-    /// Whether the client grants the server room to send.
+    /// Sets whether the client grants the server window to send.
     pub(super) fn grant(&self, open: bool) {
         self.window.send_replace(open);
     }
 
-    /// From here on the server cannot send.
+    /// From now on the server cannot send.
     pub(super) fn stop_reading(&mut self) {
         self.outgoing.close();
     }
 
-    /// What was sent until now.
+    /// The next packet that was already sent, if any.
     pub(super) fn try_next(&mut self) -> Option<Sent> {
         self.outgoing.try_recv().ok()
     }
 
-    /// Takes what was sent until now, and says how much that was.
+    /// Takes all packets sent so far, and returns their number.
     pub(super) fn drain(&mut self) -> usize {
         std::iter::from_fn(|| self.try_next()).count()
     }

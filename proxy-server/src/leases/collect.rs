@@ -1,9 +1,9 @@
-//! Expired leases of others: judged and deleted.
+//! Deletes expired leases of other servers.
 //!
-//! A lease's times are the word of another machine's clock, and may be hours off ours. So a lease is deleted only
-//! when it says that it is over *and* was seen unchanged for as long as it lasts, by our own steady clock; or when
-//! it was seen unchanged for twice as long, whatever it says. (Go deletes by the wall clock alone: a server whose
-//! clock is ahead deletes every other's lease, every 15 s.) Whoever lives renews twice in that time.
+//! The times in a lease come from another machine's clock, which may be hours off. So a lease is deleted only if its own times
+//! say that it has expired *and* it has not changed for its whole duration by our monotonic clock; or if it has not changed for
+//! twice its duration, whatever its times say. A live server renews its lease twice in that time. (Go uses the wall clock
+//! alone: a server whose clock is ahead deletes the leases of all others every 15 s.)
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{LEASE_SECONDS, LeaseSettings, pause};
 use crate::metrics::Metrics;
 
-/// Looks for expired leases and deletes them.
+/// Finds expired leases and deletes them.
 pub(super) struct Collector {
     leases: Leases,
     settings: LeaseSettings,
@@ -47,7 +47,7 @@ impl Collector {
         let listed = self.leases.list(&self.settings.selector(), Freshness::Latest).await;
         self.observe(LeaseCall::List, asked, &listed);
         if listed.as_ref().map_or(true, |list| list.slow) {
-            // Nobody could renew meanwhile: what was seen before says nothing any more.
+            // No server could renew meanwhile, so earlier observations prove nothing.
             self.sightings = Sightings::default();
         }
         let leases = match listed {
@@ -73,7 +73,7 @@ impl Collector {
         }
     }
 
-    /// Counts a call under its status; without an answer it has none (as in Go), and is counted by itself.
+    /// Counts a call by its status; a call without an answer has no status (as in Go) and is counted separately.
     fn observe<T>(&self, call: LeaseCall, asked: Instant, result: &Result<T, ApiError>) {
         let calls = match call {
             LeaseCall::Delete => &self.metrics.lease_deletes,
@@ -89,20 +89,20 @@ impl Collector {
     }
 }
 
-/// Since when each lease was seen as it is.
+/// Since when each lease has been unchanged.
 #[derive(Debug, Default)]
 struct Sightings(HashMap<String, Sighting>);
 
 #[derive(Debug)]
 struct Sighting {
     version: String,
-    /// On our steady clock.
+    /// On our monotonic clock.
     since: Duration,
 }
 
 impl Sightings {
-    /// Takes a complete list in; the names and versions of those that are expired. `now` is the wall clock,
-    /// `elapsed` the steady one.
+    /// Takes a complete list; returns the names and versions of the expired leases. `now` is the wall clock, `elapsed` the
+    /// monotonic clock.
     fn look(&mut self, leases: &[Lease], now: Moment, elapsed: Duration) -> Vec<(String, String)> {
         let mut before = std::mem::take(&mut self.0);
         let mut expired = Vec::new();
@@ -112,7 +112,7 @@ impl Sightings {
             let since = known.map_or(elapsed, |sighting| sighting.since);
             self.0.insert(name.clone(), Sighting { version: version.clone(), since });
             let unchanged = elapsed.saturating_sub(since);
-            // Without a duration of its own it gets ours: nothing is deleted at first sight.
+            // A lease without a duration gets ours, so that no lease is deleted when it is first seen.
             let lasts = Some(lease::duration(lease)).filter(|lasts| !lasts.is_zero());
             let lasts = lasts.unwrap_or(Duration::from_secs(LEASE_SECONDS.unsigned_abs()));
             let over = !lease::is_valid(lease, now);
@@ -138,7 +138,7 @@ mod tests {
         lease
     }
 
-    /// Looks every 15 s for `steps` times; in which step the lease was found expired.
+    /// Lists every 15 s for `steps` steps; returns the step in which the lease was found expired.
     fn found(steps: u64, at: impl Fn(u64) -> Lease) -> Option<u64> {
         let mut sightings = Sightings::default();
         (0..steps).find(|step| {

@@ -1,8 +1,7 @@
-//! Leases: this replica's own, renewed while it serves, and the deletion of those that others left behind.
+//! Leases: renews this replica's own lease while it serves, and deletes expired leases of other replicas.
 //!
-//! Agents count the replicas by them. [`renew`] keeps ours, [`collect`] judges and deletes expired ones; the two go
-//! on independently, each at its own pace. Nothing waits for the API here but these tasks: a server without leases
-//! carries traffic like any other.
+//! Agents count the replicas by leases. [`renew`] keeps our own, [`collect`] judges and deletes expired ones; the two tasks are
+//! independent. Only these tasks wait for the API: a server without leases carries traffic all the same.
 
 mod collect;
 mod renew;
@@ -20,36 +19,36 @@ use self::collect::Collector;
 use self::renew::Renewer;
 use crate::metrics::Metrics;
 
-/// How long a renewal lasts, in seconds. Source: Go's cmd/server/app, as the other two.
+/// Duration of a lease in seconds. Source of this and the next two: Go's `cmd/server/app`.
 const LEASE_SECONDS: i64 = 30;
 const RENEW_EVERY: Duration = Duration::from_secs(15);
 const COLLECT_EVERY: Duration = Duration::from_secs(15);
-/// By how much of itself a pause is lengthened at random (Go: 0.04).
+/// Random lengthening of a pause, as a fraction of it (Go: 0.04).
 const JITTER: f64 = 0.04;
-/// What the names of leases begin with, before the server's id.
+/// The prefix of lease names; the server id follows.
 const NAME: &str = "konnectivity-proxy-server-";
-/// How long the end of our own lease may take: a renewal under way, and the deletion.
+/// Time limit for the end of our own lease: a running renewal and the deletion.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 
-/// What the leases say, and how often.
+/// The content of the leases, and the intervals.
 #[derive(Debug, Clone)]
 pub struct LeaseSettings {
-    /// The namespace of all of them.
+    /// The namespace of all leases.
     pub namespace: String,
-    /// What marks them.
+    /// The labels of all leases.
     pub labels: BTreeMap<String, String>,
-    /// Who holds ours; also the end of its name.
+    /// The holder of our lease, and the suffix of its name.
     pub server_id: String,
-    /// What the wall clock says.
+    /// The wall clock.
     pub clock: Clock,
-    /// The pause between renewals, before jitter.
+    /// The pause between renewals, without jitter.
     pub renew_every: Duration,
-    /// The pause between looks for expired leases.
+    /// The pause between lists of leases, without jitter.
     pub collect_every: Duration,
 }
 
 impl LeaseSettings {
-    /// Settings as the Go server has them.
+    /// The settings of the Go server.
     pub fn new(namespace: String, labels: BTreeMap<String, String>, server_id: String) -> Self {
         let (renew_every, collect_every) = (RENEW_EVERY, COLLECT_EVERY);
         Self { namespace, labels, server_id, clock: Clock::system(), renew_every, collect_every }
@@ -67,7 +66,7 @@ impl LeaseSettings {
     }
 }
 
-/// The two tasks. Dropping it ends them, and leaves the lease to expire.
+/// The two tasks. Dropping it ends both, and leaves the lease to expire.
 #[derive(Debug)]
 pub struct LeaseController {
     stop: CancellationToken,
@@ -75,7 +74,7 @@ pub struct LeaseController {
 }
 
 impl LeaseController {
-    /// Starts both tasks on a runtime.
+    /// Starts both tasks on `runtime`.
     pub fn start(runtime: &Handle, client: &Client, settings: LeaseSettings, metrics: Metrics) -> Self {
         let stop = CancellationToken::new();
         let leases = client.leases(&settings.namespace);
@@ -85,7 +84,8 @@ impl LeaseController {
         Self { stop, tasks }
     }
 
-    /// Ends both tasks and deletes our lease, so that no agent looks for a server that has gone. Bounded in time.
+    /// Ends both tasks and deletes our lease, so that agents do not look for a server that has gone. Returns within
+    /// [`STOP_WITHIN`].
     pub async fn stop(mut self) {
         self.stop.cancel();
         let [renewer, collector] = &mut self.tasks;
@@ -104,7 +104,7 @@ impl Drop for LeaseController {
     }
 }
 
-/// Waits for a period with jitter; false if `stop` fell.
+/// Waits for a period with jitter; false if `stop` was canceled.
 async fn pause(period: Duration, stop: &CancellationToken) -> bool {
     let period = period.mul_f64(1.0 + JITTER * rand::random::<f64>());
     tokio::select! {

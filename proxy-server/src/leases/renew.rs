@@ -1,4 +1,4 @@
-//! Our own lease: created, renewed, deleted at the end.
+//! Our own lease: created, renewed, and deleted at the end.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use transport::tls::unix_now;
 use super::{LEASE_SECONDS, LeaseSettings, pause};
 use crate::metrics::Metrics;
 
-/// Tries behind the first of a period (client-go's lease controller: 5).
+/// Retries after the first attempt of a period (client-go's lease controller: 5).
 const RETRIES: u32 = 5;
-/// Pauses before them: doubled each time, up to the second.
+/// Pauses before the retries: doubled each time, up to the second value.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(7);
 
-/// Keeps our lease.
+/// Creates, renews and deletes our lease.
 pub(super) struct Renewer {
     leases: Leases,
     settings: LeaseSettings,
     metrics: Metrics,
-    /// The lease as the API last told it to us, to be written over. `None`: it must be read first.
+    /// The lease as the API last returned it, for the next update. `None`: it must be read first.
     held: Option<Lease>,
-    /// The renewal that was last sent, perhaps without an answer. With [`Self::taken`] it tells our lease from a
-    /// successor's.
+    /// The time of the renewal that was last sent, possibly without an answer. With [`Self::taken`] it distinguishes our lease
+    /// from a successor's.
     sent: Option<Moment>,
-    /// The last one of which we know that the lease bears it, or bore it: what was sent behind it may never have arrived.
+    /// The time of the last renewal that the API is known to have stored: later ones may never have arrived.
     taken: Option<Moment>,
 }
 
 impl Renewer {
     pub(super) fn new(leases: Leases, settings: LeaseSettings, metrics: Metrics) -> Self {
-        // Shown from here on, so that a lease that is never renewed is seen.
+        // Present from the start, so that an alert sees a lease that is never renewed.
         metrics.lease_renewed.set(0);
         Self { leases, settings, metrics, held: None, sent: None, taken: None }
     }
@@ -47,8 +47,7 @@ impl Renewer {
         self.delete().await;
     }
 
-    /// One renewal with its retries. A call under way is never cut off: whether it was taken decides what is to be
-    /// deleted in the end.
+    /// One renewal with its retries. A running call is never cut off: its result decides what is deleted at the end.
     async fn renew_insistently(&mut self, stop: &CancellationToken) {
         for attempt in 0..=RETRIES {
             if stop.is_cancelled() {
@@ -102,7 +101,7 @@ impl Renewer {
         Ok(())
     }
 
-    /// Deletes the lease, if it is the one that we wrote: a successor with the same server id may hold it already.
+    /// Deletes the lease if we wrote it: a successor with the same server id may hold it already.
     async fn delete(mut self) {
         let name = self.settings.name();
         if self.sent.is_none() {
@@ -125,7 +124,7 @@ impl Renewer {
         }
     }
 
-    /// Whether the lease bears a renewal of ours.
+    /// Whether the lease contains a renewal of ours.
     fn is_ours(&self, lease: &Lease) -> bool {
         lease.spec.renew_time.is_some_and(|renewed| [self.sent, self.taken].contains(&Some(renewed)))
     }

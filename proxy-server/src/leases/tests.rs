@@ -65,7 +65,7 @@ async fn a_lease_is_created_as_go_writes_it_renewed_and_deleted() {
     assert_eq!(world.renewed("one"), None);
 }
 
-/// When metrics say that the lease was last renewed; `None` while they do not say.
+/// The time of the last renewal in the metrics; `None` while the metric is absent.
 fn last_renewal(world: &World) -> Option<f64> {
     let scrape = world.exposition.scrape();
     scrape.lines().find_map(|line| {
@@ -98,7 +98,7 @@ async fn what_others_wrote_on_our_lease_is_put_right_and_kept() {
     assert_eq!(lease["metadata"]["labels"], json!({"k8s-app": "konnectivity-server"}));
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 30);
     assert_eq!(lease["spec"]["leaseTransitions"], 4);
-    // Somebody deletes or changes it: the next renewal finds its way.
+    // Another client deletes or changes the lease: the next renewal restores it.
     world.api.delete_lease("kube-system", "konnectivity-proxy-server-one");
     world.wait("a new one", |world| world.renewed("one").is_some()).await;
     world.api.put_lease("kube-system", "konnectivity-proxy-server-one", json!({}), json!({}));
@@ -106,7 +106,7 @@ async fn what_others_wrote_on_our_lease_is_put_right_and_kept() {
     controller.stop().await;
 }
 
-/// An API that stands still for less than a call may take keeps the renewals of those who live waiting.
+/// An API that stalls for less than the time limit of a call also delays the renewals of live servers.
 #[tokio::test]
 async fn what_a_slow_api_shows_is_not_deleted_for_its_age() {
     let world = World::new().await;
@@ -119,7 +119,7 @@ async fn what_a_slow_api_shows_is_not_deleted_for_its_age() {
     world.wait("a look", |world| lists(world) > 1).await;
     world.api.set_fault("leases?", Fault::Slow(Duration::from_secs(3)));
     let before = lists(&world);
-    // The next list is asked for when the slow one has been judged.
+    // The next list is requested after the slow one has been judged.
     world.wait("a slow list", |world| lists(world) > before + 1).await;
     assert!(world.renewed("two").is_some(), "deleted after a standstill");
     world.api.heal();
@@ -149,7 +149,7 @@ async fn an_outage_is_outlived_without_a_storm() {
     assert_eq!(world.renewed("one"), None);
 }
 
-/// What gets no answer has no status to count under, in Go neither; it shows all the same.
+/// As in Go, calls without an answer have no status to count under; they are counted in a separate metric.
 #[tokio::test]
 async fn calls_without_an_answer_are_counted() {
     let world = World::new().await;
@@ -162,7 +162,7 @@ async fn calls_without_an_answer_are_counted() {
     controller.stop().await;
 }
 
-/// In two minutes of the real pace: at most 8 renewals and 8 lists (and the first read).
+/// In two minutes at the real intervals: at most 8 renewals and 8 lists (and the first read).
 #[tokio::test]
 async fn requests_are_few() {
     let world = World::new().await;
@@ -191,7 +191,7 @@ async fn a_successors_lease_is_left_alone() {
     assert_eq!(world.renewed("one"), None);
 }
 
-/// From now on no renewal is taken; then the server stops, and its lease is gone.
+/// Makes all renewals fail, stops the server, and checks that its lease is deleted.
 async fn ends_without_renewals(world: &World, controller: LeaseController) {
     world.api.set_fault("PUT", Fault::Status(500, "InternalError"));
     let before = world.api.count("PUT");
@@ -200,7 +200,7 @@ async fn ends_without_renewals(world: &World, controller: LeaseController) {
     assert_eq!(world.renewed("one"), None);
 }
 
-/// The lease bears an earlier renewal than the one that was sent last.
+/// The lease contains an earlier renewal than the last one sent.
 #[tokio::test]
 async fn a_lease_whose_renewals_failed_is_deleted_at_the_end() {
     let world = World::new().await;
@@ -209,7 +209,7 @@ async fn a_lease_whose_renewals_failed_is_deleted_at_the_end() {
     ends_without_renewals(&world, controller).await;
 }
 
-/// The API took a renewal whose answer was lost, and none of the later ones.
+/// The API stored a renewal whose answer was lost, and none of the later ones.
 #[tokio::test]
 async fn a_lease_whose_renewal_had_no_answer_is_deleted_at_the_end() {
     let world = World::new().await;

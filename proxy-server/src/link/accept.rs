@@ -1,4 +1,4 @@
-//! `AgentService/Connect`: an agent's stream becomes a backend for as long as it lives.
+//! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +25,14 @@ use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
 use crate::route::{Backend, BackendManager, LinkId, Registration};
 
-/// What clients get of bytes that have arrived, when the server stops although their connections go on. That these are cut off is
-/// decided: a client that keeps its own end open is not waited for as it is where a connection ends in order.
+/// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
+/// anyway, so the server does not wait for a client's own end as it does after an orderly end.
 const LAST_BYTES: Duration = Duration::from_millis(50);
 
 /// The path of the agents' method.
 const CONNECT: &str = "/AgentService/Connect";
 
-/// Serves agents' streams. Cheap to clone.
+/// Serves agent streams. Cheap to clone.
 #[derive(Clone)]
 pub struct AgentService {
     backends: BackendManager<LinkHandle>,
@@ -45,25 +45,25 @@ pub struct AgentService {
     gate: AgentGate,
 }
 
-/// How the agents' streams are run.
+/// The settings of agent streams.
 #[derive(Debug, Clone)]
 pub struct LinkFlow {
     /// `--keepalive-time`.
     pub keepalive: Duration,
     /// `--unresponsive-timeout`.
     pub unresponsive_timeout: Duration,
-    /// What agents are answered of what they offer.
+    /// The capabilities that the server offers to agents.
     pub capabilities: Capabilities,
-    /// What may wait on each stream, and in all.
+    /// Memory limits of each stream, and of all streams together.
     pub bounds: Bounds,
 }
 
-/// What shutdown waits for, and what it ends.
+/// The tasks that shutdown waits for, and the token that ends agent streams.
 #[derive(Debug, Clone, Default)]
 pub struct Lifetimes {
-    /// Dials under way and connections, each until its client's end is closed.
+    /// Pending dials and open connections, each until its client's socket or stream is closed.
     pub connections: TaskTracker,
-    /// When this falls, every agent stream ends with status OK; there is no GOAWAY.
+    /// Canceling this ends every agent stream with status OK, without GOAWAY.
     pub end_streams: CancellationToken,
 }
 
@@ -71,7 +71,7 @@ impl AgentService {
     /// A service for the agents of this server.
     ///
     /// # Errors
-    /// A server id that cannot stand in metadata (it must be printable ASCII).
+    /// The server id cannot be sent as metadata (it must be printable ASCII).
     pub fn new(
         backends: BackendManager<LinkHandle>,
         metrics: Metrics,
@@ -87,7 +87,7 @@ impl AgentService {
         Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), flow, lifetimes, gate })
     }
 
-    /// Serves one stream to its end. Who the agent is comes before anything else of its metadata is read.
+    /// Serves one stream to its end. Authenticates the agent before it reads the rest of the metadata.
     pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, slot: Arc<AgentSlot>) {
         let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != CONNECT {
@@ -130,7 +130,7 @@ impl AgentService {
         self.connect(request, hello, bound, &peer, &slot).await;
     }
 
-    /// Whether another line about this cause and peer is due.
+    /// Whether another log line about this cause and peer is due; returns the number of suppressed lines.
     fn log_due(&self, cause: &'static str, peer: &AgentPeer) -> Option<u64> {
         self.gate.refusals.due(cause, peer.address.ip())
     }
@@ -141,7 +141,7 @@ impl AgentService {
             target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
             "Connect request from agent"
         );
-        // Before it can be chosen for a dial.
+        // Before the agent can be chosen for a dial.
         if !slot.admit() {
             return request
                 .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
@@ -186,7 +186,7 @@ impl AgentService {
             target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
             identity = %Peer(&bound.identity.to_string()), "Agent connected"
         );
-        // One of them may be half dead: its agent has come back.
+        // The agent may have reconnected because another stream of its id is half-open.
         for sibling in self.backends.siblings(registration.id()) {
             sibling.ask();
         }
@@ -214,7 +214,7 @@ impl AgentService {
         tell_end(&end, &agent_id, peer, began.elapsed());
     }
 
-    /// Runs the stream's task in place; at shutdown, or when its token is refused, the stream ends in order.
+    /// Runs the relay in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
     async fn run(
         &self,
         relay: impl Future<Output = LinkEnd>,
@@ -236,7 +236,7 @@ impl AgentService {
                 return timeout(LAST_BYTES, relay).await.unwrap_or(LinkEnd::Stopped);
             }
             why = refused => {
-                tracing::warn!(agentID = %Peer(agent_id), why = %Peer(&why), "agent's token is refused by now");
+                tracing::warn!(agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream");
                 handle.finish();
             }
         }
@@ -244,8 +244,8 @@ impl AgentService {
     }
 }
 
-/// How a stream ended, in Go's words. As for Go, a connection that has gone is an agent that left: one that finds itself
-/// connected to this server already closes so.
+/// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
+/// connection this way when it finds that it already has a stream to this server.
 fn tell_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
     let agent_id = Peer(agent_id);
     match end {
@@ -266,15 +266,15 @@ fn tell_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration)
     }
 }
 
-/// Keeps new dials off an agent for as long as it does not answer: a stream that may be dead must not keep its successor
-/// out. Its connections go on.
+/// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the agent's
+/// new one. Its open connections continue.
 async fn steer(
     backends: BackendManager<LinkHandle>,
     link: LinkId,
     mut unresponsive: watch::Receiver<bool>,
     agent_id: Arc<str>,
 ) {
-    // What was known before this began to look counts as a change.
+    // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
     let mut known = false;
     while unresponsive.changed().await.is_ok() {
@@ -291,20 +291,20 @@ async fn steer(
     }
 }
 
-/// What an agent's stream holds of who the agent is.
+/// The authenticated identity that belongs to one agent stream.
 struct Bound {
     identity: Arc<Identity>,
     recheck: Option<Recheck>,
     owned: Option<Owned>,
 }
 
-/// What the rest of the server learns of a link.
+/// Reports a link's events to the rest of the server.
 struct Observer {
     backends: BackendManager<LinkHandle>,
     metrics: Metrics,
     pulse: Arc<Pulse>,
     registration: Option<Registration<LinkHandle>>,
-    /// Its share in the agent's id.
+    /// This stream's share in the agent id.
     owned: Option<Owned>,
     agent_id: Arc<str>,
 }
@@ -339,7 +339,7 @@ impl LinkObserver for Observer {
                 "Close established connections to agent"
             );
         }
-        // What still flushes is nobody's agent any more: its successor may be elsewhere.
+        // The agent is no backend while its last bytes are flushed: it may already be connected to another server.
         (self.registration, self.owned) = (None, None);
     }
 }

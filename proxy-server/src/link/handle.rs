@@ -1,4 +1,4 @@
-//! A link as the rest of the server sees it.
+//! The handle of a link, which the rest of the server uses.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tunnel::{ConnKey, ConnectId};
 
 use crate::dial::DialFailure;
 
-/// What a link's task is asked to do.
+/// A request to a link's task.
 pub(crate) enum Command {
     Dial { token: u64, protocol: String, address: String, reply: oneshot::Sender<DialReply> },
     CancelDial { token: u64 },
@@ -29,7 +29,7 @@ pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 
 /// A handle to one agent stream. Cheap to clone; does not keep the stream alive.
 ///
-/// The queue of commands is not bounded by itself: each dial holds room in the server's limits first.
+/// The command queue has no limit of its own: each dial first takes a slot of the server's limits.
 #[derive(Clone)]
 pub struct LinkHandle {
     commands: mpsc::UnboundedSender<Command>,
@@ -43,7 +43,7 @@ impl std::fmt::Debug for LinkHandle {
 }
 
 impl LinkHandle {
-    /// A handle, and the commands that the link's task is to carry out.
+    /// A handle, and the command queue for the link's task.
     pub(crate) fn new() -> (Self, Commands) {
         let (commands, queue) = mpsc::unbounded_channel();
         (LinkHandle { commands, tokens: Arc::default() }, queue)
@@ -53,7 +53,7 @@ impl LinkHandle {
     pub fn dial(&self, protocol: String, address: String) -> PendingDial {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        // If the link's task has gone, `reply` is dropped with the command, and the dial reads as lost.
+        // If the link's task has gone, `reply` is dropped with the command, and the dial returns `LinkLost`.
         let _ = self.commands.send(Command::Dial { token, protocol, address, reply });
         PendingDial { token, answer, commands: Some(self.commands.clone()) }
     }
@@ -63,18 +63,18 @@ impl LinkHandle {
         let _ = self.commands.send(Command::Ask);
     }
 
-    /// Ends the stream in order: status OK, no GOAWAY (Go agents drop everything on one).
+    /// Ends the stream in order: status OK, no GOAWAY (on a GOAWAY a Go agent drops every connection).
     pub fn finish(&self) {
         let _ = self.commands.send(Command::Finish);
     }
 
-    /// Where the link's connections report back.
+    /// The channel on which the link's connections send their commands.
     pub(crate) fn commands(&self) -> &mpsc::UnboundedSender<Command> {
         &self.commands
     }
 }
 
-/// A dial under way: resolves once. Dropping it cancels the dial at the agent.
+/// A pending dial. Dropping it cancels the dial at the agent.
 #[derive(Debug)]
 pub struct PendingDial {
     token: u64,
@@ -100,8 +100,8 @@ impl Drop for PendingDial {
     }
 }
 
-/// An established connection whose frontend end is not attached yet. Bytes from the agent wait (bounded).
-/// Dropping it closes the connection.
+/// An established connection without a frontend socket yet. Bytes from the agent are queued, within limits. Dropping it closes
+/// the connection.
 pub struct OpenConnection {
     key: ConnKey,
     id: ConnectId,
@@ -119,13 +119,13 @@ impl OpenConnection {
         OpenConnection { key, id, commands: Some(commands) }
     }
 
-    /// The agent's number for it, for logs: means something only together with the agent stream.
+    /// The agent's connect id, for logs. It is unique only within the agent stream.
     pub fn connect_id(&self) -> ConnectId {
         self.id
     }
 
-    /// Hands the frontend's end to the link's task, which moves bytes from here on. If the link was lost
-    /// meanwhile, the end is told so.
+    /// Hands the frontend's socket or stream to the link's task, which moves the bytes from then on. If the link was lost
+    /// meanwhile, the task ends the socket accordingly.
     pub fn attach(mut self, local: Box<dyn Local>) {
         if let Some(commands) = self.commands.take() {
             let _ = commands.send(Command::Attach { key: self.key, local });

@@ -1,4 +1,4 @@
-//! What an agent says of itself when it connects: the metadata of its Connect, checked.
+//! The metadata of an agent's Connect, parsed and checked.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use transport::wire::Code;
 
 use crate::route::Identifiers;
 
-/// The agent's name for itself. Lower case on the wire, as all metadata.
+/// The agent's id. Lower case on the wire, like all metadata.
 const AGENT_ID: &str = "agentid";
-/// What the agent serves.
+/// The hosts and networks that the agent serves.
 const AGENT_IDENTIFIERS: &str = "agentidentifiers";
-/// Bytes of an agent id. It becomes a key and stands in logs; Kubernetes names have at most 253.
+/// Bytes of an agent id. It is a map key and appears in logs; Kubernetes names have at most 253.
 const MAX_AGENT_ID: usize = 512;
 
-/// Who connects.
+/// The agent's id and identifiers.
 #[derive(Debug, Clone)]
 pub(crate) struct Hello {
     pub(crate) agent_id: Arc<str>,
     pub(crate) identifiers: Identifiers,
 }
 
-/// Why a Connect is refused, as gRPC tells it. Go's server answers with `Unknown` and its error's text.
+/// Why a Connect is refused, as the gRPC message. Go's server answers with `Unknown` and its error text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HelloError {
     #[error("expected one agent ID in the context, got {0}")]
@@ -43,7 +43,7 @@ impl HelloError {
 }
 
 impl Hello {
-    /// Reads the metadata of a Connect.
+    /// Parses the metadata of a Connect.
     pub(crate) fn read(metadata: &HeaderMap) -> Result<Self, HelloError> {
         let mut ids = metadata.get_all(AGENT_ID).iter();
         let (Some(id), None) = (ids.next(), ids.next()) else {

@@ -1,4 +1,4 @@
-//! The agent port: from a TCP connection to the streams that it carries.
+//! The agent port: from a TCP connection to its agent streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +20,16 @@ use crate::auth::AgentPeer;
 use crate::metrics::{CloseReason, Metrics, Port};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
-/// How many connections the agent port has at once.
+/// Connection limits of the agent port.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// Of agents that were admitted.
+    /// Connections of admitted agents.
     pub agents: usize,
-    /// Of peers before that.
+    /// Connections of peers that are not authenticated yet.
     pub unauthenticated: usize,
 }
 
-/// What serves the agent port.
+/// The agent port: bound, not yet accepting.
 pub struct AgentListener {
     listener: TcpListener,
     tls: ServerTls,
@@ -40,8 +40,7 @@ pub struct AgentListener {
 }
 
 impl AgentListener {
-    /// A listener that is bound on the runtime of handshakes, and not accepting yet. Agents that say nothing for `keepalive` are
-    /// pinged.
+    /// A listener that was bound on the runtime of the TLS handshakes. Agents are pinged after `keepalive` without activity.
     pub fn new(
         listener: TcpListener,
         tls: ServerTls,
@@ -57,8 +56,8 @@ impl AgentListener {
         AgentListener { listener, tls, service, settings, agents, unauthenticated }
     }
 
-    /// Accepts agents until `stop` falls, then waits for the connections of those that were accepted. They shake hands on
-    /// `handshakes`. Dropping the future ends them.
+    /// Accepts agents until `stop`, then waits for the accepted connections to end. TLS handshakes run on `handshakes`.
+    /// Dropping the future ends the connections.
     pub async fn serve(self, handshakes: Handle, stop: CancellationToken) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
         let settings = Arc::new(self.settings);
@@ -76,7 +75,7 @@ fn report(error: &JoinError) {
     tracing::error!(%error, "an agent connection's task failed; the agent will reconnect");
 }
 
-/// Serves one connection and the streams on it.
+/// Serves one connection and its streams.
 async fn serve(
     mut arrived: Arrived,
     agents: Arc<Semaphore>,
@@ -121,7 +120,7 @@ async fn serve(
         Err(error @ ConnectionError::UnadmittedMemory) => slot.closed(CloseReason::SentTooMuch, &error),
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }
-    // What agents sent before they left is still delivered to frontends, within the core's bounds.
+    // Bytes that agents sent before their connection ended are still delivered to frontends, within the core's limits.
     while let Some(ended) = streams.join_next().await {
         ended.unwrap_or_else(|error| report(&error));
     }

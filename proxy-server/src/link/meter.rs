@@ -1,4 +1,4 @@
-//! What the relay counts, in the server's metrics.
+//! Passes the relay's counts to the server's metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tunnel::{Cause, Dropped, PacketKind};
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
 
-/// A full stream pauses many times a second: so often it is said at most.
+/// A full stream pauses many times a second; at most one log line is written in this interval.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
 
-/// The meter of one agent stream.
+/// Counts the events of one agent stream.
 pub(crate) struct LinkMeter {
     metrics: Metrics,
     from_agent: PacketMeter,

@@ -1,8 +1,7 @@
-//! Agent streams: from `AgentService/Connect` to a link that can be dialled through.
+//! Agent streams: from `AgentService/Connect` to a link that frontends dial through.
 //!
-//! [`accept`] checks what an agent says of itself and registers it; [`owner`] is what the server adds to the relay
-//! task of the stream; [`LinkHandle`] is how the rest of the server sees it: dial, then attach a frontend's end.
-//! Payload passes through the relay alone.
+//! [`accept`] authenticates and registers an agent; [`owner`] is the server's part of the stream's relay task; the rest of the
+//! server uses [`LinkHandle`]: it dials, then attaches a frontend's socket. Payload passes through the relay only.
 
 mod accept;
 mod gate;

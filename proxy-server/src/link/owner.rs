@@ -1,4 +1,4 @@
-//! What the server adds to the relay of an agent stream: dials that frontends ask for.
+//! The server's part of an agent stream's relay: dials on behalf of frontends.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -14,39 +14,39 @@ use tunnel::{ConnKey, ConnectId, DialError, Server, Time};
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use crate::dial::DialFailure;
 
-/// How long dials wait before the agent is pinged, and between such pings.
+/// How long dials wait before the agent is pinged, and the interval of further pings.
 const ASK_AFTER: Duration = Duration::from_millis(250);
-/// Commands carried out in one turn: the rest waits for the next, so that bytes move meanwhile.
+/// Commands carried out in one turn; further ones wait, so that payload moves meanwhile.
 const COMMANDS_PER_TURN: usize = 256;
 
-/// What the rest of the server wants to know of a link. `E` counts an established connection while it lives.
+/// The link's events for the rest of the server. `Established` counts a connection while it is open.
 pub(crate) trait LinkObserver {
-    /// Kept while a connection is established.
+    /// Held while a connection is established.
     type Established;
 
     /// A connection was established.
     fn established(&self) -> Self::Established;
 
-    /// The agent asks for no new dials.
+    /// The agent asks for no new dials (DRAIN).
     fn draining(&self);
 
-    /// Dials have waited for a while: pings the agent.
+    /// Pings the agent because dials have waited for [`ASK_AFTER`].
     fn probe(&mut self);
 
-    /// The stream has ended, with so many connections: it is no backend any more.
+    /// The stream has ended with this number of open connections: it is no backend any more.
     fn lost(&mut self, established: usize);
 }
 
-/// The owner of one link at the server. Invariant 2: every dial's reply is sent once, here.
+/// The server's state of one link. Invariant 2: every dial gets exactly one reply, from here.
 pub(crate) struct ServerOwner<X: LinkObserver> {
     commands: Commands,
-    /// For connections to report back; weak, so that handles alone keep the link known.
+    /// For the commands of connections; weak, so that only handles keep the link alive.
     back: WeakUnboundedSender<Command>,
     by_token: HashMap<u64, ConnKey>,
     dials: HashMap<ConnKey, (u64, oneshot::Sender<DialReply>)>,
     established: HashMap<ConnKey, X::Established>,
     observer: X,
-    /// Runs while dials wait.
+    /// Set while dials are pending.
     ask: Option<Pin<Box<Sleep>>>,
     stopping: bool,
     lost: bool,
@@ -101,7 +101,7 @@ impl<X: LinkObserver> ServerOwner<X> {
         }
     }
 
-    /// Pings the agent while dials wait for it.
+    /// Pings the agent while dials are pending.
     fn poll_ask(&mut self, cx: &mut Context<'_>) {
         if self.lost || self.dials.is_empty() {
             self.ask = None;
@@ -144,7 +144,7 @@ impl<X: LinkObserver> Owner<Server> for ServerOwner<X> {
             return;
         };
         self.established.insert(key, self.observer.established());
-        // If the dial was given up meanwhile, the connection comes back and its drop abandons it.
+        // If the dial was dropped meanwhile, `send` returns the connection, and dropping it closes the connection.
         drop(reply.send(Ok(OpenConnection::new(key, id, back))));
     }
 

@@ -1,4 +1,4 @@
-//! A connection to the agent port, from its handshake to the stream that makes it an agent's.
+//! The slot of a connection to the agent port, from its handshake until a stream is admitted.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::CloseReason;
 use crate::unauthenticated::Slot;
 
-/// Which slot a connection has: one of the unauthenticated peers, then one of the agents.
+/// The slot of a connection: first one for unauthenticated peers, then one for admitted agents.
 #[derive(Debug)]
 pub(super) struct AgentSlot {
-    /// Places of admitted agents.
+    /// Slots of admitted agents.
     agents: Arc<Semaphore>,
     evicted: CancellationToken,
     holds: Mutex<Holds>,
@@ -30,8 +30,8 @@ impl AgentSlot {
         AgentSlot { agents, evicted, holds: Mutex::new(Holds::Unauthenticated(slot)) }
     }
 
-    /// The connection is an agent's from now on; false if the connection limit for agents is reached, or if it was closed for
-    /// a new one.
+    /// Exchanges the slot for one of admitted agents; false if their connection limit is reached, or if this connection was
+    /// evicted.
     pub(super) fn admit(&self) -> bool {
         let mut holds = self.holds.lock();
         let Holds::Unauthenticated(slot) = &*holds else { return true };
@@ -46,12 +46,12 @@ impl AgentSlot {
         admitted
     }
 
-    /// Returns when the connection is to be closed for a new one, which is never so for an agent's.
+    /// Returns when the connection is evicted for a new one; never for an admitted agent.
     pub(super) async fn evicted(&self) {
         self.evicted.cancelled().await;
     }
 
-    /// Counts that the connection is closed, unless it is an agent's.
+    /// Counts the close of the connection, unless it belongs to an admitted agent.
     pub(super) fn closed(&self, reason: CloseReason, error: &dyn std::fmt::Display) {
         if let Holds::Unauthenticated(slot) = &*self.holds.lock() {
             slot.closed(reason, error);

@@ -1,11 +1,11 @@
-//! Established connections: how many, and how long each lived.
+//! Established connections: their number and their duration.
 
 use serve::metrics::{Histogram, Lazy, Live, LiveGuard, Registry};
 use tokio::time::Instant;
 
 use super::DURATION;
 
-/// `established_connections` and `connection_duration_seconds`, which belong together.
+/// `established_connections` and `connection_duration_seconds`, which change together.
 #[derive(Debug, Clone)]
 pub struct Established {
     live: Live,
@@ -21,18 +21,18 @@ impl Established {
         Self { live: Live::register(registry, "established_connections", help), duration }
     }
 
-    /// A connection is established, until the guard is dropped.
+    /// Counts a connection until the guard is dropped.
     pub fn enter(&self) -> EstablishedGuard {
         EstablishedGuard { since: Instant::now(), duration: self.duration.clone(), _live: self.live.enter() }
     }
 
-    /// How many there are.
+    /// The number of established connections.
     pub fn count(&self) -> i64 {
         self.live.count()
     }
 }
 
-/// One established connection; its drop is its end.
+/// Counts one established connection until it is dropped.
 #[derive(Debug)]
 #[must_use = "the connection counts as ended when this is dropped"]
 pub struct EstablishedGuard {

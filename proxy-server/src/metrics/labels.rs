@@ -13,9 +13,9 @@ serve::label! {
 }
 
 serve::label! {
-    /// How agents prove who they are.
+    /// The authentication method of agents.
     pub enum AgentAuthMode in "mode" {
-        /// Not at all: anybody who reaches the port is an agent.
+        /// None: any peer that reaches the port is an agent.
         None => "none",
         /// By a service account's token.
         Token => "token",
@@ -25,25 +25,25 @@ serve::label! {
 }
 
 serve::label! {
-    /// What became of a token's review.
+    /// The result of a token review.
     pub enum ReviewResult in "result" {
-        /// It is an agent's.
+        /// The token is an agent's.
         Accepted => "accepted",
-        /// It is not.
+        /// The token was refused.
         Refused => "refused",
-        /// The Kubernetes API could not be asked.
+        /// The Kubernetes API did not answer.
         Failed => "failed",
     }
 }
 
 serve::label! {
-    /// What an agent claimed without a right to it.
+    /// A claim that an agent's identity does not allow.
     pub enum Claim in "claim" {
-        /// Its name.
+        /// The agent id.
         AgentId => "agent_id",
-        /// A host's name.
+        /// A host name.
         Host => "host",
-        /// An address.
+        /// An IP address.
         Address => "address",
         /// A network.
         Network => "network",
@@ -53,9 +53,9 @@ serve::label! {
 }
 
 serve::label! {
-    /// What was done about a claim.
+    /// The action on a claim.
     pub enum ClaimAction in "action" {
-        /// It was logged.
+        /// The claim was logged.
         Logged => "logged",
         /// The agent was refused.
         Refused => "refused",
@@ -63,7 +63,7 @@ serve::label! {
 }
 
 serve::label! {
-    /// A port with TLS.
+    /// A TLS port.
     pub enum Port in "port" {
         /// `--agent-port`.
         Agent => "agent",
@@ -73,27 +73,27 @@ serve::label! {
 }
 
 serve::label! {
-    /// Why the server closed a connection whose peer had not been authenticated.
+    /// Why the server closed the connection of an unauthenticated peer.
     pub enum CloseReason in "reason" {
-        /// It was closed for a new one, since the limit was reached.
+        /// It was closed for a new one because the limit was reached.
         Evicted => "evicted",
         /// The connection limit for admitted agents is reached.
         AgentLimit => "agent_limit",
-        /// The handshake took too long.
+        /// The handshake timed out.
         HandshakeTimeout => "handshake_timeout",
-        /// The handshake took too many bytes.
+        /// The peer sent too many bytes in the handshake.
         HandshakeTooLarge => "handshake_too_large",
-        /// The handshake failed: no TLS, nothing in common, or a certificate that is not accepted.
+        /// The handshake failed: no TLS, no common parameters, or a certificate that is not accepted.
         HandshakeFailed => "handshake_failed",
-        /// No stream was accepted in time behind the handshake.
+        /// No stream was admitted in time after the handshake.
         NotAdmitted => "not_admitted",
-        /// It sent too much before a stream was accepted.
+        /// The peer sent too many bytes before a stream was admitted.
         SentTooMuch => "sent_too_much",
     }
 }
 
 impl CloseReason {
-    /// Why this handshake was given up.
+    /// The reason for this handshake error.
     pub fn of(error: &HandshakeError) -> Self {
         match error {
             HandshakeError::Timeout(_) => CloseReason::HandshakeTimeout,
@@ -102,18 +102,18 @@ impl CloseReason {
         }
     }
 
-    /// Whether it is the port that is full, and not the peer that failed.
+    /// Whether the cause is the port's limit, not the peer.
     pub fn is_limit_of_port(self) -> bool {
         matches!(self, CloseReason::Evicted | CloseReason::AgentLimit)
     }
 }
 
 serve::label! {
-    /// Whose certificate bore no allowed name.
+    /// The owner of a certificate without an allowed name.
     pub enum PeerKind in "peer" {
-        /// An agent's.
+        /// An agent.
         Agent => "agent",
-        /// A frontend's.
+        /// A frontend.
         Frontend => "frontend",
     }
 }

@@ -1,7 +1,7 @@
-//! Every metric of the server: names, labels and buckets as the Go server has them, and a few of our own.
+//! The metrics of the server: names, labels and buckets as in the Go server, and some of our own.
 //!
-//! A struct on a passed registry, never globals. What counts live things is handed out as a guard, so that a gauge
-//! cannot drift. Nothing here decides anything.
+//! A struct on a passed registry, never globals. Gauges of open items are changed by guards, so that they cannot drift. Nothing
+//! here decides anything.
 
 mod established;
 mod labels;
@@ -27,12 +27,12 @@ pub use labels::{
     AgentAuthMode, Claim, ClaimAction, CloseReason, PeerKind, Port, ReviewResult, ServiceMethod,
 };
 
-/// What every name begins with.
+/// The prefix of every name.
 pub const PREFIX: &str = "konnectivity_network_proxy_server";
 
-/// Upper bounds in seconds of the two latencies of the data path.
+/// Upper bounds in seconds of the two latency histograms of the data path.
 const LATENCY: &[f64] = &[1e-6, 1e-5, 1e-4, 0.005, 0.025, 0.1, 0.5, 2.5, 12.5];
-/// Upper bounds in seconds of a connection's life: 1 s to 24 h.
+/// Upper bounds in seconds of a connection's duration: 1 s to 24 h.
 const DURATION: &[f64] = &[1., 5., 15., 30., 60., 300., 900., 1800., 3600., 14400., 43200., 86400.];
 /// Go's default buckets (`prometheus.DefBuckets`).
 const DEFAULT: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -49,22 +49,22 @@ impl Deref for Metrics {
     }
 }
 
-/// The families, by what they measure.
+/// The metric families.
 #[derive(Debug)]
 pub struct Families {
-    /// `dial_duration_seconds`: from the request to the agent's answer; successes only.
+    /// `dial_duration_seconds`: from the dial to the agent's answer; successful dials only.
     pub dial_duration: Lazy<Histogram>,
     /// `dial_failure_count`.
     pub dial_failures: CountBy<FailureReason>,
-    /// `established_connections`, and `connection_duration_seconds` when one ends.
+    /// `established_connections`, and `connection_duration_seconds` when a connection ends.
     pub established: Established,
     /// `frontend_write_duration_seconds`: how long a packet waited for the frontend to take it.
     pub frontend_write: Lazy<Histogram>,
-    /// `grpc_connections`: streams, in truth, of either service.
+    /// `grpc_connections`: open streams of either service, despite its name.
     pub grpc_connections: LiveBy<ServiceMethod>,
-    /// `http_connections`: of the HTTP-CONNECT frontend. Shown from the start.
+    /// `http_connections`: of the HTTP CONNECT frontend. Present from the start.
     pub http_connections: Live,
-    /// `full_receive_channels`: connections whose reader holds up what comes from the other side.
+    /// `full_receive_channels`: connections whose slow reader stops the bytes from the other side.
     pub full_receive_channels: LiveBy<ServiceMethod>,
     /// `stream_packets_total`.
     pub packets: StreamPackets,
@@ -72,24 +72,24 @@ pub struct Families {
     pub drops: Drops,
     /// `connection_resets_total` (ours).
     pub resets: Resets,
-    /// `queued_bytes` (ours): bytes that wait for local ends, as they are charged.
+    /// `queued_bytes` (ours): bytes queued for local sockets, in charged bytes.
     pub queued_bytes: Holdings,
-    /// `token_reviews_total` (ours): those that the Kubernetes API was asked for, not those from memory.
+    /// `token_reviews_total` (ours): reviews by the Kubernetes API, without cached verdicts.
     pub token_reviews: CountBy<ReviewResult>,
     /// `agent_claims_total` (ours): claims that do not follow from an agent's identity.
     pub agent_claims: CountBy<(Claim, ClaimAction)>,
-    /// `name_refusals_total` (ours): peers whose certificate bears no allowed name.
+    /// `name_refusals_total` (ours): peers whose certificate has no allowed name.
     pub name_refusals: CountBy<PeerKind>,
-    /// `unauthenticated_connections` (ours): connections to a port whose peer has not been authenticated yet.
+    /// `unauthenticated_connections` (ours): connections to a port whose peer is not authenticated yet.
     pub unauthenticated: LiveBy<Port>,
-    /// `unauthenticated_connections_closed_total` (ours): those of them that the server closed.
+    /// `unauthenticated_connections_closed_total` (ours): such connections that the server closed.
     pub unauthenticated_closed: CountBy<(Port, CloseReason)>,
-    /// `queued_bytes_limit` (ours): what may wait in all.
+    /// `queued_bytes_limit` (ours): the limit of all queued bytes.
     pub queued_bytes_limit: Gauge,
-    /// `lease_last_renewal_timestamp_seconds` (ours): when our lease was last renewed, in seconds of Unix time; 0 before. Shown
-    /// where leases are kept.
+    /// `lease_last_renewal_timestamp_seconds` (ours): Unix time of our lease's last renewal in seconds; 0 before the first.
+    /// Present if leases are enabled.
     pub lease_renewed: Lazy<Gauge>,
-    /// `culled_leases_count`: expired leases that this server deleted. Shown from the start.
+    /// `culled_leases_count`: expired leases that this server deleted. Present from the start.
     pub culled_leases: Counter,
     /// `lease_list_total` and `lease_list_latency_seconds`.
     pub lease_lists: ApiCalls,
@@ -101,7 +101,7 @@ pub struct Families {
     pub certificates: Certificates,
     /// `odd_certificates_total` (ours).
     pub odd_certificates: OddCertificates,
-    /// `pending_backend_dials`; moved by the dialler's own guard, see `observers`.
+    /// `pending_backend_dials`; changed by the dialer's own guard, see `observers`.
     pending_dials: Lazy<Gauge>,
     stream_errors: StreamErrors,
     ready_backends: Family<Strategy, Gauge>,
@@ -112,27 +112,23 @@ pub struct Families {
 serve::label!(Strategy in "proxy_strategy");
 
 impl Metrics {
-    /// Registers everything under [`PREFIX`].
+    /// Registers every metric under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
         Self(Arc::new(Families {
             dial_duration: histogram(
                 r,
                 "dial_duration_seconds",
-                "Seconds until an agent had dialled",
+                "Seconds from a dial to the agent's answer, for successful dials",
                 latency,
             ),
-            dial_failures: CountBy::register(
-                r,
-                "dial_failure_count",
-                "Dials that brought no connection, by reason",
-            ),
+            dial_failures: CountBy::register(r, "dial_failure_count", "Failed dials, by reason"),
             pending_dials: lazy_gauge(r, "pending_backend_dials", "Dials that wait for an agent's answer"),
             established: Established::register(r),
             frontend_write: histogram(
                 r,
                 "frontend_write_duration_seconds",
-                "Seconds until the frontend had taken a packet",
+                "Seconds that packets from agents waited for the frontend",
                 latency,
             ),
             grpc_connections: LiveBy::register(r, "grpc_connections", "Open gRPC streams, by service method"),
@@ -142,28 +138,28 @@ impl Metrics {
             stream_errors: StreamErrors::register(r),
             drops: Drops::register(r),
             resets: Resets::register(r),
-            queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued towards frontends"),
-            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Bytes that may be queued in all"),
+            queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued for frontends"),
+            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Limit of all queued bytes"),
             certificates: Certificates::register(r),
             token_reviews: CountBy::register(
                 r,
                 "token_reviews_total",
-                "Agents' tokens shown to the Kubernetes API, by result",
+                "Reviews of agents' tokens by the Kubernetes API, by result",
             ),
             agent_claims: CountBy::register(
                 r,
                 "agent_claims_total",
-                "Claims that the agent's credential does not prove, by claim and action",
+                "Claims that do not follow from the agent's identity, by claim and action",
             ),
             name_refusals: CountBy::register(
                 r,
                 "name_refusals_total",
-                "Peers whose certificate bears no allowed name, by peer",
+                "Peers whose certificate has no allowed name, by peer",
             ),
             unauthenticated: LiveBy::register(
                 r,
                 "unauthenticated_connections",
-                "Connections whose peer is not admitted yet, by port",
+                "Open connections of unauthenticated peers, by port",
             ),
             unauthenticated_closed: CountBy::register(
                 r,
@@ -173,9 +169,9 @@ impl Metrics {
             lease_renewed: lazy_gauge(
                 r,
                 "lease_last_renewal_timestamp_seconds",
-                "When this server's lease was last renewed, in seconds of Unix time, 0 before the first time",
+                "Unix time of the last renewal of this server's lease in seconds, 0 before the first",
             ),
-            culled_leases: counter(r, "culled_leases_count", "Expired leases that this server has deleted"),
+            culled_leases: counter(r, "culled_leases_count", "Expired leases that this server deleted"),
             lease_lists: lease_calls(
                 r,
                 ("lease_list_total", "Lists of leases for garbage collection, by HTTP status and reason"),
@@ -187,34 +183,38 @@ impl Metrics {
                 ("lease_delete_latency_seconds", "Seconds that deletions of leases took"),
             ),
             unanswered: Unanswered::register(r),
-            ready_backends: gauges(r, "ready_backends", "What a strategy can choose from, by strategy"),
+            ready_backends: gauges(r, "ready_backends", "Backends known to a strategy, by strategy"),
             ready_backend_connections: gauge(
                 r,
                 "ready_backend_connections",
-                "What the strategy that changed last can choose from. DEPRECATED, see ready_backends",
+                "Backends of the strategy that changed last. DEPRECATED, see ready_backends",
             ),
-            agent_auth_mode: gauges(r, "agent_auth_mode", "1 for the way in which agents are authenticated"),
+            agent_auth_mode: gauges(
+                r,
+                "agent_auth_mode",
+                "1 for the method by which agents are authenticated",
+            ),
             odd_certificates: OddCertificates::register(r),
         }))
     }
 
-    /// An error of a stream: `packet` is what was to be sent, none for an error while receiving. An orderly end is
-    /// no error.
+    /// Counts a stream error. `packet`: the packet that could not be sent, `None` for an error while receiving. An orderly end
+    /// is no error.
     pub fn stream_error(&self, segment: Segment, code: Code, packet: Option<PacketKind>) {
         self.stream_errors.count(segment, code.name(), packet);
     }
 
-    /// What a strategy can choose from now.
+    /// Sets the number of backends that a strategy can choose from.
     pub fn set_ready_backends(&self, strategy: Strategy, count: usize) {
         self.0.ready_backends.get_or_create(&strategy).set(to_i64(count));
     }
 
-    /// The same of the strategy that changed last, under its old name.
+    /// Sets the same number of the strategy that changed last, under its deprecated name.
     pub fn set_ready_backend_connections(&self, count: usize) {
         self.0.ready_backend_connections.set(to_i64(count));
     }
 
-    /// Says how agents are authenticated; called once.
+    /// Sets the authentication method of agents; called once.
     pub fn set_agent_auth_mode(&self, mode: AgentAuthMode) {
         self.agent_auth_mode.get_or_create(&mode).set(1);
     }
@@ -263,9 +263,9 @@ fn shown(live: Live) -> Live {
     live
 }
 
-/// There from the start: an alert cannot tell an absent series from one at zero.
+/// Present from the start: an alert cannot distinguish an absent series from zero.
 fn full_channels(registry: &mut Registry) -> LiveBy<ServiceMethod> {
-    let help = "Connections held up by a full queue, by service method";
+    let help = "Connections blocked by a full queue, by service method";
     let gauges = LiveBy::register(registry, "full_receive_channels", help);
     gauges.show(ServiceMethod::Connect);
     gauges.show(ServiceMethod::Proxy);

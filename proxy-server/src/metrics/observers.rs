@@ -1,4 +1,4 @@
-//! The metrics as observers of the modules that know nothing of metrics.
+//! Implements the observer traits of modules that do not know the metrics.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The scrape against what the Go server shows: names, types, labels, buckets, and what is there from the start.
+//! Compares a scrape with the Go server's: names, types, labels, buckets, and the series that are present from the start.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const DEFAULT_TEXT: &[&str] =
 const DURATION_TEXT: &[&str] =
     &["1", "5", "15", "30", "60", "300", "900", "1800", "3600", "14400", "43200", "86400", "+Inf"];
 
-/// As the Go server registers them, sorted by name.
+/// The families of the Go server, sorted by name.
 const FAMILIES: &[Family] = &[
     ("connection_duration_seconds", "histogram", &[], DURATION_TEXT),
     ("culled_leases_count", "counter", &[], &[]),
@@ -42,7 +42,7 @@ const FAMILIES: &[Family] = &[
     ("stream_packets_total", "counter", &["packet_type", "segment"], &[]),
 ];
 
-/// Ours.
+/// Our own families.
 const OURS: &[Family] = &[
     ("agent_auth_mode", "gauge", &["mode"], &[]),
     ("certificate_expiry_timestamp_seconds", "gauge", &["file"], &[]),
@@ -149,7 +149,7 @@ fn golden_families() {
 fn at_the_start_only_what_go_shows() {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
-    // What the backend manager does for each strategy when it is built.
+    // The backend manager does the same for each strategy when it is built.
     metrics.set_ready_backends(Strategy::Default, 0);
     let found = parse(&Exposition::new(registry).scrape());
     let names: Vec<&str> = found.iter().map(|family| family.name.as_str()).collect();

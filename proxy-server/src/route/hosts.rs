@@ -1,4 +1,4 @@
-//! Agents by what they serve: exact host texts first, then networks from the longest prefix to the shortest.
+//! Agents by the hosts that they serve: first exact host texts, then networks from the longest prefix to the shortest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -15,17 +15,17 @@ use super::members::{Health, Members};
 pub(super) struct HostTable {
     exact: HashMap<Arc<str>, Members>,
     networks: HashMap<IpNet, Members>,
-    /// How many networks there are of each prefix length, IPv4 and IPv6: at most 33 and 129 look-ups.
+    /// Number of networks of each prefix length, for IPv4 and IPv6: at most 33 and 129 look-ups.
     lengths: [BTreeMap<u8, usize>; 2],
 }
 
 impl HostTable {
-    /// How many distinct identifiers lead to an agent.
+    /// The number of distinct identifiers.
     pub(super) fn len(&self) -> usize {
         self.exact.len() + self.networks.len()
     }
 
-    /// Adds a stream under all its identifiers, or changes its health there.
+    /// Adds a stream under all its identifiers, or changes its health.
     pub(super) fn set(&mut self, identifiers: &Identifiers, id: LinkId, health: Health) {
         for host in &identifiers.hosts {
             self.exact.entry(Arc::clone(host)).or_default().set(id, health);
@@ -60,8 +60,8 @@ impl HostTable {
         }
     }
 
-    /// The first registered stream of that health for a target's host. An empty host matches nothing, not even
-    /// an empty identifier, as in Go.
+    /// The first registered stream of this health for a target's host. As in Go, an empty host matches nothing, not even an
+    /// empty identifier.
     pub(super) fn find(&self, host: &str, health: Health, exclude: &[LinkId]) -> Option<LinkId> {
         if host.is_empty() {
             return None;

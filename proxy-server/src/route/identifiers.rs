@@ -1,8 +1,8 @@
-//! What an agent says it serves: the metadata value `agentIdentifiers` of a Connect, parsed once.
+//! The hosts and networks that an agent announces: the metadata value `agentIdentifiers` of a Connect.
 //!
-//! The value is a URL query (`host=node-1&ipv4=10.0.0.7&default-route=true`) with the rules of Go's
-//! `url.ParseQuery`, for that is what wrote and read it so far. This module judges syntax and size only; it never
-//! decides whether an agent may claim what it claims.
+//! The value is a URL query (`host=node-1&ipv4=10.0.0.7&default-route=true`) and follows Go's `url.ParseQuery`, which Go's
+//! programs use to write and read it. This module checks syntax and size only; it never decides whether an agent may make a
+//! claim.
 #![deny(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::HashSet;
@@ -14,28 +14,27 @@ use crate::limits::{MAX_IDENTIFIER_BYTES, MAX_IDENTIFIERS};
 
 /// The identifiers of one agent stream, without repetitions.
 ///
-/// Differences from the Go server, on purpose: a value that is not UTF-8 is kept with replacement characters
-/// (it can match no real host, and refusing it would turn an agent away that Go admits), and `cidr` values are
-/// parsed, because here they take part in routing (see [`crate::route`]); one that is no prefix is ignored, as
-/// Go ignores them all.
+/// Intended differences from the Go server: a value that is not UTF-8 is kept with replacement characters (it matches no real
+/// host, and an error would refuse an agent that Go admits), and `cidr` values are parsed, because this server routes by them
+/// (see [`crate::route`]). An invalid `cidr` value is ignored, as Go ignores all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identifiers {
-    /// The values of `ipv4`, `ipv6` and `host`: texts that a target's host is compared with, byte by byte. The
-    /// three keys share one name space, as they do in Go.
+    /// The values of `ipv4`, `ipv6` and `host`: texts that are compared with a target's host byte by byte. As in Go, the three
+    /// keys share one name space.
     pub hosts: Vec<Arc<str>>,
     /// The values of `cidr`, host bits cleared.
     pub networks: Vec<IpNet>,
-    /// Whether the first `default-route` is true (`1`, `t`, `T`, `TRUE`, `true`, `True`; anything else is false).
+    /// Whether the first `default-route` is true (`1`, `t`, `T`, `TRUE`, `true`, `True`; any other value is false).
     pub default_route: bool,
 }
 
-/// Why the metadata was not understood. The Connect fails with this text.
+/// Why the metadata is invalid. The Connect fails with this text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentifiersError {
     /// Go has refused `;` as a separator since 1.17.
     #[error("agentIdentifiers: invalid semicolon separator, separate the identifiers by &")]
     Semicolon,
-    /// A `%` that two hexadecimal digits do not follow.
+    /// A `%` without two hexadecimal digits.
     #[error("agentIdentifiers: invalid URL escape, % needs two hexadecimal digits")]
     Escape,
     /// More than [`MAX_IDENTIFIERS`].
@@ -47,12 +46,12 @@ pub enum IdentifiersError {
 }
 
 impl Identifiers {
-    /// Parses the metadata value. Unknown keys are ignored, so that newer agents can say more.
+    /// Parses the metadata value. Unknown keys are ignored, so that newer agents can send more.
     ///
-    /// Empty values are kept: Go counts them as a backend of destHost, which decides readiness. They never match.
+    /// Empty values are kept, because Go counts them as a destHost backend, which affects readiness. They never match.
     ///
     /// # Errors
-    /// On a syntax that Go refuses as well, and above [`MAX_IDENTIFIERS`] or [`MAX_IDENTIFIER_BYTES`].
+    /// A syntax error that Go refuses as well, more than [`MAX_IDENTIFIERS`], or a value above [`MAX_IDENTIFIER_BYTES`].
     pub fn parse(text: &str) -> Result<Self, IdentifiersError> {
         let mut found = Self::default();
         let mut seen = HashSet::new();
@@ -104,7 +103,7 @@ impl Identifiers {
     }
 }
 
-/// Undoes query escaping: `%XX`, and `+` for a space.
+/// Decodes query escaping: `%XX`, and `+` for a space.
 fn unescape(text: &str) -> Result<String, IdentifiersError> {
     let mut bytes = text.bytes();
     let mut plain = Vec::with_capacity(text.len());

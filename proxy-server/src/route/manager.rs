@@ -1,4 +1,4 @@
-//! The tables under their lock, and the registrations that keep them true.
+//! The route tables under their lock, and the registrations that keep them up to date.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,16 +17,16 @@ use super::pool::{Excluded, Pool};
 use super::{Backend, Choice, LinkId, ReadinessPolicy, RegisterError, RouteObserver, Strategy};
 use crate::limits::{AgentBudget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
-/// Which agents there are, and the strategies over them. Cheap to clone; clones are one.
+/// The agent streams, and the strategies over them. Cheap to clone; clones share the tables.
 ///
-/// `L` is a handle to an agent stream; the manager hands out clones of it and never looks into it.
+/// `L` is the handle of an agent stream; the manager hands out clones of it and never uses it.
 pub struct BackendManager<L> {
     shared: Arc<Shared<L>>,
 }
 
 struct Shared<L> {
     state: RwLock<State<L>>,
-    /// A stream came, or its health changed.
+    /// A stream was registered, or its health changed.
     changed: Notify,
     observer: Arc<dyn RouteObserver>,
 }
@@ -44,7 +44,7 @@ struct Link<L> {
     suspect: bool,
 }
 
-/// What the streams of one agent id share.
+/// The state that the streams of one agent id share.
 #[derive(Default)]
 struct Agent {
     streams: usize,
@@ -61,7 +61,7 @@ enum Table {
 }
 
 impl<L> BackendManager<L> {
-    /// An empty manager for these strategies, in this order; a repeated one counts once.
+    /// An empty manager for these strategies, in this order; repeated strategies count once.
     pub fn new(strategies: &[Strategy], observer: Arc<dyn RouteObserver>) -> Self {
         let mut tables: Vec<(Strategy, Table)> = Vec::new();
         for strategy in strategies {
@@ -79,7 +79,7 @@ impl<L> BackendManager<L> {
     /// Adds a stream to the tables until the registration is dropped.
     ///
     /// # Errors
-    /// Above the limits of streams per agent id and of agents. Nobody is displaced.
+    /// The agent id has too many streams, or there are too many agents. No stream is displaced.
     pub fn register(&self, backend: Backend<L>) -> Result<Registration<L>, RegisterError> {
         let mut state = self.shared.state.write();
         let known = state.agents.get(&backend.agent_id).map(|agent| agent.streams);
@@ -102,18 +102,18 @@ impl<L> BackendManager<L> {
         Ok(Registration { manager: self.clone(), id })
     }
 
-    /// The agent asked for no new dials. For good: a stream never stops draining.
+    /// The agent asked for no new dials (DRAIN). A stream never stops draining.
     pub fn set_draining(&self, id: LinkId) {
         self.change(id, |link| link.draining = true);
     }
 
-    /// A ping went unanswered for too long, or was answered after all.
+    /// Marks a stream that does not answer pings, or unmarks it when it answers.
     pub fn mark_suspect(&self, id: LinkId, suspect: bool) {
         self.change(id, |link| link.suspect = suspect);
     }
 
-    /// The strategies that lack a backend which `policy` wants them to have, leaving ones included: what `/readyz`
-    /// asks. None means ready.
+    /// The strategies without a backend that `policy` requires, for `/readyz`. Draining and unresponsive streams count as
+    /// backends. An empty list means ready.
     pub fn lacking(&self, policy: ReadinessPolicy) -> Vec<Strategy> {
         let state = self.shared.state.read();
         let empty = |(strategy, table): &(Strategy, Table)| (table.len() == 0).then_some(*strategy);
@@ -127,19 +127,19 @@ impl<L> BackendManager<L> {
         lacking
     }
 
-    /// The identifiers known to each strategy, in the order of the flag.
+    /// The number of identifiers known to each strategy, in the order of the flag.
     #[cfg(test)]
     pub fn counts(&self) -> Vec<(Strategy, usize)> {
         self.shared.state.read().tables.iter().map(|(strategy, table)| (*strategy, table.len())).collect()
     }
 
-    /// How many streams are registered.
+    /// The number of registered streams.
     #[cfg(test)]
     pub fn links(&self) -> usize {
         self.shared.state.read().links.len()
     }
 
-    /// The other streams of the agent id that this one has.
+    /// The handles of the other streams of the same agent id.
     pub fn siblings(&self, id: LinkId) -> Vec<L>
     where
         L: Clone,
@@ -147,7 +147,7 @@ impl<L> BackendManager<L> {
         let state = self.shared.state.read();
         let agent_of = |link: &Link<L>| Arc::clone(&link.backend.agent_id);
         let Some(agent) = state.links.get(&id).map(agent_of) else { return Vec::new() };
-        // All links are looked through only for an agent id that is there more than once.
+        // All links are searched only if the agent id has several streams.
         if state.agents.get(&agent).is_none_or(|agent| agent.streams < 2) {
             return Vec::new();
         }
@@ -189,8 +189,8 @@ impl<L> BackendManager<L> {
 }
 
 impl<L: Clone> BackendManager<L> {
-    /// Chooses a stream for a target's host, by the rules of [`crate::route`]. `exclude` is short: the streams
-    /// that this dial has tried.
+    /// Chooses a stream for a target's host by the rules of [`crate::route`]. `exclude` is short: the streams that this dial
+    /// has tried.
     pub fn choose(&self, host: &str, exclude: &[LinkId]) -> Option<Choice<L>> {
         self.choose_with(host, exclude, &mut rand::rng())
     }
@@ -245,11 +245,11 @@ impl<L> Choice<L> {
 }
 
 impl<L> BackendManager<L> {
-    /// Waits until this stream does not answer pings while another, which does, could serve a target's host.
+    /// Waits until this stream does not answer pings and another stream for the target's host does.
     pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
         let mut changed = pin!(self.shared.changed.notified());
         loop {
-            // What changes from here on is not missed.
+            // From here on no change is missed.
             changed.as_mut().enable();
             if self.is_another_better(link, host) {
                 return;
@@ -270,8 +270,8 @@ impl<L> BackendManager<L> {
 }
 
 impl<L> Shared<L> {
-    /// Changes the tables that a backend is in, and reports each of them: Go sets `ready_backend_connections`
-    /// from each as it goes, hence the last one's number stays.
+    /// Changes the tables that contain a backend, and reports each of them. Go sets `ready_backend_connections` after each
+    /// table, so the last table's number remains.
     fn update(
         &self,
         tables: &mut [(Strategy, Table)],
@@ -309,7 +309,7 @@ impl Table {
         }
     }
 
-    /// A stream of that health for a target's host.
+    /// A stream of this health for a target's host.
     fn find(&self, host: &str, health: Health, exclude: &[Excluded], rng: &mut impl Rng) -> Option<LinkId> {
         match self {
             Table::Agents(pool) | Table::Routes(pool) => pool.pick(health, exclude, rng),
@@ -343,7 +343,7 @@ impl Table {
     }
 }
 
-/// A stream's place in the tables. Dropping it removes exactly this stream, whatever others share its names.
+/// A stream's entry in the tables. Dropping it removes exactly this stream, even if others share its agent id or hosts.
 #[must_use = "dropping the registration removes the stream"]
 pub struct Registration<L> {
     manager: BackendManager<L>,
@@ -351,7 +351,7 @@ pub struct Registration<L> {
 }
 
 impl<L> Registration<L> {
-    /// The stream's number.
+    /// The stream's id.
     pub fn id(&self) -> LinkId {
         self.id
     }

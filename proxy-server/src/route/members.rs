@@ -1,17 +1,17 @@
-//! The streams behind one key of a route table, in the order of their registration, healthy and leaving apart.
+//! The streams under one key of a route table, in the order of their registration, in one list for each health.
 
 use super::LinkId;
 
 /// Whether a stream should get new dials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
-    /// Yes.
+    /// New dials may use the stream.
     Ready,
-    /// Only if nobody else can take them: it drains, or it has not answered a ping.
+    /// New dials use the stream only if there is no other: it drains, or it has not answered a ping.
     Leaving,
 }
 
-/// Streams by [`Health`]. Ids grow with each registration, so that a sorted list is in order of registration.
+/// Streams by [`Health`]. Ids increase with each registration, so a sorted list is in the order of registration.
 ///
 /// Invariant: an id is in at most one of the two lists.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl Members {
         }
     }
 
-    /// Forgets a stream; nothing happens if it is not there.
+    /// Removes a stream, if it is there.
     pub(super) fn remove(&mut self, id: LinkId) {
         for list in &mut self.lists {
             if let Ok(at) = list.binary_search(&id) {
@@ -38,12 +38,12 @@ impl Members {
         }
     }
 
-    /// The first registered stream of that health which is not excluded.
+    /// The first registered stream of this health that is not excluded.
     pub(super) fn first(&self, health: Health, exclude: &[LinkId]) -> Option<LinkId> {
         self.lists[health as usize].iter().find(|id| !exclude.contains(id)).copied()
     }
 
-    /// Ready as soon as one stream is.
+    /// Ready if at least one stream is ready.
     pub(super) fn health(&self) -> Health {
         if self.lists[Health::Ready as usize].is_empty() { Health::Leaving } else { Health::Ready }
     }

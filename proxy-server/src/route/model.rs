@@ -1,4 +1,4 @@
-//! The tables against a naive model, under random sequences of registrations, drains and choices.
+//! Compares the tables with a naive model, under random sequences of registrations, drains and choices.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -50,7 +50,7 @@ fn strategies() -> impl Generator<Value = Vec<Strategy>> {
     prop::collection::vec(prop::sample::select(all.to_vec()), 1..4)
 }
 
-/// The gauges as they were set last.
+/// The last values of the gauges.
 #[derive(Default)]
 struct Gauges {
     backends: Mutex<BTreeMap<&'static str, usize>>,
@@ -67,7 +67,7 @@ impl RouteObserver for Gauges {
     }
 }
 
-/// A stream, as plain facts.
+/// A registered stream in the model.
 struct Stream {
     id: LinkId,
     agent: &'static str,
@@ -94,7 +94,7 @@ impl Stream {
     }
 }
 
-/// Every stream that the rules allow, none if there is none to choose.
+/// Every stream that the rules allow; empty if none can be chosen.
 fn allowed(streams: &[&Stream], strategies: &[Strategy], host: &str) -> HashSet<LinkId> {
     for leaving in [false, true] {
         let of_health: Vec<&Stream> = streams.iter().filter(|s| s.is_leaving() == leaving).copied().collect();
@@ -234,7 +234,7 @@ fn manager(strategies: &[Strategy]) -> BackendManager<u64> {
     BackendManager::new(strategies, Arc::new(()))
 }
 
-/// How often each agent is chosen, of `n`.
+/// How often each agent is chosen in `n` choices.
 fn picks(manager: &BackendManager<u64>, exclude: &[LinkId], n: usize) -> BTreeMap<String, usize> {
     let mut rng = StdRng::seed_from_u64(7);
     let mut picks = BTreeMap::new();
@@ -254,7 +254,7 @@ fn agents_are_equally_likely() {
     }
     let even = |picks: &BTreeMap<String, usize>, agents: usize| {
         assert_eq!(picks.len(), agents, "{picks:?}");
-        // Five standard deviations of 20,000 picks are below 300.
+        // 300 is more than five standard deviations of 20,000 choices.
         assert!(picks.values().all(|n| n.abs_diff(20_000 / agents) < 300), "{picks:?}");
     };
     even(&picks(&manager, &[], 20_000), 5);

@@ -1,4 +1,4 @@
-//! Agents to pick one from at random, in constant time however many there are and however many drain.
+//! Picks a random agent in constant time, however many agents there are and however many drain.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use rand::{Rng, RngExt};
 use super::LinkId;
 use super::members::{Health, Members};
 
-/// Agent ids with their streams. Each agent is as likely as another, however many streams it has.
+/// Agent ids with their streams. All agents are equally likely, however many streams they have.
 ///
-/// Invariant: each agent is in the dense list of its members' health, at the index that its entry says.
+/// Invariant: each agent is in the list of its members' health, at the index in its entry.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     agents: HashMap<Arc<str>, Entry>,
@@ -25,7 +25,7 @@ struct Entry {
     at: usize,
 }
 
-/// A stream that must not be chosen, with the agent that it belongs to.
+/// A stream that must not be chosen, with its agent id.
 #[derive(Debug)]
 pub(super) struct Excluded {
     pub(super) id: LinkId,
@@ -33,7 +33,7 @@ pub(super) struct Excluded {
 }
 
 impl Pool {
-    /// How many agents there are.
+    /// The number of agents.
     pub(super) fn len(&self) -> usize {
         self.agents.len()
     }
@@ -48,7 +48,7 @@ impl Pool {
         self.list(agent, members);
     }
 
-    /// Removes a stream, and its agent with the last one.
+    /// Removes a stream, and its agent with the agent's last stream.
     pub(super) fn remove(&mut self, agent: &Arc<str>, id: LinkId) {
         let Some(entry) = self.agents.remove(agent) else { return };
         let mut members = self.unlist(entry);
@@ -58,14 +58,14 @@ impl Pool {
         }
     }
 
-    /// A random agent's first stream of that health.
+    /// The first stream of this health of a random agent.
     ///
-    /// With `Leaving` the caller has made sure that `Ready` yields nothing under the same exclusions. An excluded
-    /// stream does not make another agent more likely than the rest.
+    /// Before a call with `Leaving` the caller has checked that `Ready` finds nothing with the same exclusions. The exclusions
+    /// leave all other agents equally likely.
     pub(super) fn pick(&self, health: Health, exclude: &[Excluded], rng: &mut impl Rng) -> Option<LinkId> {
         let ids: Vec<LinkId> = exclude.iter().map(|e| e.id).collect();
-        let mut blocked = Vec::new(); // indices in the list that have no stream left
-        let mut extra = Vec::new(); // agents of the other list that have one of this health
+        let mut blocked = Vec::new(); // indices in the list of agents without a remaining stream
+        let mut extra = Vec::new(); // agents in the other list with a stream of this health
         for agent in distinct(exclude) {
             let Some(entry) = self.agents.get(agent) else { continue };
             match entry.members.first(health, &ids) {
@@ -98,7 +98,7 @@ impl Pool {
         self.agents.insert(Arc::clone(agent), Entry { members, health, at });
     }
 
-    /// Takes an entry, which is no longer in the map, out of its dense list; the list's last one fills the gap.
+    /// Removes an entry, which is no longer in the map, from its list; the last entry of the list fills the gap.
     fn unlist(&mut self, entry: Entry) -> Members {
         let list = &mut self.lists[entry.health as usize];
         list.swap_remove(entry.at);
@@ -109,7 +109,7 @@ impl Pool {
     }
 }
 
-/// The agents of a short list of exclusions, each once.
+/// The agent ids in a short list of exclusions, each once.
 fn distinct(exclude: &[Excluded]) -> impl Iterator<Item = &Arc<str>> {
     exclude
         .iter()

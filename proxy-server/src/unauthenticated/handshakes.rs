@@ -1,7 +1,7 @@
-//! From a TCP listener to connections whose TLS handshake is over, on the threads of handshakes.
+//! From a TCP listener to connections with a finished TLS handshake, on the handshake threads.
 //!
-//! A connection costs a slot and a socket until its ClientHello is whole; cryptography is done only then. Each handshake has
-//! [`HANDSHAKE_LIMIT`].
+//! Until its ClientHello is complete a connection costs only a slot and a socket; cryptography starts after that. Each
+//! handshake is limited to [`HANDSHAKE_LIMIT`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use super::{ConnectionSet, Slot};
 use crate::accept;
 use crate::metrics::CloseReason;
 
-/// A connection whose handshake is over.
+/// A connection with a finished handshake.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) stream: ServerStream<ReadAhead<LinkSocket>>,
@@ -30,10 +30,10 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// Moves the connection to the caller's runtime, where up to `read_ahead` bytes are read at once.
+    /// Moves the connection to the caller's runtime, and reads up to `read_ahead` bytes at once there.
     ///
     /// # Errors
-    /// The process has no descriptor left.
+    /// The process has no free descriptor.
     pub(crate) fn move_here(&mut self, read_ahead: usize) -> io::Result<()> {
         let socket = self.stream.get_mut().0;
         socket.get_mut().move_to_this_runtime()?;
@@ -42,16 +42,16 @@ impl Arrived {
     }
 }
 
-/// The handshakes of a listener. Dropping it closes the listener and ends them.
+/// The handshakes of a listener. Dropping it closes the listener and ends the handshakes.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
-    /// No more than there are slots.
+    /// Has at most as many entries as there are slots.
     arrived: UnboundedReceiver<Arrived>,
     _accepting: AbortOnDropHandle<()>,
 }
 
 impl Handshakes {
-    /// Accepts on the runtime `on`, where `listener` was bound.
+    /// Accepts on the runtime `on`, on which `listener` was bound.
     pub(crate) fn start(
         on: &Handle,
         listener: TcpListener,
@@ -80,7 +80,7 @@ impl Source for Handshakes {
                 return Poll::Ready(Ok(arrived));
             }
         }
-        // The accepting task ends with this.
+        // The accepting task ends after this.
         Poll::Pending
     }
 }
@@ -108,10 +108,10 @@ async fn serve(
     match shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT))) {
         Ok(stream) => {
             slot.renew();
-            // An error means that the server has stopped.
+            // Sending fails only if the server has stopped.
             drop(done.send(Arrived { stream, address, slot }));
         }
-        // Port checks end here; they are no news.
+        // Port checks end here; they are not worth a warning.
         Err(error @ (HandshakeError::Closed | HandshakeError::Io(_))) => {
             if let Some(suppressed) = slot.log_due("handshake") {
                 tracing::debug!(peer = %address, %error, suppressed, "connection not accepted");

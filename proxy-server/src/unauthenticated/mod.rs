@@ -1,9 +1,9 @@
-//! Connections of peers that have not shown who they are: how many each port has at once, and which one is closed for a new
+//! Connections of unauthenticated peers: the limit of each port, and the choice of the connection that is evicted for a new
 //! one.
 //!
-//! They have slots of their own, so that they take none of an agent or of a frontend. A new peer always gets a slot. When all
-//! are taken, the peer address that holds most of them loses its oldest connection, where the age counts from the last step
-//! that only a real handshake takes: so a flood closes its own connections, and a slow peer keeps its slot.
+//! Unauthenticated peers have slots of their own, so that they take none from agents and frontends. A new peer always gets a
+//! slot. If all slots are taken, the peer address with the most slots loses its oldest connection. The age counts from the last
+//! step that only a real handshake takes. So a flood evicts its own connections, and a slow peer keeps its slot.
 
 mod handshakes;
 mod runtime;
@@ -22,7 +22,7 @@ pub(crate) use self::handshakes::{Arrived, Handshakes};
 pub use self::runtime::HandshakeRuntime;
 use crate::metrics::{CloseReason, Metrics, Port};
 
-/// The unauthenticated connections of one port. Clones are one.
+/// The unauthenticated connections of one port. Clones share the table.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionSet(Arc<Shared>);
 
@@ -35,24 +35,24 @@ struct Shared {
     table: Mutex<Table>,
 }
 
-/// Which connections hold slots.
+/// The connections that hold slots.
 #[derive(Debug, Default)]
 struct Table {
-    /// The next age: ages grow, so that the smallest is the oldest.
+    /// The next age. Ages increase, so the smallest is the oldest.
     next: u64,
     by_age: BTreeMap<u64, (SocketAddr, CancellationToken)>,
-    /// How many each peer address holds, none of them zero.
+    /// The number of slots of each peer address, never zero.
     held: HashMap<IpAddr, usize>,
 }
 
 impl ConnectionSet {
-    /// At most `most` connections of a port for such peers.
+    /// A table of at most `most` connections.
     pub(crate) fn new(port: Port, most: usize, metrics: Metrics) -> Self {
         let (log, table) = (LogLimit::default(), Mutex::default());
         ConnectionSet(Arc::new(Shared { port, most: most.max(1), metrics, log, table }))
     }
 
-    /// A slot for a new connection. Another one is closed for it where that is needed.
+    /// Takes a slot for a new connection, and evicts another connection if necessary.
     pub(crate) fn enter(&self, peer: SocketAddr) -> Slot {
         let evicted = CancellationToken::new();
         let (age, closed) = {
@@ -70,7 +70,7 @@ impl ConnectionSet {
 }
 
 impl Shared {
-    /// Counts a connection that we have closed, and says so.
+    /// Counts and logs a connection that the server closed.
     fn closed(&self, peer: SocketAddr, reason: CloseReason, error: &dyn Display) {
         self.metrics.unauthenticated_closed.count((self.port, reason));
         let Some(suppressed) = self.log.due(reason.name(), peer.ip()) else { return };
@@ -113,7 +113,7 @@ impl Table {
     }
 }
 
-/// The slot of one connection, given back when this is dropped.
+/// The slot of one connection, released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     shared: Arc<Shared>,
@@ -124,12 +124,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Falls when the connection is to be closed for a new one.
+    /// Canceled when the connection is evicted for a new one.
     pub(crate) fn evicted(&self) -> CancellationToken {
         self.evicted.clone()
     }
 
-    /// The peer has taken a step of its handshake: the connection is as old as a new one from now on.
+    /// The peer has taken a step of its handshake: its connection becomes the youngest.
     pub(crate) fn renew(&mut self) {
         let mut table = self.shared.table.lock();
         if let Some((peer, evicted)) = table.remove(self.age) {
@@ -137,17 +137,17 @@ impl Slot {
         }
     }
 
-    /// The peer has shown who it is: the slot is free for others. False if the connection was closed for a new one.
+    /// The peer is authenticated: releases the slot. False if the connection was evicted.
     pub(crate) fn leave(&self) -> bool {
         self.shared.table.lock().remove(self.age).is_some()
     }
 
-    /// Counts that we close the connection, and says so.
+    /// Counts and logs that the server closes the connection.
     pub(crate) fn closed(&self, reason: CloseReason, error: &dyn Display) {
         self.shared.closed(self.peer, reason, error);
     }
 
-    /// Whether another line about this cause and peer is due, see [`LogLimit::due`].
+    /// Whether another log line about this cause and peer is due, see [`LogLimit::due`].
     pub(crate) fn log_due(&self, cause: &'static str) -> Option<u64> {
         self.shared.log.due(cause, self.peer.ip())
     }

@@ -1,4 +1,4 @@
-//! The threads on which peers shake hands: beside those that move payload, and behind them in the scheduler's eyes.
+//! The threads for TLS handshakes: apart from the data path's threads, and at a lower priority.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// How much nicer these threads are than the process. Beside a busy thread that moves payload on the same core they get a
-/// tenth of it, which is some hundred handshakes a second.
+/// Added to the nice value of the process. Next to a busy data path thread on the same core these threads get a tenth of the
+/// core, enough for some hundred handshakes per second.
 const NICER: i32 = 10;
 
-/// The least urgent that Linux has.
+/// The largest nice value in Linux.
 const NICEST: i32 = 19;
 
-/// The threads of handshakes. A handshake's cryptography takes 0.2 to 1 ms, so that each flood of them takes one core for a
-/// quarter of the cores, four at most. Dropping it ends what they do.
+/// The handshake threads. The cryptography of a handshake takes 0.2 to 1 ms, so a flood of handshakes uses at most a quarter of
+/// the cores: at least one and at most four. Dropping it ends their tasks.
 #[derive(Debug)]
 pub struct HandshakeRuntime(Option<Runtime>);
 
@@ -22,7 +22,7 @@ impl HandshakeRuntime {
     /// Starts the threads.
     ///
     /// # Errors
-    /// The operating system grants no thread or no epoll instance.
+    /// The operating system provides no thread or no epoll instance.
     pub fn start() -> io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let runtime = Builder::new_multi_thread()
@@ -34,7 +34,7 @@ impl HandshakeRuntime {
         Ok(HandshakeRuntime(Some(runtime)))
     }
 
-    /// To spawn on, and to bind listeners on.
+    /// The runtime, to spawn on and to bind listeners on.
     pub fn handle(&self) -> &Handle {
         self.0.as_ref().expect("the runtime is taken by the drop alone").handle()
     }
@@ -48,7 +48,7 @@ impl Drop for HandshakeRuntime {
     }
 }
 
-/// On Linux the id of a thread stands for that thread alone.
+/// On Linux the id of a thread selects that thread alone.
 fn lower_priority() {
     let thread = Some(gettid());
     let lowered = getpriority_process(thread)

@@ -1,4 +1,4 @@
-//! The side where agents connect, TLS, and who is let in.
+//! Flags of the agent port, of TLS, and of agent authentication.
 
 use flags::testing::Entry;
 use proxy_server::args::Config;

@@ -1,4 +1,4 @@
-//! The side where kube-apiserver connects.
+//! Flags of the frontend, where kube-apiserver connects.
 
 use flags::testing::Entry;
 use proxy_server::args::{Config, FrontendListener};

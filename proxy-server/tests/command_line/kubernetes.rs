@@ -1,4 +1,4 @@
-//! Leases and the way to the Kubernetes API.
+//! Flags of the leases and of the Kubernetes API client.
 
 use flags::testing::Entry;
 use proxy_server::args::Config;

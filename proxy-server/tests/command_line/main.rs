@@ -1,4 +1,4 @@
-//! Every flag of the proxy-server: its default, its spellings, its refusals, in one table.
+//! Every flag of the proxy-server in one table: its default, its spellings and its errors.
 
 mod agents;
 mod frontend;
@@ -14,7 +14,7 @@ use flags::testing::{
 use proptest::prelude::*;
 use proxy_server::args::{Config, parse_with};
 
-/// Bases of rows: a Unix socket, a port with TLS, and nothing at all. `{file}` exists, `{none}` does not.
+/// The bases of table rows: a Unix socket, a TLS port, and nothing. `{file}` exists, `{none}` does not.
 const UDS: &[&str] =
     &["--uds-name={none}", "--server-port=0", "--cluster-cert={file}", "--cluster-key={file}"];
 const TCP: &[&str] = &[
@@ -26,7 +26,7 @@ const TCP: &[&str] = &[
 ];
 const BARE: &[&str] = &[];
 
-/// An entry whose rows lie on the Unix socket's base.
+/// An entry whose rows use the base of the Unix socket.
 fn flag(flag: &'static str, shown: fn(&Config) -> String) -> Entry<Config> {
     Entry::new(flag, UDS, shown)
 }
@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// A flag of the table with some value, or anything.
+/// A flag of the table with a random value, or a random word.
 fn word() -> impl Strategy<Value = String> {
     let names: Vec<_> = table().iter().map(|entry| entry.flag).collect();
     let value = "(=[-0-9a-z,=\"\\[\\]%]{0,12})?";

@@ -1,4 +1,4 @@
-//! This replica, its choice of agents, its health and admin ports.
+//! Flags of this replica, of its choice of agents, and of its health and admin ports.
 
 use flags::testing::Entry;
 use proxy_server::args::Config;

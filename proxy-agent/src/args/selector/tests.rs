@@ -1,4 +1,4 @@
-//! Selectors that Kubernetes takes and refuses, and what they match.
+//! Selectors that Kubernetes accepts and refuses, and the labels that they match.
 
 use std::collections::BTreeMap;
 

@@ -1,17 +1,18 @@
-//! Which destinations an agent may be asked to reach.
+//! The destinations that an agent may connect to.
 //!
-//! The one place where a dial can be forbidden: called with the addresses a name resolved to, between the
-//! lookup and the connect, so that what was checked is what is connected to (a second lookup could answer
-//! differently). IPv4-mapped addresses count as what they map.
+//! Only this module denies a dial. It is called with the resolved addresses, between the lookup and the connect, so that
+//! exactly the checked addresses are connected to (a second lookup could answer differently). IPv4-mapped addresses are treated
+//! as IPv4.
 //!
-//! In this order: link-local addresses and the metadata services of clouds are denied, unless the operator has allowed
-//! them; what a rule of `--deny-destinations` matches is denied; what no rule of `--allow-destinations` matches is denied,
-//! if there are any. A rule with a name matches what was asked for, a rule with a network what it resolved to.
+//! The checks, in this order: link-local addresses and the metadata services of clouds are denied unless the operator has
+//! allowed them; a destination that a rule of `--deny-destinations` matches is denied; if `--allow-destinations` has rules, a
+//! destination that none of them matches is denied. A rule with a name matches the requested name, a rule with a network
+//! matches the resolved address.
 //!
-//! The operator allows all of the first group by `--allow-cloud-metadata`, one of them by a rule of `--allow-destinations`
-//! that is about nothing else: a link-local network for its addresses, the very address for a metadata service. A rule
-//! that is wider (`*`, `0.0.0.0/0`) or a name does not: its author thought of something else, and a name resolves to
-//! whatever its owner likes.
+//! The operator allows the whole first group by `--allow-cloud-metadata`, or a part of it by a rule of `--allow-destinations`
+//! that covers nothing else: a link-local network for link-local addresses, the exact address for a metadata service. A wider
+//! rule (`*`, `0.0.0.0/0`) or a name does not allow them: its author probably did not intend it, and the owner of a name
+//! decides which address it resolves to.
 
 mod rule;
 
@@ -21,15 +22,15 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub use rule::{DestinationRule, RuleError};
 
-/// Networks that are this host's own business: node-local caches, routing daemons, and whatever metadata service a cloud adds next.
-/// Both are link-local (RFC 3927, RFC 4291).
+/// Networks that belong to the node itself: node-local caches, routing daemons, and future metadata services. Both are
+/// link-local (RFC 3927, RFC 4291).
 const LINK_LOCAL: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
 ];
 
-/// Where clouds hand out credentials and host secrets to every process of a host, as their own documentation and
-/// cloud-init's have it.
+/// Addresses at which clouds provide credentials and secrets to every process of a host. Sources: the clouds' documentation and
+/// cloud-init.
 const CLOUD_METADATA: [IpAddr; 17] = [
     // AWS, Azure, Google and most others.
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
@@ -37,7 +38,7 @@ const CLOUD_METADATA: [IpAddr; 17] = [
     IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
     // AWS.
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-    // AWS: credentials of ECS tasks, and of EKS pods by both families.
+    // AWS: credentials of ECS tasks, and of EKS pods over IPv4 and IPv6.
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
@@ -63,31 +64,31 @@ const CLOUD_METADATA: [IpAddr; 17] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
-/// NAT64 gateways map IPv4 addresses into the first network (RFC 6052), or into a /96 of the second (RFC 8215).
+/// NAT64 maps IPv4 addresses into the first network (RFC 6052), or into a /96 of the second (RFC 8215).
 const NAT64: [Ipv6Net; 2] = [
     Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96),
     Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
 ];
 
-/// Why a destination is denied. `Display` ends a DIAL_RSP's error.
+/// Why a destination is denied. `Display` is the end of a DIAL_RSP's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// Its credentials are the host's, not those of who dials.
+    /// Its credentials belong to the host, not to the client that dials.
     #[error("destination is denied, it is a cloud metadata service (--allow-cloud-metadata)")]
     CloudMetadata,
-    /// What listens there is the node's own.
+    /// Its services belong to the node.
     #[error("destination is denied, it is link-local (--allow-destinations, --allow-cloud-metadata)")]
     LinkLocal,
-    /// A rule names it.
+    /// A deny rule matches.
     #[error("destination is denied (--deny-destinations)")]
     Listed,
-    /// There are rules for what is allowed, and none names it.
+    /// There are allow rules, and none matches.
     #[error("destination is denied, no rule allows it (--allow-destinations)")]
     NotListed,
 }
 
-/// Decides over destinations. The default allows all but link-local addresses and the metadata services of clouds. (Go
-/// allows all.)
+/// The destination policy. By default it allows everything except link-local addresses and the metadata services of clouds. (Go
+/// allows everything.)
 #[derive(Debug, Clone, Default)]
 pub struct DestinationPolicy {
     cloud_metadata: bool,
@@ -96,27 +97,27 @@ pub struct DestinationPolicy {
 }
 
 impl DestinationPolicy {
-    /// Allows everything: for destinations that the operator has named.
+    /// Allows everything: for destinations that the operator has configured.
     pub fn unrestricted() -> Self {
         DestinationPolicy { cloud_metadata: true, ..Self::default() }
     }
 
-    /// `--allow-cloud-metadata`.
+    /// Sets `--allow-cloud-metadata`.
     pub fn with_cloud_metadata(mut self, allowed: bool) -> Self {
         self.cloud_metadata = allowed;
         self
     }
 
-    /// `--deny-destinations` and `--allow-destinations`.
+    /// Sets `--deny-destinations` and `--allow-destinations`.
     pub fn with_rules(mut self, deny: Vec<DestinationRule>, allow: Vec<DestinationRule>) -> Self {
         (self.deny, self.allow) = (deny, allow);
         self
     }
 
-    /// Whether the agent may connect to `destination`, which `name` led to (`None`: it was asked for by address).
+    /// Checks whether the agent may connect to `destination`, to which `name` resolved (`None`: the request had an address).
     ///
     /// # Errors
-    /// Why it may not.
+    /// Why the destination is denied.
     pub fn check(&self, name: Option<&str>, destination: SocketAddr) -> Result<(), Denied> {
         let (ip, port) = (destination.ip().to_canonical(), destination.port());
         let behind = behind_nat64(ip);
@@ -135,7 +136,7 @@ impl DestinationPolicy {
         Ok(())
     }
 
-    /// Denies what only the host itself should reach, unless the operator has allowed it.
+    /// Denies destinations that only the host itself should reach, unless the operator has allowed them.
     fn check_host_only(&self, ip: IpAddr, port: u16) -> Result<(), Denied> {
         let (network, denied) = match LINK_LOCAL.into_iter().find(|network| network.contains(&ip)) {
             _ if self.cloud_metadata => return Ok(()),
@@ -148,7 +149,7 @@ impl DestinationPolicy {
     }
 }
 
-/// The IPv4 address that a NAT64 gateway would reach by this one: its last 32 bits.
+/// The IPv4 address that a NAT64 gateway derives from this address: its last 32 bits.
 fn behind_nat64(ip: IpAddr) -> Option<IpAddr> {
     let IpAddr::V6(ip) = ip else { return None };
     let [.., high, low] = ip.segments();
@@ -276,7 +277,7 @@ mod tests {
             (Some("a.example"), "11.1.2.3:80", not_listed),
             (Some("example"), "11.1.2.3:443", not_listed),
             (Some("secret.example"), "11.1.2.3:443", listed),
-            // What is denied by address stays denied under every name.
+            // An address that is denied stays denied under every name.
             (Some("a.example"), "10.1.2.3:22", listed),
             (Some("a.example"), "[fd00::2]:443", listed),
             (None, "[fd00::1]:443", listed),

@@ -1,4 +1,4 @@
-//! One rule over destinations: `HOST[:PORTS]`.
+//! A destination rule: `HOST[:PORTS]`.
 #![deny(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fmt;
@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use transport::host_port;
 
-/// A host with ports.
+/// A host with a range of ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DestinationRule {
     text: String,
@@ -20,45 +20,45 @@ pub struct DestinationRule {
 enum Host {
     Any,
     Network(IpNet),
-    /// Lower case, no dot at its end.
+    /// Lower case, without a trailing dot.
     Name(String),
-    /// What stands before the name, at least one label, does not matter. Begins with a dot.
+    /// A suffix that begins with a dot; at least one label of any text precedes it.
     Below(String),
 }
 
-/// Why a text is no rule.
+/// Why a text is not a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// Nothing before the ports.
+    /// The host is missing.
     #[error("it names no host; * is any host")]
     NoHost,
     /// Neither a port nor a range.
     #[error("its port must be a number or FROM-TO")]
     Port,
-    /// A prefix that is none.
+    /// An invalid prefix length.
     #[error("it is no network (ADDRESS/BITS, IPv6 in brackets before a port)")]
     Network,
-    /// A `*` elsewhere than alone or before the first dot.
+    /// A `*` that neither stands alone nor before the first dot.
     #[error("a * stands alone, or for what comes before a name: *.example.com")]
     Star,
-    /// Characters that no host has.
+    /// Characters that a host cannot contain.
     #[error("its host is neither an address, nor a network, nor a name")]
     Name,
 }
 
 impl DestinationRule {
-    /// Reads `HOST[:PORTS]`: the host is an address, a network (`10.0.0.0/8`, `[fd00::/8]`), a name, `*.NAME`
-    /// or `*`; the ports are one, or `FROM-TO`.
+    /// Parses `HOST[:PORTS]`: the host is an address, a network (`10.0.0.0/8`, `[fd00::/8]`), a name, `*.NAME` or `*`; the
+    /// ports are one port, or `FROM-TO`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the text is not a rule.
     pub fn parse(text: &str) -> Result<Self, RuleError> {
         let (host, ports) = split(text)?;
         let ports = ports.map_or(Ok(0..=u16::MAX), parse_ports)?;
         Ok(Self { text: text.to_owned(), host: parse_host(host)?, ports })
     }
 
-    /// Whether it is about this address and port, to which `name` led.
+    /// Whether the rule matches this address and port, to which `name` resolved.
     pub(super) fn matches(&self, name: Option<&str>, ip: IpAddr, port: u16) -> bool {
         let by_name = |fits: &dyn Fn(&str) -> bool| {
             name.is_some_and(|name| fits(&name.trim_end_matches('.').to_ascii_lowercase()))
@@ -72,7 +72,7 @@ impl DestinationRule {
             }
     }
 
-    /// Whether it is about addresses of this network and nothing else.
+    /// Whether the rule covers only addresses of this network.
     pub(super) fn is_within(&self, network: &IpNet) -> bool {
         matches!(&self.host, Host::Network(own) if network.contains(own))
     }
@@ -84,7 +84,7 @@ impl fmt::Display for DestinationRule {
     }
 }
 
-/// Host and ports. An IPv6 address or network without brackets has no ports.
+/// Splits host and ports. An IPv6 address or network without brackets has no ports.
 fn split(text: &str) -> Result<(&str, Option<&str>), RuleError> {
     match host_port::split(text) {
         Ok((_, Some(ports))) if !text.starts_with('[') && ports.contains(':') => Ok((text, None)),
@@ -131,7 +131,7 @@ fn parse_host(text: &str) -> Result<Host, RuleError> {
     }
 }
 
-/// A network of IPv4-mapped addresses is one of IPv4 addresses: those are what is compared.
+/// Converts a network of IPv4-mapped addresses to IPv4, because addresses are compared as IPv4.
 fn unmapped(network: IpNet) -> IpNet {
     match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
         (IpAddr::V4(ip), Some(bits)) if network.addr().is_ipv6() => {

@@ -7,7 +7,7 @@ use tunnel::DialId;
 use super::*;
 use crate::front::testing::{Readings, account};
 
-/// A stream that has sent so much, and whose window is held back when it is to be.
+/// A wire with these received packets. `held` counts the payload that was read while the window is held back.
 struct Arrived {
     packets: VecDeque<Packet<Bytes>>,
     held: Option<usize>,

@@ -1,11 +1,10 @@
-//! What a frontend's Proxy stream is answered: the third machine beside the core and the dial.
+//! The protocol state machine of a frontend's Proxy stream.
 //!
-//! Sans I/O: packets and events go in, replies and orders for the shell come out. A stream carries one
-//! connection, as in every released client; what a client asks beyond that is refused without touching the
-//! connection that it has.
+//! Sans I/O: packets and events go in, replies and orders for the caller come out. A stream carries one connection, as in every
+//! released client; further requests are refused without an effect on that connection.
 //!
 //! ```text
-//!             DIAL_REQ            dialled
+//!             DIAL_REQ            dialed
 //!   Idle ───────────────▶ Dialing ───────▶ Open ──────────────────────────────────▶ Over
 //!    │                       │               │  backend's end: CLOSE_RSP               ▲
 //!    │                       │               │ CLOSE_REQ, end of stream, DIAL_CLS      │
@@ -15,8 +14,8 @@
 //!    └───────────────────────┴─────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Invariant 3: the client's `random` is echoed to that client and goes nowhere else; the connect id is this
-//! stream's own and says nothing about the agent's.
+//! Invariant 3: the client's `random` is echoed to that client only; the connect id belongs to this stream and is unrelated to
+//! the agent's.
 
 use bytes::Bytes;
 use serve::metrics::DropReason;
@@ -25,7 +24,7 @@ use tunnel::{ConnectId, DialId, Dropped, Packet};
 
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_PROTOCOL_BYTES};
 
-/// The connect id of the one connection of a stream, as its client knows it.
+/// The connect id that the client sees for the one connection of its stream.
 pub const CONNECTION: ConnectId = ConnectId(1);
 
 const BEFORE_DIAL_CLOSE: &str = "backend uninitialized";
@@ -37,38 +36,38 @@ const SECOND_DIAL: &str = "one connection per stream";
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No DIAL_REQ has come.
+    /// No DIAL_REQ has arrived.
     #[default]
     Idle,
-    /// A dial is under way; the client's id of it.
+    /// A dial is pending, with the client's id.
     Dialing(DialId),
-    /// DIAL_RSP has told the client its connect id.
+    /// The DIAL_RSP with the connect id was sent to the client.
     Open(DialId),
-    /// The client has closed; the backend's end is awaited, to be answered by CLOSE_RSP.
+    /// The client has closed; the backend's end is awaited and then answered by CLOSE_RSP.
     Closing,
-    /// The one terminal packet is sent, or nobody is left to read it.
+    /// The one terminal packet was sent, or the client cannot receive it any more.
     Over,
 }
 
-/// What the shell is to do after the replies are sent.
+/// What the caller does after it has sent the replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Nothing (the packet was answered by the replies alone).
+    /// Nothing: the replies alone answer the packet.
     Nothing,
-    /// Nothing: the packet makes no sense here. To be counted.
+    /// Nothing: the packet is invalid in this state, and is counted.
     Drop(DropReason),
     /// Start the dial.
     Dial {
-        /// As the client wrote it.
+        /// As received from the client.
         protocol: String,
-        /// As the client wrote it.
+        /// As received from the client.
         address: String,
     },
-    /// Give up the dial, then end the stream.
+    /// Cancel the dial, then end the stream.
     Cancel,
     /// Deliver to the backend.
     Deliver(Bytes),
-    /// The client neither sends nor listens any more: deliver what was accepted, then close the backend.
+    /// The client neither sends nor reads any more: deliver the accepted bytes, then close the backend.
     Close,
     /// End the stream.
     Finish,
@@ -77,7 +76,7 @@ pub enum Order {
 /// The answer to one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reaction {
-    /// To be sent to the client, in this order, before the order is followed.
+    /// Packets to send to the client, in this order, before the order is carried out.
     pub replies: Vec<Packet<Bytes>>,
     /// What to do then.
     pub order: Order,
@@ -96,12 +95,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Whether the client's end of this stream has been settled: nothing more is to be sent.
+    /// Whether the terminal packet was sent or cannot be sent any more: nothing else is to be sent.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
-    /// The client's number for its dial or for what came of it, for the log.
+    /// The client's id of its dial or of the open connection, for the log.
     pub fn dial_id(&self) -> Option<DialId> {
         match self.state {
             State::Dialing(random) | State::Open(random) => Some(random),
@@ -109,7 +108,7 @@ impl Machine {
         }
     }
 
-    /// Something arrived from the client.
+    /// Handles a packet from the client.
     pub fn handle(&mut self, incoming: Incoming) -> Reaction {
         match incoming {
             Incoming::Packet(packet) => self.handle_packet(packet),
@@ -160,7 +159,7 @@ impl Machine {
                 self.state = State::Dialing(random);
                 Order::Dial { protocol, address }.into()
             }
-            // An error under the first one's id would be taken for the first one's.
+            // An error under the id of the first dial would look like the failure of the first dial.
             State::Dialing(first) | State::Open(first) if first == random => useless(Dropped::DuplicateDial),
             State::Dialing(_) | State::Open(_) | State::Closing => {
                 reply(dial_error(random, SECOND_DIAL.to_owned()), Order::Nothing)
@@ -195,7 +194,7 @@ impl Machine {
                 self.state = State::Over;
                 Order::Cancel.into()
             }
-            // The client gave up while the DIAL_RSP was under way to it.
+            // The client canceled while the DIAL_RSP was on its way.
             State::Open(ours) if ours == random => {
                 self.state = State::Closing;
                 Order::Close.into()
@@ -206,7 +205,7 @@ impl Machine {
         }
     }
 
-    /// The client ended its direction (it may still read).
+    /// The client ended its sending direction; it may still read.
     pub fn handle_end(&mut self) -> Order {
         match self.state {
             State::Idle => {
@@ -225,7 +224,7 @@ impl Machine {
         }
     }
 
-    /// The stream was reset, or its connection lost: nobody reads what is sent from here on.
+    /// The stream was reset or its connection lost: the client receives nothing more.
     pub fn handle_reset(&mut self) -> Order {
         let order = match self.state {
             State::Idle | State::Over => Order::Finish,
@@ -236,24 +235,24 @@ impl Machine {
         order
     }
 
-    /// The dial brought a connection: the DIAL_RSP to send. `None` when the dial is no longer wanted.
+    /// The dial succeeded: returns the DIAL_RSP to send, or `None` if the dial is no longer wanted.
     pub fn handle_dialled(&mut self) -> Option<Packet<Bytes>> {
         let State::Dialing(random) = self.state else { return None };
         self.state = State::Open(random);
         Some(Packet::DialRsp { random, outcome: Ok(CONNECTION) })
     }
 
-    /// The dial failed: the DIAL_RSP to send, after which the stream ends. `None` when nobody waits for it.
+    /// The dial failed: returns the DIAL_RSP to send, after which the stream ends, or `None` if the client no longer waits.
     ///
-    /// An empty text would read as success, so it is replaced.
+    /// An empty text would mean success, so it is replaced.
     pub fn handle_refused(&mut self, text: String) -> Option<Packet<Bytes>> {
         let State::Dialing(random) = self.state else { return None };
         self.state = State::Over;
         Some(dial_error(random, if text.is_empty() { "dial failed".to_owned() } else { text }))
     }
 
-    /// The backend's end of the connection has come: the CLOSE_RSP to send, after which the stream ends.
-    /// `None` when the client has had its terminal packet, or is gone.
+    /// The backend's end of the connection has arrived: returns the CLOSE_RSP to send, after which the stream ends. `None` if
+    /// the client has received its terminal packet or is gone.
     pub fn handle_backend_end(&mut self, error: &str) -> Option<Packet<Bytes>> {
         if !matches!(self.state, State::Open(_) | State::Closing) {
             return None;
@@ -267,7 +266,7 @@ fn reply(packet: Packet<Bytes>, order: Order) -> Reaction {
     Reaction { replies: vec![packet], order }
 }
 
-/// What is wrong with a target that no agent should see.
+/// Why a target is refused before any agent sees it, if it is.
 fn unfit(protocol: &str, address: &str) -> Option<String> {
     if protocol.len() > MAX_PROTOCOL_BYTES {
         return Some(format!("dial: protocol of more than {MAX_PROTOCOL_BYTES} bytes"));

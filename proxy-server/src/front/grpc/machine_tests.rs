@@ -1,4 +1,4 @@
-//! The table: what arrives in every state, and what is answered.
+//! The table of every packet in every state, with the expected replies.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn deliver() -> Order {
     Order::Deliver(Bytes::from_static(b"x"))
 }
 
-/// What is expected: the replies, the order (`None`: dropped) and the state after it.
+/// State, input, expected replies, expected order (`None`: dropped), expected next state.
 type Row = (State, Incoming, Vec<Packet<Bytes>>, Option<Order>, State);
 
 fn table() -> Vec<Row> {

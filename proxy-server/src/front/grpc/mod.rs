@@ -1,7 +1,7 @@
 //! The gRPC frontend: one Proxy stream, one connection.
 //!
-//! A task per stream reads until DIAL_REQ, dials, answers, and ends when the stream is attached to its link, whose
-//! task polls it from there on. What is answered to what is the [`machine`]'s; here are the waits.
+//! One task for each stream reads until DIAL_REQ, dials and answers. It ends when the stream is attached to its link, whose
+//! task polls the stream from then on. The [`machine`] decides the replies; this module waits.
 
 pub mod local;
 pub mod machine;
@@ -29,13 +29,13 @@ use super::meters::Meters;
 use super::{Attach, Dial, WASTE, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 
-/// Between a CLOSE_RSP and the end of its stream: a reader of the Go client that missed the CLOSE_RSP wakes up
-/// with the end, one that got it has long left.
+/// Time between a CLOSE_RSP and the end of its stream. The end wakes a reader of the Go client that missed the CLOSE_RSP; a
+/// reader that received it has returned long before.
 const LINGER: Duration = Duration::from_millis(100);
-/// For a stream's DIAL_REQ. Released clients send it at once; what waits for minutes has forgotten its stream.
+/// Time limit for a stream's DIAL_REQ. Released clients send it at once.
 const FIRST_DIAL: Duration = Duration::from_secs(300);
 
-/// What all streams of this frontend share.
+/// The state that all streams of this frontend share.
 #[derive(Debug, Clone)]
 pub struct GrpcFrontend<D> {
     dialer: D,
@@ -44,13 +44,13 @@ pub struct GrpcFrontend<D> {
 }
 
 impl<D: Dial> GrpcFrontend<D> {
-    /// A frontend that dials through `dialer`. `lifetimes` counts what a shutdown waits for: from before a dial
-    /// until the client's end is closed.
+    /// A frontend that dials through `dialer`. `lifetimes` counts the tasks that a shutdown waits for: from before a dial until
+    /// the client's stream is closed.
     pub fn new(dialer: D, meters: Meters, lifetimes: TaskTracker) -> Self {
         GrpcFrontend { dialer, meters, lifetimes }
     }
 
-    /// Serves one Proxy stream, until it is attached to its link or ended. `peer` is for the log.
+    /// Serves one Proxy stream until it is attached to its link or has ended. `peer` is for the log.
     pub async fn serve<W: Wire + Send + 'static>(&self, wire: W, peer: Arc<str>) {
         let live = self.meters.proxy_stream();
         let mut stream = Stream::new(wire, self.meters.clone());
@@ -71,7 +71,7 @@ impl<D: Dial> GrpcFrontend<D> {
                         "DIAL_RSP send to frontend stream failure"
                     );
                     self.meters.answer_not_delivered();
-                    return; // which closes what was dialled
+                    return; // dropping the connection closes it
                 };
                 let connect_id = connection.connect_id();
                 let identity = Identity { id, frontend: "grpc", peer, target, agent, connect_id };
@@ -89,7 +89,7 @@ impl<D: Dial> GrpcFrontend<D> {
     }
 }
 
-/// What the log says of a dial that failed before an agent had a say.
+/// Logs a dial that failed before an agent took part.
 fn tell_failed(target: &Target, failure: &DialFailure, ended: bool) {
     let (dial_id, address) = (target.dial_id, Peer(&target.address));
     match failure {
@@ -102,12 +102,12 @@ fn tell_failed(target: &Target, failure: &DialFailure, ended: bool) {
         DialFailure::NoAgent | DialFailure::NoMemory => {
             tracing::error!(err = %failure, dialID = dial_id, dialAddress = %address, "Failed to get a backend");
         }
-        // Said by the dialer, which knows the agent.
+        // The dialer logs these, with the agent.
         _ => {}
     }
 }
 
-/// What the stream's client wants, or `None` when the stream is over.
+/// The dial that the client requests, or `None` if the stream has ended.
 async fn first_dial<W: Wire>(stream: &mut Stream<W>) -> Option<Target> {
     match timeout(FIRST_DIAL, poll_fn(|cx| stream.poll_order(cx))).await {
         Ok(Order::Dial { protocol, address }) => {
@@ -122,21 +122,21 @@ async fn first_dial<W: Wire>(stream: &mut Stream<W>) -> Option<Target> {
     }
 }
 
-/// Dials while the client waits.
+/// Dials while the client waits, and watches for its cancellation.
 async fn dial<D: Dial, W: Wire>(
     dialer: &D,
     target: &Target,
     stream: &mut Stream<W>,
 ) -> Result<Dialed<D::Connection>, DialFailure> {
     let mut dialing = pin!(dialer.dial(target));
-    // Before its DIAL_RSP the machine gives one order only, to cancel.
+    // Before its DIAL_RSP the machine gives only one order: to cancel.
     tokio::select! {
         outcome = &mut dialing => outcome,
         _cancel = poll_fn(|cx| stream.poll_order(cx)) => Err(DialFailure::Cancelled),
     }
 }
 
-/// Tells the client of its dial's failure; false if it does not wait for that any more.
+/// Sends the dial's failure to the client; false if the client no longer waits for it.
 fn refuse<W: Wire>(stream: &mut Stream<W>, failure: &DialFailure) -> bool {
     let Some(answer) = stream.machine().handle_refused(failure.to_string()) else {
         return false;
@@ -148,7 +148,7 @@ fn refuse<W: Wire>(stream: &mut Stream<W>, failure: &DialFailure) -> bool {
     true
 }
 
-/// Ends a stream some time after its last packet, or as soon as its client does.
+/// Ends a stream [`LINGER`] after its last packet, or as soon as the client ends it.
 async fn end<W: Wire>(mut stream: Stream<W>) {
     if !stream.is_lost() {
         let mut allowance = WASTE;

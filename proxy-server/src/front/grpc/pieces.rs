@@ -1,30 +1,30 @@
-//! How much payload one DATA to a client carries.
+//! The size of the DATA packets that are sent to a client.
 //!
-//! A Go client keeps ten of them for a connection's reader, and gives the connection up, with an orderly end of file, when
-//! no place becomes free in ten seconds. Go's own have 4 KiB, so that 0.4 KiB a second are enough; with 64 KiB it were
-//! 6.5. So they are large only for a client that has been seen to keep up.
+//! A Go client queues ten DATA packets for the reader of a connection. If the reader takes none for ten seconds, the client
+//! closes the connection with an orderly end of file. With the 4 KiB packets of Go agents a reader of 0.4 KiB/s is fast enough;
+//! with 64 KiB packets it would need 6.5 KiB/s. So only clients that have kept up get large packets.
 
 use std::time::Duration;
 
-/// Payload of one DATA to a client that keeps up, in bytes. Larger ones cost more memory and bring no speed.
+/// Payload of one DATA packet to a client that keeps up, in bytes. Larger packets cost more memory and are no faster.
 const LARGE: usize = 64 << 10;
-/// To any other: as much as a Go agent sends at once.
+/// Payload of one DATA packet to any other client, in bytes: the size that a Go agent uses.
 const SMALL: usize = 4 << 10;
-/// What a client takes without a pause before it is known to keep up, in bytes: more than all of its places and its window
-/// hold of small ones.
+/// Bytes that a client takes without a pause before it counts as keeping up: more than its queue and its flow-control window
+/// hold of small packets.
 const PROOF: usize = 128 << 10;
-/// A client that grants nothing for so long does not.
+/// A client that grants no flow-control window for this time does not keep up.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What one client has shown so far.
+/// How well one client has kept up.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    /// Taken since its last pause, in bytes; counts up to [`PROOF`].
+    /// Bytes taken since the last pause; counts up to [`PROOF`].
     taken: usize,
 }
 
 impl Pieces {
-    /// The most that the next DATA carries, in bytes, to a client that let it wait for so long.
+    /// The most payload for the next DATA packet, in bytes. `waited`: how long the client granted no window.
     pub(super) fn most(&mut self, waited: Duration) -> usize {
         if waited >= PAUSE {
             self.taken = 0;
@@ -32,7 +32,7 @@ impl Pieces {
         if self.taken < PROOF { SMALL } else { LARGE }
     }
 
-    /// So many bytes go to the client.
+    /// Counts bytes that were sent to the client.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.taken = PROOF.min(self.taken + bytes);
     }

@@ -1,6 +1,6 @@
-//! A Proxy stream before and after its connection is attached: the wire, the machine and the counters.
+//! A Proxy stream before and after its connection is attached: the wire, the state machine and the counters.
 //!
-//! Sends what the machine replies, counts what passes, and leaves the orders to the caller.
+//! Sends the machine's replies, counts packets, and leaves the orders to the caller.
 
 use std::task::{Context, Poll, ready};
 
@@ -12,7 +12,7 @@ use tunnel::Packet;
 use super::machine::{Machine, Order};
 use crate::front::meters::Meters;
 
-/// Packets without an order that are handled in one turn: many connections share a task.
+/// Packets without an order that are handled in one turn, because many connections share a task.
 const PACKETS_PER_TURN: usize = 64;
 
 /// See the module.
@@ -21,16 +21,16 @@ pub struct Stream<W> {
     wire: W,
     machine: Machine,
     meters: Meters,
-    /// The client's direction has ended, or everything has.
+    /// The client's direction, or the whole stream, has ended.
     ended: bool,
-    /// Nobody reads any more.
+    /// The client receives nothing more.
     lost: bool,
-    /// The last packet was replied to.
+    /// A packet was answered by a reply, and the client's window has not been checked since.
     answered: bool,
 }
 
 impl<W: Wire> Stream<W> {
-    /// A stream on which nothing has come yet.
+    /// A stream that has received nothing yet.
     pub fn new(wire: W, meters: Meters) -> Self {
         Stream { wire, machine: Machine::default(), meters, ended: false, lost: false, answered: false }
     }
@@ -45,13 +45,13 @@ impl<W: Wire> Stream<W> {
         self.ended
     }
 
-    /// Whether nobody reads any more.
+    /// Whether the client receives nothing more.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// The next order that is more than a reply. [`Order::Finish`], for ever, once the client's direction has ended
-    /// and its consequence was told.
+    /// The next order that needs the caller. Returns [`Order::Finish`] on every call once the client's direction has ended and
+    /// the resulting order was returned.
     pub fn poll_order(&mut self, cx: &mut Context<'_>) -> Poll<Order> {
         if self.ended {
             return Poll::Ready(Order::Finish);
@@ -66,7 +66,7 @@ impl<W: Wire> Stream<W> {
             let reaction = self.machine.handle(incoming);
             self.answered = !reaction.replies.is_empty();
             for packet in reaction.replies {
-                // A loss shows again when reading.
+                // A lost stream fails again when it is read.
                 let _lost = self.send(packet);
             }
             match reaction.order {
@@ -79,8 +79,8 @@ impl<W: Wire> Stream<W> {
         Poll::Pending
     }
 
-    /// Ready when the client has room for more answers: one who asks and takes no answer is not read on, as the
-    /// answers would wait here. A loss is ready, too; reading tells of it.
+    /// Ready when the client has window for more replies: a client that sends requests but takes no replies is not read
+    /// further, because its replies would queue here. A lost stream is ready, too; reading it returns the error.
     fn poll_answers_taken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.answered {
             let _lost = ready!(self.poll_ready(cx));
@@ -89,8 +89,8 @@ impl<W: Wire> Stream<W> {
         Poll::Ready(())
     }
 
-    /// Throws away what still comes, and counts its payload off; ready when the client's direction has ended. Without an
-    /// allowance nothing is read.
+    /// Discards what the client still sends, and deducts its payload from the allowance; ready when the client's direction has
+    /// ended. Reads nothing once the allowance is 0.
     pub fn poll_drained(&mut self, cx: &mut Context<'_>, allowance: &mut usize) -> Poll<()> {
         for _ in 0..PACKETS_PER_TURN {
             if self.ended {
@@ -130,7 +130,7 @@ impl<W: Wire> Stream<W> {
         })
     }
 
-    /// How much payload may be sent now, in bytes.
+    /// The number of payload bytes that may be sent now.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
         let ready = ready!(self.wire.poll_ready(cx));
         self.lost |= ready.is_err();
@@ -147,7 +147,7 @@ impl<W: Wire> Stream<W> {
         self.wire.held()
     }
 
-    /// Counts and sends.
+    /// Counts and sends a packet.
     pub fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
         let kind = packet.kind();
         self.meters.sending(kind);
@@ -157,7 +157,7 @@ impl<W: Wire> Stream<W> {
         })
     }
 
-    /// As [`Stream::send`], for what the client hears from its agent.
+    /// Like [`Stream::send`], for packets that pass on an agent's packet.
     pub fn pass_on(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
         let start = Instant::now();
         let sent = self.send(packet);
@@ -165,7 +165,7 @@ impl<W: Wire> Stream<W> {
         sent
     }
 
-    /// Ends the stream with OK, behind everything sent.
+    /// Ends the stream with status OK after everything sent.
     pub fn finish(&mut self) {
         self.wire.finish();
     }

@@ -1,4 +1,4 @@
-//! One Proxy stream against a scripted dialer and a wire in memory, with paused time.
+//! One Proxy stream against a scripted dialer and a wire in memory, in paused time.
 
 use bytes::Bytes;
 use relay::Ending;
@@ -52,7 +52,7 @@ impl Bench {
         (bench, endpoint)
     }
 
-    /// The stream ends with OK, and everything is given back.
+    /// Checks that the stream ends with OK and that every gauge returns to its start.
     async fn ends(mut self) {
         assert_eq!(self.client.next().await, Some(Sent::Finished));
         assert_eq!(self.client.next().await, None);
@@ -205,7 +205,7 @@ async fn before_any_dial() {
 async fn a_stream_that_never_dials_ends() {
     let bench = Bench::new();
     let started = Instant::now();
-    // The task's end is awaited, as time that is paused moves on by itself when nothing else is to be done.
+    // The test awaits the task's end, because paused time advances only while every task waits.
     let task = bench.task;
     timeout(FIRST_DIAL * 2, task).await.expect("in time").expect("no panic");
     assert!(started.elapsed() >= FIRST_DIAL);
@@ -230,7 +230,7 @@ async fn whoever_leaves_cancels_his_dial() {
     }
 }
 
-/// What a client that grants no room is answered waits in the server's memory.
+/// Replies to a client that grants no window queue in the server's memory.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_no_answers_is_not_read_on() {
     let (mut bench, mut endpoint) = Bench::established().await;

@@ -1,17 +1,16 @@
-//! What an HTTP-CONNECT client is answered, byte by byte. A dial's failures render themselves
-//! ([`DialFailure::http_response`](crate::dial::DialFailure::http_response)); here is everything before a dial,
-//! and the success.
+//! The HTTP CONNECT frontend's answers, byte by byte: those before a dial, and the success. The answers to failed dials are in
+//! [`DialFailure::http_response`](crate::dial::DialFailure::http_response).
 //!
-//! The forms are those of Go's `net/http` server, without its `Date`: the head alone for success, the status line
-//! repeated as body for what is no request, `http.Error`'s fields for another method. All but the success are
-//! followed by a close, and say so.
+//! The format is that of Go's `net/http` server, without `Date`: a head without fields for success, the status line repeated as
+//! body for an invalid request, and the fields of `http.Error` for another method. All answers but the success announce and
+//! perform a close.
 
 use super::head::HeadError;
 
-/// The success: a status line, no field, an empty line. Payload follows in a write of its own.
+/// The success: a status line, no fields, an empty line. Payload follows in a separate write.
 pub const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
-/// The answer to a head that is refused.
+/// The answer to a refused head.
 pub fn refusal(error: HeadError) -> String {
     match error {
         HeadError::Method => method_not_allowed(&error.to_string()),
@@ -31,7 +30,7 @@ pub fn refusal(error: HeadError) -> String {
     }
 }
 
-/// The status, and what is wrong, stand in the body (and in the status line, as Go writes them).
+/// Puts the status and the detail into the body and into the status line, as Go does.
 fn plain(status: &str, detail: Option<HeadError>) -> String {
     let text = detail.map_or_else(|| status.to_owned(), |detail| format!("{status}: {detail}"));
     format!("HTTP/1.1 {text}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text}")

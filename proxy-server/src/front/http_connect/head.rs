@@ -1,12 +1,10 @@
-//! The head of a CONNECT request, parsed once: request line, header fields, empty line.
+//! Parser of the head of a CONNECT request: request line, header fields, empty line.
 //!
-//! Pure: no socket, no clock. The verdict depends on the bytes alone, never on how they were split. What stands
-//! behind the head is payload and is not looked at. Strict where leniency lets two parsers disagree (request
-//! smuggling): bare LF, folded lines, white space before a colon, a body's framing and control characters are
-//! refused.
+//! Pure: no socket, no clock. The result depends only on the bytes, never on how they were split. Bytes after the head are
+//! payload and are not read. The parser is strict where two parsers could disagree (request smuggling): it refuses bare LF,
+//! folded lines, white space before a colon, body framing and control characters.
 //!
-//! Never trusts the Host field: the target is the request line's authority (kube-apiserver sends
-//! `Host: 127.0.0.1`).
+//! Never uses the Host field: the target is the authority in the request line (kube-apiserver sends `Host: 127.0.0.1`).
 
 use std::net::Ipv6Addr;
 
@@ -14,21 +12,21 @@ use transport::host_port::{self, SplitError};
 
 use crate::limits::MAX_ADDRESS_BYTES;
 
-/// Bytes of the head, the empty line included.
+/// Largest head in bytes, including the empty line.
 pub const MAX_HEAD: usize = 16 * 1024;
-/// Header fields.
+/// Most header fields of a head.
 pub const MAX_FIELDS: usize = 64;
-/// Bytes of a `User-Agent` that are kept for the log.
+/// Bytes of the `User-Agent` that are kept for the log.
 const MAX_USER_AGENT: usize = 256;
 
-/// A complete, acceptable CONNECT head.
+/// A complete, valid CONNECT head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// `host:port`, brackets around an IPv6 literal; the port is 1 to 65535.
     pub address: String,
-    /// The `User-Agent`, cut and without control characters; for the log.
+    /// The `User-Agent`, truncated and without control characters; for the log.
     pub user_agent: Option<String>,
-    /// How many bytes the head took. What follows is payload.
+    /// Length of the head in bytes. Payload follows.
     pub len: usize,
 }
 
@@ -79,24 +77,24 @@ pub enum HeadError {
     TooLarge,
 }
 
-/// Reads a head piece by piece. Work is linear in the bytes fed, however small the pieces.
+/// Parses a head incrementally. The work is linear in the bytes fed, even for small pieces.
 #[derive(Debug, Default)]
 pub struct HeadParser {
-    /// Bytes looked at so far.
+    /// Bytes scanned so far.
     scanned: usize,
     /// Where the current line starts.
     line_start: usize,
     fields: usize,
     request: Option<Result<String, HeadError>>,
-    /// A body's framing, which only matters when the method is CONNECT.
+    /// A field that frames a body, an error only if the method is CONNECT.
     framing: Option<HeadError>,
     user_agent: Option<String>,
 }
 
 impl HeadParser {
-    /// Looks at `bytes`: everything since the connection's start, that is what was passed last time and more.
+    /// Scans `bytes`: all bytes since the connection's start, that is those of the last call and more.
     ///
-    /// `Ok(None)` asks for more. After a verdict the parser is spent.
+    /// `Ok(None)` asks for more bytes. After any other result the parser must not be used again.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<Option<Head>, HeadError> {
         while let Some(&byte) = bytes.get(self.scanned) {
             if self.scanned >= MAX_HEAD {
@@ -171,8 +169,8 @@ impl HeadParser {
     }
 }
 
-/// The outer error is given at once. The inner one waits for the end of the head, so that what stands in the
-/// fields cannot turn a method's 405 into something else, and the answer meets a client that has sent all.
+/// The outer error is returned at once. The inner one is returned at the end of the head, so that an invalid field cannot
+/// replace a method's 405, and the client has sent its whole request before the answer.
 fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
     let line = std::str::from_utf8(line).map_err(|_| HeadError::RequestLine)?;
     let mut words = line.split(' ');
@@ -185,7 +183,7 @@ fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
         return Err(HeadError::RequestLine);
     }
     match version.as_bytes() {
-        // As Go's server, which takes any minor version of HTTP/1.
+        // Like Go's server, which accepts any minor version of HTTP/1.
         [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor] if minor.is_ascii_digit() => {}
         [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
@@ -198,7 +196,7 @@ fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
     Ok(if method == "CONNECT" { authority(target) } else { Err(HeadError::Method) })
 }
 
-/// Checks an authority-form target, and writes it as `host:port`.
+/// Checks an authority-form target, and returns it as `host:port`.
 fn authority(target: &str) -> Result<String, HeadError> {
     if target.len() > MAX_ADDRESS_BYTES {
         return Err(HeadError::LongTarget);
@@ -227,7 +225,7 @@ fn authority(target: &str) -> Result<String, HeadError> {
     }
 }
 
-/// An IPv6 literal, with a zone written as URIs do (`%25eth0`), which becomes `%eth0`.
+/// Parses an IPv6 literal; a zone in URI form (`%25eth0`) becomes `%eth0`.
 fn ipv6(literal: &str) -> Result<String, HeadError> {
     let (address, zone) = match literal.split_once("%25") {
         Some((address, zone)) => (address, Some(zone)),
@@ -241,12 +239,12 @@ fn ipv6(literal: &str) -> Result<String, HeadError> {
     }
 }
 
-/// RFC 9110's `tchar`.
+/// RFC 9110 `tchar`.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// RFC 3986's reg-name without percent-encoding: nothing that a second parser could take for a delimiter.
+/// RFC 3986 reg-name without percent-encoding: no byte that another parser could take for a delimiter.
 fn is_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
 }

@@ -1,4 +1,4 @@
-//! Heads, good and bad, whole and in pieces.
+//! Valid and invalid heads, whole and in pieces.
 
 use proptest::prelude::*;
 
@@ -140,7 +140,7 @@ fn user_agent_is_cut_and_escaped() {
     assert_eq!(head.user_agent.as_deref(), Some(r"\xff/1\t2"));
 }
 
-/// Pieces of heads, good and bad, so that random sequences get past the request line often.
+/// Pieces of valid and invalid heads, so that random sequences often get past the request line.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"CONNECT a:1 HTTP/1.1\r\n".to_vec()),

@@ -1,6 +1,6 @@
-//! The frontend's socket as the link's task sees it.
+//! The client's socket as the link's task uses it.
 //!
-//! Holds no buffer while idle. Never writes a byte of its own.
+//! Holds no buffer while idle. Writes only payload.
 
 use std::future::Future;
 use std::io;
@@ -18,27 +18,27 @@ use super::socket::Socket;
 use crate::front::account::Account;
 use crate::front::barrier::FirstByteBarrier;
 
-/// Bytes of one read at most, whatever the link offers: two frames on the wire.
+/// Largest single read in bytes, whatever the link permits: two frames on the wire.
 const LARGEST_READ: usize = 128 * 1024;
-/// For the last bytes before an end to leave a buffer of ours (a TLS session's). Then it is a reset.
+/// Time limit for the last bytes before an end to leave our own buffer (a TLS session's). Then the socket is reset.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
-/// How often one looks whether a client has gone whose bytes nobody takes.
+/// Interval of the checks whether a client has gone while the link takes no bytes from it.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
 
-/// A client's socket behind an answered CONNECT.
+/// A client's socket after its CONNECT was answered.
 #[derive(Debug)]
 pub(super) struct SocketLocal<S> {
     socket: S,
-    /// Payload that came before the connection was established.
+    /// Payload that arrived before the connection was established.
     early: Bytes,
-    /// What ended reading, behind bytes that were read together with it.
+    /// The error that ended reading; returned after the bytes that were read together with it.
     failed: Option<io::Error>,
     barrier: FirstByteBarrier,
     state: State,
     account: Account,
-    /// Since when the client takes nothing, or is to hear of the end, for the write histogram.
+    /// Since when a write or the end waits for the client, for the write histogram.
     blocked: Option<Instant>,
-    /// When to look whether the client has gone, while the link has no room for what it sends.
+    /// Next check whether the client has gone, while the link has no room for its bytes.
     look: Option<Pin<Box<Sleep>>>,
 }
 
@@ -46,16 +46,16 @@ pub(super) struct SocketLocal<S> {
 enum State {
     /// The client may send.
     Open,
-    /// The client's end of file, or its loss, has been seen.
+    /// The client's end of file or its loss was seen.
     Eof,
-    /// Pushing the last bytes out, until the deadline; lingering comes next if the client's end was not seen.
+    /// Flushing the last bytes, until the deadline; then lingering, unless the client's end was seen.
     Closing { deadline: Pin<Box<Sleep>>, linger: bool },
-    /// All is sent; waiting for the client's end of file.
+    /// Everything is sent; waiting for the client's end of file.
     Lingering(Linger),
 }
 
 impl<S: Socket> SocketLocal<S> {
-    /// The client has just been sent its 200; `early` is what followed the head of its request.
+    /// A socket whose client has just been sent its 200; `early` is the payload after the head of its request.
     pub(super) fn new(socket: S, early: Bytes, account: Account) -> Self {
         SocketLocal {
             socket,
@@ -69,12 +69,12 @@ impl<S: Socket> SocketLocal<S> {
         }
     }
 
-    /// Empty at end of file.
+    /// Reads from the socket; empty at end of file.
     fn poll_socket(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
         poll_read_full(&mut self.socket, cx, max.min(LARGEST_READ), &mut self.failed)
     }
 
-    /// Flushes and shuts down, then lingers. What fails here failed because nobody listens any more.
+    /// Flushes and shuts down, then lingers. Errors are ignored, because they mean that the client no longer reads.
     fn poll_close(
         &mut self,
         cx: &mut Context<'_>,
@@ -89,7 +89,7 @@ impl<S: Socket> SocketLocal<S> {
         let Self { state, socket, failed, account, blocked, .. } = self;
         if let State::Closing { deadline, linger } = state {
             if poll_shut(Pin::new(&mut *socket), cx).is_pending() {
-                // A client that reads once it has written must get rid of what it writes.
+                // A client may read only after its own writes drain, so we read and discard them.
                 if *linger
                     && throw_away(cx, allowance, |cx, max| poll_read_full(socket, cx, max, failed)).is_ready()
                 {
@@ -116,7 +116,7 @@ impl<S: Socket> Local for SocketLocal<S> {
         let bytes = if self.early.is_empty() {
             match ready!(self.poll_socket(cx, max)) {
                 Ok(bytes) => bytes,
-                // TLS ended without a word of it: whoever closes like that does not read on.
+                // TLS ended without close_notify: a client that closes so reads nothing more.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     self.state = State::Eof;
                     return Poll::Ready(Ok(Read::Closed));
@@ -137,7 +137,7 @@ impl<S: Socket> Local for SocketLocal<S> {
         }
         self.account.from_client(bytes.len());
         self.look = None;
-        // What the client sent with its request does not show that it has read the 200.
+        // Payload that the client sent together with its request does not prove that it has read the 200.
         if !sent_before {
             self.barrier.lift(cx);
         }
@@ -145,7 +145,7 @@ impl<S: Socket> Local for SocketLocal<S> {
     }
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // Nothing wakes who does not read: it looks from time to time.
+        // A socket that is not read wakes no task, so it is checked periodically.
         let look = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_AFTER)));
         while look.as_mut().poll(cx).is_ready() {
             if self.socket.may_be_gone() {
@@ -196,8 +196,8 @@ impl<S: Socket> Local for SocketLocal<S> {
     }
 }
 
-/// Whether the connection broke because its client did not read. Else the client gets what was written: all that there
-/// was, unless it was its own socket that failed.
+/// Whether the connection was broken because its client did not read. In all other cases the client still gets the bytes that
+/// were written for it.
 fn was_given_up(cause: &Cause) -> bool {
     match cause {
         Cause::Stalled | Cause::FlushTimeout | Cause::Overrun => true,

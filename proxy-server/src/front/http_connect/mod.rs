@@ -1,4 +1,4 @@
-//! The HTTP-CONNECT frontend: one connection, one request, then bytes.
+//! The HTTP CONNECT frontend: one connection, one request, then bytes.
 //!
 //! ```text
 //!   read the head ──▶ dial ──▶ 200 alone ──▶ attach (the link's task takes the socket)
@@ -8,7 +8,7 @@
 //!      close          close
 //! ```
 //!
-//! Never parses anything behind the head, never serves a second request, never buffers more than [`MAX_EARLY`].
+//! Never parses anything after the head, never serves a second request, never buffers more than [`MAX_EARLY`].
 
 pub mod answer;
 pub mod head;
@@ -40,16 +40,16 @@ use super::meters::Meters;
 use super::{Attach, Dial, WASTE, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 
-/// From the first byte of a connection to its head's last. Go allows 60 s; no client needs one.
+/// Time limit from the first byte of a connection to the last byte of its head. Go allows 60 s; no client needs one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// For an answer to reach the socket. The buffer of a socket that nothing was written to takes it at once.
+/// Time limit to write an answer. The empty send buffer of a new socket takes it at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes taken from a client while its dial is under way. What it sends beyond them waits in the socket.
+/// Bytes read from a client while its dial is pending. Further bytes wait in the socket.
 const MAX_EARLY: usize = 64 * 1024;
-/// First buffer of a head; kube-apiserver's take about 70 bytes.
+/// First buffer of a head, in bytes; kube-apiserver's heads have about 70.
 const FIRST_READ: usize = 1024;
 
-/// What all connections of this frontend share.
+/// The state that all connections of this frontend share.
 #[derive(Debug, Clone)]
 pub struct HttpConnect<D> {
     dialer: D,
@@ -57,7 +57,7 @@ pub struct HttpConnect<D> {
     lifetimes: TaskTracker,
 }
 
-/// Why a connection ended before it was one. For the log.
+/// Why a connection ended before its dial. For the log.
 #[derive(Debug, thiserror::Error)]
 enum NotServed {
     #[error("the client left before its request was complete")]
@@ -73,14 +73,14 @@ enum NotServed {
 }
 
 impl<D: Dial> HttpConnect<D> {
-    /// A frontend that dials through `dialer`. `lifetimes` counts what a shutdown waits for: from before a dial
-    /// until the client's end is closed.
+    /// A frontend that dials through `dialer`. `lifetimes` counts the connections that a shutdown waits for: from before a dial
+    /// until the client's socket is closed.
     pub fn new(dialer: D, meters: Meters, lifetimes: TaskTracker) -> Self {
         HttpConnect { dialer, meters, lifetimes }
     }
 
-    /// Serves one connection, until it is attached to its link or closed. `peer` is for the log. `stop` ends it
-    /// only while no request has come.
+    /// Serves one connection until it is attached to its link or closed. `peer` is for the log. `stop` ends it only before a
+    /// request has arrived.
     pub async fn serve<S: Socket>(&self, mut socket: S, peer: Arc<str>, stop: &CancellationToken) {
         let mut buffer = BytesMut::with_capacity(FIRST_READ);
         let head = tokio::select! {
@@ -113,7 +113,7 @@ impl<D: Dial> HttpConnect<D> {
             target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = id, %peer,
             "Received request for host"
         );
-        // Whichever comes first; when both have come, either is right.
+        // Not biased: if both are ready, either result is correct.
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&target) => outcome,
             () = left(&mut socket, &mut early) => Err(DialFailure::Cancelled),
@@ -130,7 +130,7 @@ impl<D: Dial> HttpConnect<D> {
                         "failed to send 200 connection established"
                     );
                     self.meters.answer_not_delivered();
-                    return; // which closes what was dialled
+                    return; // dropping the connection closes it
                 }
                 let connect_id = connection.connect_id();
                 tracing::debug!(
@@ -150,7 +150,7 @@ impl<D: Dial> HttpConnect<D> {
         }
     }
 
-    /// Answers a dial that failed, and closes.
+    /// Answers a failed dial, and closes.
     async fn refuse<S: Socket>(&self, socket: &mut S, failure: &DialFailure) {
         let start = Instant::now();
         let told = tell(socket, failure.http_response().as_bytes()).await;
@@ -163,7 +163,7 @@ impl<D: Dial> HttpConnect<D> {
     }
 }
 
-/// What the log says of a dial that failed before an agent had a say.
+/// Logs a dial that failed before an agent took part.
 fn tell_failed(target: &Target, failure: &DialFailure) {
     let (dial_id, host) = (target.dial_id, Peer(&target.address));
     match failure {
@@ -175,12 +175,12 @@ fn tell_failed(target: &Target, failure: &DialFailure) {
         DialFailure::NoAgent | DialFailure::NoMemory => {
             tracing::error!(err = %failure, host = %host, dialID = dial_id, "no tunnels available");
         }
-        // Said by the dialer, which knows the agent.
+        // The dialer logs these, with the agent.
         _ => {}
     }
 }
 
-/// Tells the client that it is connected. The 200 is written alone: on TLS it is a record of its own.
+/// Tells the client that it is connected. The 200 is written alone, so that it is a TLS record of its own.
 async fn send_head<S: Socket>(socket: &mut S) -> io::Result<()> {
     let sent = timeout(ANSWER_TIMEOUT, async {
         socket.write_all(answer::ESTABLISHED).await?;
@@ -189,7 +189,7 @@ async fn send_head<S: Socket>(socket: &mut S) -> io::Result<()> {
     sent.await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
-/// What is behind the head stays in `buffer`, as does the head.
+/// Reads the head. The head and the bytes after it stay in `buffer`.
 async fn read_head<S: Socket>(socket: &mut S, buffer: &mut BytesMut) -> Result<Head, NotServed> {
     let mut parser = HeadParser::default();
     loop {
@@ -202,8 +202,8 @@ async fn read_head<S: Socket>(socket: &mut S, buffer: &mut BytesMut) -> Result<H
     }
 }
 
-/// Ends when nobody waits for the dial any more: the connection is reset, or it ends before it brought a byte of
-/// payload. (A client that sent payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
+/// Resolves when the client no longer waits for the dial: its connection is reset, or ends before a byte of payload. (A client
+/// that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
 async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
     while early.len() < MAX_EARLY {
         match socket.read_buf(&mut bytes::BufMut::limit(&mut *early, MAX_EARLY)).await {
@@ -211,7 +211,7 @@ async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
             Ok(0) => break,
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(%error, "client lost while dialling");
+                tracing::debug!(%error, "client lost while dialing");
                 return;
             }
         }
@@ -240,7 +240,7 @@ async fn tell<S: Socket>(socket: &mut S, bytes: &[u8]) -> bool {
     false
 }
 
-/// Lets the client read its answer, although it may have sent more than was read.
+/// Lets the client read its answer even if it has sent more bytes than we read.
 async fn linger<S: Socket>(socket: &mut S) {
     let (mut linger, mut allowance) = (Linger::new(S::LINGER), WASTE);
     poll_fn(|cx| linger.poll(cx, &mut allowance, |cx, max| poll_read_once(socket, cx, max))).await;

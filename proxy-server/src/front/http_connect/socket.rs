@@ -1,5 +1,5 @@
-//! What an HTTP-CONNECT frontend needs of a socket beyond reading and writing: an end that does not pass for an orderly
-//! one, an abortive close, and the difference between "sends no more" and "is gone".
+//! What the HTTP CONNECT frontend needs of a socket beyond reading and writing: an end that is not mistaken for an orderly one,
+//! an abortive close, and the distinction between a half-closed and a gone peer.
 
 use std::io;
 use std::pin::Pin;
@@ -16,46 +16,46 @@ use transport::tls::{ReadAhead, ServerStream};
 
 /// A frontend's socket.
 pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Pushes out what was written, then sends the end of file, without TLS's word for an orderly end (close_notify): its
-    /// peer can tell that bytes may be missing. A plain socket's cannot.
+    /// Flushes, then sends the end of file without TLS's close_notify, so that the peer knows that bytes may be missing. On a
+    /// plain socket the peer cannot know.
     fn poll_cut(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_shutdown(cx)
     }
 
-    /// Makes the coming close a reset, where the transport has one: the peer loses what it has not received yet.
+    /// Makes the next close a reset if the transport has one: the peer loses the bytes that it has not received.
     fn abort(&self);
 
-    /// After an end of file: whether the peer does not listen either. `false` when that cannot be known.
+    /// After an end of file: whether the peer does not read either. `false` if the transport cannot tell.
     fn is_deaf(&self) -> bool {
         false
     }
 
-    /// While nobody reads what the peer sends: whether it seems to have gone.
+    /// While the peer's bytes are not read: whether the peer seems to have gone.
     fn may_be_gone(&self) -> bool {
         self.is_deaf()
     }
 
-    /// How long to wait for the peer's end of file before an orderly close. A close with unread input resets the
-    /// connection: TCP's peer loses what it has not received yet (also by input that comes later), a Unix socket's
-    /// is told ECONNRESET where the end of file was due.
+    /// How long to wait for the peer's end of file before an orderly close. A close with unread input resets the connection: a
+    /// TCP peer loses the bytes that it has not received (also if the input arrives later), and a Unix socket's peer gets
+    /// ECONNRESET instead of the end of file.
     const LINGER: Duration;
 
-    /// Whether a close at once, with input unread, costs the peer nothing of what was written, and tells it by an error that
-    /// bytes may be missing.
+    /// Whether an immediate close with unread input loses none of the written bytes, and tells the peer by an error that bytes
+    /// may be missing.
     const CUT_BY_CLOSE: bool = false;
 }
 
 impl Socket for UnixStream {
     const LINGER: Duration = ROUND_TRIP;
 
-    /// The peer reads what was written, then ECONNRESET if it has sent what nobody read (`unix_release_sock` in Linux), else an
-    /// end of file: nothing else can be told on a Unix socket.
+    /// The peer reads the written bytes, then ECONNRESET if its own bytes were not all read (`unix_release_sock` in Linux),
+    /// else an end of file. A Unix socket has no other signal.
     const CUT_BY_CLOSE: bool = true;
 
     fn abort(&self) {}
 
     fn is_deaf(&self) -> bool {
-        // Nothing is sent by this, but the peer's state is checked.
+        // Sends nothing, but makes the kernel check the peer's state.
         matches!(rustix::net::send(self, &[], SendFlags::NOSIGNAL), Err(rustix::io::Errno::PIPE))
     }
 }
@@ -72,13 +72,13 @@ impl Socket for ServerStream<ReadAhead<LinkSocket>> {
         abort_tcp(self.get_ref().0.get_ref().stream());
     }
 
-    /// A reset, or an end of file behind bytes that nobody reads: one who has only ceased to send looks the same.
+    /// True after a reset, or after an end of file behind unread bytes. A half-closed peer looks the same.
     fn may_be_gone(&self) -> bool {
         has_ended(self.get_ref().0.get_ref().stream())
     }
 }
 
-/// Whether the peer has sent its end of file or a reset, read or not.
+/// Whether the kernel has received the peer's end of file or a reset, read or not.
 pub(super) fn has_ended(socket: &TcpStream) -> bool {
     let mut events = [PollFd::new(socket, PollFlags::RDHUP)];
     let looked = rustix::event::poll(&mut events, Some(&Timespec::default()));
@@ -86,7 +86,7 @@ pub(super) fn has_ended(socket: &TcpStream) -> bool {
     looked.is_ok() && events.iter().any(|event| event.revents().intersects(ended))
 }
 
-/// Long enough for a FIN to cross the world and its answer to come back.
+/// Long enough for a FIN and its answer on any path.
 const ROUND_TRIP: Duration = Duration::from_secs(1);
 
 fn abort_tcp(socket: &TcpStream) {
@@ -102,7 +102,7 @@ impl Socket for tokio::io::DuplexStream {
     fn abort(&self) {}
 }
 
-/// Plain TCP is no frontend; the tests of resets use it.
+/// For the tests of resets; frontends have no plain TCP.
 #[cfg(test)]
 impl Socket for TcpStream {
     const LINGER: Duration = ROUND_TRIP;

@@ -1,4 +1,4 @@
-//! The end of a client's socket against clients that do not play along, poll by poll.
+//! The end of a client's socket with misbehaving clients, poll by poll.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tunnel::Cause;
 use super::*;
 use crate::front::testing::account;
 
-/// What a client's socket was asked for.
+/// The calls on a client's socket.
 #[derive(Debug, Default)]
 struct Seen {
     reads: AtomicUsize,
@@ -22,14 +22,14 @@ struct Seen {
     aborted: AtomicBool,
 }
 
-/// How connections end whose client is to have what was written.
+/// Endings after which the client must still get the written bytes.
 fn delivering() -> [Ending; 4] {
     let broken = [Cause::LinkLost, Cause::Peer("reset".into()), Cause::Local("reset".into())];
     let [lost, peer, local] = broken.map(Ending::Broken);
     [Ending::Flushed, lost, peer, local]
 }
 
-/// A client that sends without end, and whose window may be closed for ever.
+/// A client that sends endlessly, and whose window may stay closed.
 #[derive(Debug, Default)]
 struct Hostile {
     seen: Arc<Seen>,

@@ -1,4 +1,4 @@
-//! One connection against a scripted dialer, in memory with paused time.
+//! One connection against a scripted dialer, in memory, in paused time.
 
 mod closing;
 mod sockets;
@@ -45,7 +45,7 @@ impl Bench {
         timeout(SOON, self.dials.recv()).await.expect("a dial").expect("a dial")
     }
 
-    /// What a client that sends this is answered until the end of file; no dial may come of it.
+    /// The answer to this request until the end of file; the request must cause no dial.
     async fn answer_to(&mut self, request: &[u8]) -> String {
         let (mut client, task) = self.connect();
         client.write_all(request).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_close_without_payload_is_timed_as_its_answer_and_its_end() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_from_before_the_dial_until_the_clients_end() {
     let mut bench = Bench::new();
-    // Less than the answer and the payload: writing takes what the client reads.
+    // A buffer smaller than the answer and the payload, so that writing depends on the client's reads.
     let (mut client, server) = duplex(64);
     let _task = bench.serve(server);
     client.write_all(REQUEST).await.unwrap();
@@ -170,7 +170,7 @@ async fn what_came_with_the_request_does_not_show_that_its_answer_was_read() {
     assert_eq!(told.elapsed(), barrier::LONGEST);
 }
 
-/// The client's read is large enough for the 200 and what the endpoint said before it.
+/// The client reads with a buffer that is large enough for the 200 and the endpoint's first bytes.
 async fn greeted(bench: &mut Bench) -> (DuplexStream, Endpoint) {
     let (mut client, _task) = bench.connect();
     client.write_all(REQUEST).await.unwrap();
@@ -369,7 +369,7 @@ async fn failed_dials_are_answered_as_go_answers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However a client cuts its request and payload into writes, the same arrives.
+    /// The same bytes arrive however a client splits its request and payload into writes.
     #[test]
     fn any_split_arrives_whole(cuts in proptest::collection::vec(1_usize..20, 1..12)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();

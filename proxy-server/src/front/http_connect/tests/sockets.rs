@@ -1,4 +1,4 @@
-//! Over real sockets, where the kernel's behaviour is the point.
+//! Tests over real sockets that depend on the kernel's behavior.
 
 use std::io::ErrorKind;
 
@@ -77,7 +77,7 @@ async fn the_last_bytes_reach_a_client_that_is_still_sending() {
     let response = vec![7; 900_000];
     endpoint.stream.write_all(&response).await.unwrap();
     endpoint.end.send(Ending::Flushed).expect("not ended");
-    // Arrives behind the end: without the linger it would reset the connection under the response.
+    // Arrives after the end: without the linger it would reset the connection before the response is read.
     let _late = client.write_all(b"still sending").await;
     let mut received = Vec::new();
     let end = timeout(SOON, client.read_to_end(&mut received)).await.expect("an end");
@@ -93,7 +93,7 @@ async fn unread_input_does_not_turn_an_orderly_end_into_a_reset() {
     client.write_all(REQUEST).await.unwrap();
     let endpoint = bench.dial().await.succeed();
     expect_established(&mut client).await;
-    // Nothing is awaited between the two: the end is known before the input is read.
+    // No await between the two, so that the end is known before the input is read.
     client.try_write(b"unread").unwrap();
     endpoint.end.send(Ending::Flushed).expect("not ended");
     assert_eq!(read_all(&mut client).await, "");
