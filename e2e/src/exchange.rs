@@ -14,7 +14,7 @@ pub async fn echo(conn: Conn, payload: Payload) -> Result<Conn> {
     echo_within(conn, payload, DEADLINE).await
 }
 
-/// As [`echo`], with a limit of its own.
+/// Like [`echo`], with this time limit.
 pub async fn echo_within(conn: Conn, payload: Payload, limit: Duration) -> Result<Conn> {
     let (mut input, mut output) = tokio::io::split(conn);
     let both = async { tokio::join!(payload.send(&mut output), payload.receive(&mut input)) };
@@ -24,7 +24,7 @@ pub async fn echo_within(conn: Conn, payload: Payload, limit: Duration) -> Resul
     Ok(input.unsplit(output))
 }
 
-/// Dials an echo, checks the echo of a payload, and closes in order.
+/// Dials an echo, checks the echo of a payload, and closes the connection in order.
 pub async fn echoed(frontend: &Frontend, target: &str, payload: Payload) -> Result<()> {
     let mut conn = echo(frontend.dial(target).await?, payload).await?;
     conn.shutdown().await?;
@@ -36,7 +36,7 @@ pub async fn works(frontend: &Frontend, target: &str) -> Result<()> {
     echoed(frontend, target, Payload::new(1, 100)).await.context("a plain dial and echo")
 }
 
-/// Sends a payload and closes at once, as an upload does; waits until the other side has ended, too.
+/// Sends a payload and closes at once, as an upload does. Waits until the other side has closed, too.
 pub async fn upload(frontend: &Frontend, target: &str, payload: Payload) -> Result<()> {
     let mut conn = frontend.dial(target).await?;
     within("an upload", payload.send(&mut conn)).await??;
@@ -57,7 +57,7 @@ pub async fn expect_end(conn: &mut Conn) -> Result<()> {
 /// Waits for any end of input, orderly or not.
 pub async fn expect_any_end(conn: &mut Conn) -> Result<()> {
     let mut rest = Vec::new();
-    // A reset is an end too.
+    // A reset counts as an end.
     let _ = within("the end of a connection", conn.read_to_end(&mut rest)).await?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Peers that send much in small pieces: what the server's memory grows by, and how others are served meanwhile.
+//! Adversarial peers that send many small frames or messages. Measures the growth of the server's memory, and the latency of
+//! another client meanwhile.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -23,63 +24,63 @@ use crate::pair::{Pair, Setup};
 use crate::wait::within_limit;
 use crate::wild::{PacketStream, SmallFrames, data, dial_req, dial_rsp, endless};
 
-/// A client that could send nothing for so long has used up its window.
+/// A client that could send nothing for this time has exhausted its window.
 const STALLED: Duration = Duration::from_millis(500);
-/// Between two looks at the bystander and the server's memory.
+/// The pause between two samples of the bystander's latency and the server's memory.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A flood may take so long.
+/// The time limit of a flood.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What the peers of a flood do.
+/// The behavior of a flood's peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Agents answer dials that nobody made, in frames of one byte, and read nothing: their streams stand still.
+    /// Agents answer dials that the server did not request, in frames of one byte, and read nothing: their streams stall.
     AgentsThatReadNothing,
-    /// Agents send data of connections that do not exist, in frames of one byte.
+    /// Agents send data for connections that do not exist, in frames of one byte.
     AgentsWithStrayData,
     /// Clients send messages of 16 bytes to an endpoint that reads nothing.
     ClientsOfAStalledEndpoint,
-    /// Clients send a message that does not end, in frames of one byte.
+    /// Clients send a message that stays incomplete, in frames of one byte.
     ClientsWithoutADial,
 }
 
-/// A flood of that kind.
+/// A flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
-    /// What its peers do.
+    /// The behavior of its peers.
     pub kind: Kind,
-    /// How many they are.
+    /// The number of peers.
     pub peers: usize,
-    /// What each sends: frames, or messages.
+    /// The number of frames, or messages, that each peer sends.
     pub pieces: usize,
 }
 
-/// Times of exchanges, in order of their length.
+/// Durations of exchanges.
 #[derive(Debug, Default)]
 pub struct Times(Vec<Duration>);
 
 impl Times {
-    /// So many percent are shorter.
+    /// The percentile of the durations; zero without any.
     pub fn percentile(&mut self, percent: usize) -> Duration {
         percentile(&mut self.0, percent).unwrap_or_default()
     }
 }
 
-/// What the bystander and the server's memory showed.
+/// The bystander's latency and the server's memory.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Pings before the flood, and beside it.
+    /// Pings before and during the flood.
     pub pings: [Times; 2],
-    /// Dials with an echo, the same.
+    /// Dials with an echo, before and during the flood.
     pub dials: [Times; 2],
-    /// Resident memory of the server before the flood, at most, and behind it, in MiB.
+    /// The server's resident memory before the flood, its maximum, and after the flood, in MiB.
     pub memory: [u64; 3],
-    /// How long the peers sent.
+    /// The time in which the peers sent.
     pub lasted: Duration,
 }
 
 impl Outcome {
-    /// MiB by which the server has grown at most.
+    /// The largest growth of the server's memory, in MiB.
     pub fn grown(&self) -> u64 {
         self.memory[1].saturating_sub(self.memory[0])
     }
@@ -104,10 +105,10 @@ impl Display for Outcome {
 }
 
 impl Flood {
-    /// Runs it beside a client that pings and dials.
+    /// Runs the flood while another client pings and dials.
     ///
     /// # Errors
-    /// When the client was not served, or the server's memory could not be read.
+    /// The server did not serve that client, or its memory could not be read.
     pub async fn run(self, limit: &str) -> Result<Outcome> {
         let pair = Setup::grpc()
             .agents(0)
@@ -132,7 +133,7 @@ impl Flood {
         }
         outcome.lasted = began.elapsed();
         peers.leave()?;
-        // What is still on its way may need some time yet.
+        // The server may still handle queued bytes.
         let mut behind = Outcome::default();
         for _ in 0..200 {
             bystander.look(&mut behind, 1).await?;
@@ -160,7 +161,7 @@ impl<'a> Bystander<'a> {
         Ok(self.pair.server().process.usage()?.rss_kib >> 10)
     }
 
-    /// A ping, and with every fifth a dial.
+    /// Measures a ping, and a dial after every fifth ping.
     async fn look(&mut self, outcome: &mut Outcome, when: usize) -> Result<()> {
         let began = Instant::now();
         let ping = async {
@@ -181,7 +182,7 @@ impl<'a> Bystander<'a> {
     }
 }
 
-/// The peers of a flood, on a thread of their own.
+/// The peers of a flood, on a separate thread.
 struct Peers {
     sent: Arc<AtomicBool>,
     leave: tokio::sync::oneshot::Sender<()>,
@@ -237,25 +238,28 @@ impl Peers {
         Ok(Self { sent, leave, thread })
     }
 
-    /// Whether all have sent what they can. Also once they have failed: [`Peers::leave`] tells.
+    /// Whether all peers have sent as much as they can, or have failed: [`Peers::leave`] returns the error.
     fn have_sent(&self) -> bool {
         self.sent.load(Ordering::Relaxed) || self.thread.is_finished()
     }
 
-    /// They close their connections.
+    /// Closes the connections of all peers.
+    ///
+    /// # Errors
+    /// A peer failed.
     fn leave(self) -> Result<()> {
         let _ = self.leave.send(());
         self.thread.join().ok().context("the flood panicked")?
     }
 }
 
-/// What keeps a connection open.
+/// A connected peer. Dropping it closes the connection.
 enum Peer {
     Frames(#[expect(dead_code, reason = "held")] SmallFrames),
     Messages(#[expect(dead_code, reason = "held")] Box<PacketStream>),
 }
 
-/// So many bytes of packets one behind the other, as gRPC messages.
+/// At least `length` bytes of packets, as gRPC messages.
 fn packets(kind: Kind, length: usize) -> Bytes {
     let mut all = BytesMut::new();
     for id in 1.. {

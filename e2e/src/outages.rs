@@ -1,5 +1,5 @@
-//! Outages under connections in use: a stopped program, or a network that passes nothing. After an outage no connection has
-//! ended and every byte has arrived.
+//! Outages while connections are in use: a stopped program, or a network that forwards no packets. After an outage every
+//! connection is still open, and every byte has arrived.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,10 +22,11 @@ use crate::wait::within_limit;
 /// Time between the ticks of a connection.
 const TICK: Duration = Duration::from_millis(100);
 
-/// More than the kernels and both programs buffer, so that the sender meets a closed window.
+/// Payload of the bulk transfer, in bytes: more than the kernels and both programs buffer, so that the sender exhausts its
+/// window.
 const BULK: u64 = 64 << 20;
 
-/// Time limit for the recovery: TCP retransmits after twice the time of its previous wait.
+/// Time limit for the recovery: TCP doubles its retransmission time-out after each attempt.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 /// The cause of an outage.
@@ -122,7 +123,7 @@ impl Outage<'_> {
     }
 }
 
-/// A connection to an echo that carries a number every tenth of a second.
+/// A connection to an echo that carries a number every [`TICK`].
 struct Ticking {
     stop: watch::Sender<bool>,
     seen: watch::Receiver<u64>,
@@ -161,14 +162,14 @@ impl Ticking {
         Self { stop, seen, writer, reader }
     }
 
-    /// Waits until `count` ticks have come back.
+    /// Waits until the echo has returned `count` ticks.
     async fn wait(&self, count: u64) -> Result<()> {
         let mut seen = self.seen.clone();
         within_limit("ticks", RECOVERY, seen.wait_for(|seen| *seen >= count)).await?.context("no tick")?;
         Ok(())
     }
 
-    /// Closes after every tick has come back: with gRPC a client's close ends both directions.
+    /// Closes the connection once the echo has returned every tick, because a gRPC client's close ends both directions.
     async fn finish(mut self) -> Result<()> {
         self.stop.send_replace(true);
         let (sent, mut output) = (&mut self.writer).await?.context("writing")?;

@@ -1,4 +1,4 @@
-//! A child process: its output as lines, its signals, its end. It never outlives its handle.
+//! A child process with the lines of its output, its signals and its end. It never outlives its handle.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -184,9 +184,9 @@ impl Process {
 
 impl Drop for Process {
     /// # Panics
-    /// A task of the program panicked; otherwise only one connection would show that.
+    /// If a task of the program panicked; otherwise only one connection would show the panic.
     fn drop(&mut self) {
-        // The process has ended already, or ends here; an error is ignored.
+        // An error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(place) = self.log.lock().panic.take()
@@ -197,7 +197,7 @@ impl Drop for Process {
     }
 }
 
-/// Lets this process open as many descriptors as its hard limit allows: connections of a test have one end here, or both.
+/// Raises this process's descriptor limit to its hard limit: this process holds one or both ends of a test's connections.
 pub fn raise_descriptor_limit() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
@@ -206,8 +206,8 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// A command that the kernel kills when this process ends, however it ends: where util-linux' `setpriv` is installed,
-/// which becomes the program under the same process id.
+/// A command that the kernel kills when this process ends for any reason. Needs util-linux's `setpriv`, which then becomes the
+/// program under the same process id; without it the command runs unbound.
 pub fn bound(program: &Path) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let installed = *SETPRIV.get_or_init(|| {
@@ -223,8 +223,8 @@ pub fn bound(program: &Path) -> Command {
     command
 }
 
-/// Starts a command on one thread that starts all commands and never ends, because the kernel's "parent" is a thread. The child
-/// still belongs to the caller's network namespace.
+/// Starts a command on one thread that starts all commands and never ends, because the kernel kills a child when the thread that
+/// started it ends. The child still runs in the caller's network namespace.
 pub fn spawn(command: Command) -> std::io::Result<Child> {
     type Order = (Command, Place, Sender<std::io::Result<Child>>);
     static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
@@ -246,7 +246,7 @@ pub fn spawn(command: Command) -> std::io::Result<Child> {
     child.recv().map_err(gone)?
 }
 
-/// Reads lines on a separate thread until the process closes the stream; blocking reads are cheapest here.
+/// Reads lines on a separate thread until the process closes the stream: blocking reads are the cheapest.
 fn collect(stream: impl std::io::Read + Send + 'static, log: Arc<Mutex<Log>>) {
     log.lock().open += 1;
     std::thread::spawn(move || {
@@ -313,7 +313,7 @@ mod tests {
         let mut copy = spawn(copy).unwrap();
         let mut lines = BufReader::new(copy.stderr.take().unwrap()).lines();
         let pid = lines.find_map(|line| line.unwrap().strip_prefix("child ").map(str::to_owned)).unwrap();
-        // The kernel knows the signal only once `setpriv` has become the program.
+        // The kernel knows the signal only after `setpriv` has become the program.
         let comm = Path::new("/proc").join(&pid).join("comm");
         let told =
             || async { std::fs::read_to_string(&comm).is_ok_and(|name| name == "sleep\n").then_some(()) };

@@ -1,9 +1,9 @@
-//! The process's ceiling over payload that waits for slow readers.
+//! The process's memory limit (the ceiling) for payload that waits for slow readers.
 //!
-//! Every link holds its share. Near the ceiling new dials are refused; then, and at the ceiling, the link that holds most
-//! resets its largest stalled connections, so that the process is not killed for the memory of those who do not read,
-//! nor keeps others out for it. A link where nothing has stalled passes that on to the next. What is still moving is
-//! reset only when that brought nothing and the sum goes a quarter beyond the ceiling.
+//! The ceiling counts the bytes that each link holds. Near the ceiling, links refuse new dials. After a refused dial, and above
+//! the ceiling, the link that holds the most bytes resets its largest stalled connections. So stalled readers neither get the
+//! process killed for its memory nor keep new dials out. A link without stalled connections passes the request on to the
+//! next link. A link resets connections that still drain only when the sum exceeds the ceiling by a quarter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,24 +15,24 @@ use slab::Slab;
 use tokio::time::Instant;
 use tunnel::{Limits, Terms};
 
-/// What may wait, in bytes, where nobody says how much, however large the machine is: others are on it.
+/// The largest default limit without a cgroup limit, in bytes, because other programs share the machine.
 const MOST: u64 = 2 << 30;
 
-/// How long a link is left alone that was asked in vain: what has stalled by then shows it.
+/// How long the ceiling does not ask a link again that could not free enough: the link then knows which connections stalled.
 const IN_VAIN: Duration = Duration::from_secs(2);
 
-/// What bounds a relay.
+/// The memory limits of a relay.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// Of each link.
+    /// The limits of each link.
     pub limits: Limits,
-    /// Of the process.
+    /// The limit of the process.
     pub memory: Ceiling,
 }
 
 impl Bounds {
-    /// So many bytes for one connection, and for the process; `None`: 40 % of the cgroup's limit, else a quarter of the machine's
-    /// memory and at most 2 GiB.
+    /// Limits for one connection and for the process, in bytes. `None`: 40 % of the cgroup's limit or, without one, a quarter of
+    /// the machine's memory and at most 2 GiB.
     pub fn new(per_connection: u64, in_all: Option<u64>) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let (hard_cap, standard) = (bytes(per_connection), Limits::default());
@@ -50,9 +50,9 @@ impl Bounds {
         Bounds { limits, memory }
     }
 
-    /// Where each connection has a window of its own, none can take the link's budget from the others: only the
-    /// process's ceiling counts. The window is a connection's bound then, in payload; what that is charged beside it
-    /// must not hold up the link.
+    /// The limits of a link with these terms. If each connection has its own flow-control window, no connection can use up the
+    /// link's budget: only the process's ceiling applies. The window then limits a connection's payload, and the additional
+    /// charged bytes must not stop the link.
     pub(crate) fn limits_on(&self, terms: Terms) -> Limits {
         let mut limits = self.limits.clone();
         if terms.credits.is_some() {
@@ -63,7 +63,7 @@ impl Bounds {
     }
 }
 
-/// The ceiling of a process. Cheap to clone; clones count as one.
+/// The memory limit of a process. Cheap to clone; clones share one limit.
 #[derive(Debug, Clone)]
 pub struct Ceiling(Arc<Inner>);
 
@@ -71,24 +71,24 @@ pub struct Ceiling(Arc<Inner>);
 struct Inner {
     limit: usize,
     total: AtomicUsize,
-    /// A dial was refused: there is to be room for the next one.
+    /// A link refused a dial: memory must be freed for the next one.
     wanted: AtomicBool,
     links: Mutex<Slab<Arc<Share>>>,
 }
 
-/// What one link holds.
+/// The share of one link.
 #[derive(Debug, Default)]
 struct Share {
     held: AtomicUsize,
-    /// It is to let go of something.
+    /// The link must free memory.
     asked: AtomicBool,
-    /// It was, and what was left had not stalled: until then it is not asked again.
+    /// The link was asked, and its remaining connections had not stalled: it is not asked again before this time.
     left_alone: Mutex<Option<Instant>>,
-    /// Known as soon as it holds anything, and from then on.
+    /// The link's task. Set when the link first holds bytes.
     task: Mutex<Option<Waker>>,
 }
 
-/// A link's place below the ceiling. Dropping it gives back what it holds.
+/// A link's membership. Dropping it releases the bytes that the link holds.
 #[derive(Debug)]
 pub(crate) struct Member {
     ceiling: Ceiling,
@@ -96,28 +96,29 @@ pub(crate) struct Member {
     share: Arc<Share>,
 }
 
-/// How much is to be let go.
+/// The memory that a link must free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Excess {
     /// Charged bytes.
     pub(crate) bytes: usize,
-    /// Whoever it is.
+    /// The link also resets connections that drain well.
     pub(crate) urgent: bool,
 }
 
 impl Ceiling {
-    /// A ceiling of so many charged bytes.
+    /// A ceiling of `limit` charged bytes.
     pub fn new(limit: usize) -> Self {
         let (total, wanted) = (AtomicUsize::new(0), AtomicBool::new(false));
         Ceiling(Arc::new(Inner { limit, total, wanted, links: Mutex::default() }))
     }
 
-    /// Bytes that may wait.
+    /// The limit, in charged bytes.
     pub fn limit(&self) -> usize {
         self.0.limit
     }
 
-    /// Whether a dial must be refused: nine tenths are used up. What has stalled is reset then, for the next dial.
+    /// Whether the caller must refuse a dial: 90 % of the limit are used. If so, asks a link to reset stalled connections, to
+    /// free memory for the next dial.
     pub fn turn_away(&self) -> bool {
         let near = self.is_near();
         if near {
@@ -130,7 +131,7 @@ impl Ceiling {
         self.0.total.load(Ordering::Relaxed) > self.0.limit / 10 * 9
     }
 
-    /// A dial was refused.
+    /// Asks for memory after a refused dial.
     fn make_room(&self) {
         self.0.wanted.store(true, Ordering::Relaxed);
         self.ask();
@@ -145,21 +146,21 @@ impl Ceiling {
     fn excess(&self) -> Option<Excess> {
         let (total, limit) = (self.0.total.load(Ordering::Relaxed), self.0.limit);
         if total > limit {
-            // Down to nine tenths, so that it is not asked for each packet.
+            // Down to 90 %, so that the next packet does not exceed the limit again.
             return Some(Excess { bytes: total - limit / 10 * 9, urgent: total / 5 > limit / 4 });
         }
         let wanted = self.0.wanted.load(Ordering::Relaxed) && self.is_near();
         wanted.then(|| Excess { bytes: total - limit / 10 * 8, urgent: false })
     }
 
-    /// The sum has become less: there may be room again.
+    /// The sum has decreased: clears the request of refused dials once it is below 90 % of the limit.
     fn eased(&self) {
         if self.0.wanted.load(Ordering::Relaxed) && !self.is_near() {
             self.0.wanted.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Asks the link that holds most, of those that were not asked in vain just now: all of them if it is urgent.
+    /// Asks the link that holds the most bytes. Skips links that recently could not free enough, unless it is urgent.
     fn ask(&self) {
         let Some(excess) = self.excess() else { return };
         let (links, now) = (self.0.links.lock(), Instant::now());
@@ -184,7 +185,7 @@ impl Share {
 }
 
 impl Member {
-    /// The link holds so much now. What is to be let go of it, if it is this link's turn.
+    /// Sets the bytes that the link holds. Returns the memory that this link must free, if it was asked.
     pub(crate) fn hold(&mut self, held: usize, task: &Waker) -> Option<Excess> {
         let before = self.share.held.swap(held, Ordering::Relaxed);
         let total = &self.ceiling.0.total;
@@ -203,23 +204,24 @@ impl Member {
         if self.share.asked.swap(false, Ordering::AcqRel) { self.ceiling.excess() } else { None }
     }
 
-    /// Whether the ceiling is near: no dial should be taken on.
+    /// Whether the sum is near the ceiling: the link must refuse dials.
     pub(crate) fn is_pressed(&self) -> bool {
         self.ceiling.is_near()
     }
 
-    /// A dial was refused for that: there is to be room for the next one.
+    /// Asks for memory after this link refused a dial.
     pub(crate) fn make_room(&self) {
         self.ceiling.make_room();
     }
 
-    /// What is left on this link moves: others are asked for a while, until [`Member::ask_again`] at the latest.
+    /// The remaining connections of this link drain: the ceiling skips this link for [`IN_VAIN`], or until
+    /// [`Member::ask_again`].
     pub(crate) fn pass_on(&self) {
         *self.share.left_alone.lock() = Some(Instant::now() + IN_VAIN);
         self.ceiling.ask();
     }
 
-    /// A while after it was asked: what has stalled since may be asked for, if it is still too much.
+    /// More connections may have stalled meanwhile: the ceiling may ask this link again, if memory is still short.
     pub(crate) fn ask_again(&self) {
         *self.share.left_alone.lock() = None;
         self.ceiling.ask();
@@ -242,8 +244,8 @@ impl Drop for Member {
     }
 }
 
-/// What may wait where the operator says nothing: 40 % of the cgroup's limit, else a quarter of the machine's memory, [`MOST`] at
-/// most.
+/// The default limit, in bytes: 40 % of the cgroup's limit or, without one, a quarter of the machine's memory and at most
+/// [`MOST`].
 fn default_memory_limit() -> usize {
     let cgroup = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = cgroup.into_iter().find_map(|path| number(&std::fs::read_to_string(path).ok()?));
@@ -252,7 +254,7 @@ fn default_memory_limit() -> usize {
 }
 
 fn share_of(cgroup: Option<u64>, machine: Option<u64>) -> usize {
-    /// Where nothing can be read.
+    /// The assumed memory of the machine if it cannot be read, in bytes.
     const UNKNOWN: u64 = 1 << 30;
     let machine = machine.unwrap_or(UNKNOWN);
     let bytes = match cgroup {
@@ -266,7 +268,7 @@ fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// `MemTotal:       24674404 kB`
+/// The machine's memory in bytes, from a line like `MemTotal:       24674404 kB`.
 fn machine_memory(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     number(line.trim().strip_suffix("kB")?)?.checked_mul(1024)
@@ -312,7 +314,7 @@ mod tests {
         assert!(moving.hold(610, task).is_some(), "after a while");
     }
 
-    /// How often a task was woken.
+    /// Counts how often a task was woken.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 
@@ -332,7 +334,7 @@ mod tests {
         first.pass_on();
         assert!(second.hold(100, task).is_some());
         second.pass_on();
-        // What the first held has gone; what the second holds is all that there is now, and stalls.
+        // The first link's bytes are gone. The second link holds all bytes now, and they have stalled.
         assert_eq!(first.hold(0, task), None);
         assert_eq!(second.hold(950, task), None);
         assert!(ceiling.turn_away());

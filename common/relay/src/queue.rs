@@ -1,4 +1,4 @@
-//! Bytes that wait for a local end.
+//! The queue of bytes for one local end.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -11,29 +11,29 @@ use tunnel::charge;
 
 use crate::local::Local;
 
-/// Slices below this are copied when they have to wait: each would pin a whole receive buffer, more than four times as
-/// much.
+/// Slices below this length, in bytes, are copied when they have to wait: a slice pins its whole receive buffer, which is more
+/// than four times as large.
 const COPY_BELOW: usize = 32 << 10;
-/// What waits already is copied once more, together with what comes behind it, if it is shorter than this.
+/// The last waiting slice is copied again, together with new slices, if it is shorter than this, in bytes.
 const JOIN_BELOW: usize = 4 << 10;
-/// Bytes that one local end takes before others have their turn.
+/// The most bytes written to one local end before the others have their turn.
 const WRITE_AT_ONCE: usize = 256 << 10;
-/// Slices of one vectored write at most.
+/// The most slices of one vectored write.
 const SLICES: usize = 16;
 
-/// The bytes that wait for one local end, in the slices in which they came. Its bound is the core's business, which is
-/// told its charge.
+/// The bytes that wait for one local end, in the slices in which they arrived. The core limits the queue: the relay reports
+/// the charged bytes to it.
 #[derive(Debug, Default)]
 pub struct Queue {
     slices: VecDeque<Bytes>,
     bytes: usize,
     charged: usize,
-    /// So many slices at the back came since [`Queue::settle`].
+    /// The number of slices at the back that arrived since the last [`Queue::settle`].
     fresh: usize,
 }
 
 impl Queue {
-    /// Adds what has arrived.
+    /// Adds a slice that has arrived.
     pub fn push(&mut self, slice: Bytes) {
         self.charged += charge(slice.len());
         self.bytes += slice.len();
@@ -41,18 +41,21 @@ impl Queue {
         self.slices.push_back(slice);
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.slices.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Bytes in the queue.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Writes the first slices at once, and takes away what was written: so many bytes, which may end within a slice.
-    /// Something must wait: nothing written is [`io::ErrorKind::WriteZero`].
+    /// Writes the first slices in one vectored write, and removes the written bytes, which may end within a slice. Returns
+    /// their number. The queue must not be empty.
+    ///
+    /// # Errors
+    /// Those of `io`, and [`io::ErrorKind::WriteZero`] if it accepts no byte.
     pub fn poll_write_to(
         &mut self,
         io: Pin<&mut impl AsyncWrite>,
@@ -71,7 +74,7 @@ impl Queue {
         Poll::Ready(Ok(count))
     }
 
-    /// Takes at most `max` bytes, no more than the first slice has; empty only if nothing waits.
+    /// Removes and returns at most `max` bytes of the first slice. Empty if the queue is empty or `max` is zero.
     pub fn take_slice(&mut self, max: usize) -> Bytes {
         let Some(front) = self.slices.front_mut() else { return Bytes::new() };
         let before = front.len();
@@ -80,7 +83,7 @@ impl Queue {
         taken
     }
 
-    /// Takes so many bytes away that a local end has written.
+    /// Removes `count` written bytes.
     fn advance(&mut self, mut count: usize) {
         while let Some(front) = self.slices.front_mut().filter(|_| count > 0) {
             let before = front.len();
@@ -101,18 +104,21 @@ impl Queue {
         }
     }
 
-    /// Lets go of everything.
+    /// Drops all bytes.
     pub fn clear(&mut self) {
         *self = Queue::default();
     }
 
-    /// What the queue is charged, in bytes.
+    /// The charged bytes of the queue.
     pub(crate) fn charged(&self) -> usize {
         self.charged
     }
 
-    /// Writes until the local end takes no more or has taken [`WRITE_AT_ONCE`], then pushes it on. True if it may
-    /// take more at once.
+    /// Writes until the local end accepts no more or has accepted [`WRITE_AT_ONCE`], and then flushes it. Returns true if it may
+    /// accept more at once.
+    ///
+    /// # Errors
+    /// Those of the local end.
     pub(crate) fn write_into(&mut self, local: &mut dyn Local, cx: &mut Context<'_>) -> io::Result<bool> {
         let least = self.bytes.saturating_sub(WRITE_AT_ONCE);
         let mut more = false;
@@ -131,8 +137,8 @@ impl Queue {
         }
     }
 
-    /// Lets go of receive buffers that small slices, which stay, would pin: those that came since the last time are
-    /// copied together. So what waits costs little more than its bytes, however small the pieces were.
+    /// Copies small slices that arrived since the last call together, so that they do not pin their receive buffers. So queued
+    /// bytes cost little more memory than their number, even if they arrived in small slices.
     pub(crate) fn settle(&mut self) {
         let fresh = std::mem::take(&mut self.fresh).min(self.slices.len());
         let old = self.slices.len() - fresh;

@@ -1,4 +1,4 @@
-//! A turn's arrivals: packets to the core, payload to local ends.
+//! Receives the packets of one turn: passes packets to the core, and payload to local ends.
 
 use std::task::{Context, Poll};
 
@@ -9,9 +9,9 @@ use tunnel::{Packet, Side, Time, Verdict};
 use crate::owner::{Meter, Owner};
 use crate::relay::{LinkEnd, Relay};
 
-/// Packets handled in one turn.
+/// The most packets received in one turn.
 const PACKETS_PER_TURN: usize = 256;
-/// Bytes received in one turn.
+/// The most payload received in one turn, in bytes. The last packet may exceed it.
 const RECEIVE_PER_TURN: usize = 1 << 20;
 
 impl<S, W, O, M> Relay<S, W, O, M>
@@ -21,7 +21,7 @@ where
     O: Owner<S>,
     M: Meter,
 {
-    /// Hands on what has arrived. True if the turn's bound cut it short.
+    /// Handles the arrived packets. Returns true if it stopped at the turn's limit.
     pub(crate) fn receive(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
         let mut bytes = 0;
         for _ in 0..PACKETS_PER_TURN {
@@ -60,8 +60,8 @@ where
         true
     }
 
-    /// Whether the stream is over. What is left of it takes up memory already, and its end is not to wait for one slow
-    /// reader, or for answers that nobody fetches.
+    /// Ready once the stream is over. The link then receives the rest even while it is paused: the rest is in memory already,
+    /// and the end of the stream must not wait for a slow reader or for answers that the peer does not read.
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.wire.as_mut().map_or(Poll::Pending, |wire| wire.poll_over(cx))
     }
@@ -80,7 +80,7 @@ where
         };
         self.meter.received(packet.kind());
         if matches!(packet, Packet::CloseReq { .. } | Packet::CloseRsp { .. } | Packet::Fin { .. }) {
-            // What arrived before a close must be written, or accounted for, before the core hears of the close.
+            // Bytes that arrived before a close must be written or counted before the core handles the close.
             self.conns.write_dirty(now);
         }
         let mut payload = Bytes::new();

@@ -1,8 +1,8 @@
-//! The task of one agent stream. It goes in turns: commands, woken connections, arrivals, transmissions, timers.
+//! The task of one agent stream. Each turn handles commands, woken connections, arrived packets, packets to send, and timers.
 //!
-//! Nothing in a turn waits (invariant 4): a stream that takes no more bytes stops reads, a local end that takes
-//! no more bytes gets a queue, and a queue at its bound stops receiving. A turn is bounded too, so that the
-//! connection's own task gets to write, and other links on the same core get to run.
+//! A turn never waits (invariant 4). When the stream accepts no more bytes, the task stops reading from local ends. When a
+//! local end accepts no more bytes, they are queued. When a queue reaches its limit, the task stops receiving. A turn is
+//! limited, too, so that the connection's own task can write, and other links on the same thread can run.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -20,23 +20,22 @@ use crate::memory::{Bounds, Member};
 use crate::owner::{Meter, Owner};
 use crate::ready::{Mark, ReadyList};
 
-/// Bytes that woken local ends take in one turn, or give to be thrown away, beside what arrives in it, and a piece for the
-/// last of them: when a thousand stalled readers begin to read at once, packets and pings still come through.
+/// The most bytes that woken local ends accept or discard in one turn, plus those of the last local end. Bytes that arrive in
+/// the turn do not count. When a thousand stalled readers resume at once, packets and pings are still handled in time.
 const MOVED_PER_TURN: usize = 1 << 20;
 
 /// How a link's stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEnd {
-    /// The peer ended it in order.
+    /// The peer ended the stream in order.
     Finished,
-    /// We ended it.
+    /// We ended the stream.
     Stopped,
-    /// It broke.
+    /// The stream failed.
     Failed(WireError),
 }
 
-/// One agent stream with its connections: a future that runs until the stream has ended and every local end has
-/// been told.
+/// One agent stream with its connections: a future that runs until the stream has ended and every local end is notified.
 #[derive(Debug)]
 pub struct Relay<S, W, O, M> {
     pub(crate) conns: Conns<S>,
@@ -45,16 +44,16 @@ pub struct Relay<S, W, O, M> {
     pub(crate) meter: M,
     memory: Member,
     list: Arc<ReadyList>,
-    /// Woken connections whose turn has not come.
+    /// Woken connections that have not been served yet.
     ready: VecDeque<Arc<Mark>>,
     started: Instant,
     timer: Pin<Box<Sleep>>,
     armed: Option<Time>,
-    /// The shortest round trip to the peer so far.
+    /// The smallest RTT to the peer so far.
     way: Option<Duration>,
-    /// Whether receiving stands still because a bound was reached.
+    /// The task receives nothing, because a limit was reached.
     pub(crate) paused: bool,
-    /// Nothing can be sent any more; the stream's end has not been read yet.
+    /// The task cannot send any more, and has not read the stream's end yet.
     pub(crate) send_broken: bool,
     end: Option<LinkEnd>,
 }
@@ -66,7 +65,7 @@ where
     O: Owner<S>,
     M: Meter,
 {
-    /// A relay over a stream that has just been opened, on the terms that were agreed for it.
+    /// A relay over a newly opened stream with the agreed terms.
     pub fn new(bounds: &Bounds, terms: Terms, wire: W, owner: O, meter: M) -> Self {
         let list = Arc::new(ReadyList::default());
         let started = Instant::now();
@@ -92,7 +91,7 @@ where
         Time::from_start(self.started.elapsed())
     }
 
-    /// One turn; true if there is more to do at once.
+    /// Runs one turn. Returns true if the task must run again at once.
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let now = self.now();
         self.list.take(cx.waker(), &mut self.ready);
@@ -109,13 +108,13 @@ where
         self.drain_events(now);
         self.conns.call_parked(now);
         self.account(cx, now);
-        // A bound that was left after `receive` (a queue whose reader went away, answers that were fetched) wakes
-        // nobody: the wire was not asked while it held.
+        // If the link fell below its limits after `receive` (a reader left, or the peer read its answers), nothing wakes this
+        // task, because it did not poll the wire for packets while it was paused.
         let resumed = self.paused && self.conns.link.receiving();
         more_ready || more_arrivals || more_transmissions || resumed
     }
 
-    /// Tells the core how long the way is, once that is known, and when it is known better.
+    /// Reports the RTT to the core once it is measured, and whenever it changes.
     fn measure_way(&mut self) {
         let way = self.wire.as_ref().and_then(Wire::round_trip);
         if way != self.way {
@@ -124,7 +123,7 @@ where
         }
     }
 
-    /// Serves woken connections. True if the turn's bound cut it short.
+    /// Serves woken connections. Returns true if it stopped at the turn's limit before the last one.
     fn serve_ready(&mut self, now: Time) -> bool {
         let mut moved = 0;
         while let Some(mark) = self.ready.pop_front() {
@@ -136,12 +135,12 @@ where
         !self.ready.is_empty()
     }
 
-    /// Tells how much waits, and lets go of what is too much for the process.
+    /// Reports the held bytes, and resets connections if the process needs their memory.
     fn account(&mut self, cx: &mut Context<'_>, now: Time) {
         if self.conns.link.take_refused() {
             self.memory.make_room();
         }
-        // A stream that stands still holds what its window let in.
+        // A paused stream holds the bytes that its window has admitted.
         let waiting = if self.paused { self.wire.as_mut().map_or(0, Wire::held) } else { 0 };
         while let Some(excess) = self.memory.hold(self.conns.link.total_held() + waiting, cx.waker()) {
             let before = self.conns.link.total_held();
@@ -192,11 +191,11 @@ where
         }
     }
 
-    /// The stream is gone: everything that depends on it ends now (invariant 1).
+    /// The stream is lost: all its dials and connections end now (invariant 1).
     pub(crate) fn lose(&mut self, now: Time, end: LinkEnd) {
         if self.wire.take().is_some() {
             self.end = Some(end);
-            // The core must know what waits before it hears of the loss.
+            // The core must know the queued bytes before it handles the loss.
             self.conns.write_dirty(now);
             if std::mem::take(&mut self.paused) {
                 self.meter.paused(false);
@@ -206,7 +205,7 @@ where
         }
     }
 
-    /// Sets the timer to what the core waits for, and those who wait to throw away more. True if that is due already.
+    /// Sets the timer to the next time-out of the core or of the discard budget. Returns true if it has expired already.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
         let due = [self.conns.link.poll_timeout(), self.conns.waste_due()].into_iter().flatten().min();
         if due != self.armed {

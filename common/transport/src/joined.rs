@@ -1,16 +1,16 @@
-//! A queue of bytes that are read ahead, with little more memory than their length.
+//! A queue for bytes that are read ahead. It uses little more memory than their length.
 //!
-//! HTTP/2 keeps more than 200 bytes for each unread frame, and a slice of a few bytes pins the whole buffer that it was
-//! read into. So this queue copies short slices together.
+//! HTTP/2 keeps more than 200 bytes for each unread frame, and a slice of a few bytes pins the whole receive buffer. So this
+//! queue copies short slices together.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Slices below this length, in bytes, are copied.
+/// The queue copies slices below this length, in bytes.
 const COPY_BELOW: usize = 16 << 10;
 
-/// A queue of bytes.
+/// See the module.
 #[derive(Debug, Default)]
 pub struct Joined {
     slices: VecDeque<Bytes>,
@@ -20,7 +20,7 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Adds a slice without a copy, for a reader that is about to take it.
+    /// Adds a slice without a copy, for a reader that reads it soon.
     pub fn push(&mut self, slice: Bytes) {
         if slice.is_empty() {
             return;
@@ -32,7 +32,7 @@ impl Joined {
         self.slices.push_back(slice);
     }
 
-    /// Adds a slice that will wait. A short slice is copied.
+    /// Adds a slice that may wait. Copies a short slice.
     pub fn join(&mut self, slice: Bytes) {
         if slice.len() >= COPY_BELOW {
             return self.push(slice);
@@ -44,7 +44,7 @@ impl Joined {
         }
     }
 
-    /// The first bytes of the queue, at least one and at most `max`. Empty only if the queue is empty.
+    /// Removes and returns the first bytes of the queue, at most `max` but at least one. Empty only if the queue is empty.
     pub fn take(&mut self, max: usize) -> Bytes {
         let Some(first) = self.slices.front_mut() else {
             let bytes = self.short.split_to(max.max(1).min(self.short.len()));
@@ -64,7 +64,7 @@ impl Joined {
         self.length
     }
 
-    /// Whether the queue has no bytes.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

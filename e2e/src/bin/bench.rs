@@ -1,5 +1,5 @@
-//! `bench --server PATH --agent PATH [--server2 PATH --agent2 PATH]`: the same cases over one or two pairs with both frontends,
-//! and over a bare relay as the limit. Build it with `--release`.
+//! `bench --server PATH --agent PATH [--server2 PATH --agent2 PATH]`: runs the same cases over one or two pairs with both
+//! frontends, and over a bare relay as the upper limit. Build it with `--release`.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 

@@ -1,5 +1,5 @@
-//! `endurance rotations|rollouts|stalls|outages|floods|soak`: what the tests do for a minute, for as long and as hard as a night allows. Build it with
-//! `--release`, and name programs built so by `PROXY_SERVER` and `PROXY_AGENT`.
+//! `endurance rotations|rollouts|stalls|outages|floods|soak`: runs the scenarios of the tests for hours and with more load.
+//! Build it with `--release`, and set `PROXY_SERVER` and `PROXY_AGENT` to release builds of the programs.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
@@ -99,7 +99,7 @@ async fn outages() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         for seconds in [8, 20, 40, 120] {
             for fault in [Fault::StoppedAgent, Fault::StoppedServer, Fault::StuckRelay] {
-                // A dial waits for 25 s, and a stopped server does not answer.
+                // A dial times out after 25 s, and a stopped server does not answer.
                 let dials = seconds <= 20 && !matches!(fault, Fault::StoppedServer);
                 survive(Outage { mode, fault, length: Duration::from_secs(seconds), dials }).await?;
             }

@@ -1,4 +1,4 @@
-//! Peers that cut what they send into DATA frames of a few bytes, and then stall.
+//! Adversarial peers that split their data into DATA frames of a few bytes, and then stall.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use tokio::time::timeout;
 use crate::frontend::Io;
 use crate::wait::within;
 
-/// A peer that was granted no window for so long has used up what it has.
+/// A peer that gets no window for this time has exhausted its window.
 const NO_WINDOW: Duration = Duration::from_millis(500);
 
-/// An HTTP/2 connection with streams whose frames are of any length. It reads nothing of what its peer sends.
+/// An HTTP/2 client with streams whose frames have any length. It reads no response.
 pub struct SmallFrames {
     streams: Vec<SendStream<Bytes>>,
     driver: JoinHandle<Result<(), h2::Error>>,
 }
 
 impl SmallFrames {
-    /// Opens streams of that path and with these headers, whose answers nobody awaits.
-    /// `window`: what the peer may send on each, in bytes.
+    /// Opens streams with this path and these headers, and does not wait for the responses.
+    /// `window`: the receive window of each stream, in bytes.
     pub async fn open(
         socket: Box<dyn Io>,
         path: &str,
@@ -51,7 +51,7 @@ impl SmallFrames {
         Ok(Self { streams: opened, driver })
     }
 
-    /// Sends `bytes` on each stream in frames of that length, until all are sent or no window is left.
+    /// Sends `bytes` on each stream in frames of `frame` bytes, until all are sent or the window is exhausted.
     pub async fn send(&mut self, bytes: &Bytes, frame: usize) {
         let mut sent = 0;
         for stream in &mut self.streams {
@@ -87,7 +87,7 @@ impl Drop for SmallFrames {
     }
 }
 
-/// The first bytes of a message of so many bytes that never ends.
+/// The prefix of a message of 4 MiB and its first `length` bytes: the message stays incomplete.
 pub fn endless(length: usize) -> Bytes {
     let mut all = vec![0; 5 + length];
     all[1..5].copy_from_slice(&(4_u32 << 20).to_be_bytes());

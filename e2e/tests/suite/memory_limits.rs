@@ -1,5 +1,5 @@
-//! Peers that make the server hold what they send: before they are authenticated, and in pieces of a few bytes. The server's
-//! memory has a bound, and others are served meanwhile.
+//! Adversarial peers that fill the server's memory: before authentication, and with frames of a few bytes. The server's memory
+//! stays within a limit, and the server serves other clients meanwhile.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use tokio::task::JoinSet;
 
 use crate::tokens::{USER, World};
 
-/// Nobody waits longer for a ping or a dial beside an attack: unloaded it takes milliseconds, and what this guards against took
-/// 1.4 s and more.
+/// The longest time for a ping or a dial during an attack. Without load each takes milliseconds; with the fault that this
+/// detects, each took 1.4 s and more.
 const PROMPT: Duration = Duration::from_secs(1);
 
-/// What the server's allocator and its log may take beside what is asserted, in MiB.
+/// The additional memory that the server's allocator and log may use, in MiB.
 const SPARE: u64 = 24;
 
-/// One client that uses an echo beside the attackers, and what the server's memory was before them.
+/// A client that uses an echo during the attack, and the server's memory before the attack, in MiB.
 struct Bystander {
     conn: Conn,
     _endpoint: Endpoint,
@@ -56,7 +56,7 @@ impl Bystander {
         Ok(())
     }
 
-    /// It is served, and the server has grown by so many MiB at most.
+    /// Checks that the server serves this client, and that its memory has grown by at most `most` MiB.
     async fn check(mut self, pair: &Pair, most: u64) -> Result<()> {
         self.ping().await?;
         let grown = resident_mib(pair)?.saturating_sub(self.before);
@@ -65,7 +65,7 @@ impl Bystander {
     }
 }
 
-/// The attackers leave: what they held is given back.
+/// Disconnects the attackers, and waits until the server has freed their memory.
 async fn recovers(pair: &Pair, before: u64, attackers: Vec<SmallFrames>) -> Result<()> {
     drop(attackers);
     until("memory given back", DEADLINE, async || {
@@ -82,7 +82,7 @@ async fn agent_port(pair: &Pair) -> Result<Box<dyn Io>> {
     Ok(Box::new(tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?))
 }
 
-/// Connections to the agent port that present tokens nobody can judge, and send `bytes` on each stream meanwhile.
+/// Connects to the agent port with tokens whose review hangs, and sends `bytes` on each stream meanwhile.
 async fn under_review(
     pair: &Pair,
     count: usize,
@@ -104,7 +104,7 @@ async fn under_review(
     Ok(sending.join_all().await)
 }
 
-/// A pair whose agent is known, and whose server is told nothing about other tokens from now on.
+/// A pair with an authenticated agent. From now on the API server answers no token review.
 async fn while_reviews_hang(limit: &str) -> Result<(World, Pair)> {
     let world = World::new().await?;
     world.knows("known", USER, "node-1");
@@ -123,7 +123,8 @@ async fn a_body_is_not_held_while_its_token_is_reviewed() -> Result<()> {
     recovers(&pair, before, peers).await
 }
 
-/// Runs a flood. The server grows by `most` MiB at most, and who uses it meanwhile waits no second.
+/// Runs a flood. Checks that the server's memory grows by at most `most` MiB, and that the 99th percentile of a bystander's
+/// pings and dials stays below the larger of [`PROMPT`] and 20 times its value before the flood.
 async fn flooded(kind: Kind, peers: usize, pieces: usize, most: u64) -> Result<()> {
     let flood = Flood { kind, peers, pieces };
     let mut outcome = flood.run("128Mi").await?;

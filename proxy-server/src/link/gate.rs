@@ -1,4 +1,4 @@
-//! Who gets past the agent port: authentication, and what an agent may claim to be.
+//! Decides which agents the agent port admits: authenticates them, and checks their claims against their identity.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -12,15 +12,15 @@ use crate::args::IdentityBinding;
 use crate::auth::{AgentAuth, AgentPeer, Binding, Identity, Owned, Owners};
 use crate::metrics::{ClaimAction, Metrics};
 
-/// Agents whose claims are remembered; beyond that all are forgotten, and said once more.
+/// The most agents whose claims are remembered. Beyond it all are forgotten, and their claims are logged once more.
 const REMEMBERED: usize = 4_096;
 
-/// What agents must show, and what they may claim. Cheap to clone; clones are one.
+/// The checks of agents: authentication, and the claims that an identity allows. Cheap to clone; clones share their state.
 #[derive(Debug, Clone)]
 pub struct AgentGate {
-    /// What authenticates them.
+    /// Authenticates agents.
     pub auth: AgentAuth,
-    /// The rate limit of what is logged about those that are refused.
+    /// The rate limit of log lines about refused agents.
     pub(super) refusals: LogLimit,
     mode: IdentityBinding,
     binding: Arc<Binding>,
@@ -29,13 +29,16 @@ pub struct AgentGate {
 }
 
 impl AgentGate {
-    /// A gate that binds claims to identities as `mode` says.
+    /// A gate that binds claims to identities according to `mode`.
     pub fn new(auth: AgentAuth, mode: IdentityBinding, binding: Binding) -> Self {
         let (binding, owners, refusals) = (Arc::new(binding), Owners::default(), LogLimit::default());
         Self { auth, refusals, mode, binding, owners, told: Arc::default() }
     }
 
-    /// Judges what an agent says of itself: its share in its agent id with `enforce`, or the text of its refusal.
+    /// Checks the claims of an agent. Returns its ownership of the agent id if `mode` is `enforce`.
+    ///
+    /// # Errors
+    /// The text of the refusal.
     pub(super) fn judge(
         &self,
         identity: &Identity,
@@ -91,22 +94,22 @@ impl AgentGate {
     }
 }
 
-/// The last claims of each agent id, and whether the log has them: an agent that connects again and again with the same claims
-/// is logged once.
+/// The last claims of each agent id, and whether they were logged: an agent that reconnects with the same claims is logged
+/// once.
 #[derive(Debug, Default)]
 struct Told {
     hasher: RandomState,
     last: Mutex<HashMap<u64, (u64, bool)>>,
 }
 
-/// How claims compare with the agent's last ones.
+/// The result of comparing claims with the agent's last ones.
 #[derive(Debug, PartialEq, Eq)]
 enum Noted {
-    /// They differ.
+    /// The claims differ.
     Changed,
-    /// They are the same, and the rate limit has kept them from the log.
+    /// The claims are the same, and the rate limit has suppressed their log line.
     Unlogged,
-    /// They are the same, and in the log.
+    /// The claims are the same, and were logged.
     Logged,
 }
 
@@ -133,14 +136,14 @@ impl Told {
         }
     }
 
-    /// The agent's last claims are in the log.
+    /// Records that the agent's last claims were logged.
     fn set_logged(&self, agent_id: &str) {
         if let Some((_, logged)) = self.last.lock().get_mut(&self.hasher.hash_one(agent_id)) {
             *logged = true;
         }
     }
 
-    /// The agent's identity vouches for all of its claims.
+    /// Forgets the claims of an agent whose identity vouches for all of them.
     fn forget(&self, agent_id: &str) {
         self.last.lock().remove(&self.hasher.hash_one(agent_id));
     }

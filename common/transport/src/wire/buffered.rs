@@ -1,14 +1,15 @@
-//! The write side between h2 and its transport: small writes gathered, flushes once per turn.
+//! The adapter between h2 and its transport: it gathers small writes, flushes once per turn, and limits how long a turn reads.
 //!
-//! h2 writes and flushes after every DATA frame above 256 bytes. Under TLS each such write is a record and a
-//! system call. Here a write that fits [`Buffering::gather`] is only copied, a flush by h2 is only noted, and the driver
-//! does both for real by [`Flusher::poll_flush`] after h2 has nothing more to do in this turn. Larger writes pass
-//! through at once, vectored, behind what was gathered.
+//! h2 writes and flushes after every DATA frame above 256 bytes. Under TLS each such write costs a record and a
+//! system call. The adapter only copies a write that fits [`Buffering::gather`], and ignores h2's flush. Once h2 has
+//! nothing more to do in this turn, the driver writes and flushes by [`Flusher::poll_flush`]. Larger writes go to the
+//! transport at once, in one vectored write after the gathered bytes.
 //!
-//! Nothing is ever lost or forgotten: what h2 believes written is written by the next flush, and a flush that
-//! could not finish has registered the driver's waker and is tried again by its next turn.
-//! At most [`Buffering::ahead`] bytes are read ahead, and none while h2 does not read. A turn reads for [`READ_FOR`] and then
-//! yields: h2 reads frames as long as there are any, and the streams get their bytes only behind that.
+//! The adapter loses no byte: the next flush writes everything that h2 regards as written. A flush that could not finish
+//! has registered the driver's waker, and the driver's next turn continues it.
+//!
+//! The adapter reads at most [`Buffering::ahead`] bytes ahead, and none while h2 does not read. A turn reads for [`READ_FOR`]
+//! and then yields, because h2 reads frames until none is left, and the streams get their bytes only after that.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -24,40 +25,41 @@ use tokio::time::Instant;
 use super::backlog::Backlog;
 use crate::scratch::poll_read_ahead;
 
-/// What [`buffered`] does for a transport.
+/// How [`buffered`] treats a transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffering {
-    /// Bytes of writes that are gathered at most.
+    /// The most bytes of writes that the adapter gathers.
     pub gather: usize,
-    /// Bytes that are read at once, although h2 asks for less; zero reads nothing ahead.
+    /// The most bytes of one read, even if h2 asks for fewer. Zero: the adapter reads nothing ahead.
     pub ahead: usize,
 }
 
 impl Buffering {
-    /// For TLS, which gathers itself: one record of small frames. Large ones are encrypted where they are.
+    /// For TLS, which reads ahead itself: small frames share one record, and TLS encrypts large frames without a copy.
     pub const OVER_TLS: Self = Buffering { gather: 16 << 10, ahead: 0 };
 
-    /// For a socket below frames of 16 KiB: a copy costs less than a system call, and a wake-up of the peer, for each.
+    /// For a plain socket with frames of up to 16 KiB: a copy costs less than a system call and a wake-up of the peer for
+    /// each frame.
     pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10, ahead: 64 << 10 };
 }
 
-/// How long one turn reads. A peer that sends small frames makes h2 keep some hundred bytes for each until the stream's
-/// reader has its turn, and other connections on the thread wait.
+/// How long one turn reads. For each small frame h2 keeps a few hundred bytes until the stream's reader has its turn, and
+/// meanwhile other connections on the thread wait.
 pub(super) const READ_FOR: Duration = Duration::from_micros(250);
 
-/// A connection of which h2 takes fewer bytes than this in [`READ_FOR`] gets a quarter of what it takes by each read, and at
-/// least the second figure: h2 handles all frames of a read before it asks for more.
+/// If h2 consumes fewer bytes of a connection than this in [`READ_FOR`], the next reads return at most a quarter of that
+/// number, and at least [`LEAST_READ`]: h2 handles all frames of one read before it reads again.
 const LARGE_FRAMES: usize = 64 << 10;
 const LEAST_READ: usize = 512;
 
-/// A turn that writes no more than this, in bytes, is a quiet one: its buffer is as small, and is not kept.
+/// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
 const QUIET: usize = 1 << 10;
 
-/// What h2 owns. The lock is never contended: h2 and the driver run in one task.
+/// The transport that h2 owns. The lock is never contended, because h2 and the driver run in one task.
 #[derive(Debug)]
 pub(super) struct Buffered<IO>(Arc<Mutex<Inner<IO>>>);
 
-/// What the driver owns.
+/// The driver's handle to the same transport.
 #[derive(Debug)]
 pub(super) struct Flusher<IO> {
     inner: Arc<Mutex<Inner<IO>>>,
@@ -68,27 +70,27 @@ pub(super) struct Flusher<IO> {
 struct Inner<IO> {
     io: IO,
     buffering: Buffering,
-    /// What was read before h2 asked for it.
+    /// Bytes read before h2 asked for them.
     ahead: Bytes,
-    /// What h2 believes written; `written` bytes of it are.
+    /// Bytes that h2 regards as written. The transport has accepted the first `written` of them.
     gathered: Vec<u8>,
     written: usize,
-    /// The most that `gathered` held since the last flush.
+    /// The largest length of `gathered` since the last flush.
     peak: usize,
-    /// Something was written since the transport's last whole flush.
+    /// h2 has written since the transport's last complete flush.
     dirty: bool,
-    /// The transport took no bytes of the last write, which h2 will try again.
+    /// The transport accepted no bytes of the last write. h2 will repeat it.
     refused: bool,
-    /// Bytes read so far: the keepalive's sign of life.
+    /// Bytes read so far. The keepalive sees by them that the peer is alive.
     read: u64,
-    /// When this turn began to read, and how many bytes it has read.
+    /// The start of this turn's reads, and the bytes read since.
     reading_since: Option<Instant>,
     read_in_turn: usize,
-    /// Bytes of one read at most; `None` for as many as h2 has room for.
+    /// The most bytes of one read; `None`: as many as fit into h2's buffer.
     at_once: Option<usize>,
 }
 
-/// Splits a transport into what h2 drives and what flushes it.
+/// Splits a transport into h2's part and the driver's part.
 pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flusher<IO>) {
     let ahead = Bytes::new();
     let inner = Inner {
@@ -110,7 +112,8 @@ pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flush
 }
 
 impl<IO: AsyncWrite + Unpin> Flusher<IO> {
-    /// The true flush, at the end of a turn. Pending when the transport blocks: the waker is registered, call again when woken.
+    /// Writes and flushes at the end of a turn. Pending while the transport is blocked: the waker is registered, and the driver
+    /// calls again when woken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.inner.lock();
         inner.end_reading(None);
@@ -121,12 +124,12 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
         flushed
     }
 
-    /// What the connection's streams ask before they send.
+    /// The limit that the connection's streams check before they send.
     pub(super) fn backlog(&self) -> Arc<Backlog> {
         Arc::clone(&self.backlog)
     }
 
-    /// The memory that is kept for writes to come, in bytes.
+    /// The memory kept for later writes, in bytes.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.inner.lock().gathered.capacity()
@@ -146,7 +149,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
         ready!(self.poll_drain(cx))?;
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         self.dirty = false;
-        // A connection that just sent much is likely to go on: only a quiet turn gives the memory back.
+        // A connection that has just sent many bytes is likely to send more: only a quiet turn frees the memory.
         if self.peak <= QUIET {
             self.gathered = Vec::new();
         }
@@ -154,7 +157,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes what was gathered.
+    /// Writes the gathered bytes.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.gathered.len() {
             let count = ready!(Pin::new(&mut self.io).poll_write(cx, &self.gathered[self.written..]))?;
@@ -202,7 +205,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
         }
     }
 
-    /// One vectored write of what was gathered and of the first of `slices` behind it.
+    /// Writes the gathered bytes and then the first of `slices`, in one vectored write.
     fn poll_write_behind(
         &mut self,
         cx: &mut Context<'_>,
@@ -233,7 +236,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
         let of_slices = sent - pending;
         debug_assert!(of_slices <= count, "the transport wrote no more than it was given");
         if of_slices == 0 {
-            // Exactly what was gathered went out. "0 written" would mean an end to h2.
+            // The transport accepted exactly the gathered bytes. h2 would take a count of 0 for the end of the transport.
             return Pin::new(&mut self.io).poll_write_vectored(cx, slices);
         }
         Poll::Ready(Ok(of_slices))
@@ -241,7 +244,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
 }
 
 impl<IO> Inner<IO> {
-    /// The turn reads no more: `took` is its time if that has run out.
+    /// Ends the reads of this turn. `took`: the time since its first read, if that has reached [`READ_FOR`].
     fn end_reading(&mut self, took: Option<Duration>) {
         let read = std::mem::take(&mut self.read_in_turn);
         self.reading_since = None;
@@ -306,7 +309,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Buffered<IO> {
         self.0.lock().io.is_write_vectored()
     }
 
-    /// Done at the end of the turn.
+    /// Does nothing: the driver flushes at the end of the turn.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

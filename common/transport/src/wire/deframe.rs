@@ -1,7 +1,7 @@
-//! Incoming gRPC messages out of the byte stream of HTTP/2 DATA frames.
+//! Extracts incoming gRPC messages from the byte stream of HTTP/2 DATA frames.
 //!
-//! A message that lies whole in one frame is a slice of it; any other is gathered once. Never reserves on the
-//! word of a prefix alone: memory grows with the bytes that arrive.
+//! A message within one frame is a slice of the frame; any other message is copied once. The deframer never reserves memory
+//! for an announced length alone: memory grows with the bytes that arrive.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,26 +10,26 @@ use bytes::{Buf, Bytes};
 use super::frame::PREFIX;
 use super::{Code, WireError};
 
-/// grpc-go's default receive limit in bytes, kept on both sides: what is longer ends the stream.
+/// The longest accepted message in bytes, on both sides: grpc-go's default. A longer message ends the stream.
 pub const MESSAGE_LIMIT: usize = 4 << 20;
 
-/// The first reservation for a message that spans frames; it doubles from there.
+/// The first reservation for a message that spans frames, in bytes. Later reservations double it.
 const FIRST_RESERVE: usize = 64 << 10;
 
-/// A frame below this length, in bytes, that does not end a message is a fragment.
+/// A frame below this length, in bytes, is a fragment unless a message ends with it.
 const FRAGMENT: usize = 64;
-/// A fragment costs so many bytes, each byte that arrives pays one, and a stream that owes more than the second figure ends. gRPC
-/// implementations cut a message where a window ends, once in 32 KiB; a frame of a byte costs HTTP/2 and the reader as much as
-/// one of 4 KiB.
+/// The cost of a fragment, in bytes. Each received byte pays for one, and a stream that owes more than [`MOST_OWED`] ends.
+/// gRPC implementations split a message where a window ends, once in 32 KiB. A frame of one byte costs HTTP/2 and the reader as
+/// much as a frame of 4 KiB.
 const FRAGMENT_COST: usize = 4 << 10;
 const MOST_OWED: usize = 1_024 * FRAGMENT_COST;
 
-/// What one step of the deframer says.
+/// The result of one step of the deframer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A whole message, and how many bytes of the stream it ends.
+    /// A whole message, and the number of bytes that this step consumed.
     Message(Bytes, usize),
-    /// Needs another chunk; the bytes that were put aside meanwhile.
+    /// The deframer needs another chunk. The number of bytes that this step consumed.
     Hungry(usize),
 }
 
@@ -40,14 +40,14 @@ pub(super) struct Deframer {
     chunk: Bytes,
     /// The length of that frame.
     pushed: usize,
-    /// What fragments have cost and bytes have not paid.
+    /// The cost of fragments that received bytes have not paid yet, in bytes.
     owed: usize,
     prefix: [u8; PREFIX],
-    /// How much of `prefix` is there; at `PREFIX` it has been checked and `length` holds.
+    /// The number of received bytes of `prefix`. At `PREFIX` the prefix is checked and `length` is valid.
     have: usize,
     length: usize,
     gathered: Vec<u8>,
-    /// Whether the peer named a `grpc-encoding`: decides how a compressed message is refused.
+    /// Whether the peer named a `grpc-encoding`. It decides the status that refuses a compressed message.
     encoded: bool,
 }
 
@@ -56,7 +56,7 @@ impl Deframer {
         Deframer { encoded, ..Deframer::default() }
     }
 
-    /// The next DATA frame's bytes. Call only after [`Step::Hungry`].
+    /// Adds the bytes of the next DATA frame. Call only after [`Step::Hungry`].
     pub(super) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "the last chunk was read to its end");
         self.pushed = chunk.len();
@@ -64,12 +64,12 @@ impl Deframer {
         self.chunk = chunk;
     }
 
-    /// The length of the message under way, as far as it is known, in bytes.
+    /// The length of the unfinished message in bytes; zero while its prefix is incomplete.
     pub(super) fn expects(&self) -> usize {
         if self.have == PREFIX { self.length } else { 0 }
     }
 
-    /// Bytes of a message that wait for the rest of it.
+    /// The gathered bytes of the unfinished message.
     pub(super) fn waiting(&self) -> usize {
         self.gathered.len()
     }
@@ -100,7 +100,7 @@ impl Deframer {
         Ok(Step::Message(message, before - self.chunk.len()))
     }
 
-    /// The chunk is read to its end.
+    /// Ends a chunk: charges it if it is a fragment.
     fn hungry(&mut self, used: usize) -> Result<Step, WireError> {
         if !self.at_boundary() && (1..FRAGMENT).contains(&std::mem::take(&mut self.pushed)) {
             self.owed += FRAGMENT_COST;
@@ -111,7 +111,7 @@ impl Deframer {
         Ok(Step::Hungry(used))
     }
 
-    /// True when the prefix is whole and acceptable.
+    /// Reads the prefix from the chunk. Returns true if the prefix is complete.
     fn read_prefix(&mut self) -> Result<bool, WireError> {
         let rest = self.prefix.get_mut(self.have..).unwrap_or_default();
         let count = rest.len().min(self.chunk.len());
@@ -153,7 +153,7 @@ impl Deframer {
 
 #[cfg(test)]
 impl Deframer {
-    /// The memory that waits for the rest of a message, in bytes.
+    /// The memory reserved for an unfinished message, in bytes.
     pub(super) fn reserved(&self) -> usize {
         self.gathered.capacity()
     }

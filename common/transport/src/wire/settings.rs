@@ -1,120 +1,120 @@
-//! The limits and windows of HTTP/2 connections: each a constant with its reason.
+//! The limits and windows of HTTP/2 connections. Each is a constant with its reason.
 
 use std::time::Duration;
 
 use super::{Buffering, Keepalive, Unadmitted};
 
-/// An agent stream's receive window in bytes: what may arrive from a peer before anything was handed out, and what one
-/// stalled stream costs in memory. 1 MiB keeps a link of a GiB a second busy at 1 ms of round trip.
+/// An agent stream's receive window, in bytes: the most that a peer may send before the link reads anything, and the memory
+/// that one stalled stream costs. 1 MiB saturates a link of 1 GiB/s at 1 ms RTT.
 pub(super) const STREAM_WINDOW: u32 = 1 << 20;
 
-/// The same where the way is longer, at most: as wide as grpc-go's grows. With 8 MiB sixteen transfers over 50 ms were a
-/// sixth slower.
+/// The largest receive window at a higher RTT, in bytes: the limit of grpc-go's window, too. With 8 MiB, 16 transfers at
+/// 50 ms RTT had a sixth less throughput.
 const FAR_STREAM_WINDOW: u32 = 16 << 20;
 
-/// The window of agents' streams over a way of that round trip, in bytes.
+/// The receive window of an agent stream at this RTT, in bytes.
 pub(super) fn stream_window(round_trip: Duration) -> u32 {
     tunnel::in_flight(round_trip, STREAM_WINDOW, FAR_STREAM_WINDOW)
 }
 
-/// The agent hop's connection window in bytes: 64 stalled streams, 4 over a long way. An agent has one, at most 8.
+/// The connection window between agents and servers, in bytes: enough for 64 stalled streams, or 4 at a high RTT. An agent
+/// has one stream, and may have 8.
 const AGENT_CONNECTION_WINDOW: u32 = 64 << 20;
 
-/// The receive window of a frontend's stream in bytes, which is what one that nobody drains costs in memory; there may be
-/// thousands. kube-apiserver is near: this keeps a link of a GiB a second busy at a quarter of a millisecond.
+/// The receive window of a frontend's stream, in bytes: the memory that one stalled stream costs, and there may be thousands.
+/// kube-apiserver is near: this window saturates a link of 1 GiB/s at 0.25 ms RTT.
 const FRONTEND_STREAM_WINDOW: u32 = 256 << 10;
 
-/// The frontend's connection window in bytes, HTTP/2's largest: clients may share one connection among
-/// thousands of streams, and the stalled ones must leave room for the others.
+/// The connection window of a frontend, in bytes: HTTP/2's largest. Clients may share one connection among thousands of
+/// streams, and stalled streams must leave window for the others.
 const FRONTEND_CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
-/// The largest frame in bytes taken on the agent hop: a DATA of 64 KiB and its head stay one frame
-/// (16 KiB frames cost 13 to 20 % CPU; above 128 KiB nothing more is gained).
+/// The largest frame accepted between agents and servers, in bytes: a DATA of 64 KiB and its head fit into one frame.
+/// (Frames of 16 KiB cost 13 to 20 % more CPU; frames above 128 KiB gain nothing.)
 const AGENT_FRAME: u32 = 128 << 10;
 
-/// The largest frame in bytes taken from frontends: HTTP/2's default, which grpc-go never exceeds, and the most
-/// that the authority patch holds back.
+/// The largest frame accepted from frontends, in bytes: HTTP/2's default, which grpc-go never exceeds, and the most that the
+/// `:authority` patch buffers.
 const FRONTEND_FRAME: u32 = 16 << 10;
 
-/// Header list limits in bytes. An agent sends its id, 256 identifiers and a token of 16 KiB at most; a
-/// frontend may carry more of its user's metadata.
+/// The limits of header lists, in bytes. An agent sends its id, 256 identifiers and a token of at most 16 KiB; a frontend may
+/// send more metadata.
 const AGENT_HEADER_LIST: u32 = 64 << 10;
 const FRONTEND_HEADER_LIST: u32 = 256 << 10;
 
-/// Bytes that may wait unsent in HTTP/2 behind a slow socket, per stream. Control packets queue behind them, so
-/// they are few; they are enough for four frames of 64 KiB.
+/// The unsent bytes that HTTP/2 may queue for one stream: enough for four frames of 64 KiB. The limit is low because control
+/// packets queue behind these bytes.
 pub(super) const SEND_BUFFER: usize = 256 << 10;
 
-/// The receive windows until a stream is accepted, in bytes: of the connection (HTTP/2 allows no less) and of each stream.
-/// Agents send no data before they are accepted, so an unauthenticated peer has nothing to make HTTP/2 hold.
+/// The receive windows until a stream is accepted, in bytes: of the connection (HTTP/2's minimum) and of each stream. An agent
+/// sends no data before the server accepts it, so an unauthenticated peer cannot make HTTP/2 buffer data.
 const UNADMITTED_CONNECTION_WINDOW: u32 = (1 << 16) - 1;
 const UNADMITTED_STREAM_WINDOW: u32 = 0;
 
-/// h2's budget against unread small DATA frames (one of n < 256 bytes costs 256 - n until it is read), beyond which it ends the
-/// connection. Streams are read at once, also those that stand still: what is unread arrived within one turn. Room for
-/// 130,000 frames of a byte.
+/// h2's budget for unread small DATA frames: a frame of n < 256 bytes costs 256 - n until it is read, and h2 ends a connection
+/// that exceeds the budget. The link's task reads its stream at once, even while it accepts no packets, so unread frames are
+/// those of one turn. The budget is enough for 130,000 frames of one byte.
 const AGENT_FRAME_BUDGET: usize = 32 << 20;
 
-/// The same for frontends, which may have many such streams on one connection: room for 113 stalled ones. They are
-/// authenticated by certificate or by the socket's mode.
+/// The same budget for frontends, which may have many streams on one connection: enough for 113 stalled streams. Frontends
+/// are authenticated by certificate or by the socket's mode.
 const FRONTEND_FRAME_BUDGET: usize = 512 << 20;
 
-/// How long a peer that completed its transport handshake may take until a stream of it is accepted: a token review
-/// takes 10 s at most.
+/// The time limit from the transport handshake to the first accepted stream. A token review takes at most 10 s.
 const ADMISSION: Duration = Duration::from_secs(15);
 
-/// How long an agent may take to open another stream on a connection that has none left.
+/// The time limit for an agent to open another stream after its connection's last stream has ended.
 const STREAMLESS: Duration = Duration::from_secs(10);
 
-/// What a server's connection says when it is to end.
+/// How a server announces the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Farewell {
-    /// GOAWAY at once: clients finish their streams and open new ones elsewhere.
+    /// The server sends GOAWAY at once: clients finish their streams and open new ones elsewhere.
     GoAway,
-    /// New streams are refused as Unavailable, and the connection ends with its last stream. grpc-go's agent
-    /// tears down its live tunnels on GOAWAY, so it must not see one while it has any.
+    /// The server refuses new streams as Unavailable, and the connection ends with its last stream. The Go project's agent
+    /// closes its connections on GOAWAY, so it must not receive one while it has any.
     WhenIdle,
 }
 
 /// How a listener runs its HTTP/2 connections.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// Streams at once that a client may have.
+    /// The most concurrent streams of a client.
     pub max_concurrent_streams: u32,
-    /// Bytes of a header list, by HTTP/2's count (32 per field on top).
+    /// The most bytes of a header list, as HTTP/2 counts them (32 more for each field).
     pub max_header_list: u32,
-    /// Whether peers are unauthenticated until a stream of theirs is accepted: windows are small until then, and what they send
-    /// is charged.
+    /// Set if peers are unauthenticated until a stream is accepted: until then their windows are small, and the bytes that they
+    /// send are charged here.
     pub unadmitted: Option<Unadmitted>,
-    /// Receive window of a stream, bytes.
+    /// The receive window of a stream, in bytes.
     pub initial_stream_window: u32,
-    /// Receive window of the connection, bytes.
+    /// The receive window of the connection, in bytes.
     pub initial_connection_window: u32,
-    /// The largest frame taken, bytes.
+    /// The largest accepted frame, in bytes.
     pub max_frame_size: u32,
-    /// Streams in a connection's life that may fail by the peer's fault before GOAWAY; the count never
-    /// falls and includes refused streams.
+    /// How many streams of a connection may fail by the peer's fault before the server sends GOAWAY. The count never decreases
+    /// and includes refused streams.
     pub max_local_error_resets: usize,
-    /// Streams that the peer opened and reset before they were accepted, at once.
+    /// How many streams may be pending that the peer opened and reset before the server accepted them.
     pub max_pending_accept_resets: usize,
-    /// Bytes that wait unsent per stream.
+    /// The most unsent bytes queued per stream.
     pub max_send_buffer: usize,
     /// h2's budget for unread small DATA frames.
     pub data_frame_budget: usize,
-    /// What lies between HTTP/2 and the transport.
+    /// The buffering between HTTP/2 and the transport.
     pub buffering: Buffering,
-    /// Pings to silent peers.
+    /// The pings to peers that send nothing.
     pub keepalive: Keepalive,
-    /// How long a connection may live before a stream of it is accepted (refused ones do not count); `None` is for ever.
+    /// The time limit until a stream of the connection is accepted (refused streams do not count); `None`: no limit.
     pub admission_timeout: Option<Duration>,
-    /// How long it may be without a stream later on; `None` is for ever.
+    /// The time limit without any stream after that; `None`: no limit.
     pub next_stream_timeout: Option<Duration>,
     /// How a connection ends at shutdown.
     pub farewell: Farewell,
 }
 
 impl ServerSettings {
-    /// For the agent port: one stream per connection in practice, few resets, Go agents that fear GOAWAY.
+    /// For the agent port: one stream per connection in practice, few resets, and Go agents that close connections on GOAWAY.
     pub fn for_agents() -> Self {
         ServerSettings {
             max_concurrent_streams: 8,
@@ -130,14 +130,13 @@ impl ServerSettings {
             buffering: Buffering::OVER_TLS,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             admission_timeout: Some(ADMISSION),
-            // Agents open a connection for each stream: one that has lost it is of no use.
+            // Agents open a connection for each stream, so a connection without its stream is useless.
             next_stream_timeout: Some(STREAMLESS),
             farewell: Farewell::WhenIdle,
         }
     }
 
-    /// For the frontend listeners: long-lived connections that may be shared among thousands of dials, many of
-    /// which are cancelled.
+    /// For the frontend listeners: thousands of dials may share a long-lived connection, and clients cancel many of them.
     pub fn for_frontends() -> Self {
         ServerSettings {
             max_concurrent_streams: 10_000,
@@ -153,13 +152,13 @@ impl ServerSettings {
             buffering: Buffering::OVER_SOCKET,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             admission_timeout: Some(ADMISSION),
-            // Known clients, which may keep a connection for the next dial.
+            // Authenticated clients may keep a connection for the next dial.
             next_stream_timeout: None,
             farewell: Farewell::GoAway,
         }
     }
 
-    /// The windows that a connection begins with: its own, and that of its streams.
+    /// The initial windows, in bytes: the connection's, and that of each stream.
     pub(super) fn first_windows(&self) -> (u32, u32) {
         match self.unadmitted {
             Some(_) => (UNADMITTED_CONNECTION_WINDOW, UNADMITTED_STREAM_WINDOW),
@@ -184,30 +183,30 @@ impl ServerSettings {
     }
 }
 
-/// How an agent runs its connection to a server.
+/// How an agent runs its HTTP/2 connection to a server.
 #[derive(Debug, Clone)]
 pub struct ClientSettings {
-    /// Bytes of a header list.
+    /// The most bytes of a header list.
     pub max_header_list: u32,
-    /// Receive window of the stream, bytes.
+    /// The receive window of the stream, in bytes.
     pub initial_stream_window: u32,
-    /// Receive window of the connection, bytes.
+    /// The receive window of the connection, in bytes.
     pub initial_connection_window: u32,
-    /// The largest frame taken, bytes.
+    /// The largest accepted frame, in bytes.
     pub max_frame_size: u32,
-    /// Bytes that wait unsent.
+    /// The most unsent bytes queued.
     pub max_send_buffer: usize,
     /// h2's budget for unread small DATA frames.
     pub data_frame_budget: usize,
-    /// Pings to a silent server.
+    /// The pings to a server that sends nothing.
     pub keepalive: Keepalive,
-    /// The `user-agent`.
+    /// The value of the `user-agent` header.
     pub user_agent: &'static str,
 }
 
 impl ClientSettings {
-    /// For the agent's one stream to one server, the mirror of [`ServerSettings::for_agents`]. Its pings follow
-    /// grpc-go's agent until the server is known to be one of ours.
+    /// For the agent's one stream to one server, the counterpart of [`ServerSettings::for_agents`]. Its pings follow the Go
+    /// project's agent until the agent knows that the server is a native peer.
     pub fn for_agents() -> Self {
         ClientSettings {
             max_header_list: AGENT_HEADER_LIST,

@@ -7,9 +7,9 @@
 //!   Open ─────────────────────────▶ Open ───────────────────────────▶ Ended
 //! ```
 //!
-//! The two directions are independent. A stream that is dropped before both are over is reset with CANCEL; a
-//! client's that is Finished but not Ended is left to the connection's driver, so that what was sent arrives, as is what
-//! a Finished server's has still to send.
+//! The two directions are independent. A stream that is dropped before both have ended is reset with CANCEL, with two
+//! exceptions. A client's stream that is Finished but not Ended goes to the connection's driver, so that all sent bytes arrive.
+//! A server's stream that is Finished leaves its queued frames to the driver.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,25 +31,25 @@ use super::tail::Tails;
 use super::{Code, Incoming, Wire, WireError, status};
 use crate::joined::Joined;
 
-/// How many bytes of window are asked for at a time: as many as may wait below, with the heads of four frames.
+/// Bytes of window to request at a time: as many as h2 may queue, plus the heads of four frames.
 const RESERVE: usize = SEND_BUFFER + 4 * OVERHEAD;
 
-/// Window is given back in pieces of at least so many bytes, a small part of any window: each giving back takes the
-/// connection's lock.
+/// The stream returns window to the peer in steps of at least this many bytes, because each step takes the connection's lock.
+/// It is a small part of every window.
 const GIVE_BACK: usize = 32 << 10;
 
-/// The least that [`Wire::poll_ready`] names, in bytes: leftovers of a window are not worth a frame each. So h2
-/// may hold this much beyond the peer's window.
+/// The smallest result of [`Wire::poll_ready`], in bytes: the rest of a window is not worth a frame of its own. So h2 may
+/// hold up to this many bytes beyond the peer's window.
 const LEAST: usize = 4 << 10;
 
 /// Both directions of an h2 stream.
 pub(super) type Halves = (SendStream<OutFrame>, RecvStream);
 
-/// Which end of the stream we are.
+/// Our end of the stream.
 pub(super) enum Side {
-    /// Where a finished stream goes that has still to send, and the count of what it sent and h2 has not.
+    /// The driver's list that receives a finished stream with queued frames, and the count of its frames that h2 has not sent.
     Server(Tails, Queued),
-    /// Where a finished stream goes when it is dropped before the server's end.
+    /// The driver's list that receives a finished stream when it is dropped before the server has ended it.
     Client(Arc<Linger>),
 }
 
@@ -66,19 +66,19 @@ impl Side {
 pub struct WireStream {
     /// `None` once the stream failed, or ended with its headers.
     halves: Option<Halves>,
-    /// What [`Wire::poll_hold`] read, in front of what HTTP/2 has.
+    /// Bytes that [`Wire::poll_hold`] has read. They precede the bytes that HTTP/2 holds.
     ahead: Joined,
     deframer: Deframer,
     side: Side,
-    /// Of the connection below.
+    /// The connection's keepalive.
     pulse: Arc<Pulse>,
-    /// Where it waits for the transport, if it does.
+    /// The transport's limit on sends; `None`: the stream does not wait for the transport.
     backlog: Option<Arc<Backlog>>,
-    /// The window that the peer began with, in bytes.
+    /// The peer's initial window, in bytes.
     window: usize,
-    /// Window of what was read, which is to be given back.
+    /// Window of consumed bytes, to be returned to the peer.
     owed: usize,
-    /// Window of packets that were read ahead, which the peer has not been given back.
+    /// Window of packets read ahead, withheld from the peer; `None` unless [`Wire::hold_back`] is on.
     held: Option<usize>,
     /// We sent the end of our direction.
     finished: bool,
@@ -88,7 +88,7 @@ pub struct WireStream {
 
 impl WireStream {
     /// `encoded`: the peer named a `grpc-encoding`.
-    /// `window`: what the peer may send before anything is given back, in bytes.
+    /// `window`: the peer's initial window, in bytes.
     pub(super) fn new(
         halves: Option<Halves>,
         side: Side,
@@ -113,13 +113,13 @@ impl WireStream {
         }
     }
 
-    /// Reads its sources only while the transport takes bytes.
+    /// From now on [`Wire::poll_ready`] is pending while the transport accepts no bytes.
     pub(super) fn following(mut self, backlog: Arc<Backlog>) -> Self {
         self.backlog = Some(backlog);
         self
     }
 
-    /// Ends a server's stream with a status, behind everything sent. At a client like [`Wire::finish`].
+    /// Ends a server's stream with a status after all sent packets. At a client like [`Wire::finish`].
     pub fn finish_with(&mut self, status: &WireError) {
         self.end(status.code, &status.message);
     }
@@ -129,7 +129,7 @@ impl WireStream {
             return;
         }
         let Some((send, _)) = &mut self.halves else { return };
-        // An error means that the stream is gone already: `poll_packet` says why.
+        // An error means that the stream has ended already: `poll_packet` returns the reason.
         let _gone = match self.side {
             Side::Server(..) => send.send_trailers(status::trailers(code, message)),
             Side::Client(_) => send.send_data(OutFrame::empty(), true),
@@ -143,7 +143,7 @@ impl WireStream {
         }
     }
 
-    /// Why h2 takes no more data; `None` if the peer merely has finished, as [`Wire::poll_packet`] will say.
+    /// The reason why h2 accepts no more data; `None` if the peer has finished in order, which [`Wire::poll_packet`] reports.
     fn why_closed(&mut self) -> Option<WireError> {
         if self.finished {
             return Some(WireError::new(Code::Internal, "sent on a stream behind its end"));
@@ -165,7 +165,7 @@ impl WireStream {
         }
     }
 
-    /// After the last message: a client reads the verdict.
+    /// The end after the last message: a client reads the status in the trailers.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
         let Some((_, recv)) = &mut self.halves else { return Poll::Ready(Ok(())) };
         if let Side::Client(_) = self.side {
@@ -194,17 +194,17 @@ impl WireStream {
                 Step::Hungry(used) => (None, used),
             };
             if let Some(held) = &mut self.held {
-                // Frames of 16 KiB cut a message into parts, which count as well. Only one that is larger than the window,
-                // and the first, is let in whole: it could not come otherwise.
+                // Frames of 16 KiB split messages, so parts count too. A message larger than the window is the exception,
+                // if no other window is withheld: it could not arrive otherwise.
                 let larger = self.deframer.expects() > self.window;
                 if message.is_some() || *held > 0 || !larger {
                     *held += std::mem::take(&mut used);
                 }
             }
             self.owed += used;
-            // A message larger than the window comes only if the window is given back meanwhile.
+            // A message larger than the window arrives only if its parts return their window.
             if self.owed >= GIVE_BACK {
-                // Refused only if more is released than was received, or after the stream's end.
+                // h2 refuses only a release of more bytes than were received, or after the stream's end.
                 let _closed = recv.flow_control().release_capacity(std::mem::take(&mut self.owed));
             }
             if message.is_some() {
@@ -232,7 +232,7 @@ impl Wire for WireStream {
         loop {
             let capacity = send.capacity();
             if capacity > 0 {
-                // Reserved and unused window would be lost to the connection's other streams.
+                // Unused reserved window would be missing for the connection's other streams.
                 send.reserve_capacity(0);
                 let room = match &self.backlog {
                     Some(backlog) => ready!(backlog.poll_ready(cx)),
@@ -243,7 +243,7 @@ impl Wire for WireStream {
             match ready!(send.poll_capacity(cx)) {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Poll::Ready(Err(self.error(&error))),
-                // A peer that has finished takes nothing more; `poll_packet` has its end.
+                // A peer that has finished accepts nothing more; `poll_packet` reports its end.
                 None => return self.why_closed().map_or(Poll::Pending, |error| Poll::Ready(Err(error))),
             }
         }
@@ -253,7 +253,7 @@ impl Wire for WireStream {
         if let Packet::Data { payload, .. } = &packet
             && payload.is_empty()
         {
-            // An empty DATA is an end of file to the Go client: never on the wire.
+            // The Go client takes an empty DATA for an end of file, so we never send one.
             return Ok(());
         }
         let frame = self.side.frame(packet);
@@ -261,7 +261,8 @@ impl Wire for WireStream {
         if !self.finished
             && let Some((send, _)) = &mut self.halves
         {
-            // First: the driver, on another thread, may flush the frame before this returns. What it counts is over then.
+            // Counted before it is sent: the driver, on another thread, may flush the frame before `send_data` returns, and
+            // the flush resets the count.
             if let Some(backlog) = &self.backlog {
                 backlog.hand(bytes);
             }
@@ -296,7 +297,7 @@ impl Wire for WireStream {
 
     fn poll_hold(&mut self, cx: &mut Context<'_>) {
         let Some((_, recv)) = &mut self.halves else { return };
-        // HTTP/2 repeats an error or the end of the stream: `poll_packet` gets it.
+        // HTTP/2 returns an error or the end of the stream again when `poll_packet` asks.
         while let Poll::Ready(Some(Ok(chunk))) = recv.poll_data(cx) {
             self.ahead.join(chunk);
         }
@@ -306,7 +307,7 @@ impl Wire for WireStream {
         if on {
             self.held.get_or_insert(0);
         } else if let (Some(held), Some((_, recv))) = (self.held.take(), &mut self.halves) {
-            // Refused only behind the stream's end.
+            // h2 refuses only after the stream's end.
             let _closed = recv.flow_control().release_capacity(held);
         }
     }
@@ -336,7 +337,7 @@ impl Drop for WireStream {
         let Some((mut send, recv)) = self.halves.take() else { return };
         match &mut self.side {
             Side::Client(linger) if self.finished && !self.ended => linger.leave((send, recv)),
-            // h2 sends what is queued and, if the client has not ended, RST_STREAM with NO_ERROR.
+            // h2 sends the queued frames and, if the client has not ended, RST_STREAM with NO_ERROR.
             Side::Server(tails, queued) if self.finished => {
                 drop(recv);
                 tails.keep(send, std::mem::take(queued));

@@ -1,28 +1,28 @@
-//! The memory of connections of which no stream was accepted yet: anybody may open those.
+//! Limits the memory of connections without an accepted stream, which anyone can open.
 //!
-//! Such a peer is charged for all that it has sent, whether it is still held or not: an agent sends its headers alone. Its
-//! windows are small until it is admitted.
+//! Such a peer is charged for all bytes that it has sent, even after they were freed, because an agent sends only its headers.
+//! Its windows are small until it is admitted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderMap;
 
-/// What one connection may be charged, in bytes: twice what an agent with the longest headers sends. In frames of one byte it costs
-/// some 20 times as much in HTTP/2's queue.
+/// The limit of one connection, in bytes: twice the bytes of an agent with the longest headers. In frames of one byte they
+/// take about 20 times as much memory in HTTP/2's queue.
 const EACH: usize = 256 << 10;
-/// What all of a listener may be charged, in bytes: beyond it those are ended that are charged more than [`FAIR`].
+/// The limit of all connections of a listener, in bytes. Beyond it the server ends connections charged more than [`FAIR`].
 const ALL: usize = 64 << 20;
-/// More than an agent sends before it is admitted, in bytes: its headers with a token and the identifiers.
+/// More than an agent usually sends before it is admitted, in bytes: its headers with a token and the identifiers.
 const FAIR: usize = 32 << 10;
-/// What a header field costs beside its bytes, which HPACK may have compressed to one.
+/// The cost of a header field in addition to its bytes, because HPACK can compress a whole field to one byte.
 const FIELD: usize = 128;
 
-/// The connections of one listener that are not admitted. Clones are one.
+/// The bytes charged to all unadmitted connections of one listener. Clones share one count.
 #[derive(Clone, Debug, Default)]
 pub struct Unadmitted(Arc<AtomicUsize>);
 
-/// The charge of one connection. Dropping it gives the bytes back.
+/// The charge of one connection. Dropping it releases the bytes.
 #[derive(Debug)]
 pub(super) struct Charge {
     all: Unadmitted,
@@ -30,7 +30,7 @@ pub(super) struct Charge {
     bytes: usize,
 }
 
-/// The connection is charged too much.
+/// The connection exceeds its limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooMuch;
 
@@ -41,13 +41,16 @@ impl Unadmitted {
 }
 
 impl Charge {
-    /// A stream was opened with these headers.
+    /// Charges the headers of a new stream.
     pub(super) fn opened(&mut self, headers: &HeaderMap) {
         let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD);
         self.headers = bytes.fold(self.headers, usize::saturating_add);
     }
 
-    /// So many bytes were read from the peer.
+    /// Sets the number of bytes read from the peer so far.
+    ///
+    /// # Errors
+    /// The connection must end: it exceeds a limit.
     pub(super) fn read(&mut self, bytes: u64) -> Result<(), TooMuch> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(self.headers);
         let more = bytes.saturating_sub(std::mem::replace(&mut self.bytes, bytes));

@@ -1,6 +1,6 @@
-//! A frontend's Proxy stream as the link's task sees it, once its connection is established.
+//! The local end of a gRPC frontend's established connection: its Proxy stream as the link's task sees it.
 //!
-//! Framing only: what a packet means is the machine's.
+//! This module only frames packets; the state machine decides what they mean.
 
 use std::future::Future;
 use std::io;
@@ -22,30 +22,30 @@ use super::stream::Stream;
 use crate::front::account::Account;
 use crate::front::barrier::FirstByteBarrier;
 
-/// A Go client waits 10 s for the answer to its CLOSE_REQ.
+/// How long the answer to a CLOSE_REQ may take. A Go client waits 10 s for it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Messages below this length, in bytes, are joined, up to the second.
+/// Messages below this length, in bytes, are joined into up to [`GATHERED`] bytes.
 const SMALL: usize = 4 << 10;
 const GATHERED: usize = 16 << 10;
 
-/// A client's stream with an established connection.
+/// See the module.
 #[derive(Debug)]
 pub struct GrpcLocal<W> {
     stream: Stream<W>,
-    /// What was taken from the stream and not read yet: the rest of a DATA that was larger than a read, and what was
-    /// read ahead while the link had no room.
+    /// Bytes received from the client that the link has not read: the rest of a DATA that was larger than a read, joined small
+    /// messages, and bytes read ahead while the link had no credit.
     ahead: Joined,
-    /// Bytes of it that have gone on, while their window is still held back.
+    /// Bytes that the link has read from `ahead` while their window is still withheld.
     gone_on: usize,
-    /// The client has closed, behind what is ahead: when that is answered, whatever is still on its way.
+    /// The client has closed after the bytes in `ahead`. When this expires, the close is answered even if they are still queued.
     closed: Option<Pin<Box<Sleep>>>,
     barrier: FirstByteBarrier,
     account: Account,
     pieces: Pieces,
-    /// Since when the client grants nothing, for the write histogram.
+    /// The start of the wait for the client's window, for the write histogram.
     blocked: Option<Instant>,
-    /// Since the terminal packet.
+    /// The linger after the terminal packet.
     lingering: Option<Pin<Box<Sleep>>>,
 }
 
@@ -68,7 +68,7 @@ impl<W: Wire> GrpcLocal<W> {
     fn broken(&mut self, error: WireError) -> io::Error {
         self.account.note(&error);
         match error.code {
-            // Its client has left: as with a socket, that is no loss of ours.
+            // The client has canceled its stream. As with a socket, this does not count as a loss.
             Code::Canceled => {
                 io::Error::new(io::ErrorKind::ConnectionReset, format!("connection reset by peer: {error}"))
             }
@@ -76,14 +76,14 @@ impl<W: Wire> GrpcLocal<W> {
         }
     }
 
-    /// The next order. A client that sends or closes has registered its connection.
+    /// The next order. It lifts the barrier: a client that sends or closes has registered its connection.
     fn poll_order(&mut self, cx: &mut Context<'_>) -> Poll<Order> {
         let order = ready!(self.stream.poll_order(cx));
         self.barrier.lift(cx);
         Poll::Ready(order)
     }
 
-    /// Joins a small message with those that have arrived behind it: each alone would cost the link a packet.
+    /// Joins a small message with the messages that have arrived after it, so that they share one packet of the link.
     fn gather(&mut self, cx: &mut Context<'_>, first: Bytes) {
         self.ahead.join(first);
         while self.ahead.len() < GATHERED && self.closed.is_none() {
@@ -99,7 +99,7 @@ impl<W: Wire> GrpcLocal<W> {
         }
     }
 
-    /// Sends CLOSE_RSP unless the client has had its terminal packet, or is gone.
+    /// Sends CLOSE_RSP unless the client already has its terminal packet, or has left.
     fn send_end(&mut self, text: &str) {
         if let Some(packet) = self.stream.machine().handle_backend_end(text)
             && let Err(error) = self.stream.pass_on(packet)
@@ -120,7 +120,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
             match ready!(self.poll_order(cx)) {
                 Order::Deliver(payload) if payload.len() < SMALL => self.gather(cx, payload),
                 Order::Deliver(payload) => self.ahead.push(payload),
-                // A lost stream closes too: what it had sent is to be delivered.
+                // A lost stream counts as closed, too: the bytes that the client has sent are still delivered.
                 _ => return Poll::Ready(Ok(Read::Closed)),
             }
         }
@@ -130,8 +130,8 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(Ok(Read::Data(bytes)))
     }
 
-    /// Reads ahead, no further than the client's window reaches, to see its close. That is answered in time although
-    /// what came before it is still on its way.
+    /// Reads ahead, within the client's window, to see its close. So the close is answered in time even if earlier bytes are
+    /// still queued.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.hold_back(true);
         while self.closed.is_none() {
@@ -143,7 +143,7 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         {
             self.send_end("");
         }
-        // What bounds it is the window, which is not given back.
+        // The withheld window limits the discarded bytes.
         let mut allowance = usize::MAX;
         if self.stream.poll_drained(cx, &mut allowance).is_ready() {
             self.account.left();
@@ -151,15 +151,15 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(())
     }
 
-    /// What was read ahead is held back, but for a message that is larger than the window; what has gone on is not here any
-    /// more.
+    /// The stream counts all bytes whose window is withheld, including those that the link has read since. A message larger
+    /// than the window does not withhold it, and is counted in `ahead`.
     fn held(&mut self) -> usize {
         self.stream.held().saturating_sub(self.gone_on).max(self.ahead.len())
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
         if self.closed.is_some() {
-            // Nobody listens any more.
+            // A client that has closed reads nothing more.
             queue.clear();
             return Poll::Ready(Ok(()));
         }
@@ -179,19 +179,19 @@ impl<W: Wire + Send> Local for GrpcLocal<W> {
         Poll::Ready(Ok(()))
     }
 
-    /// The wire's driver flushes.
+    /// Does nothing: the connection's driver flushes.
     fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    /// No packet says so to a gRPC client: CLOSE_RSP it is.
+    /// No packet tells a gRPC client about a half-close: the connection ends with CLOSE_RSP.
     fn poll_shut_down(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Poll::Ready(Ok(false))
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
         if self.lingering.is_none() {
-            // Nobody else reads any more. What the client sends lifts the barrier, and goes nowhere.
+            // The link no longer reads from this client. A packet from the client lifts the barrier, and is discarded.
             while !self.barrier.is_lifted() && self.poll_order(cx).is_ready() {}
             if !self.stream.is_lost() {
                 ready!(self.barrier.poll_lifted(cx));

@@ -41,7 +41,7 @@ impl Wire for Arrived {
     fn finish(&mut self) {}
 }
 
-/// A client whose dial has succeeded, and what it has sent since.
+/// The local end of a client whose dial has succeeded and that has then sent these packets.
 fn open(sent: impl IntoIterator<Item = Packet<Bytes>>) -> GrpcLocal<Arrived> {
     let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
     let packets = std::iter::once(dial).chain(sent).collect();

@@ -20,7 +20,7 @@ use crate::wire::buffered::{Buffered, Flusher, READ_FOR, buffered};
 enum Say {
     /// Accepts at most this many bytes.
     Take(usize),
-    /// Is full, and wakes later.
+    /// Is blocked, and wakes the task later.
     Block,
 }
 
@@ -104,7 +104,7 @@ impl Wake for Wakes {
     }
 }
 
-/// The driver's part: h2's calls of the adapter, and the end of its turn.
+/// Calls the adapter as h2 does, and ends turns as the driver does.
 struct Driver {
     script: Scripted,
     io: Buffered<Scripted>,
@@ -142,7 +142,7 @@ impl Driver {
         self.flusher.poll_flush(&mut Context::from_waker(&waker)).map(Result::unwrap)
     }
 
-    /// The transport has room again, and wakes the blocked task.
+    /// The transport accepts bytes again, and wakes the blocked task.
     fn unblock(&self) {
         let blocked = self.script.0.lock().blocked.take().expect("somebody registered a waker");
         let before = self.wakes.0.load(Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl Driver {
         self.script.0.lock().written.clone()
     }
 
-    /// Everything was written and flushed.
+    /// Asserts that the transport has received and flushed all bytes.
     fn assert_flushed(&self, all: &[u8]) {
         let script = self.script.0.lock();
         assert_eq!(script.written, all);
@@ -194,7 +194,7 @@ fn small_writes_of_a_turn_go_out_as_one() {
     assert_eq!(driver.turn_ends(), Poll::Ready(()));
     driver.assert_flushed(b"one two three");
     assert_eq!(driver.script.0.lock().writes, 1);
-    // A turn without writes costs nothing.
+    // A turn without h2's writes does not write to the transport.
     assert_eq!(driver.turn_ends(), Poll::Ready(()));
     assert_eq!(driver.script.0.lock().writes, 1);
 }

@@ -14,7 +14,7 @@ use crate::raw::{
 };
 use crate::wire::{Code, ConnectionError, ServerSettings, Wire};
 
-// Error codes.
+// HTTP/2 error codes.
 const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
@@ -22,7 +22,7 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 /// POST, http, /, an authority of one letter, content-type application/grpc.
 const REQUEST: &[u8] = b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc";
 
-/// A preface with these settings, then these frames.
+/// A client's preface with these settings, and then these frames.
 fn with(settings: &[(u16, u32)], frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     std::iter::once(hello(settings)).chain(frames).flatten().collect()
 }
@@ -57,10 +57,10 @@ async fn all_of(io: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     bytes
 }
 
-/// A listener's answer to these bytes.
+/// Returns a listener's answer to these bytes.
 async fn answer(settings: ServerSettings, flood: Vec<u8>) -> Vec<u8> {
     let (near, far) = duplex(1 << 20);
-    // Requests are kept, as by a slow caller.
+    // The requests stay unanswered, as with a slow caller.
     let _served = serve(far, settings);
     let (mut reading, mut writing) = tokio::io::split(near);
     let flooding = tokio::spawn(async move {
@@ -201,7 +201,7 @@ async fn a_flood_of_streams_that_we_must_reset_ends_the_connection() {
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_continuations_ends_the_connection() {
     for settings in listeners() {
-        // A field value without end.
+        // The value of a header field without end.
         let begin = [REQUEST, b"\x00\x01x\x7f\xff\xff\xff\x07"].concat();
         let flood = std::iter::repeat_n(frame(CONTINUATION, 0, 1, b"aaaaaaaa"), 20_000);
         let flood = std::iter::once(frame(HEADERS, 0, 1, &begin)).chain(flood);
@@ -218,7 +218,7 @@ async fn a_flood_of_empty_data_ends_the_connection() {
     }
 }
 
-/// While a peer does not read the answers to its pings and settings, the server does not read it: nothing queues.
+/// While a peer does not read the answers to its pings and settings, the server reads nothing from it, so no answers queue.
 #[tokio::test(start_paused = true)]
 async fn a_flood_whose_answers_are_not_read_is_not_read_either() {
     for settings in listeners() {
@@ -259,12 +259,12 @@ async fn header_lists_are_limited() {
             client.unwrap();
             drop(server);
         } else {
-            // At once, and before the caller sees the request.
+            // The connection refuses it at once, before the caller receives the request.
             assert_ne!(dialling.await.unwrap_err().code, Code::DeadlineExceeded, "{length}");
             assert!(served.requests.try_recv().is_err(), "{length}");
         }
     }
-    // A server's answer to its agent.
+    // The client applies the same limit to the server's response headers.
     for (length, fits) in [(60_000, true), (70_000, false)] {
         let (near, far) = duplex(1 << 20);
         let mut served = serve(far, agents());

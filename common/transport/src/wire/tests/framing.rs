@@ -1,4 +1,4 @@
-//! gRPC messages into and out of chunks of bytes.
+//! Encodes gRPC messages into chunks of bytes, and decodes them.
 
 use std::io::IoSlice;
 
@@ -71,7 +71,7 @@ fn a_whole_message_is_a_slice_and_its_neighbours_too() {
     }
 }
 
-/// Feeds a message in frames of so many bytes; how many frames were taken, and the error.
+/// Feeds a message in frames of `frame` bytes. Returns the number of accepted frames, and the error.
 fn cut(deframer: &mut Deframer, message: &Bytes, frame: usize) -> (usize, Option<Code>) {
     for (number, part) in message.chunks(frame).enumerate() {
         deframer.push(Bytes::copy_from_slice(part));

@@ -81,7 +81,7 @@ async fn a_peer_that_does_not_read_stops_the_sender_at_its_window() {
     assert!(down.abs_diff(up) <= 8 << 10, "both ways alike: {down} and {up}");
 }
 
-/// Reads everything, while the peer sends all that it may. Returns the payload's bytes.
+/// Reads all packets while the peer sends as much as it may. Returns the payload's bytes.
 async fn read_on(from: &mut WireStream, to: &mut WireStream) -> usize {
     let mut read = 0;
     loop {
@@ -151,7 +151,7 @@ async fn twenty_thousand_small_frames_unread() {
     assert_eq!(packet(&mut pair.server).await, Packet::Drain);
 }
 
-/// Reads ahead until the peer may send no more.
+/// Reads ahead until the peer's window is exhausted.
 async fn hold(stream: &mut WireStream) {
     let all = async {
         poll_fn::<(), _>(|cx| {
@@ -216,7 +216,7 @@ async fn the_server_ends_with_ok_behind_its_packets() {
     assert_eq!(packet(&mut pair.client.stream).await, data(vec![3; 300_000]));
     assert_eq!(next(&mut pair.client.stream).await, None);
     assert_eq!(next(&mut pair.client.stream).await, None);
-    // Sending to a peer that has gone is no error: its end was reported.
+    // A send after the peer's end succeeds: `poll_packet` has reported the end already.
     pair.client.stream.send(Packet::Drain).unwrap();
     pair.client.stream.finish();
     drop(pair.client.stream);
