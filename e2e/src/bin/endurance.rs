@@ -44,7 +44,7 @@ fn command() -> Command {
         )))
         .subcommand(
             Command::new("stalls")
-                .about("Readers and endpoints that stall, by both frontends, whichever half knows flow control: others are served")
+                .about("Readers and endpoints that stall, with and without flow control for each connection: others are served")
                 .arg(number("count", "1000", "How many of each")),
         )
         .subcommand(Command::new("outages").about(

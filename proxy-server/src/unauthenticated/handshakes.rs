@@ -99,7 +99,12 @@ async fn serve(
     let evicted = slot.evicted();
     let handshake = async {
         tune(&stream, KeepAlive::default(), None)?;
-        tls.accept_with(LinkSocket::new(stream), || slot.renew()).await
+        let on_hello = || {
+            slot.renew();
+            // Before each handshake waiting threads get the core: the scheduler would let this one run for milliseconds.
+            std::thread::yield_now();
+        };
+        tls.accept_with(LinkSocket::new(stream), on_hello).await
     };
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_LIMIT, handshake) => shaken,

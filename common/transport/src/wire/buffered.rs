@@ -47,11 +47,6 @@ impl Buffering {
 /// meanwhile other connections on the thread wait.
 pub(super) const READ_FOR: Duration = Duration::from_micros(250);
 
-/// If h2 consumes fewer bytes of a connection than this in [`READ_FOR`], the next reads return at most a quarter of that
-/// number, and at least [`LEAST_READ`]: h2 handles all frames of one read before it reads again.
-const LARGE_FRAMES: usize = 64 << 10;
-const LEAST_READ: usize = 512;
-
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
 const QUIET: usize = 1 << 10;
 
@@ -83,11 +78,8 @@ struct Inner<IO> {
     refused: bool,
     /// Bytes read so far. The keepalive sees by them that the peer is alive.
     read: u64,
-    /// The start of this turn's reads, and the bytes read since.
+    /// The start of this turn's reads.
     reading_since: Option<Instant>,
-    read_in_turn: usize,
-    /// The most bytes of one read; `None`: as many as fit into h2's buffer.
-    at_once: Option<usize>,
 }
 
 /// Splits a transport into h2's part and the driver's part.
@@ -104,8 +96,6 @@ pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flush
         refused: false,
         read: 0,
         reading_since: None,
-        read_in_turn: 0,
-        at_once: None,
     };
     let inner = Arc::new(Mutex::new(inner));
     (Buffered(Arc::clone(&inner)), Flusher { inner, backlog: Arc::default() })
@@ -116,7 +106,7 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
     /// calls again when woken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.inner.lock();
-        inner.end_reading(None);
+        inner.reading_since = None;
         let flushed = inner.poll_flush(cx);
         let refused = std::mem::take(&mut inner.refused);
         drop(inner);
@@ -243,51 +233,24 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     }
 }
 
-impl<IO> Inner<IO> {
-    /// Ends the reads of this turn. `took`: the time since its first read, if that has reached [`READ_FOR`].
-    fn end_reading(&mut self, took: Option<Duration>) {
-        let read = std::mem::take(&mut self.read_in_turn);
-        self.reading_since = None;
-        self.at_once = took.and_then(|took| {
-            let in_time = read as u128 * READ_FOR.as_nanos() / took.as_nanos().max(1);
-            let in_time = usize::try_from(in_time).unwrap_or(usize::MAX);
-            (in_time < LARGE_FRAMES).then_some((in_time / 4).max(LEAST_READ))
-        });
-    }
-}
-
-impl<IO: AsyncRead + Unpin> Inner<IO> {
-    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        if self.buffering.ahead > 0 {
-            ready!(poll_read_ahead(&mut self.io, cx, buf, self.buffering.ahead, &mut self.ahead))?;
-        } else {
-            ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
-        }
-        let read = buf.filled().len() - before;
-        self.read += read as u64;
-        self.read_in_turn += read;
-        Poll::Ready(Ok(()))
-    }
-}
-
 impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.lock();
         let now = Instant::now();
-        let took = now.saturating_duration_since(*inner.reading_since.get_or_insert(now));
-        if took >= READ_FOR {
-            inner.end_reading(Some(took));
+        if now.saturating_duration_since(*inner.reading_since.get_or_insert(now)) >= READ_FOR {
+            inner.reading_since = None;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let Some(most) = inner.at_once.filter(|most| *most < buf.remaining()) else {
-            return inner.poll_read(cx, buf);
+        let Inner { io, ahead, buffering, .. } = &mut *inner;
+        let read = if buffering.ahead > 0 {
+            ready!(poll_read_ahead(io, cx, buf, buffering.ahead, ahead))?
+        } else {
+            let before = buf.filled().len();
+            ready!(Pin::new(io).poll_read(cx, buf))?;
+            buf.filled().len() - before
         };
-        let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));
-        ready!(inner.poll_read(cx, &mut part))?;
-        let read = part.filled().len();
-        buf.advance(read);
+        inner.read += read as u64;
         Poll::Ready(Ok(()))
     }
 }
