@@ -143,9 +143,9 @@ func runLateAnswer(ctx context.Context, b *bench) (string, error) {
 	if err := abandon(ctx, b, endpoint.address); err != nil {
 		return "", err
 	}
-	strangers := endpoint.wake()
+	unexpected := endpoint.wake()
 	select {
-	case fd := <-strangers:
+	case fd := <-unexpected:
 		defer func() { _ = syscall.Close(fd) }()
 		return "opened and closed", until(ctx, "the end of an abandoned connection", 5*time.Second, func() error {
 			count, _, err := syscall.Recvfrom(fd, make([]byte, 1), syscall.MSG_DONTWAIT)

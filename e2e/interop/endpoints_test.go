@@ -186,7 +186,7 @@ func newSilent() (*silent, error) {
 }
 
 // wake accepts the queued connections and all later ones.
-func (s *silent) wake() (strangers <-chan int) {
+func (s *silent) wake() (unexpected <-chan int) {
 	known := make(map[int]bool)
 	for _, conn := range s.queued {
 		known[conn.LocalAddr().(*net.TCPAddr).Port] = true

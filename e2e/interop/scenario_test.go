@@ -70,7 +70,7 @@ var scenarios = []scenario{
 		}},
 	{name: "stalled client", about: "one that does not read holds up nobody for long; memory is bounded", run: runStalledClient, fresh: true},
 	{name: "stalled endpoint", about: "one that does not read holds up nobody for long; memory is bounded", run: runStalledEndpoint, fresh: true},
-	{name: "rolling", about: "both halves replaced under load, there and back", run: runRolling, bare: true, limit: 3 * time.Minute},
+	{name: "rolling", about: "both programs replaced under load, there and back", run: runRolling, bare: true, limit: 3 * time.Minute},
 }
 
 // noDrain is the version whose agent does not support DRAIN (added in v0.31.0) and ends on the first signal.

@@ -55,11 +55,11 @@ struct Shared {
 impl Balancer {
     /// Listens on a free port of the loopback interface.
     pub async fn start(backends: Vec<SocketAddr>) -> Result<Self> {
-        Self::far(backends, Duration::ZERO).await
+        Self::with_delay(backends, Duration::ZERO).await
     }
 
     /// Delays all bytes by `delay` in each direction.
-    pub async fn far(backends: Vec<SocketAddr>, delay: Duration) -> Result<Self> {
+    pub async fn with_delay(backends: Vec<SocketAddr>, delay: Duration) -> Result<Self> {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot bind the balancer")?;
         Self::delayed_on(listener, backends, delay)
@@ -102,7 +102,7 @@ impl Balancer {
 
     /// Stops copying bytes without closing anything, or resumes. Not for a balancer with a delay.
     pub fn pause(&self, paused: bool) {
-        assert!(self.shared.delay.is_zero(), "a long way does not stop");
+        assert!(self.shared.delay.is_zero(), "a delayed balancer does not stop");
         self.shared.paused.send_replace(paused);
     }
 

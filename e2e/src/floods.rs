@@ -16,13 +16,13 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::adversarial::{PacketStream, SmallFrames, data, dial_req, dial_rsp, endless};
 use crate::endpoints::Endpoint;
 use crate::exchange::works;
 use crate::figures::percentile;
 use crate::frontend::{Conn, Frontend, tls_socket};
 use crate::pair::{Pair, Setup};
 use crate::wait::within_limit;
-use crate::wild::{PacketStream, SmallFrames, data, dial_req, dial_rsp, endless};
 
 /// A client that could send nothing for this time has exhausted its window.
 const STALLED: Duration = Duration::from_millis(500);

@@ -125,7 +125,7 @@ mod tests {
     use super::{read_head, unchunk};
 
     #[tokio::test]
-    async fn a_head_is_split_from_what_is_glued_to_it() {
+    async fn head_is_split_from_the_bytes_behind_it() {
         let mut input = &b"HTTP/1.1 200 Connection Established\r\nA-b: c\r\n\r\npayload"[..];
         let (head, rest) = read_head(&mut input).await.unwrap();
         assert_eq!((head.status, head.reason.as_str()), (200, "Connection Established"));

@@ -5,6 +5,7 @@
 //! and a Prometheus can observe. The only shared crate is `proto`, the wire contract. `PROXY_SERVER` and `PROXY_AGENT` name the
 //! tested programs, so the same tests run against any other implementation.
 
+pub mod adversarial;
 pub mod balancer;
 pub mod bench;
 pub mod cases;
@@ -33,7 +34,6 @@ pub mod stalls;
 pub mod usage;
 pub mod wait;
 pub mod wan;
-pub mod wild;
 
 /// The generated client and server stubs of both services.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated code")]

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_is_busy() {
+    fn live_connections_count_as_busy() {
         let scrape = |text: &str| Scrape::parse(text.to_owned()).unwrap();
         let text = format!(
             "{SERVER}grpc_connections{{service_method=\"Connect\"}} 2\n{AGENT}queued_bytes 0\n{SERVER}ready_backends 1\n"

@@ -165,7 +165,7 @@ mod tests {
     use super::{Payload, digest_of};
 
     #[tokio::test]
-    async fn a_payload_is_recognised_and_a_foreign_one_is_not() {
+    async fn payload_is_recognized_and_a_foreign_one_is_not() {
         let mut wire = Vec::new();
         let payload = Payload::new(7, 3_000_000);
         payload.send(&mut wire).await.unwrap();

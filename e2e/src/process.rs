@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_seen_a_program_end_has_its_last_lines() {
+    async fn last_lines_are_available_once_a_program_has_ended() {
         let mut process = shell("{ sleep 0.2; echo last >&2; } & exit 0");
         assert!(process.exit(DEADLINE).await.unwrap().success());
         assert!(process.said("last"));

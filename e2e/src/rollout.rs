@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::endpoints::Endpoint;
-use crate::load::{self, Pace, Plan, Replica, Report};
+use crate::load::{self, Plan, Progress, Replica, Report};
 use crate::pair::{Pair, Setup};
 use crate::process::Signal;
 use crate::wait::DEADLINE;
@@ -28,17 +28,17 @@ pub async fn restart_all_under_load(plan: &Plan, rounds: usize) -> Result<Report
         .await?;
     let endpoint = Endpoint::echo().await?;
     let replicas = Replica::all_of(&pair)?;
-    let events = async |pace: Pace| {
+    let events = async |progress: Progress| {
         for _ in 0..rounds {
             for (number, replica) in replicas.iter().enumerate() {
                 restart_server(&mut pair, number, replica)
                     .await
                     .with_context(|| format!("server {number}"))?;
-                pace.kept().await.with_context(|| format!("server {number}"))?;
+                progress.kept().await.with_context(|| format!("server {number}"))?;
             }
             for number in 0..pair.agents.len() {
                 restart_agent(&mut pair, number).await.with_context(|| format!("agent {number}"))?;
-                pace.kept().await.with_context(|| format!("agent {number}"))?;
+                progress.kept().await.with_context(|| format!("agent {number}"))?;
             }
         }
         Ok(())

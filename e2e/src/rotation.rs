@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::endpoints::Endpoint;
 use crate::frontend::Mode;
-use crate::load::{self, Pace, Plan, Replica, Report};
+use crate::load::{self, Plan, Progress, Replica, Report};
 use crate::metrics::{AGENT, SERVER};
 use crate::pair::{Front, Pair, Setup};
 use crate::wait::{DEADLINE, until};
@@ -32,7 +32,7 @@ pub async fn rotate_under_load(plan: &Plan, rotations: usize, apart: Duration) -
         .await?;
     let endpoint = Endpoint::echo().await?;
     let replicas = Replica::all_of(&pair)?;
-    let events = async |pace: Pace| {
+    let events = async |progress: Progress| {
         for rotation in 1..=rotations {
             if rotation % BAD_EVERY == 0 {
                 mismatch(&pair).await?;
@@ -41,7 +41,7 @@ pub async fn rotate_under_load(plan: &Plan, rotations: usize, apart: Duration) -
             in_use(&pair, rotation).await.with_context(|| format!("rotation {rotation}"))?;
             visit(&mut pair, rotation).await?;
             tokio::time::sleep(apart).await;
-            pace.kept().await.with_context(|| format!("rotation {rotation}"))?;
+            progress.kept().await.with_context(|| format!("rotation {rotation}"))?;
         }
         Ok(())
     };

@@ -35,14 +35,14 @@ const BESIDE: u64 = 64 << 20;
 
 /// Which of the two programs have connection flow control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Halves {
+pub struct FlowControl {
     /// The server.
     pub server: bool,
     /// The agent.
     pub agent: bool,
 }
 
-impl Halves {
+impl FlowControl {
     /// Flow control is active only if both programs have it.
     pub const BOTH: Self = Self { server: true, agent: true };
     /// The cases in which at least one program does not have it.
@@ -68,7 +68,7 @@ impl Halves {
 /// Clients that request a large payload and read nothing.
 pub async fn stalled_readers(pair: &Pair, count: usize) -> Result<(Endpoint, Vec<Conn>)> {
     let endpoint = Endpoint::asked(Payload::new(7, 64 << 20)).await?;
-    let mut conns = dialled(pair, &endpoint, count).await?;
+    let mut conns = dialed(pair, &endpoint, count).await?;
     ask(&mut conns).await?;
     Ok((endpoint, conns))
 }
@@ -76,11 +76,11 @@ pub async fn stalled_readers(pair: &Pair, count: usize) -> Result<(Endpoint, Vec
 /// Clients that send a large payload to an endpoint that reads nothing. They send until dropped.
 pub async fn stalled_endpoints(pair: &Pair, count: usize) -> Result<(Endpoint, JoinSet<()>)> {
     let endpoint = Endpoint::stalled().await?;
-    let conns = dialled(pair, &endpoint, count).await?;
+    let conns = dialed(pair, &endpoint, count).await?;
     Ok((endpoint, send(conns)))
 }
 
-async fn dialled(pair: &Pair, endpoint: &Endpoint, count: usize) -> Result<Vec<Conn>> {
+async fn dialed(pair: &Pair, endpoint: &Endpoint, count: usize) -> Result<Vec<Conn>> {
     let mut conns = Vec::new();
     for _ in 0..count {
         conns.push(pair.frontend().dial(&endpoint.target()).await?);
@@ -146,7 +146,7 @@ impl Held {
 /// The result of a test with stalls.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    halves: Halves,
+    flow_control: FlowControl,
     before: Held,
     most: Held,
     /// Limit of the queued bytes of each program.
@@ -176,7 +176,7 @@ impl Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [server, agent] = self.most.queued.map(|bytes| bytes >> 20);
         let [of_server, of_agent] = self.most.resident.map(|bytes| bytes >> 20);
-        let Halves { server: knows, agent: too } = self.halves;
+        let FlowControl { server: knows, agent: too } = self.flow_control;
         write!(
             f,
             "flow control of server {knows}, of agent {too}: others took {:.1?} at most; ",
@@ -193,8 +193,8 @@ impl Display for Figures {
 
 /// Puts `count` stalled readers and `count` stalled endpoints on a pair. If both programs have flow control no connection is
 /// reset; otherwise all stalled ones are reset in the end.
-pub async fn beside_stalls(setup: Setup, halves: Halves, count: usize) -> Result<Figures> {
-    let both = halves == Halves::BOTH;
+pub async fn beside_stalls(setup: Setup, flow_control: FlowControl, count: usize) -> Result<Figures> {
+    let both = flow_control == FlowControl::BOTH;
     let pair = setup.start().await?;
     let before = Held::of(&pair).await?;
     let mut most = before;
@@ -202,14 +202,13 @@ pub async fn beside_stalls(setup: Setup, halves: Halves, count: usize) -> Result
         // All dials come first: without flow control each stalled connection blocks the link, and with it the next dial, for
         // the two seconds until it is reset.
         let (source, sink) = (Endpoint::asked(Payload::new(7, 64 << 20)).await?, Endpoint::stalled().await?);
-        let mut readers = dialled(&pair, &source, count).await.context("clients that will not read")?;
-        let writers =
-            dialled(&pair, &sink, count).await.context("clients of endpoints that will not read")?;
+        let mut readers = dialed(&pair, &source, count).await.context("clients that will not read")?;
+        let writers = dialed(&pair, &sink, count).await.context("clients of endpoints that will not read")?;
         let writers = send(writers);
         ask(&mut readers).await?;
         let mut slowest = others_are_served(&pair).await?;
         let reset = if both {
-            nobody_was_reset(&pair).await?;
+            no_connection_was_reset(&pair).await?;
             [0.0; 2]
         } else {
             let reset = all_are_reset(&pair, count).await?;
@@ -234,11 +233,11 @@ pub async fn beside_stalls(setup: Setup, halves: Halves, count: usize) -> Result
     let connections = 2 * count as u64;
     let bound = if both { connections * WINDOWS } else { LINK_BUDGET };
     let clients = if pair.frontend().mode == Mode::Grpc { connections * GRPC_CLIENT } else { 0 };
-    Ok(Figures { halves, before, most, bound, clients, slowest, reset })
+    Ok(Figures { flow_control, before, most, bound, clients, slowest, reset })
 }
 
 /// Checks that neither program has reset a connection for any reason.
-pub async fn nobody_was_reset(pair: &Pair) -> Result<()> {
+pub async fn no_connection_was_reset(pair: &Pair) -> Result<()> {
     let by_server = pair.server().metric("connection_resets_total", &[]).await?;
     let by_agent = pair.agent().metric("connection_resets_total", &[]).await?;
     ensure!(

@@ -47,11 +47,11 @@ impl Relay {
         let accepting = tokio::spawn(async move {
             let mut carried = JoinSet::new();
             while let Ok((mut near, _)) = listener.accept().await {
-                let far = dial();
+                let backend = dial();
                 carried.spawn(async move {
                     // A peer that breaks the rules is disconnected, so errors are expected here.
-                    if let Ok(mut far) = far.await {
-                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    if let Ok(mut backend) = backend.await {
+                        let _ = tokio::io::copy_bidirectional(&mut near, &mut backend).await;
                     }
                 });
             }

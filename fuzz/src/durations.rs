@@ -59,8 +59,8 @@ fn command_line(data: &[u8]) {
     set.add("items", &mut items, "A list.").no_effect("none is known");
     let words = data.split(|byte| *byte == b'\n').map(|word| OsString::from_vec(word.to_vec()));
     match set.read(std::iter::once("program".into()).chain(words)) {
-        Ok(notices) => {
-            assert!(notices.iter().all(|notice| notice.starts_with("--") && !notice.contains('\n')))
+        Ok(warnings) => {
+            assert!(warnings.iter().all(|warning| warning.starts_with("--") && !warning.contains('\n')))
         }
         Err(Exit { stdout, stderr, .. }) => assert_ne!(stdout.is_empty(), stderr.is_empty()),
     }

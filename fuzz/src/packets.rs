@@ -9,18 +9,18 @@ use tunnel::{ConnectId, DialId, Packet};
 /// One message.
 pub fn packets(data: &[u8]) {
     let message = Bytes::copy_from_slice(data);
-    let ours = match decode(&message) {
+    let own_codec = match decode(&message) {
         Incoming::Malformed(why) => {
             assert!(!why.is_empty());
             None
         }
         known => Some(known),
     };
-    assert_eq!(ours, theirs(message), "the codecs differ");
+    assert_eq!(own_codec, prost_codec(message), "the codecs differ");
 }
 
 /// prost's result, with the rule that type and payload match.
-fn theirs(message: Bytes) -> Option<Incoming> {
+fn prost_codec(message: Bytes) -> Option<Incoming> {
     let packet = proto::Packet::decode(message).ok()?;
     let (number, payload) = (packet.r#type, packet.payload);
     if !matches!(number, 0..=6 | 100..=101) {

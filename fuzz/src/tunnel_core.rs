@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tunnel::{
-    Agent, ConnKey, ConnectId, DialId, Event, Limits, Link, Packet, ReadOutcome, Server, Side, Terms, Time,
-    Transmit, Verdict, Windows,
+    Agent, ConnKey, ConnectId, DialId, Disposition, Event, Limits, Link, Negotiated, Packet, ReadOutcome,
+    Server, Side, Time, Transmit, Windows,
 };
 
 use crate::input::Input;
@@ -16,16 +16,16 @@ use crate::input::Input;
 pub fn tunnel_core(data: &[u8]) {
     let mut input = Input::new(data);
     let first = input.byte();
-    let windows = Windows { ours: 1_000, theirs: u32::from(input.byte()) };
-    let terms = Terms { credits: (first & 2 != 0).then_some(windows), half_close: first & 4 != 0 };
+    let windows = Windows { receive: 1_000, send: u32::from(input.byte()) };
+    let negotiated = Negotiated { credits: (first & 2 != 0).then_some(windows), half_close: first & 4 != 0 };
     if first & 1 == 0 {
-        let mut end = End::<Server>::new(terms);
+        let mut end = End::<Server>::new(negotiated);
         while !input.is_empty() {
             end.server_step(&mut input);
         }
         end.finish();
     } else {
-        let mut end = End::<Agent>::new(terms);
+        let mut end = End::<Agent>::new(negotiated);
         while !input.is_empty() {
             end.agent_step(&mut input);
         }
@@ -84,13 +84,13 @@ struct End<S> {
 }
 
 impl<S: Side + Default> End<S> {
-    fn new(terms: Terms) -> Self {
-        let link = Link::with_terms(limits(), terms);
+    fn new(negotiated: Negotiated) -> Self {
+        let link = Link::with_negotiated(limits(), negotiated);
         End { link, now: Time::START, dials: BTreeSet::new(), open: Vec::new(), dead: Vec::new() }
     }
 
     /// Any connection, dead or alive.
-    fn somebody(&self, input: &mut Input<'_>) -> Option<ConnKey> {
+    fn random_key(&self, input: &mut Input<'_>) -> Option<ConnKey> {
         let all: Vec<ConnKey> = self
             .open
             .iter()
@@ -114,7 +114,7 @@ impl<S: Side + Default> End<S> {
             10 => self.takes(input),
             11 => self.with(input, |link, now, key| link.local_failed(now, key, "broke".into())),
             12 => self.write_fails(input),
-            13 => self.with(input, |link, now, key| link.leaving(now, key)),
+            13 => self.with(input, |link, now, key| link.local_closed(now, key)),
             14 => self.with(input, |link, now, key| link.cannot_half_close(now, key)),
             _ => {
                 self.now = self.now.after(Duration::from_millis(u64::from(input.short())));
@@ -122,11 +122,11 @@ impl<S: Side + Default> End<S> {
                 assert!(self.link.poll_timeout().is_none_or(|due| due > self.now), "due again at once");
             }
         }
-        self.settle();
+        self.run_events();
     }
 
     fn with(&mut self, input: &mut Input<'_>, what: impl Fn(&mut Link<S>, Time, ConnKey)) {
-        if let Some(key) = self.somebody(input) {
+        if let Some(key) = self.random_key(input) {
             what(&mut self.link, self.now, key);
         }
     }
@@ -136,7 +136,7 @@ impl<S: Side + Default> End<S> {
             return;
         }
         let bytes = if let Packet::Data { payload, .. } = &packet { *payload } else { 0 };
-        if let Verdict::Deliver(key) = self.link.handle_packet(self.now, packet) {
+        if let Disposition::Deliver(key) = self.link.handle_packet(self.now, packet) {
             let queue = self.queue(key).expect("bytes reach only what is open");
             *queue += bytes;
             let queue = *queue;
@@ -146,7 +146,7 @@ impl<S: Side + Default> End<S> {
 
     /// A local end reads a part of its queue.
     fn takes(&mut self, input: &mut Input<'_>) {
-        let Some(key) = self.somebody(input) else { return };
+        let Some(key) = self.random_key(input) else { return };
         let wanted = usize::from(input.short());
         let Some(queue) = self.queue(key) else { return self.link.taken(key, wanted) };
         let taken = wanted.min(*queue);
@@ -158,7 +158,7 @@ impl<S: Side + Default> End<S> {
 
     /// Writes to a local end fail: its queue is dropped.
     fn write_fails(&mut self, input: &mut Input<'_>) {
-        let Some(key) = self.somebody(input) else { return };
+        let Some(key) = self.random_key(input) else { return };
         if let Some(queue) = self.queue(key) {
             *queue = 0;
         }
@@ -196,11 +196,11 @@ impl<S: Side + Default> End<S> {
     }
 
     /// Handles the events and checks the limits.
-    fn settle(&mut self) {
+    fn run_events(&mut self) {
         while let Some(event) = self.link.poll_event() {
             match event {
                 Event::Dial { key, .. } => assert!(self.dials.insert(key), "a dial is asked for twice"),
-                Event::DialCancelled { key } | Event::DialFailed { key, .. } => {
+                Event::DialCanceled { key } | Event::DialFailed { key, .. } => {
                     assert!(self.dials.remove(&key), "a dial ends twice");
                     self.dead.push(key);
                 }
@@ -229,14 +229,14 @@ impl<S: Side + Default> End<S> {
 
     /// The stream is lost; only queues outlive it.
     fn finish(mut self) {
-        self.link.lose(self.now);
-        self.settle();
+        self.link.stream_lost(self.now);
+        self.run_events();
         assert!(self.dials.is_empty(), "a dial outlives the stream");
         for (key, queue) in &mut self.open {
             *queue = 0;
             self.link.queued(self.now, *key, 0);
         }
-        self.settle();
+        self.run_events();
         assert!(self.open.is_empty() && self.link.is_empty(), "a connection outlives stream and queue");
         if let Some(due) = self.link.poll_timeout() {
             self.link.handle_timeout(due);
@@ -253,10 +253,10 @@ impl End<Server> {
                 if let Ok(key) = self.link.dial("tcp", "a:1") {
                     self.dials.insert(key);
                 }
-                self.settle();
+                self.run_events();
             }
             kind if kind & 0xf0 == 0x10 => {
-                if let Some(key) = self.somebody(input) {
+                if let Some(key) = self.random_key(input) {
                     self.link.abandon(self.now, key);
                     let open = self.open.iter().position(|(open, _)| *open == key);
                     if let Some(at) = open {
@@ -266,7 +266,7 @@ impl End<Server> {
                         self.dead.push(key);
                     }
                 }
-                self.settle();
+                self.run_events();
             }
             kind => self.step(kind, input),
         }
@@ -280,7 +280,7 @@ impl End<Agent> {
             0x10 => self.link.drain(),
             kind => self.step(kind, input),
         }
-        self.settle();
+        self.run_events();
     }
 
     /// A dial completes, or one that was already canceled.

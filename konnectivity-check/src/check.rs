@@ -32,7 +32,7 @@ pub fn client(options: &Options) -> Result<Client> {
         credentials: Credentials::token_file(options.token_file.clone()),
         proxy: None,
         impersonate: Vec::new(),
-        notices: Vec::new(),
+        warnings: Vec::new(),
     };
     Ok(Client::new(config, crate::NAME, 0.0, 0))
 }
@@ -43,9 +43,9 @@ pub async fn look(api: &Client, options: &Options) -> Result<String> {
     let (mut report, mut wrong, mut carried) = (String::new(), 0, 0.0);
     for name in &names {
         match pod(api, options, name).await {
-            Ok(verdict) => {
-                carried += verdict.carried;
-                let _ = writeln!(report, "ok    {name}: {}", verdict.text);
+            Ok(health) => {
+                carried += health.carried;
+                let _ = writeln!(report, "ok    {name}: {}", health.text);
             }
             Err(error) => {
                 wrong += 1;
@@ -83,13 +83,13 @@ async fn pods(api: &Client, options: &Options) -> Result<Vec<String>> {
 }
 
 /// A healthy pod.
-struct Verdict {
+struct PodHealth {
     text: String,
     /// Endpoint connections that it carries or has carried.
     carried: f64,
 }
 
-async fn pod(api: &Client, options: &Options, name: &str) -> Result<Verdict> {
+async fn pod(api: &Client, options: &Options, name: &str) -> Result<PodHealth> {
     let base = format!("/api/v1/namespaces/{}/pods/{name}:{}/proxy", options.namespace, options.port);
     page(api, &base, "/readyz").await?;
     let metrics = page(api, &base, "/metrics").await?;
@@ -103,7 +103,7 @@ async fn page(api: &Client, base: &str, name: &str) -> Result<Bytes> {
     })
 }
 
-fn judge(of: Of, scrape: &str) -> Result<Verdict> {
+fn judge(of: Of, scrape: &str) -> Result<PodHealth> {
     let value = |name: &str| sum(scrape, &format!("{PREFIX}{name}"));
     match of {
         Of::Agent => {
@@ -111,13 +111,13 @@ fn judge(of: Of, scrape: &str) -> Result<Verdict> {
             let open = value("agent_open_server_connections").unwrap_or(0.0);
             ensure!(open >= known, "it has {open} of {known} servers");
             let carried = value("agent_open_endpoint_connections").unwrap_or(0.0);
-            Ok(Verdict { text: format!("ready, {open} of {known} servers"), carried })
+            Ok(PodHealth { text: format!("ready, {open} of {known} servers"), carried })
         }
         Of::Server => {
             let agents = value("server_ready_backends").context("/metrics is not that of a server")?;
             ensure!(agents > 0.0, "it has no agent");
             let streams = value("server_grpc_connections").unwrap_or(0.0);
-            Ok(Verdict { text: format!("ready, {streams} streams"), carried: 0.0 })
+            Ok(PodHealth { text: format!("ready, {streams} streams"), carried: 0.0 })
         }
     }
 }
@@ -134,8 +134,8 @@ mod tests {
         let scrape = format!(
             "{P}agent_known_server_count 2\n{P}agent_open_server_connections 2\n{P}agent_open_endpoint_connections 3\n"
         );
-        let verdict = judge(Of::Agent, &scrape).unwrap();
-        assert_eq!((verdict.text.as_str(), verdict.carried), ("ready, 2 of 2 servers", 3.0));
+        let health = judge(Of::Agent, &scrape).unwrap();
+        assert_eq!((health.text.as_str(), health.carried), ("ready, 2 of 2 servers", 3.0));
     }
 
     #[test]

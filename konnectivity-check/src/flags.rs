@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Exit, FlagSet, GoDuration, Refusal, port};
+use flags::{Exit, FlagError, FlagSet, GoDuration, port};
 
 const ABOUT: &str =
     "asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well.";
@@ -42,17 +42,17 @@ pub struct Options {
 impl Options {
     /// Parses a command line that starts with the program name. `Exit` is help, version or an error.
     pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Self, Exit> {
-        let mut lines = Lines::default();
+        let mut raw = RawFlags::default();
         let mut set = FlagSet::new(crate::NAME, env!("CARGO_PKG_VERSION"), ABOUT);
-        lines.lend(&mut set);
+        raw.register(&mut set);
         set.read(line)?;
-        Ok(lines.check()?)
+        Ok(raw.check()?)
     }
 }
 
 /// The flags as written on the command line.
 #[derive(Debug, Default)]
-struct Lines {
+struct RawFlags {
     of: String,
     namespace: String,
     selector: String,
@@ -63,8 +63,8 @@ struct Lines {
     apiserver: String,
 }
 
-impl Lines {
-    fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Pods to check");
         set.add("of", &mut self.of, "Program to check: agent or server.");
         set.add("namespace", &mut self.namespace, "Namespace of the pods.");
@@ -81,18 +81,18 @@ impl Lines {
         );
     }
 
-    fn check(self) -> Result<Options, Refusal> {
+    fn check(self) -> Result<Options, FlagError> {
         let of = match given("of", self.of, "agent or server")?.as_str() {
             "agent" => Of::Agent,
             "server" => Of::Server,
-            other => return Err(Refusal::value("of", other, "give agent or server")),
+            other => return Err(FlagError::value("of", other, "give agent or server")),
         };
         let namespace = given("namespace", self.namespace, "give the namespace of the pods")?;
         let selector = given("selector", self.selector, "give labels that choose the pods")?;
         let port = port("port", self.port)?;
         let timeout = self.timeout.or_zero();
         if timeout.is_zero() {
-            return Err(Refusal::value("timeout", self.timeout, "give a time above 0, as 60s"));
+            return Err(FlagError::value("timeout", self.timeout, "give a time above 0, as 60s"));
         }
         let token_file = given("token-file", self.token_file, "give the path of a token")?.into();
         let ca_file = given("ca-file", self.ca_file, "give the path of a PEM file")?.into();
@@ -102,8 +102,8 @@ impl Lines {
 }
 
 /// Returns a required value, or an error if it is not set.
-fn given<T: Default + PartialEq>(flag: &'static str, value: T, fix: &'static str) -> Result<T, Refusal> {
-    if value == T::default() { Err(Refusal::Empty { flag, fix }) } else { Ok(value) }
+fn given<T: Default + PartialEq>(flag: &'static str, value: T, fix: &'static str) -> Result<T, FlagError> {
+    if value == T::default() { Err(FlagError::Empty { flag, fix }) } else { Ok(value) }
 }
 
 /// The address of kube-apiserver from the environment that kubelet sets.
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_or_wrong_flags_are_named() {
         for (index, flag) in LINE.iter().enumerate().skip(1) {
             let without =
                 LINE.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, word)| (*word).into());

@@ -20,7 +20,7 @@ mod tests {
     use super::sum;
 
     #[test]
-    fn families_are_told_apart_and_summed() {
+    fn families_are_distinguished_and_summed() {
         let text = "# TYPE a gauge\na 2\na_total 9\nb{x=\"1\"} 1\nb{x=\"2 3\"} 4.5\nc nonsense\n";
         assert_eq!((sum(text, "a"), sum(text, "b")), (Some(2.0), Some(5.5)));
         assert_eq!((sum(text, "c"), sum(text, "d"), sum(text, "")), (None, None, None));

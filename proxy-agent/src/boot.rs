@@ -25,7 +25,7 @@ use crate::args::{Config, ServerCountSource};
 use crate::certificates::SERVERS;
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
-use crate::link::{Activity, Links};
+use crate::link::{InFlight, Links};
 use crate::metrics::Metrics;
 use crate::servers::{
     AgentMetadata, ClientSet, CountSource, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
@@ -39,7 +39,7 @@ pub struct Agent {
     ports: Vec<ServerHandle>,
     config: Config,
     /// Dials and connections over all streams.
-    activity: Activity,
+    in_flight: InFlight,
     draining: Arc<AtomicBool>,
     /// Certificate watches; dropping them ends them.
     _watches: Vec<AbortOnDropHandle<()>>,
@@ -66,11 +66,11 @@ impl Agent {
             config.service_account_token_path.clone(),
         )
         .context("--agent-id or --agent-identifiers")?
-        .with_offer(Capabilities::ours(config.flow.connection_flow_control));
+        .with_offer(Capabilities::supported(config.flow.connection_flow_control));
         let tls = tls(&config, &metrics)?;
         let every = config.certificate_reload_interval;
         let of_servers = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
-        let activity = links.activity();
+        let in_flight = links.in_flight();
         let connector = GrpcConnector::new(
             ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },
             resolver,
@@ -91,7 +91,7 @@ impl Agent {
         let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
         let draining = Arc::<AtomicBool>::default();
         let ports = serve_ports(&config, registry, set.servers(), &draining, ops);
-        Ok(Agent { set, ports, config, activity, draining, _watches: watches })
+        Ok(Agent { set, ports, config, in_flight, draining, _watches: watches })
     }
 
     /// Keeps a stream to every server until a signal stops it.
@@ -107,7 +107,7 @@ impl Agent {
             signals.first().await;
             self.draining.store(true, Ordering::Release);
             drain.cancel();
-            drained(signals, drain_timeout, &self.activity).await;
+            drained(signals, drain_timeout, &self.in_flight).await;
             stop.cancel();
         };
         let mut running = std::pin::pin!(self.set.run(drain.clone(), stop.clone()));
@@ -128,13 +128,13 @@ impl Agent {
 }
 
 /// Resolves when a draining agent must stop.
-async fn drained(signals: &Signals, limit: Option<Duration>, activity: &Activity) {
+async fn drained(signals: &Signals, limit: Option<Duration>, in_flight: &InFlight) {
     let Some(limit) = limit else { return signals.second().await };
     tokio::select! {
         () = signals.second() => {}
-        () = activity.quiet() => tracing::info!("No connection is left, exiting"),
+        () = in_flight.idle() => tracing::info!("No connection is left, exiting"),
         () = tokio::time::sleep(limit) => {
-            tracing::warn!(connections = activity.count(), "Connections are left after --drain-timeout");
+            tracing::warn!(connections = in_flight.count(), "Connections are left after --drain-timeout");
         }
     }
 }
@@ -146,7 +146,7 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         server_name: config.proxy_server_host.clone(),
         alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
-    ClientTls::load(options, metrics.odd_certificates.observer()).map_err(|error| {
+    ClientTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
         let flags = match &error {
             TlsError::ServerName(_) => "--proxy-server-host",
             _ => "--ca-cert, --agent-cert or --agent-key",
@@ -161,8 +161,8 @@ fn lease_client(config: &Config) -> Result<Option<Client>> {
         return Ok(None);
     }
     let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
-    for notice in &api.notices {
-        tracing::warn!("{notice}");
+    for warning in &api.warnings {
+        tracing::warn!("{warning}");
     }
     tracing::info!(
         api = %api,
@@ -183,7 +183,7 @@ fn count_leases(
     ops: &OpsRuntime,
 ) -> watch::Receiver<Option<usize>> {
     let settings =
-        CounterSettings { selector: config.leases.selector.clone(), clock: Clock::system(), pace: 1 };
+        CounterSettings { selector: config.leases.selector.clone(), clock: Clock::system(), speedup: 1 };
     let (counter, counted) =
         LeaseCounter::new(client.leases(&config.leases.namespace), settings, metrics.clone());
     ops.handle().spawn(counter.run());
@@ -225,7 +225,7 @@ fn serve_ports(
         let draining = draining.load(Ordering::Acquire);
         vec![
             health::Condition::check("server-connected", servers.open >= wanted, too_few(servers, wanted)),
-            health::Condition::ours("draining", !draining, "the agent drains and takes no new dials"),
+            health::Condition::extra("draining", !draining, "the agent drains and takes no new dials"),
         ]
     };
     let admin = admin::agent(config.health.port, config.profiling);

@@ -31,8 +31,8 @@ fn main() -> ExitCode {
 
 fn start(config: args::Config) -> anyhow::Result<()> {
     let logs = Logs::start(&config.log)?;
-    for notice in &config.notices {
-        tracing::warn!("{notice}");
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
     }
     let fips = transport::tls::verified_fips()?;
     tracing::info!(

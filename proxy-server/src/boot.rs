@@ -9,7 +9,7 @@
 //! cut, so a drain usually lasts for the whole time-out. A closed frontend would leave a kube-apiserver that has only this
 //! server without a tunnel for that time. A successor may start at any moment: it takes over the socket's path
 //! ([`UnixSocket`](transport::listen::UnixSocket) yields it), and this server keeps its connections. The server has drained
-//! when no connection is left and none has arrived for [`QUIET`].
+//! when no connection is left and none has arrived for [`IDLE_TIME`].
 
 mod frontend;
 mod kubernetes;
@@ -47,7 +47,7 @@ use frontend::Frontend;
 /// How long agent streams may take to end in order, after the connections have ended or their time is up.
 const STREAMS_END_WITHIN: Duration = Duration::from_secs(2);
 /// How long a draining server without connections waits for another: a client may have connected and not sent its request yet.
-const QUIET: Duration = Duration::from_millis(100);
+const IDLE_TIME: Duration = Duration::from_millis(100);
 
 /// A server whose sockets are bound.
 pub struct Server {
@@ -97,7 +97,7 @@ impl Server {
         let flow = LinkFlow {
             keepalive: config.keepalive_time,
             unresponsive_timeout: config.unresponsive_timeout,
-            capabilities: Capabilities::ours(config.flow.connection_flow_control),
+            capabilities: Capabilities::supported(config.flow.connection_flow_control),
             bounds,
         };
         let service = AgentService::new(
@@ -177,7 +177,7 @@ impl Server {
         tracing::info!(connections = connections.len(), grace = %GoDuration::from(grace), "draining connections");
         let finished = tokio::time::timeout(grace, drained(connections)).await.is_ok();
         if !grace.is_zero() {
-            tell_graceful(finished, grace, connections.len());
+            log_graceful_end(finished, grace, connections.len());
         }
         close_frontends.cancel();
         // Not earlier: agents count the replicas by leases, and keep this server's streams until they end. If the lease went
@@ -206,7 +206,7 @@ impl Server {
 }
 
 /// Logs the result of a graceful shutdown: Go's line, and the number of connections that are cut.
-fn tell_graceful(finished: bool, grace: Duration, left: usize) {
+fn log_graceful_end(finished: bool, grace: Duration, left: usize) {
     if finished {
         tracing::info!("Graceful shutdown completed successfully.");
     } else {
@@ -238,13 +238,13 @@ fn listen_for_agents(
     Ok(AgentListener::new(listener, tls, service, config.keepalive_time, limits, metrics.clone()))
 }
 
-/// Resolves once no connection is left and none has arrived for [`QUIET`].
+/// Resolves once no connection is left and none has arrived for [`IDLE_TIME`].
 async fn drained(connections: &TaskTracker) {
     // `wait` returns only for a closed tracker; connections may still be added to it.
     connections.close();
     loop {
         connections.wait().await;
-        tokio::time::sleep(QUIET).await;
+        tokio::time::sleep(IDLE_TIME).await;
         if connections.is_empty() {
             return;
         }
@@ -261,7 +261,7 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
         min_version: config.tls_min_version,
         suites: config.cipher_suites.clone(),
     };
-    ServerTls::load(options, metrics.odd_certificates.observer())
+    ServerTls::load(options, metrics.legacy_certificates.observer())
         .context("--cluster-cert, --cluster-key or --cluster-ca-cert")
 }
 
@@ -277,7 +277,7 @@ fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>>
         min_version: config.tls_min_version,
         suites: config.cipher_suites.clone(),
     };
-    let tls = ServerTls::load(options, metrics.odd_certificates.observer())
+    let tls = ServerTls::load(options, metrics.legacy_certificates.observer())
         .context("--server-cert, --server-key or --server-ca-cert")?;
     Ok(Some(tls))
 }
@@ -323,15 +323,15 @@ mod tests {
             async move {
                 for _ in 0..10 {
                     let token = tracker.token();
-                    sleep(QUIET).await;
+                    sleep(IDLE_TIME).await;
                     drop(token);
-                    sleep(QUIET / 2).await;
+                    sleep(IDLE_TIME / 2).await;
                 }
             }
         });
         tokio::task::yield_now().await;
         drained(&tracker).await;
         assert!(arriving.is_finished());
-        assert_eq!(began.elapsed(), QUIET * 31 / 2);
+        assert_eq!(began.elapsed(), IDLE_TIME * 31 / 2);
     }
 }

@@ -16,7 +16,7 @@ use crate::route::{BackendManager, Strategy};
 pub(crate) struct Readiness {
     /// Whether clients can reach the frontend's listener. A Unix socket updates it itself.
     listening: Arc<AtomicBool>,
-    leaving: Arc<AtomicBool>,
+    shutting_down: Arc<AtomicBool>,
 }
 
 impl Readiness {
@@ -31,13 +31,13 @@ impl Readiness {
     }
 
     /// The flag for a listener that leaves its address to a successor.
-    pub(crate) fn leaving(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.leaving)
+    pub(crate) fn shutting_down(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.shutting_down)
     }
 
     /// A signal arrived: the server is not ready any more.
     pub(crate) fn leaves(&self) {
-        self.leaving.store(true, Ordering::Release);
+        self.shutting_down.store(true, Ordering::Release);
     }
 
     /// Every condition, in the order of their importance.
@@ -46,12 +46,12 @@ impl Readiness {
         backends: &BackendManager<L>,
         policy: ReadinessPolicy,
     ) -> Vec<Condition> {
-        let leaving = self.leaving.load(Ordering::Acquire);
+        let shutting_down = self.shutting_down.load(Ordering::Acquire);
         let listening = self.listening.load(Ordering::Acquire);
         let lacking = backends.lacking(policy);
         vec![
-            Condition::ours("shutdown", !leaving, "the server is shutting down"),
-            Condition::ours("frontend", listening, "the frontend's port or socket is not bound"),
+            Condition::extra("shutdown", !shutting_down, "the server is shutting down"),
+            Condition::extra("frontend", listening, "the frontend's port or socket is not bound"),
             Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking)),
         ]
     }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn life_begins_with_a_listener_and_ends_with_a_signal() {
+    fn readiness_begins_with_a_listener_and_ends_with_a_signal() {
         let readiness = Readiness::default();
         let backends = BackendManager::new(&[Strategy::Default], Arc::new(()));
         let first = |readiness: &Readiness| {

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_comes_back_with_what_is_not_ours() {
+    fn unknown_lease_fields_survive_an_update() {
         let text = r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"a","namespace":"n",
             "resourceVersion":"7","labels":{"k":"v"},"uid":"u","annotations":{"x":"y"}},
             "spec":{"holderIdentity":"h","leaseDurationSeconds":30,"renewTime":"2026-01-01T00:00:00.000000Z",

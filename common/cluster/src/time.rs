@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn invalid_times_are_rejected() {
         let none = ["", "2026", "2026-13-01T00:00:00Z", "2026-11-21T25:00:00Z", "2026-11-21 19:52:54Z"];
         let more =
             ["2026-11-21T19:52:54", "2026-11-21T19:52:54.Z", "2026-11-21T19:52:54+1", "20é6-11-21T19:52:54Z"];
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(micros in -62_000_000_000_000_000_i64..250_000_000_000_000_000) {
+        fn written_times_are_read_back(micros in -62_000_000_000_000_000_i64..250_000_000_000_000_000) {
             let moment = Moment::from_micros(micros);
             prop_assert_eq!(Moment::parse(&moment.to_string()), Some(moment));
         }

@@ -62,7 +62,7 @@ async fn leases_are_created_read_written_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_happens_and_why_it_ends() {
+async fn watch_reports_events_and_the_reason_of_its_end() {
     let (api, _folder, client) = simple().await;
     let leases = client.leases("kube-system");
     let first = leases.create(&lease("a", 1)).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_token_is_reviewed() {
 }
 
 #[tokio::test]
-async fn faults_are_told_apart_and_none_shows_the_token() {
+async fn errors_are_distinct_and_do_not_show_the_token() {
     let (api, _folder, client) = simple().await;
     let ask = || client.review_token("reviewed-canary", "x", Duration::from_millis(300));
     let long = format!("{}reviewed-canary", "x".repeat(290));
@@ -237,7 +237,7 @@ async fn a_plug_in_that_takes_longer_than_a_call_serves_a_later_one() {
 }
 
 #[tokio::test]
-async fn a_plug_ins_failures_are_told_without_its_output() {
+async fn plugin_failures_do_not_show_its_output() {
     let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
     let rows = [
         ("echo canary; echo login first >&2; exit 7", "login first"),
@@ -283,7 +283,7 @@ fn lasting_until(year: i32) -> (String, String) {
 }
 
 #[tokio::test]
-async fn client_certificates_prove_who_we_are_and_are_read_anew() {
+async fn client_certificates_authenticate_and_are_read_again() {
     let (pki, other, folder) = (pki(), pki(), tempfile::tempdir().unwrap());
     let api = FakeApi::start_tls(Arc::clone(&pki.server)).await.unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -299,13 +299,13 @@ async fn client_certificates_prove_who_we_are_and_are_read_anew() {
     std::fs::remove_file(folder.path().join("crt")).unwrap();
     assert!(ask().await.unwrap_err().to_string().contains("client-certificate"), "no file any more");
     write("crt", &pki.client.0);
-    assert!(ask().await.unwrap_err().to_string().contains("TLS"), "a stranger's authority");
+    assert!(ask().await.unwrap_err().to_string().contains("TLS"), "an unknown authority");
     write("ca", &pki.ca);
     ask().await.unwrap();
     api.restart().await;
     write("crt", &other.client.0);
     write("key", &other.client.1);
-    assert!(ask().await.is_err(), "a stranger's certificate");
+    assert!(ask().await.is_err(), "an unknown certificate");
 }
 
 #[tokio::test]
@@ -341,7 +341,7 @@ async fn a_small_rate_never_locks_up() {
 }
 
 #[tokio::test]
-async fn it_is_known_when_the_certificate_that_is_shown_expires() {
+async fn expiry_of_the_presented_certificate_is_known() {
     let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
     let end_of = |year| rcgen::date_time_ymd(year, 12, 31).unix_timestamp();
     let (cert, key) = lasting_until(2031);

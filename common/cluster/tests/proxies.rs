@@ -92,7 +92,7 @@ fn files(pki: &Pki) -> tempfile::TempDir {
 const IN_TLS: &str = "certificate-authority: ca, tls-server-name: 127.0.0.1, ";
 
 #[tokio::test]
-async fn an_api_in_tls_is_behind_connect_whatever_the_proxy_speaks() {
+async fn https_api_is_reached_by_connect_through_any_proxy() {
     let pki = pki();
     let (folder, api) = (files(&pki), FakeApi::start_tls(Arc::clone(&pki.server)).await.unwrap());
     for scheme in ["http", "https"] {
@@ -139,7 +139,7 @@ async fn an_api_in_plain_http_is_asked_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn a_strangers_proxy_in_tls_is_not_believed() {
+async fn proxy_with_unknown_certificate_is_refused() {
     let (ours, other) = (pki(), pki());
     let (folder, api) = (files(&ours), FakeApi::start_tls(Arc::clone(&ours.server)).await.unwrap());
     let (at, mut told) = proxy(api.address(), Some(Arc::clone(&other.server))).await;

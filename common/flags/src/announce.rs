@@ -7,8 +7,8 @@ pub fn announce(go: &[(&str, &str)], values: &[(&'static str, String)]) -> Vec<S
     let value_of =
         |flag: &str| values.iter().find(|(name, _)| *name == flag).map(|(_, value)| value.as_str());
     let gos = go.iter().filter_map(|(flag, format)| Some(fill(format, value_of(flag)?)));
-    let ours = values.iter().filter(|(name, _)| go.iter().all(|(flag, _)| flag != name));
-    gos.chain(ours.map(|(name, value)| fill(&format!("--{name} set to %q."), value))).collect()
+    let others = values.iter().filter(|(name, _)| go.iter().all(|(flag, _)| flag != name));
+    gos.chain(others.map(|(name, value)| fill(&format!("--{name} set to %q."), value))).collect()
 }
 
 /// Fills the value into the format.
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gos_flags_come_in_its_words_and_order_and_ours_follow() {
+    fn go_flags_come_first_in_gos_words_and_order() {
         let values = [
             ("ours", "5".to_owned()),
             ("cert", String::new()),

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::{Refusal, SyntaxError};
+use crate::{FlagError, SyntaxError};
 
 /// The output and the exit code. The process has not bound, opened or started anything yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,8 @@ impl Exit {
     }
 }
 
-impl From<Refusal> for Exit {
-    fn from(refusal: Refusal) -> Self {
+impl From<FlagError> for Exit {
+    fn from(refusal: FlagError) -> Self {
         Self::refuse(&refusal.to_string())
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_one_line_whatever_the_argument_held() {
+    fn an_error_is_one_line_for_any_argument() {
         let exit = Exit::refuse("unknown flag: --a\nb\u{1b}[31m");
         assert_eq!(exit.stderr, "unknown flag: --a\\nb\\u{1b}[31m\n");
         assert_eq!((exit.code, exit.stdout.as_str()), (1, ""));

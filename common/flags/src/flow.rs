@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use crate::value::utf8;
-use crate::{FlagSet, Refusal, Unfit, Value};
+use crate::{FlagError, FlagSet, InvalidValue, Value};
 
 /// The minimum of [`FlowOptions::connection_memory_limit`]: two frames.
 const LEAST_PER_CONNECTION: u64 = 128 << 10;
@@ -41,7 +41,7 @@ impl Default for FlowFlags {
 
 impl FlowFlags {
     /// Adds the flags to a set.
-    pub fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+    pub fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Flow control and memory");
         set.add(
             "connection-flow-control",
@@ -68,13 +68,13 @@ impl FlowFlags {
     ///
     /// # Errors
     /// If a limit is too small.
-    pub fn check(self) -> Result<FlowOptions, Refusal> {
+    pub fn check(self) -> Result<FlowOptions, FlagError> {
         let (each, all) = (self.connection_memory_limit.0, self.memory_limit.0);
         if each < LEAST_PER_CONNECTION {
-            return Err(Refusal::value("connection-memory-limit", each, "it must be at least 128Ki"));
+            return Err(FlagError::value("connection-memory-limit", each, "it must be at least 128Ki"));
         }
         if all != 0 && all < LEAST_IN_ALL {
-            return Err(Refusal::value("memory-limit", all, "it must be 0 or at least 16Mi"));
+            return Err(FlagError::value("memory-limit", all, "it must be 0 or at least 16Mi"));
         }
         Ok(FlowOptions {
             connection_flow_control: self.connection_flow_control,
@@ -91,14 +91,14 @@ struct Quantity(u64);
 const SUFFIXES: [(&str, u32); 3] = [("Gi", 30), ("Mi", 20), ("Ki", 10)];
 
 impl Value for Quantity {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
+    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
         let text = utf8(text)?;
         let suffix = SUFFIXES.into_iter().find_map(|(name, shift)| Some((text.strip_suffix(name)?, shift)));
         let (digits, shift) = suffix.unwrap_or((text, 0));
         let number = digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse::<u64>().ok());
         let bytes = number.flatten().and_then(|number| number.checked_mul(1 << shift));
-        self.0 =
-            bytes.ok_or_else(|| Unfit::because("it must be a number of bytes, as 8388608, 8Mi or 1Gi"))?;
+        self.0 = bytes
+            .ok_or_else(|| InvalidValue::because("it must be a number of bytes, as 8388608, 8Mi or 1Gi"))?;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Command lines of the Go programs' operators.
 //!
 //! This crate has pflag's syntax ([`FlagSet`]), the value formats of Go's standard library ([`go`]), the flags of both
-//! binaries ([`log`], [`FlowFlags`], [`ProfilingFlags`]), their common errors ([`Refusal`]), and the ends of a process
+//! binaries ([`log`], [`FlowFlags`], [`ProfilingFlags`]), their common errors ([`FlagError`]), and the ends of a process
 //! by its command line ([`Exit`]).
 //!
 //! It knows no flag of one binary only, reads no environment, opens no file (it only checks for existence), and neither
@@ -12,16 +12,16 @@
 //!
 //! Sources: pflag 1.0.10, cobra 1.10, klog 2.140 and Go 1.26, read and tested.
 
+mod address;
 mod announce;
+mod duration;
 mod exit;
+mod flag_error;
 mod flow;
 pub mod go;
 mod help;
 pub mod log;
-mod period;
-mod places;
 mod profiling;
-mod refusal;
 mod set;
 mod syntax;
 #[cfg(feature = "testing")]
@@ -30,15 +30,15 @@ pub mod testing;
 mod tests;
 mod value;
 
+pub use address::{Bind, BindHost, existing_file, header_text, identity, pair, port};
 pub use announce::announce;
+pub use duration::{optional_duration, unresponsive_timeout};
 pub use exit::Exit;
+pub use flag_error::FlagError;
 pub use flow::{FlowFlags, FlowOptions};
 pub use go::duration::GoDuration;
 pub use log::{LogFlags, LogFormat, LogOptions, Severity};
-pub use period::{period, unresponsive_timeout};
-pub use places::{Bind, BindHost, existing_file, header_text, identity, pair, port};
 pub use profiling::ProfilingFlags;
-pub use refusal::Refusal;
 pub use set::{Flag, FlagSet, Given};
 pub use syntax::SyntaxError;
-pub use value::{List, Unfit, Value};
+pub use value::{InvalidValue, List, Value};

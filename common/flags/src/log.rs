@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::go::integer;
 use crate::value::utf8;
-use crate::{FlagSet, Refusal, Unfit, Value};
+use crate::{FlagError, FlagSet, InvalidValue, Value};
 
 /// How and where the log is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,12 +93,12 @@ pub enum Severity {
 
 impl Value for Severity {
     /// A name in any case, or a number; numbers out of range count as the nearest severity.
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
+    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
         let text = utf8(text)?;
         let known = [Self::Info, Self::Warning, Self::Error, Self::Fatal];
         *self = match known.into_iter().find(|severity| severity.name().eq_ignore_ascii_case(text)) {
             Some(named) => named,
-            None => match integer::level(text).map_err(|_| Unfit::because(WANT_SEVERITY))? {
+            None => match integer::level(text).map_err(|_| InvalidValue::because(WANT_SEVERITY))? {
                 ..=0 => Self::Info,
                 1 => Self::Warning,
                 2 => Self::Error,
@@ -133,8 +133,9 @@ impl Severity {
 struct Level(i32);
 
 impl Value for Level {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        self.0 = integer::level(utf8(text)?).map_err(|_| Unfit::because("it must be a decimal number"))?;
+    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
+        self.0 =
+            integer::level(utf8(text)?).map_err(|_| InvalidValue::because("it must be a decimal number"))?;
         Ok(())
     }
     fn shown(&self) -> String {
@@ -150,15 +151,15 @@ impl Value for Level {
 struct Modules(Vec<(String, i32)>);
 
 impl Value for Modules {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        let wrong = || Unfit::because("it must be a comma-separated list of pattern=LEVEL");
+    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
+        let wrong = || InvalidValue::because("it must be a comma-separated list of pattern=LEVEL");
         let mut modules = Vec::new();
         for part in utf8(text)?.split(',').filter(|part| !part.is_empty()) {
             let (pattern, level) = part.split_once('=').ok_or_else(wrong)?;
             let level = integer::level(level).map_err(|_| wrong())?;
             match level {
                 _ if pattern.is_empty() => return Err(wrong()),
-                ..0 => return Err(Unfit::because("a level must not be below 0")),
+                ..0 => return Err(InvalidValue::because("a level must not be below 0")),
                 0 => {}
                 1.. => modules.push((pattern.to_owned(), level)),
             }
@@ -179,8 +180,8 @@ impl Value for Modules {
 struct SourceLine;
 
 impl Value for SourceLine {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        let wrong = || Unfit::because("it must be FILE.EXTENSION:LINE with a line above 0");
+    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
+        let wrong = || InvalidValue::because("it must be FILE.EXTENSION:LINE with a line above 0");
         let text = utf8(text)?;
         if text.is_empty() {
             return Ok(());
@@ -246,7 +247,7 @@ impl LogFlags {
     pub(crate) const HEADING: &'static str = "Log";
 
     /// Adds the flags to a binary's set, under their own heading.
-    pub fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+    pub fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading(Self::HEADING);
         set.add("v", &mut self.v, "Verbosity: lines of a level up to this one are written.").letter('v');
         set.add(
@@ -295,14 +296,14 @@ impl LogFlags {
     }
 
     /// The typed options, and one warning for each given flag without effect.
-    pub fn options(self) -> Result<(LogOptions, Vec<String>), Refusal> {
-        let notices = self.in_vain();
+    pub fn options(self) -> Result<(LogOptions, Vec<String>), FlagError> {
+        let warnings = self.ineffective();
         let format = match self.log_format.as_str() {
             "text" => LogFormat::Text,
             "json" => LogFormat::Json,
             other => {
                 let want = "it must be text or json";
-                return Err(Refusal::value("log-format", format_args!("{other:?}"), want));
+                return Err(FlagError::value("log-format", format_args!("{other:?}"), want));
             }
         };
         let path = |text: OsString| (!text.is_empty()).then(|| PathBuf::from(text));
@@ -323,10 +324,10 @@ impl LogFlags {
             add_dir_header: self.add_dir_header,
             format,
         };
-        Ok((options, notices))
+        Ok((options, warnings))
     }
 
-    fn in_vain(&self) -> Vec<String> {
+    fn ineffective(&self) -> Vec<String> {
         let file_flags = [
             ("log-file", !self.log_file.is_empty()),
             ("log-dir", !self.log_dir.is_empty()),

@@ -1,6 +1,6 @@
 //! The profiling flags of both binaries, as in Go.
 
-use crate::{FlagSet, Refusal};
+use crate::{FlagError, FlagSet};
 
 /// The raw flags.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub struct ProfilingFlags {
 
 impl ProfilingFlags {
     /// Adds the flags to a set, under its last heading.
-    pub fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+    pub fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.add("enable-profiling", &mut self.enable_profiling, "Serve profiles on the admin port.");
         set.add(
             "enable-contention-profiling",
@@ -25,9 +25,9 @@ impl ProfilingFlags {
     ///
     /// # Errors
     /// If contention profiling is set without profiling.
-    pub fn check(self) -> Result<bool, Refusal> {
+    pub fn check(self) -> Result<bool, FlagError> {
         if self.enable_contention_profiling && !self.enable_profiling {
-            return Err(Refusal::Needs {
+            return Err(FlagError::Needs {
                 flag: "enable-contention-profiling",
                 other: "enable-profiling",
                 fix: "give both, or neither",

@@ -58,7 +58,7 @@ impl Flag<'_> {
         self
     }
 
-    fn notice(&self) -> Option<String> {
+    fn warning(&self) -> Option<String> {
         if let Some(old) = self.old_name.filter(|_| self.given_by_old_name) {
             return Some(format!("--{old} is deprecated: use --{}", self.name));
         }
@@ -73,7 +73,7 @@ impl Flag<'_> {
 #[derive(Debug)]
 pub struct Given {
     /// One line for each given flag that is deprecated or has no effect.
-    pub notices: Vec<String>,
+    pub warnings: Vec<String>,
     /// Every flag's name and value, in the order in which they were added; without the log flags.
     pub values: Vec<(&'static str, String)>,
 }
@@ -132,7 +132,7 @@ impl<'a> FlagSet<'a> {
     /// Returns one line for each given flag that is deprecated or has no effect. Help and version return an [`Exit`]
     /// with code 0; as in the Go programs an error in the command line takes precedence over them.
     pub fn read(self, argv: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
-        Ok(self.read_all(argv)?.notices)
+        Ok(self.read_all(argv)?.warnings)
     }
 
     /// As [`FlagSet::read`]; the result also has the values.
@@ -146,7 +146,7 @@ impl<'a> FlagSet<'a> {
         }
         let told = self.flags.iter().filter(|flag| flag.heading != LogFlags::HEADING);
         Ok(Given {
-            notices: self.flags.iter().filter_map(Flag::notice).collect(),
+            warnings: self.flags.iter().filter_map(Flag::warning).collect(),
             values: told.map(|flag| (flag.name, flag.value.shown())).collect(),
         })
     }
@@ -210,7 +210,7 @@ impl FlagSet<'_> {
     }
 
     pub(crate) fn assign(&mut self, id: Id, value: &OsStr) -> Result<(), SyntaxError> {
-        self.value(id).set(value).map_err(|reason| SyntaxError::Unfit {
+        self.value(id).set(value).map_err(|reason| SyntaxError::InvalidValue {
             value: value.to_string_lossy().into_owned(),
             flag: self.title(id),
             reason,

@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::{FlagSet, Unfit};
+use crate::{FlagSet, InvalidValue};
 
 /// Why a command line cannot be parsed. The texts are pflag's, because operators search for them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,13 +30,13 @@ pub enum SyntaxError {
     Malformed(String),
     /// The value is invalid.
     #[error("invalid argument {value:?} for {flag:?} flag: {reason}")]
-    Unfit {
+    InvalidValue {
         /// The value as given.
         value: String,
         /// The flag as pflag names it: `--name`, or `-v, --v`.
         flag: String,
         /// The cause.
-        reason: Unfit,
+        reason: InvalidValue,
     },
 }
 
@@ -66,10 +66,10 @@ fn read_long(
     if matches!(word, [b'-' | b'=', ..]) {
         return Err(SyntaxError::Malformed(format!("--{}", lossy(word))));
     }
-    let mut halves = word.splitn(2, |byte| *byte == b'=');
-    let name = halves.next().unwrap_or_default();
+    let mut parts = word.splitn(2, |byte| *byte == b'=');
+    let name = parts.next().unwrap_or_default();
     let id = flags.long(name).ok_or_else(|| SyntaxError::Unknown(lossy(name)))?;
-    if let Some(value) = halves.next() {
+    if let Some(value) = parts.next() {
         return flags.assign(id, OsStr::from_bytes(value));
     }
     if flags.stands_alone(id) {

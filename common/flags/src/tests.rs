@@ -34,9 +34,9 @@ fn read(words: &[&str]) -> Result<(Fields, Vec<String>), Exit> {
     set.add("on", &mut fields.on, "A switch.");
     set.add("letter", &mut fields.letter, "A switch with a letter.").letter('b');
     set.add("old", &mut fields.old, "An old one.").deprecated("use --on");
-    fields.log.lend(&mut set);
-    let notices = set.read(["prog"].iter().chain(words).map(OsString::from))?;
-    Ok((fields, notices))
+    fields.log.register(&mut set);
+    let warnings = set.read(["prog"].iter().chain(words).map(OsString::from))?;
+    Ok((fields, warnings))
 }
 
 fn good(words: &[&str]) -> Fields {
@@ -85,7 +85,7 @@ fn letters() {
 }
 
 #[test]
-fn what_is_no_flag_is_ignored() {
+fn positional_arguments_are_ignored() {
     let fields = good(&["word", "-", "", "--port=1", "more", "--", "--nonsense", "--port=2"]);
     assert_eq!(fields.port, 1);
 }
@@ -160,12 +160,12 @@ fn help_and_version() {
 
 #[test]
 fn the_log() {
-    let (options, notices) = log(&[]);
+    let (options, warnings) = log(&[]);
     assert_eq!((options.verbosity, options.log_file_max_size), (4, 1800));
-    assert!(options.logtostderr && options.legacy_stderr_threshold_behavior && notices.is_empty());
+    assert!(options.logtostderr && options.legacy_stderr_threshold_behavior && warnings.is_empty());
     assert_eq!((options.stderrthreshold, options.format), (Severity::Error, LogFormat::Text));
-    let (options, notices) = log(&["--logtostderr=false", "--log-file=/x", "--log-file-max-size=0"]);
-    assert!(!options.logtostderr && notices.is_empty());
+    let (options, warnings) = log(&["--logtostderr=false", "--log-file=/x", "--log-file-max-size=0"]);
+    assert!(!options.logtostderr && warnings.is_empty());
     assert_eq!((options.log_file.as_deref(), options.log_file_max_size), (Some("/x".as_ref()), 0));
     assert_eq!(log(&["--vmodule=a*=2,,b=0,c=9"]).0.vmodule, [("a*".to_owned(), 2), ("c".to_owned(), 9)]);
     for (text, severity) in [("info", Severity::Info), ("1", Severity::Warning), ("99", Severity::Fatal)] {
@@ -176,11 +176,11 @@ fn the_log() {
 }
 
 #[test]
-fn flags_given_in_vain_are_named() {
+fn ineffective_flags_are_named() {
     assert_eq!(log(&["--log-file=/x"]).1, ["--log-file has no effect without --logtostderr=false"]);
     assert_eq!(read(&["--old"]).unwrap().1, ["--old is deprecated: use --on"]);
-    let notices = read(&["--log-backtrace-at=a.go:7"]).unwrap().1;
-    assert_eq!(notices, ["--log-backtrace-at has no effect: it names lines of Go sources"]);
+    let warnings = read(&["--log-backtrace-at=a.go:7"]).unwrap().1;
+    assert_eq!(warnings, ["--log-backtrace-at has no effect: it names lines of Go sources"]);
 }
 
 proptest! {

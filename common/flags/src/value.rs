@@ -7,9 +7,9 @@ use crate::go::{boolean, duration::GoDuration, float, integer, list};
 /// Why a text is invalid for a flag; the end of the sentence `invalid argument "x" for "--flag" flag: `.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unfit(String);
+pub struct InvalidValue(String);
 
-impl Unfit {
+impl InvalidValue {
     /// An error with this reason.
     #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
     pub fn because(reason: impl ToString) -> Self {
@@ -20,7 +20,7 @@ impl Unfit {
 /// A field that a flag can fill.
 pub trait Value {
     /// Sets the value. Called once for each occurrence of the flag, in order.
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit>;
+    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue>;
 
     /// The current value, as a default in the help; empty if the help should omit it.
     fn shown(&self) -> String;
@@ -35,8 +35,8 @@ pub trait Value {
 }
 
 /// The text of a value that must be UTF-8.
-pub(crate) fn utf8(text: &OsStr) -> Result<&str, Unfit> {
-    text.to_str().ok_or_else(|| Unfit::because("it is not UTF-8"))
+pub(crate) fn utf8(text: &OsStr) -> Result<&str, InvalidValue> {
+    text.to_str().ok_or_else(|| InvalidValue::because("it is not UTF-8"))
 }
 
 /// Implements [`Value`] for a type: its placeholder in the help, its parser, its formatter.
@@ -46,7 +46,7 @@ macro_rules! value {
     };
     ($type:ty, $kind:literal, $parse:expr, $shown:expr, $stands_alone:literal) => {
         impl Value for $type {
-            fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
+            fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
                 *self = $parse(text)?;
                 Ok(())
             }
@@ -64,8 +64,8 @@ macro_rules! value {
 }
 
 /// Parses UTF-8 with a parser whose error gives the reason.
-fn by<T, E: ToString>(parse: fn(&str) -> Result<T, E>) -> impl Fn(&OsStr) -> Result<T, Unfit> {
-    move |text| parse(utf8(text)?).map_err(Unfit::because)
+fn by<T, E: ToString>(parse: fn(&str) -> Result<T, E>) -> impl Fn(&OsStr) -> Result<T, InvalidValue> {
+    move |text| parse(utf8(text)?).map_err(InvalidValue::because)
 }
 
 value!(String, "TEXT", |text| utf8(text).map(str::to_owned), Self::clone);
@@ -88,8 +88,8 @@ pub struct List {
 }
 
 impl Value for List {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        let items = list::parse(utf8(text)?).map_err(Unfit::because)?;
+    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
+        let items = list::parse(utf8(text)?).map_err(InvalidValue::because)?;
         if !std::mem::replace(&mut self.given, true) {
             self.items.clear();
         }

@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::AsyncWrite;
 use tunnel::charge;
 
-use crate::local::Local;
+use crate::local_io::LocalIo;
 
 /// Slices below this length, in bytes, are copied when they have to wait: a slice pins its whole receive buffer, which is more
 /// than four times as large.
@@ -28,7 +28,7 @@ pub struct Queue {
     slices: VecDeque<Bytes>,
     bytes: usize,
     charged: usize,
-    /// The number of slices at the back that arrived since the last [`Queue::settle`].
+    /// The number of slices at the back that arrived since the last [`Queue::compact`].
     fresh: usize,
 }
 
@@ -119,7 +119,7 @@ impl Queue {
     ///
     /// # Errors
     /// Those of the local end.
-    pub(crate) fn write_into(&mut self, local: &mut dyn Local, cx: &mut Context<'_>) -> io::Result<bool> {
+    pub(crate) fn write_into(&mut self, local: &mut dyn LocalIo, cx: &mut Context<'_>) -> io::Result<bool> {
         let least = self.bytes.saturating_sub(WRITE_AT_ONCE);
         let mut more = false;
         while !self.is_empty() {
@@ -139,7 +139,7 @@ impl Queue {
 
     /// Copies small slices that arrived since the last call together, so that they do not pin their receive buffers. So queued
     /// bytes cost little more memory than their number, even if they arrived in small slices.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn compact(&mut self) {
         let fresh = std::mem::take(&mut self.fresh).min(self.slices.len());
         let old = self.slices.len() - fresh;
         if self.slices.iter().skip(old).all(|slice| slice.len() >= COPY_BELOW) {

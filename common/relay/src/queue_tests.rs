@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use super::*;
 
-fn settled(sizes: &[usize]) -> Queue {
+fn compacted(sizes: &[usize]) -> Queue {
     let mut queue = Queue::default();
     for (turn, size) in sizes.iter().enumerate() {
         queue.push(Bytes::from(vec![turn as u8; *size]));
-        queue.settle();
+        queue.compact();
     }
     queue
 }
 
 #[test]
-fn small_pieces_that_stay_cost_little_more_than_their_bytes() {
-    let queue = settled(&[1; 100_000]);
+fn small_slices_that_stay_cost_little_more_than_their_bytes() {
+    let queue = compacted(&[1; 100_000]);
     assert!(queue.charged() < 120_000, "{} are charged for 100,000 bytes", queue.charged());
     let whole: Vec<u8> = queue.slices.iter().flatten().copied().collect();
     assert_eq!(whole, (0..100_000_usize).map(|turn| turn as u8).collect::<Vec<u8>>());
@@ -40,13 +40,13 @@ fn a_part_that_stays_does_not_keep_the_rest_of_its_receive_buffer() {
         let mut queue = Queue::default();
         let buffer = Buffer { bytes: vec![0; 128 << 10], _held: Arc::clone(&held) };
         queue.push(Bytes::from_owner(buffer).slice(..size));
-        queue.settle();
+        queue.compact();
         assert_eq!((queue.len(), Arc::strong_count(&held)), (size, 1), "of {size} bytes");
     }
 }
 
 #[test]
-fn what_is_taken_and_written_is_no_longer_charged() {
+fn taken_and_written_bytes_are_not_charged() {
     let mut queue = Queue::default();
     for size in [100, 1_000, 10_000] {
         queue.push(Bytes::from(vec![7; size]));
@@ -117,7 +117,7 @@ fn a_partial_write_leaves_the_rest_in_order() {
 }
 
 #[test]
-fn what_was_not_written_stays() {
+fn unwritten_bytes_stay_queued() {
     let mut cx = Context::from_waker(std::task::Waker::noop());
     let mut queue = Queue::default();
     queue.push(Bytes::from_static(b"hello"));
@@ -135,7 +135,7 @@ fn what_was_not_written_stays() {
 /// Accepts all bytes.
 struct Sink;
 
-impl Local for Sink {
+impl LocalIo for Sink {
     fn poll_read(&mut self, _: &mut Context<'_>, _: usize) -> Poll<io::Result<crate::Read>> {
         Poll::Pending
     }
@@ -152,13 +152,13 @@ impl Local for Sink {
     fn poll_shut_down(&mut self, _: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Poll::Ready(Ok(true))
     }
-    fn poll_end(&mut self, _: &mut Context<'_>, _: &crate::Ending, _: &mut usize) -> Poll<()> {
+    fn poll_end(&mut self, _: &mut Context<'_>, _: &crate::CloseReason, _: &mut usize) -> Poll<()> {
         Poll::Ready(())
     }
 }
 
 #[test]
-fn one_local_end_takes_only_so_much_at_once() {
+fn bytes_written_to_one_local_end_are_limited_per_turn() {
     let mut cx = Context::from_waker(std::task::Waker::noop());
     let mut queue = Queue::default();
     for _ in 0..100 {
@@ -173,13 +173,13 @@ fn one_local_end_takes_only_so_much_at_once() {
 }
 
 #[test]
-fn large_pieces_stay_as_they_are_and_in_order() {
+fn large_slices_stay_as_they_are_and_in_order() {
     let sizes = [40_000, 5, 6, 50_000, 32_767, 32_768, 1];
     let mut queue = Queue::default();
     for (n, size) in sizes.iter().enumerate() {
         queue.push(Bytes::from(vec![n as u8; *size]));
     }
-    queue.settle();
+    queue.compact();
     let lens: Vec<usize> = queue.slices.iter().map(Bytes::len).collect();
     assert_eq!(lens, [40_000, 11, 50_000, 32_767, 32_768, 1]);
     assert_eq!(queue.charged(), lens.iter().map(|len| charge(*len)).sum::<usize>());

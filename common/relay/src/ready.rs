@@ -18,22 +18,22 @@ pub(crate) struct ReadyList {
 
 #[derive(Debug, Default)]
 struct Inner {
-    ready: Vec<Arc<Mark>>,
+    ready: Vec<Arc<ConnWaker>>,
     task: Option<Waker>,
 }
 
 /// One connection's mark on the list. As a [`Waker`] it is registered with the connection's sockets.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct ConnWaker {
     slot: usize,
     listed: AtomicBool,
     /// Weak, because the list holds marks.
     list: Weak<ReadyList>,
 }
 
-impl Mark {
+impl ConnWaker {
     pub(crate) fn new(list: &Arc<ReadyList>, slot: usize) -> Arc<Self> {
-        Arc::new(Mark { slot, listed: AtomicBool::new(false), list: Arc::downgrade(list) })
+        Arc::new(ConnWaker { slot, listed: AtomicBool::new(false), list: Arc::downgrade(list) })
     }
 
     /// The slot of the marked connection.
@@ -42,12 +42,12 @@ impl Mark {
     }
 
     /// Clears the mark. Call this before polling the sockets.
-    pub(crate) fn take_off(&self) {
+    pub(crate) fn clear_listed(&self) {
         self.listed.store(false, Ordering::Release);
     }
 }
 
-impl Wake for Mark {
+impl Wake for ConnWaker {
     fn wake(self: Arc<Self>) {
         Wake::wake_by_ref(&self);
     }
@@ -70,7 +70,7 @@ impl Wake for Mark {
 
 impl ReadyList {
     /// Appends the ready connections to `into`, and registers `task` for the next wake-up.
-    pub(crate) fn take(&self, task: &Waker, into: &mut VecDeque<Arc<Mark>>) {
+    pub(crate) fn take(&self, task: &Waker, into: &mut VecDeque<Arc<ConnWaker>>) {
         let mut inner = self.inner.lock();
         into.extend(inner.ready.drain(..));
         match &inner.task {
@@ -96,12 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_between_take_off_and_poll_is_not_lost() {
+    fn wake_up_between_clear_and_poll_is_not_lost() {
         let list = Arc::new(ReadyList::default());
         let count = Arc::new(Count::default());
         let task = Waker::from(Arc::clone(&count));
-        let mark = Mark::new(&list, 7);
-        let waker = Waker::from(Arc::clone(&mark));
+        let conn_waker = ConnWaker::new(&list, 7);
+        let waker = Waker::from(Arc::clone(&conn_waker));
         let mut ready = VecDeque::new();
 
         list.take(&task, &mut ready);
@@ -110,9 +110,9 @@ mod tests {
         waker.wake_by_ref();
         assert_eq!(count.0.load(Ordering::SeqCst), 1, "one wake-up of the task for one listing");
         list.take(&task, &mut ready);
-        assert_eq!(ready.iter().map(|mark| mark.slot()).collect::<Vec<_>>(), [7]);
+        assert_eq!(ready.iter().map(|conn_waker| conn_waker.slot()).collect::<Vec<_>>(), [7]);
 
-        ready[0].take_off();
+        ready[0].clear_listed();
         waker.wake_by_ref(); // while the connection is served
         assert_eq!(count.0.load(Ordering::SeqCst), 2);
         ready.clear();
@@ -127,10 +127,10 @@ mod tests {
         let task = Waker::from(Arc::clone(&count));
         let served = Arc::new(AtomicUsize::new(0));
         let pending = Arc::new(AtomicUsize::new(0));
-        let mark = Mark::new(&list, 0);
+        let conn_waker = ConnWaker::new(&list, 0);
         std::thread::scope(|scope| {
             for _ in 0..2 {
-                let (waker, pending) = (Waker::from(Arc::clone(&mark)), Arc::clone(&pending));
+                let (waker, pending) = (Waker::from(Arc::clone(&conn_waker)), Arc::clone(&pending));
                 scope.spawn(move || {
                     for _ in 0..50_000 {
                         pending.fetch_add(1, Ordering::SeqCst);
@@ -141,8 +141,8 @@ mod tests {
             let mut ready = VecDeque::new();
             while served.load(Ordering::SeqCst) < 100_000 {
                 list.take(&task, &mut ready);
-                for mark in ready.drain(..) {
-                    mark.take_off();
+                for conn_waker in ready.drain(..) {
+                    conn_waker.clear_listed();
                     served.fetch_add(pending.swap(0, Ordering::SeqCst), Ordering::SeqCst);
                 }
                 std::hint::spin_loop();

@@ -4,9 +4,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use transport::wire::{Incoming, Wire};
-use tunnel::{Packet, Side, Time, Verdict};
+use tunnel::{Disposition, Packet, Side, Time};
 
-use crate::owner::{Meter, Owner};
+use crate::handler::{LinkHandler, Meter};
 use crate::relay::{LinkEnd, Relay};
 
 /// The most packets received in one turn.
@@ -14,11 +14,11 @@ const PACKETS_PER_TURN: usize = 256;
 /// The most payload received in one turn, in bytes. The last packet may exceed it.
 const RECEIVE_PER_TURN: usize = 1 << 20;
 
-impl<S, W, O, M> Relay<S, W, O, M>
+impl<S, W, H, M> Relay<S, W, H, M>
 where
     S: Side + Default,
     W: Wire,
-    O: Owner<S>,
+    H: LinkHandler<S>,
     M: Meter,
 {
     /// Handles the arrived packets. Returns true if it stopped at the turn's limit.
@@ -47,12 +47,12 @@ where
                 Poll::Ready(Some(Err(error))) => {
                     self.meter.receive_error(&error);
                     wire.fail(&error);
-                    self.lose(now, LinkEnd::Failed(error));
+                    self.stream_lost(now, LinkEnd::Failed(error));
                     return false;
                 }
                 Poll::Ready(None) => {
                     wire.finish();
-                    self.lose(now, LinkEnd::Finished);
+                    self.stream_lost(now, LinkEnd::Finished);
                     return false;
                 }
             }
@@ -89,13 +89,13 @@ where
             payload.len()
         });
         match self.conns.link.handle_packet(now, packet) {
-            Verdict::Deliver(key) => {
+            Disposition::Deliver(key) => {
                 let len = payload.len();
                 self.conns.deliver(key, payload);
                 return len;
             }
-            Verdict::Handled | Verdict::Late => {}
-            Verdict::Dropped(reason) => self.meter.dropped(reason),
+            Disposition::Handled | Disposition::Late => {}
+            Disposition::Dropped(reason) => self.meter.dropped(reason),
         }
         self.drain_events(now);
         0

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 use transport::wire::{Wire, WireError};
-use tunnel::{Event, Link, Side, Terms, Time};
+use tunnel::{Event, Link, Negotiated, Side, Time};
 
 use crate::conns::Conns;
-use crate::memory::{Bounds, Member};
-use crate::owner::{Meter, Owner};
-use crate::ready::{Mark, ReadyList};
+use crate::handler::{LinkHandler, Meter};
+use crate::memory::{Bounds, LinkAccount};
+use crate::ready::{ConnWaker, ReadyList};
 
 /// The most bytes that woken local ends accept or discard in one turn, plus those of the last local end. Bytes that arrive in
 /// the turn do not count. When a thousand stalled readers resume at once, packets and pings are still handled in time.
@@ -37,20 +37,20 @@ pub enum LinkEnd {
 
 /// One agent stream with its connections: a future that runs until the stream has ended and every local end is notified.
 #[derive(Debug)]
-pub struct Relay<S, W, O, M> {
+pub struct Relay<S, W, H, M> {
     pub(crate) conns: Conns<S>,
     pub(crate) wire: Option<W>,
-    pub(crate) owner: O,
+    pub(crate) handler: H,
     pub(crate) meter: M,
-    memory: Member,
+    memory: LinkAccount,
     list: Arc<ReadyList>,
     /// Woken connections that have not been served yet.
-    ready: VecDeque<Arc<Mark>>,
+    ready: VecDeque<Arc<ConnWaker>>,
     started: Instant,
     timer: Pin<Box<Sleep>>,
     armed: Option<Time>,
     /// The smallest RTT to the peer so far.
-    way: Option<Duration>,
+    rtt: Option<Duration>,
     /// The task receives nothing, because a limit was reached.
     pub(crate) paused: bool,
     /// The task cannot send any more, and has not read the stream's end yet.
@@ -58,21 +58,24 @@ pub struct Relay<S, W, O, M> {
     end: Option<LinkEnd>,
 }
 
-impl<S, W, O, M> Relay<S, W, O, M>
+impl<S, W, H, M> Relay<S, W, H, M>
 where
     S: Side + Default,
     W: Wire,
-    O: Owner<S>,
+    H: LinkHandler<S>,
     M: Meter,
 {
     /// A relay over a newly opened stream with the agreed terms.
-    pub fn new(bounds: &Bounds, terms: Terms, wire: W, owner: O, meter: M) -> Self {
+    pub fn new(bounds: &Bounds, negotiated: Negotiated, wire: W, handler: H, meter: M) -> Self {
         let list = Arc::new(ReadyList::default());
         let started = Instant::now();
         Relay {
-            conns: Conns::new(Link::with_terms(bounds.limits_on(terms), terms), Arc::clone(&list)),
+            conns: Conns::new(
+                Link::with_negotiated(bounds.limits_for(negotiated), negotiated),
+                Arc::clone(&list),
+            ),
             wire: Some(wire),
-            owner,
+            handler,
             meter,
             memory: bounds.memory.join(),
             list,
@@ -80,7 +83,7 @@ where
             started,
             timer: Box::pin(tokio::time::sleep_until(started)),
             armed: None,
-            way: None,
+            rtt: None,
             paused: false,
             send_broken: false,
             end: None,
@@ -95,19 +98,19 @@ where
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let now = self.now();
         self.list.take(cx.waker(), &mut self.ready);
-        self.measure_way();
-        if self.owner.poll_commands(cx, &mut self.conns, now).is_ready() {
+        self.update_rtt();
+        if self.handler.poll_commands(cx, &mut self.conns, now).is_ready() {
             self.stop(now);
         }
         let more_ready = self.serve_ready(now);
-        self.conns.link.refuse_dials(self.memory.is_pressed());
+        self.conns.link.refuse_dials(self.memory.under_pressure());
         let more_arrivals = self.receive(cx, now);
         self.conns.write_dirty(now);
         self.drain_events(now);
         let more_transmissions = self.transmit(cx, now);
         self.drain_events(now);
-        self.conns.call_parked(now);
-        self.account(cx, now);
+        self.conns.grant_discards(now);
+        self.report_memory(cx, now);
         // If the link fell below its limits after `receive` (a reader left, or the peer read its answers), nothing wakes this
         // task, because it did not poll the wire for packets while it was paused.
         let resumed = self.paused && self.conns.link.receiving();
@@ -115,19 +118,19 @@ where
     }
 
     /// Reports the RTT to the core once it is measured, and whenever it changes.
-    fn measure_way(&mut self) {
-        let way = self.wire.as_ref().and_then(Wire::round_trip);
-        if way != self.way {
-            self.way = way;
-            self.conns.link.set_round_trip(way.unwrap_or_default());
+    fn update_rtt(&mut self) {
+        let rtt = self.wire.as_ref().and_then(Wire::rtt);
+        if rtt != self.rtt {
+            self.rtt = rtt;
+            self.conns.link.set_rtt(rtt.unwrap_or_default());
         }
     }
 
     /// Serves woken connections. Returns true if it stopped at the turn's limit before the last one.
     fn serve_ready(&mut self, now: Time) -> bool {
         let mut moved = 0;
-        while let Some(mark) = self.ready.pop_front() {
-            moved += self.conns.serve(&mark, now);
+        while let Some(conn_waker) = self.ready.pop_front() {
+            moved += self.conns.serve(&conn_waker, now);
             if moved >= MOVED_PER_TURN {
                 break;
             }
@@ -136,19 +139,20 @@ where
     }
 
     /// Reports the held bytes, and resets connections if the process needs their memory.
-    fn account(&mut self, cx: &mut Context<'_>, now: Time) {
+    fn report_memory(&mut self, cx: &mut Context<'_>, now: Time) {
         if self.conns.link.take_refused() {
-            self.memory.make_room();
+            self.memory.request_shed();
         }
         // A paused stream holds the bytes that its window has admitted.
         let waiting = if self.paused { self.wire.as_mut().map_or(0, Wire::held) } else { 0 };
-        while let Some(excess) = self.memory.hold(self.conns.link.total_held() + waiting, cx.waker()) {
+        while let Some(shed_request) = self.memory.report(self.conns.link.total_held() + waiting, cx.waker())
+        {
             let before = self.conns.link.total_held();
-            self.conns.link.relieve(now, excess.bytes, excess.urgent);
+            self.conns.link.shed(now, shed_request.bytes, shed_request.urgent);
             self.drain_events(now);
             let freed = before.saturating_sub(self.conns.link.total_held());
-            if freed < excess.bytes && !excess.urgent {
-                self.memory.pass_on();
+            if freed < shed_request.bytes && !shed_request.urgent {
+                self.memory.skip();
             }
             if freed == 0 {
                 break;
@@ -161,14 +165,14 @@ where
         while let Some(event) = self.conns.link.poll_event() {
             match event {
                 Event::Dial { key, protocol, address } => {
-                    self.owner.dial(&mut self.conns, key, protocol, address);
+                    self.handler.dial(&mut self.conns, key, protocol, address);
                 }
-                Event::DialCancelled { key } => self.owner.dial_cancelled(key),
+                Event::DialCanceled { key } => self.handler.dial_canceled(key),
                 Event::Opened { key, id } => {
                     self.conns.open(key);
-                    self.owner.opened(&mut self.conns, now, key, id);
+                    self.handler.opened(&mut self.conns, now, key, id);
                 }
-                Event::DialFailed { key, error } => self.owner.dial_failed(key, error),
+                Event::DialFailed { key, error } => self.handler.dial_failed(key, error),
                 Event::ShutDown { key } => self.conns.shut_down(key, now),
                 Event::Ended { key, end } => {
                     if let tunnel::End::Broken(cause) = &end
@@ -176,10 +180,10 @@ where
                     {
                         self.meter.broken(cause);
                     }
-                    self.owner.ended(key);
+                    self.handler.ended(key);
                     self.conns.ended(now, key, &end);
                 }
-                Event::Draining => self.owner.draining(),
+                Event::Draining => self.handler.draining(),
             }
         }
     }
@@ -187,12 +191,12 @@ where
     fn stop(&mut self, now: Time) {
         if let Some(wire) = self.wire.as_mut() {
             wire.finish();
-            self.lose(now, LinkEnd::Stopped);
+            self.stream_lost(now, LinkEnd::Stopped);
         }
     }
 
     /// The stream is lost: all its dials and connections end now (invariant 1).
-    pub(crate) fn lose(&mut self, now: Time, end: LinkEnd) {
+    pub(crate) fn stream_lost(&mut self, now: Time, end: LinkEnd) {
         if self.wire.take().is_some() {
             self.end = Some(end);
             // The core must know the queued bytes before it handles the loss.
@@ -200,14 +204,14 @@ where
             if std::mem::take(&mut self.paused) {
                 self.meter.paused(false);
             }
-            self.conns.link.lose(now);
-            self.owner.lost();
+            self.conns.link.stream_lost(now);
+            self.handler.lost();
         }
     }
 
     /// Sets the timer to the next time-out of the core or of the discard budget. Returns true if it has expired already.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
-        let due = [self.conns.link.poll_timeout(), self.conns.waste_due()].into_iter().flatten().min();
+        let due = [self.conns.link.poll_timeout(), self.conns.discard_due()].into_iter().flatten().min();
         if due != self.armed {
             self.armed = due;
             if let Some(due) = due {
@@ -219,11 +223,11 @@ where
         }
         self.armed = None;
         let now = self.now();
-        self.conns.call_parked(now);
+        self.conns.grant_discards(now);
         if self.conns.link.poll_timeout().is_some_and(|due| due <= now) {
             self.conns.link.handle_timeout(now);
             self.drain_events(now);
-            self.memory.ask_again();
+            self.memory.end_cooldown();
         }
         true
     }
@@ -232,15 +236,15 @@ where
         self.wire.is_none()
             && self.conns.link.is_empty()
             && self.conns.local_ends() == 0
-            && self.owner.is_done()
+            && self.handler.is_done()
     }
 }
 
-impl<S, W, O, M> Future for Relay<S, W, O, M>
+impl<S, W, H, M> Future for Relay<S, W, H, M>
 where
     S: Side + Default + Unpin,
     W: Wire + Unpin,
-    O: Owner<S> + Unpin,
+    H: LinkHandler<S> + Unpin,
     M: Meter + Unpin,
 {
     type Output = LinkEnd;

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_little_to_say_waits_for_one_turn_of_the_busy() {
+    fn small_sender_waits_for_one_turn_of_a_busy_task() {
         // At any position in tokio's interval of 61 turns.
         let most = |turns| (1_000..1_064).map(|sent| turns_before_a_read(turns, sent)).max().unwrap();
         let (long, short) = (most(Turns::Long), most(Turns::Short));

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use transport::wire::{Wire, WireError};
 use tunnel::{Packet, ReadOutcome, Side, Time, Transmit};
 
-use crate::local::Read;
-use crate::owner::{Meter, Owner};
+use crate::handler::{LinkHandler, Meter};
+use crate::local_io::Read;
 use crate::relay::Relay;
 
 /// The most bytes of payload in one DATA on the wire. A byte in 64 KiB costs a quarter of a byte in 16 KiB; 128 KiB gain
@@ -20,11 +20,11 @@ const STEPS_PER_TURN: usize = 512;
 /// The smallest remaining budget, in bytes, that is worth a read. Below it the stream is asked again.
 const LEAST: usize = 4 << 10;
 
-impl<S, W, O, M> Relay<S, W, O, M>
+impl<S, W, H, M> Relay<S, W, H, M>
 where
     S: Side + Default,
     W: Wire,
-    O: Owner<S>,
+    H: LinkHandler<S>,
     M: Meter,
 {
     /// Sends while the stream accepts bytes. Returns true if the turn's limit ended it.
@@ -100,7 +100,7 @@ where
     fn send_broke(&mut self, error: &WireError, kind: tunnel::PacketKind) {
         if !std::mem::replace(&mut self.send_broken, true) {
             self.meter.send_error(error, kind);
-            self.conns.link.mute();
+            self.conns.link.shutdown_send();
         }
     }
 }

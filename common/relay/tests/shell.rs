@@ -7,10 +7,10 @@ mod pair;
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Bounds, Ceiling, Ending, LinkEnd};
+use relay::{Bounds, CloseReason, LinkEnd, MemoryLimiter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
-use tunnel::{Cause, ConnectId, DialError, Limits, Packet, Terms, Windows};
+use tunnel::{Cause, ConnectId, DialError, Limits, Negotiated, Packet, Windows};
 
 use pair::{ByHand, Pair, ToServer};
 
@@ -59,8 +59,8 @@ async fn an_upload_closed_right_after_sending_arrives_whole_at_a_slow_endpoint()
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(received, sent);
-    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
-    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(endpoint.ended.await.unwrap(), CloseReason::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Flushed);
 }
 
 /// The relay discards the endpoint's bytes, because the endpoint might otherwise never read its last ones, but at a
@@ -102,17 +102,17 @@ async fn an_endpoint_that_sends_without_end_into_a_closed_connection_has_no_proc
     let mut rest = vec![0; sent.len() - 1];
     read.read_exact(&mut rest).await.unwrap();
     assert_eq!(rest, sent[1..]);
-    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(endpoint.ended.await.unwrap(), CloseReason::Flushed);
 }
 
 /// A connection that has used up its share is called again; all reach their end.
 #[tokio::test(start_paused = true)]
-async fn ends_that_throw_away_much_share_what_a_link_may() {
+async fn local_ends_share_the_discard_budget_of_their_link() {
     let mut pair = Pair::start(Limits::default(), WINDOW, 1_000);
     let (mut alone, _endpoint) = pair.connect_wasting(1_000, 1 << 20).await;
     let began = Instant::now();
     alone.io.shutdown().await.unwrap();
-    assert_eq!(alone.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(alone.ended.await.unwrap(), CloseReason::Flushed);
     assert!(began.elapsed() < Duration::from_millis(10), "one alone has all of it");
     let mut frontends = Vec::new();
     for _ in 0..20 {
@@ -123,7 +123,7 @@ async fn ends_that_throw_away_much_share_what_a_link_may() {
         frontend.io.shutdown().await.unwrap();
     }
     for (frontend, _endpoint) in frontends {
-        assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+        assert_eq!(frontend.ended.await.unwrap(), CloseReason::Flushed);
     }
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(180), "20 MiB, one in 10 ms: {took:?}");
@@ -147,12 +147,12 @@ async fn an_endpoint_that_echoes_into_a_closed_connection_still_takes_everything
     });
     frontend.io.write_all(&sent).await.unwrap();
     frontend.io.shutdown().await.unwrap();
-    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Flushed);
     assert_eq!(echo.await.unwrap(), 200_000);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_arrives_before_the_local_end_is_attached_waits_for_it() {
+async fn data_before_attach_waits_for_the_local_end() {
     let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
     let key = pair.dial().await;
     let mut endpoint = pair.endpoints.recv().await.unwrap();
@@ -164,18 +164,18 @@ async fn what_arrives_before_the_local_end_is_attached_waits_for_it() {
     let mut words = String::new();
     frontend.io.read_to_string(&mut words).await.unwrap();
     assert_eq!(words, "first words");
-    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Flushed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_ended_before_it_was_attached_is_told_when_it_is() {
+async fn connection_that_ended_before_attach_is_closed_at_attach() {
     let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
     let key = pair.dial().await;
     drop(pair.endpoints.recv().await.unwrap());
     tokio::time::sleep(Duration::from_millis(5)).await;
     let (local, frontend) = pair::pipe(4_096);
     assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
-    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Flushed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +184,7 @@ async fn an_abandoned_connection_ends_at_the_endpoint() {
     let key = pair.dial().await;
     let endpoint = pair.endpoints.recv().await.unwrap();
     assert!(pair.server.send(ToServer::Abandon(key)).is_ok());
-    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(endpoint.ended.await.unwrap(), CloseReason::Flushed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +196,7 @@ async fn losing_the_stream_ends_everything_and_both_tasks() {
     }
     pair.agent_task.abort();
     for (frontend, _) in connections {
-        assert_eq!(frontend.ended.await.unwrap(), Ending::Broken(Cause::LinkLost));
+        assert_eq!(frontend.ended.await.unwrap(), CloseReason::Broken(Cause::LinkLost));
     }
     assert_eq!(pair.server_task.await.unwrap(), LinkEnd::Finished);
     assert_eq!(pair.server_counts.lock()["queued"], 0);
@@ -209,8 +209,8 @@ async fn a_server_that_stops_ends_the_stream_in_order() {
     assert!(pair.server.send(ToServer::Stop).is_ok());
     assert_eq!(pair.server_task.await.unwrap(), LinkEnd::Stopped);
     assert_eq!(pair.agent_task.await.unwrap(), LinkEnd::Finished);
-    assert_eq!(frontend.ended.await.unwrap(), Ending::Broken(Cause::LinkLost));
-    assert_eq!(endpoint.ended.await.unwrap(), Ending::Broken(Cause::LinkLost));
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Broken(Cause::LinkLost));
+    assert_eq!(endpoint.ended.await.unwrap(), CloseReason::Broken(Cause::LinkLost));
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,11 +227,11 @@ async fn the_end_of_a_stream_does_not_wait_for_a_slow_reader() {
     assert_eq!(pair.server_counts.lock()["paused"], 1, "one reader holds up the link");
     pair.agent_task.abort();
     let told = tokio::time::timeout(Duration::from_secs(1), other.ended).await;
-    assert_eq!(told.expect("at once").unwrap(), Ending::Broken(Cause::LinkLost));
+    assert_eq!(told.expect("at once").unwrap(), CloseReason::Broken(Cause::LinkLost));
     let mut received = Vec::new();
     slow.io.read_to_end(&mut received).await.unwrap();
     assert!(received.len() > 100_000, "{} bytes: all that had arrived", received.len());
-    assert_eq!(slow.ended.await.unwrap(), Ending::Broken(Cause::LinkLost));
+    assert_eq!(slow.ended.await.unwrap(), CloseReason::Broken(Cause::LinkLost));
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,7 +257,7 @@ async fn a_reader_that_takes_nothing_is_reset_and_the_others_go_on() {
         tokio::time::timeout(Duration::from_secs(10), exchange).await.expect("others are served").unwrap();
         assert_eq!(answer, [n]);
     }
-    assert_eq!(stalled.ended.await.unwrap(), Ending::Broken(Cause::Stalled));
+    assert_eq!(stalled.ended.await.unwrap(), CloseReason::Broken(Cause::Stalled));
     flood.await.unwrap();
     assert_eq!(pair.server_counts.lock()["broken stalled"], 1);
     {
@@ -298,13 +298,13 @@ async fn a_thousand_connections_lose_no_byte_and_leave_nothing() {
 }
 
 /// Native peers.
-fn own() -> Terms {
-    Terms { credits: Some(Windows { ours: 20_000, theirs: 20_000 }), half_close: true }
+fn native() -> Negotiated {
+    Negotiated { credits: Some(Windows { receive: 20_000, send: 20_000 }), half_close: true }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_readers_that_take_nothing_hold_up_nobody_and_cost_their_windows() {
-    let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
+async fn thousand_stalled_readers_do_not_delay_others_and_cost_only_their_windows() {
+    let mut pair = Pair::with_negotiated(Limits::default(), native(), WINDOW, 4_096);
     let mut stalled = Vec::new();
     for _ in 0..1_000 {
         let (frontend, mut source) = pair.connect(1_000).await;
@@ -363,7 +363,7 @@ async fn readers_that_begin_to_read_at_once_are_served_in_several_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stalled_reader_gets_everything_once_it_reads_again() {
-    let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
+    let mut pair = Pair::with_negotiated(Limits::default(), native(), WINDOW, 4_096);
     let (mut frontend, mut endpoint) = pair.connect(1_000).await;
     let sent = pattern(1 << 20);
     let copy = sent.clone();
@@ -379,7 +379,7 @@ async fn a_stalled_reader_gets_everything_once_it_reads_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_no_more_still_gets_the_answer() {
-    let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
+    let mut pair = Pair::with_negotiated(Limits::default(), native(), WINDOW, 4_096);
     let (mut frontend, mut endpoint) = pair.connect(1_000).await;
     let question = pattern(100_000);
     let sends = frontend.io.write_all(&question);
@@ -406,13 +406,13 @@ async fn a_client_that_sends_no_more_still_gets_the_answer() {
     let mut received = Vec::new();
     frontend.io.read_to_end(&mut received).await.unwrap();
     assert_eq!(received, answer);
-    assert_eq!(answers.await.unwrap(), Ending::Flushed);
-    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(answers.await.unwrap(), CloseReason::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Flushed);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_sends_no_more_still_listens_and_one_that_says_nothing_is_given_up() {
-    let mut pair = Pair::on_terms(Limits::default(), own(), WINDOW, 4_096);
+    let mut pair = Pair::with_negotiated(Limits::default(), native(), WINDOW, 4_096);
     let (mut frontend, mut endpoint) = pair.connect(4_096).await;
     endpoint.io.shutdown().await.unwrap();
     assert_eq!(frontend.io.read(&mut [0; 1]).await.unwrap(), 0);
@@ -422,16 +422,16 @@ async fn an_endpoint_that_sends_no_more_still_listens_and_one_that_says_nothing_
         endpoint.io.read_exact(&mut [0; 4]).await.unwrap();
     }
     let began = Instant::now();
-    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
-    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Flushed);
+    assert_eq!(endpoint.ended.await.unwrap(), CloseReason::Flushed);
     assert_eq!(began.elapsed().as_secs(), 600);
 
     let (mut frontend, mut endpoint) = pair.connect(4_096).await;
     frontend.io.shutdown().await.unwrap();
     assert_eq!(endpoint.io.read(&mut [0; 1]).await.unwrap(), 0);
     let began = Instant::now();
-    assert_eq!(endpoint.ended.await.unwrap(), Ending::Flushed);
-    assert_eq!(frontend.ended.await.unwrap(), Ending::Flushed);
+    assert_eq!(endpoint.ended.await.unwrap(), CloseReason::Flushed);
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Flushed);
     assert_eq!(began.elapsed().as_secs(), 10);
 }
 
@@ -454,9 +454,9 @@ async fn stalled(pair: &mut Pair, count: usize) -> Vec<pair::Peer> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn near_the_ceiling_a_dial_is_refused_and_room_is_made_for_the_next() {
-    let bounds = Bounds { limits: Limits::default(), memory: Ceiling::new(200_000) };
-    let mut pair = Pair::within(&bounds, own(), WINDOW, 4_096);
+async fn near_the_memory_limit_a_dial_is_refused_and_memory_is_freed() {
+    let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(200_000) };
+    let mut pair = Pair::within(&bounds, native(), WINDOW, 4_096);
     let mut frontends = stalled(&mut pair, 10).await;
     assert!(frontends.iter_mut().all(|peer| peer.ended.try_recv().is_err()));
     let (reply, answer) = tokio::sync::oneshot::channel();
@@ -466,17 +466,17 @@ async fn near_the_ceiling_a_dial_is_refused_and_room_is_made_for_the_next() {
     pair.connect(1_000).await;
     let reset = frontends.iter_mut().filter_map(|peer| peer.ended.try_recv().ok()).collect::<Vec<_>>();
     assert!((1..=3).contains(&reset.len()), "{} of 10 are reset", reset.len());
-    assert!(reset.iter().all(|ending| *ending == Ending::Broken(Cause::Stalled)));
+    assert!(reset.iter().all(|close_reason| *close_reason == CloseReason::Broken(Cause::Stalled)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_the_ceiling_the_largest_stalled_connections_are_reset() {
-    let bounds = Bounds { limits: Limits::default(), memory: Ceiling::new(200_000) };
-    let mut pair = Pair::within(&bounds, own(), WINDOW, 4_096);
+async fn above_the_memory_limit_the_largest_stalled_connections_are_reset() {
+    let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(200_000) };
+    let mut pair = Pair::within(&bounds, native(), WINDOW, 4_096);
     let mut frontends = stalled(&mut pair, 13).await;
     let ended = frontends.iter_mut().filter_map(|peer| peer.ended.try_recv().ok()).collect::<Vec<_>>();
     assert!((3..=5).contains(&ended.len()), "{} of 13 are reset", ended.len());
-    assert!(ended.iter().all(|ending| *ending == Ending::Broken(Cause::Stalled)));
+    assert!(ended.iter().all(|close_reason| *close_reason == CloseReason::Broken(Cause::Stalled)));
     assert_eq!(pair.server_counts.lock()["broken stalled"], ended.len());
     assert!(pair.server_counts.lock()["queued"] <= 200_000);
 }
@@ -498,8 +498,9 @@ async fn a_stream_that_breaks_while_answers_wait_ends() {
 #[tokio::test(start_paused = true)]
 async fn a_small_limit_for_each_connection_does_not_hold_up_the_link() {
     let bounds = Bounds::new(128 << 10, Some(1 << 30));
-    let windows = Windows { ours: 128 << 10, theirs: 128 << 10 };
-    let mut pair = Pair::within(&bounds, Terms { credits: Some(windows), half_close: true }, WINDOW, 4_096);
+    let windows = Windows { receive: 128 << 10, send: 128 << 10 };
+    let mut pair =
+        Pair::within(&bounds, Negotiated { credits: Some(windows), half_close: true }, WINDOW, 4_096);
     let mut frontends = stalled(&mut pair, 3).await;
     assert!(frontends.iter_mut().all(|peer| peer.ended.try_recv().is_err()), "they keep to their credit");
     let counts = pair.server_counts.lock();

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_keep_their_order_whatever_their_lengths() {
+    fn bytes_of_any_length_keep_their_order() {
         let mut joined = Joined::default();
         let mut all = Vec::new();
         for (number, length) in

@@ -43,7 +43,7 @@ pub struct Acknowledgment {
     /// Time since bytes were last sent or retransmitted.
     pub last_sent: Duration,
     /// Time since the peer's kernel last acknowledged anything.
-    pub last_heard: Duration,
+    pub last_received: Duration,
     /// Unanswered probes, of a closed window or of an idle connection.
     pub probes: u8,
 }
@@ -67,7 +67,7 @@ impl HostSilence {
         }
         let since = *self.0.get_or_insert(now);
         let silent = now.duration_since(since);
-        if seen.last_heard < silent {
+        if seen.last_received < silent {
             self.0 = Some(now);
             return false;
         }
@@ -212,11 +212,11 @@ fn tcp_info(info: &[u8]) -> Option<Acknowledgment> {
         Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?))
     };
     let milliseconds = |number| Some(Duration::from_millis(word(number)?.into()));
-    let (unacked, last_sent, last_heard) = (word(4)?, milliseconds(9)?, milliseconds(12)?);
+    let (unacked, last_sent, last_received) = (word(4)?, milliseconds(9)?, milliseconds(12)?);
     // A retransmission that the peer's kernel answered without accepting the bytes, because its buffer is full, is not
     // silence.
-    let resent = unacked > 0 && retransmits > 0 && last_sent < last_heard;
-    Some(Acknowledgment { outstanding: resent || probes > 0, last_sent, last_heard, probes })
+    let resent = unacked > 0 && retransmits > 0 && last_sent < last_received;
+    Some(Acknowledgment { outstanding: resent || probes > 0, last_sent, last_received, probes })
 }
 
 #[cfg(test)]

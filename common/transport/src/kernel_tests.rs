@@ -11,9 +11,9 @@ use crate::listen::bind_tcp;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn resent(last_sent: u32, last_heard: u32) -> Acknowledgment {
-    let (last_sent, last_heard) = (SECOND * last_sent, SECOND * last_heard);
-    Acknowledgment { outstanding: true, last_sent, last_heard, probes: 0 }
+fn resent(last_sent: u32, last_received: u32) -> Acknowledgment {
+    let (last_sent, last_received) = (SECOND * last_sent, SECOND * last_received);
+    Acknowledgment { outstanding: true, last_sent, last_received, probes: 0 }
 }
 
 /// After how many seconds a host is given up that is sampled each second.
@@ -69,7 +69,7 @@ fn an_answer_of_the_kernel_is_read_with_its_attributes_in_any_order() {
     }
     let seen = read(&answer).unwrap();
     assert_eq!((seen.outstanding, seen.probes), (true, 0));
-    assert_eq!((seen.last_sent.as_millis(), seen.last_heard.as_millis()), (700, 9_000));
+    assert_eq!((seen.last_sent.as_millis(), seen.last_received.as_millis()), (700, 9_000));
     for cut in 0..answer.len() {
         assert_eq!(read(&answer[..cut]), None, "{cut}");
     }
@@ -80,25 +80,25 @@ fn an_answer_of_the_kernel_is_read_with_its_attributes_in_any_order() {
 /// A connection with a stalled reader and full kernel buffers.
 async fn stuffed(listener: TcpListener) -> (TcpStream, TcpStream) {
     let at = (Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port());
-    let (near, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
-    let (mut near, far) = (near.unwrap(), accepted.unwrap().0);
+    let (client, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
+    let (mut client, accepted) = (client.unwrap(), accepted.unwrap().0);
     let piece = vec![1; 1 << 16];
-    while timeout(SECOND / 5, near.write(&piece)).await.is_ok() {}
-    (near, far)
+    while timeout(SECOND / 5, client.write(&piece)).await.is_ok() {}
+    (client, accepted)
 }
 
 #[tokio::test]
 async fn a_reader_that_stands_still_is_no_silent_host() {
     // The second one's addresses are IPv4-mapped IPv6 addresses.
     for host in ["127.0.0.1", "::"] {
-        let (near, far) = stuffed(bind_tcp(host, 0).unwrap()).await;
-        for stream in [&near, &far] {
+        let (client, accepted) = stuffed(bind_tcp(host, 0).unwrap()).await;
+        for stream in [&client, &accepted] {
             let peer = bound_silence(stream).unwrap().expect("sock_diag");
             assert!(!peer.look().unwrap().outstanding, "{host}");
             assert_eq!(SockRef::from(stream).tcp_user_timeout().unwrap(), None);
         }
-        let peer = TcpPeer::of(&near).unwrap();
-        drop((near, far));
+        let peer = TcpPeer::of(&client).unwrap();
+        drop((client, accepted));
         assert!(peer.look().is_err(), "gone");
     }
 }

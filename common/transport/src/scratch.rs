@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_ahead_comes_first_and_is_not_kept() {
+    fn read_ahead_bytes_come_first_and_are_not_kept() {
         let mut socket = Records([Ok(50_000), Ok(7), Ok(0)].into());
         let (mut ahead, mut room) = (Bytes::new(), vec![0; 20_000]);
         let mut cx = Context::from_waker(std::task::Waker::noop());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, State};
 use crate::credit::Credit;
-use crate::event::{Cause, Control, Dropped, End, Event, Verdict};
+use crate::event::{Cause, Control, Disposition, Dropped, End, Event};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, cut_error};
@@ -28,7 +28,7 @@ const UNKNOWN: &str = "Unknown connectID";
 const FULL: &str = "too many open files: this agent stream carries as many dials or connections as it may";
 
 /// The dial error of an agent whose memory is short.
-const PRESSED: &str =
+const MEMORY_PRESSURE: &str =
     "out of memory for connections: payload that waits for slow readers fills --memory-limit";
 
 impl Link<Agent> {
@@ -55,13 +55,13 @@ impl Link<Agent> {
                 let id = ConnectId(self.side.last_id);
                 conn.state = State::Open;
                 conn.id = Some(id);
-                conn.credit = self.terms.credits.map(Credit::new);
+                conn.credit = self.negotiated.credits.map(Credit::new);
                 self.by_id.insert(id, key);
                 self.send(Packet::DialRsp { random, outcome: Ok(id) });
                 true
             }
             Err(text) => {
-                self.forget(key);
+                self.remove(key);
                 // On the wire an empty error means success.
                 let text = if text.is_empty() { "dial failed" } else { cut_error(&text) };
                 self.send(Packet::DialRsp { random, outcome: Err(text.to_owned()) });
@@ -87,27 +87,27 @@ impl Link<Agent> {
         }
     }
 
-    fn handle_dial_request(&mut self, random: DialId, protocol: String, address: String) -> Verdict {
+    fn handle_dial_request(&mut self, random: DialId, protocol: String, address: String) -> Disposition {
         if self.dials.contains_key(&random) {
-            return Verdict::Dropped(Dropped::DuplicateDial);
+            return Disposition::Dropped(Dropped::DuplicateDial);
         }
-        if self.pressed {
+        if self.memory_pressure {
             self.refused = true;
-            self.send(Packet::DialRsp { random, outcome: Err(PRESSED.to_owned()) });
-            return Verdict::Handled;
+            self.send(Packet::DialRsp { random, outcome: Err(MEMORY_PRESSURE.to_owned()) });
+            return Disposition::Handled;
         }
         if self.table.len() >= self.limits.connections || self.side.pending >= self.limits.pending_dials {
             self.send(Packet::DialRsp { random, outcome: Err(FULL.to_owned()) });
-            return Verdict::Handled;
+            return Disposition::Handled;
         }
         let key = self.table.insert(Conn::dialing(random, None));
         self.dials.insert(random, key);
         self.side.pending += 1;
         self.events.push_back(Event::Dial { key, protocol, address });
-        Verdict::Handled
+        Disposition::Handled
     }
 
-    fn handle_close_request(&mut self, now: Time, id: ConnectId) -> Verdict {
+    fn handle_close_request(&mut self, now: Time, id: ConnectId) -> Disposition {
         let Some(&key) = self.by_id.get(&id) else {
             self.send(Packet::CloseRsp { id, error: UNKNOWN.to_owned() });
             return self.unknown(id);
@@ -115,22 +115,22 @@ impl Link<Agent> {
         if self.table.get(key).is_some_and(|conn| conn.state == State::Open) {
             self.flush(now, key, None, true);
         }
-        Verdict::Handled
+        Disposition::Handled
     }
 
-    fn handle_dial_close(&mut self, random: DialId) -> Verdict {
+    fn handle_dial_close(&mut self, random: DialId) -> Disposition {
         let Some(&key) = self.dials.get(&random) else {
             // The DIAL_CLS crossed our DIAL_RSP.
-            return Verdict::Late;
+            return Disposition::Late;
         };
         self.cancel_dial(key);
-        Verdict::Handled
+        Disposition::Handled
     }
 
     fn cancel_dial(&mut self, key: ConnKey) {
         self.side.pending -= 1;
-        self.forget(key);
-        self.events.push_back(Event::DialCancelled { key });
+        self.remove(key);
+        self.events.push_back(Event::DialCanceled { key });
     }
 
     /// Sends CLOSE_RSP, the last packet of a connection. From here on the peer cannot name the connection.
@@ -143,7 +143,7 @@ impl Link<Agent> {
 }
 
 impl Side for Agent {
-    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Verdict {
+    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Disposition {
         match packet {
             Packet::DialReq { random, protocol, address } => {
                 link.handle_dial_request(random, protocol, address)
@@ -155,7 +155,7 @@ impl Side for Agent {
             | Packet::Data { .. }
             | Packet::Drain
             | Packet::Grant { .. }
-            | Packet::Fin { .. } => Verdict::Dropped(Dropped::WrongDirection),
+            | Packet::Fin { .. } => Disposition::Dropped(Dropped::WrongDirection),
         }
     }
 
@@ -184,7 +184,7 @@ impl Side for Agent {
         link.finish(key, end);
     }
 
-    fn answer_to_stray(id: ConnectId) -> Control {
+    fn answer_to_unknown(id: ConnectId) -> Control {
         Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() }
     }
 

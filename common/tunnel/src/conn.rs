@@ -8,11 +8,11 @@
 //!     v                               | server: frontend's end, CLOSE_REQ sent | CLOSE_RSP
 //!  (ended)                            +-----------------------------------> Closing
 //!                                     | server: frontend broke, CLOSE_REQ sent
-//!                                     +-----------------------------------> Forgetting --> (gone)
+//!                                     +-----------------------------------> Tombstone --> (gone)
 //! ```
 //! With half-close, `Open` continues after one source has ended (`source_open`, `peer_open`).
 //!
-//! The local end is notified exactly once (invariant 2): on a transition to *(ended)*, or on entering `Forgetting`, which
+//! The local end is notified exactly once (invariant 2): on a transition to *(ended)*, or on entering `Tombstone`, which
 //! only keeps the connect id so that late packets are not counted as unknown.
 
 use crate::credit::Credit;
@@ -33,13 +33,13 @@ pub(crate) enum State {
     /// The local end receives nothing new. Its queue is delivered first, within limits.
     Flushing(Flush),
     /// Server: the local end has been notified. Late packets are recognized until CLOSE_RSP.
-    Forgetting,
+    Tombstone,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Flush {
     /// The last progress is the last time the queue shrank.
-    pub(crate) pace: Pace,
+    pub(crate) deadline: FlushDeadline,
     /// Agent: the CLOSE_REQ that began this flush has no CLOSE_RSP yet.
     pub(crate) answer_owed: bool,
     /// The error reported to the local end after the flush; none for an orderly end.
@@ -48,14 +48,14 @@ pub(crate) struct Flush {
 
 /// The two limits of a flush: its duration, and the time since its last progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Pace {
+pub(crate) struct FlushDeadline {
     pub(crate) since: Time,
     pub(crate) progress: Time,
 }
 
-impl Pace {
+impl FlushDeadline {
     pub(crate) fn begin(now: Time) -> Self {
-        Pace { since: now, progress: now }
+        FlushDeadline { since: now, progress: now }
     }
 
     /// When the flush is given up.
@@ -66,7 +66,7 @@ impl Pace {
 
 /// How fast a queue drains, while it is not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Watch {
+pub(crate) struct DrainRate {
     pub(crate) since: Time,
     pub(crate) drained: usize,
 }
@@ -81,17 +81,17 @@ pub(crate) struct Conn {
     pub(crate) target: Option<(String, String)>,
     /// Charged bytes that wait for the local end.
     pub(crate) queued: usize,
-    pub(crate) watch: Option<Watch>,
+    pub(crate) drain_rate: Option<DrainRate>,
     /// The connection is in one of the rings.
     pub(crate) in_ring: bool,
     /// Why writes to the local end fail, although its source has not ended. Set only in `Open`.
-    pub(crate) deaf: Option<String>,
+    pub(crate) write_closed: Option<String>,
     /// The local end has gone; its unread bytes lack credit. Set only in `Open`. They are still sent, within the limits
     /// of a flush; progress means that bytes were sent.
-    pub(crate) leaving: Option<Pace>,
+    pub(crate) local_closed: Option<FlushDeadline>,
     /// Bytes that the local end has read from its source and cannot send for lack of credit, and how fast they drain.
     pub(crate) ahead: usize,
-    pub(crate) ahead_watch: Option<Watch>,
+    pub(crate) ahead_drain_rate: Option<DrainRate>,
     /// The local source has not ended.
     pub(crate) source_open: bool,
     /// The peer's source has not ended: no FIN has arrived.
@@ -101,7 +101,7 @@ pub(crate) struct Conn {
     /// Our FIN has told the peer that the local source has ended; the connection continues.
     pub(crate) fin_sent: bool,
     /// When the peer last sent something, since our FIN.
-    pub(crate) heard: Time,
+    pub(crate) last_activity: Time,
     /// Flow control, if negotiated. Set from `Open` on.
     pub(crate) credit: Option<Credit>,
     pub(crate) timer: Option<Time>,
@@ -115,17 +115,17 @@ impl Conn {
             id: None,
             target,
             queued: 0,
-            watch: None,
+            drain_rate: None,
             in_ring: false,
-            deaf: None,
-            leaving: None,
+            write_closed: None,
+            local_closed: None,
             ahead: 0,
-            ahead_watch: None,
+            ahead_drain_rate: None,
             source_open: true,
             peer_open: true,
             shut: false,
             fin_sent: false,
-            heard: Time::START,
+            last_activity: Time::START,
             credit: None,
             timer: None,
         }
@@ -133,11 +133,11 @@ impl Conn {
 
     /// Whether the shell delivers DATA that arrives now to the local end.
     pub(crate) fn accepts(&self) -> bool {
-        self.deaf.is_none() && self.hears()
+        self.write_closed.is_none() && self.expects_data()
     }
 
     /// Whether the peer may still send, and the local end has not been notified of the end.
-    pub(crate) fn hears(&self) -> bool {
+    pub(crate) fn expects_data(&self) -> bool {
         self.peer_open && matches!(self.state, State::Open | State::Closing { listens: true })
     }
 
@@ -149,19 +149,19 @@ impl Conn {
     /// Whether the peer receives grants: to send more or, after its FIN, to know that the local end still reads its
     /// bytes.
     pub(crate) fn grants(&self) -> bool {
-        self.hears() || self.state == State::Open
+        self.expects_data() || self.state == State::Open
     }
 
     /// Records that the peer is active. Our FIN waits for such activity.
-    pub(crate) fn hear(&mut self, now: Time) {
+    pub(crate) fn on_activity(&mut self, now: Time) {
         if self.fin_sent {
-            self.heard = now;
+            self.last_activity = now;
         }
     }
 
     /// Whether a local end still reads the queue.
     pub(crate) fn listens(&self) -> bool {
-        self.deaf.is_none()
+        self.write_closed.is_none()
             && matches!(self.state, State::Open | State::Closing { listens: true } | State::Flushing(_))
     }
 

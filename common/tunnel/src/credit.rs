@@ -8,23 +8,23 @@
 use std::time::Duration;
 
 use crate::conn::State;
-use crate::event::{Cause, Dropped, Verdict};
-use crate::limits::in_flight;
+use crate::event::{Cause, Disposition, Dropped};
+use crate::limits::bdp;
 use crate::link::{Link, Side};
+use crate::negotiated::Windows;
 use crate::packet::ConnectId;
 use crate::table::ConnKey;
-use crate::terms::Windows;
 use crate::time::Time;
 
 /// How many half windows in a row a local end must read before its window doubles.
 const SMOOTH: u8 = 16;
 
 /// The same at a high RTT: two half windows pass per RTT, and a small window limits the throughput.
-const SMOOTH_FAR: u8 = 2;
+const SMOOTH_HIGH_BDP: u8 = 2;
 
 /// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
 /// waiting for the answer. It is sent each time the local end has read this many bytes, and when it has read them all.
-const SIGN_OF_LIFE: u32 = 64 << 10;
+const KEEPALIVE_STEP: u32 = 64 << 10;
 
 /// The credit of both directions of one connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,13 +36,13 @@ pub(crate) struct Credit {
 impl Credit {
     pub(crate) fn new(windows: Windows) -> Self {
         Credit {
-            outflow: Outflow { sent: 0, allowed: windows.theirs.into(), parked: false },
+            outflow: Outflow { sent: 0, allowed: windows.send.into(), blocked: false },
             inflow: Inflow {
                 received: 0,
                 taken: 0,
-                granted: windows.ours.into(),
-                window: windows.ours,
-                first: windows.ours,
+                granted: windows.receive.into(),
+                window: windows.receive,
+                first: windows.receive,
                 smooth: 0,
                 beside: 0,
                 unrested: 0,
@@ -58,7 +58,7 @@ pub(crate) struct Outflow {
     sent: u64,
     allowed: u64,
     /// The source had its turn without credit. It is read again when credit arrives.
-    pub(crate) parked: bool,
+    pub(crate) blocked: bool,
 }
 
 impl Outflow {
@@ -71,10 +71,10 @@ impl Outflow {
         self.sent = self.allowed.min(self.sent.saturating_add(len as u64));
     }
 
-    /// Raises the limit to `offset`. Returns true if a parked source may be read again.
+    /// Raises the limit to `offset`. Returns true if a blocked source may be read again.
     fn allow(&mut self, offset: u64) -> bool {
         self.allowed = self.allowed.max(offset);
-        self.room() > 0 && std::mem::take(&mut self.parked)
+        self.room() > 0 && std::mem::take(&mut self.blocked)
     }
 }
 
@@ -138,16 +138,16 @@ impl Inflow {
         }
     }
 
-    /// By how many bytes the current or next grant exceeds both `near` and the initial window.
-    pub(crate) fn beyond(&self, near: u32) -> usize {
+    /// By how many bytes the current or next grant exceeds both `base` and the initial window.
+    pub(crate) fn beyond(&self, base: u32) -> usize {
         let reach = u64::from(self.window).max(self.granted.saturating_sub(self.taken));
-        usize::try_from(reach.saturating_sub(near.max(self.first).into())).unwrap_or(usize::MAX)
+        usize::try_from(reach.saturating_sub(base.max(self.first).into())).unwrap_or(usize::MAX)
     }
 
     /// Whether a GRANT is due: for half a window or, after the peer's FIN, to show progress.
     fn due(&self, finished: bool) -> bool {
         let half = (self.window / 2).max(1);
-        let step = if finished { half.min(SIGN_OF_LIFE) } else { half };
+        let step = if finished { half.min(KEEPALIVE_STEP) } else { half };
         let goal = self.goal();
         goal >= self.granted + u64::from(step)
             || (finished && self.taken == self.received && goal > self.granted)
@@ -166,28 +166,28 @@ impl Inflow {
 
 impl<S: Side> Link<S> {
     /// Sets the measured RTT to the peer. At a high RTT windows grow wider, and sooner.
-    pub fn set_round_trip(&mut self, round_trip: Duration) {
-        self.widest = in_flight(round_trip, self.limits.window_max, self.limits.window_far);
+    pub fn set_rtt(&mut self, rtt: Duration) {
+        self.widest = bdp(rtt, self.limits.window_max, self.limits.window_high_bdp);
     }
 
     /// The local end has read this many bytes of payload. Call this before [`Link::queued`] reports the rest.
     pub fn taken(&mut self, key: ConnKey, bytes: usize) {
         // Windows grow only while memory is plentiful.
         let spacious = self.total_queued <= self.limits.link_budget / 4;
-        let near = self.limits.window_max;
-        let smooth = if self.widest > near { SMOOTH_FAR } else { SMOOTH };
-        let left = self.limits.far_budget.saturating_sub(self.far_windows);
+        let base = self.limits.window_max;
+        let smooth = if self.widest > base { SMOOTH_HIGH_BDP } else { SMOOTH };
+        let left = self.limits.high_bdp_budget.saturating_sub(self.high_bdp_windows);
         let Some(conn) = self.table.get_mut(key) else { return };
         let (flows, finished) = (conn.grants(), !conn.peer_open);
         let Some(credit) = conn.credit.as_mut().filter(|_| flows) else { return };
         let inflow = &mut credit.inflow;
-        let before = inflow.beyond(near);
+        let before = inflow.beyond(base);
         // Half of the budget is left for connections that come later.
-        let far = near.saturating_add(u32::try_from(before + left / 2).unwrap_or(u32::MAX));
+        let cap = base.saturating_add(u32::try_from(before + left / 2).unwrap_or(u32::MAX));
         // After the peer's FIN a wider window is useless.
         let grows = spacious && !finished;
-        inflow.take(bytes, if grows { self.widest.min(far) } else { inflow.window }, smooth);
-        self.far_windows = self.far_windows - before + inflow.beyond(near);
+        inflow.take(bytes, if grows { self.widest.min(cap) } else { inflow.window }, smooth);
+        self.high_bdp_windows = self.high_bdp_windows - before + inflow.beyond(base);
         if inflow.due(finished) && !std::mem::replace(&mut inflow.listed, true) {
             self.grants.push_back(key);
         }
@@ -208,23 +208,23 @@ impl<S: Side> Link<S> {
     }
 
     /// Counts DATA before its delivery. A peer that exceeds its grant loses the connection.
-    pub(crate) fn charge_credit(&mut self, now: Time, key: ConnKey, len: usize) -> Verdict {
-        let Some(conn) = self.table.get_mut(key) else { return Verdict::Late };
+    pub(crate) fn charge_credit(&mut self, now: Time, key: ConnKey, len: usize) -> Disposition {
+        let Some(conn) = self.table.get_mut(key) else { return Disposition::Late };
         if conn.credit.as_mut().is_none_or(|credit| credit.inflow.receive(len)) {
-            return Verdict::Deliver(key);
+            return Disposition::Deliver(key);
         }
         self.break_off(now, key, Cause::Overrun);
-        Verdict::Dropped(Dropped::Overrun)
+        Disposition::Dropped(Dropped::Overrun)
     }
 
-    pub(crate) fn handle_grant(&mut self, now: Time, id: ConnectId, offset: u64) -> Verdict {
-        if self.terms.credits.is_none() {
-            return Verdict::Dropped(Dropped::NotAgreed);
+    pub(crate) fn handle_grant(&mut self, now: Time, id: ConnectId, offset: u64) -> Disposition {
+        if self.negotiated.credits.is_none() {
+            return Disposition::Dropped(Dropped::NotAgreed);
         }
         // The connection may have ended before a late GRANT arrives.
-        let Some(&key) = self.by_id.get(&id) else { return Verdict::Handled };
-        let Some(conn) = self.table.get_mut(key) else { return Verdict::Handled };
-        conn.hear(now);
+        let Some(&key) = self.by_id.get(&id) else { return Disposition::Handled };
+        let Some(conn) = self.table.get_mut(key) else { return Disposition::Handled };
+        conn.on_activity(now);
         if let Some(credit) = &mut conn.credit
             && credit.outflow.allow(offset)
             && conn.state == State::Open
@@ -234,7 +234,7 @@ impl<S: Side> Link<S> {
             conn.in_ring = true;
             self.rings.push_busy(key);
         }
-        Verdict::Handled
+        Disposition::Handled
     }
 }
 
@@ -242,17 +242,17 @@ impl<S: Side> Link<S> {
 mod tests {
     use super::*;
 
-    fn credit(ours: u32, theirs: u32) -> Credit {
-        Credit::new(Windows { ours, theirs })
+    fn credit(receive: u32, send: u32) -> Credit {
+        Credit::new(Windows { receive, send })
     }
 
     #[test]
-    fn a_sender_stays_within_what_it_was_allowed() {
+    fn sender_stays_within_its_credit() {
         let mut out = credit(1, 100).outflow;
         out.send(60);
         assert_eq!(out.room(), 40);
         out.send(40);
-        out.parked = true;
+        out.blocked = true;
         assert!(!out.allow(100), "an old grant brings nothing");
         assert!(!out.allow(50), "nor one that goes back");
         assert!(out.allow(101));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_grows_for_who_keeps_up_and_shrinks_for_who_does_not() {
+    fn window_grows_for_fast_readers_and_shrinks_for_slow_ones() {
         let mut inflow = credit(100, 1).inflow;
         for _ in 0..SMOOTH {
             assert_eq!(inflow.window, 100);
@@ -305,17 +305,17 @@ mod tests {
         assert!(inflow.receive(400));
         for _ in 0..4 {
             assert_eq!(inflow.window, 400);
-            inflow.take(100, 800, SMOOTH_FAR);
+            inflow.take(100, 800, SMOOTH_HIGH_BDP);
         }
         inflow.grant();
         assert_eq!(inflow.window, 800, "two halves");
         assert!(inflow.receive(800));
-        inflow.take(399, 800, SMOOTH_FAR);
-        inflow.take(2, 800, SMOOTH_FAR);
+        inflow.take(399, 800, SMOOTH_HIGH_BDP);
+        inflow.take(2, 800, SMOOTH_HIGH_BDP);
         let granted = inflow.grant();
         assert!(inflow.receive(300));
         assert_eq!(inflow.window, 800, "399 wait, and 300 more");
-        inflow.take(1, 800, SMOOTH_FAR);
+        inflow.take(1, 800, SMOOTH_HIGH_BDP);
         assert_eq!(inflow.window, 400, "half a window taken without a rest, and half a window waits");
         assert_eq!(inflow.grant(), granted, "what was granted stays granted");
     }

@@ -24,7 +24,7 @@ pub enum Transmit {
         max: usize,
     },
     /// It is the turn of this connection's source, which has no credit. If the local end has gone and left only unread
-    /// bytes, the shell reports this by [`crate::Link::leaving`].
+    /// bytes, the shell reports this by [`crate::Link::local_closed`].
     NoCredit {
         /// The connection whose source lacks credit.
         key: ConnKey,
@@ -54,7 +54,7 @@ pub enum ReadOutcome {
 
 /// How the shell must handle a packet that it passed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum Disposition {
     /// Deliver the payload to this connection's local end; report the bytes that stay queued by
     /// [`crate::Link::queued`].
     Deliver(ConnKey),
@@ -116,7 +116,7 @@ pub enum Event {
         address: String,
     },
     /// Agent: the server canceled this dial; the key is dead.
-    DialCancelled {
+    DialCanceled {
         /// The dial.
         key: ConnKey,
     },
@@ -156,7 +156,7 @@ impl Event {
     pub const fn key(&self) -> Option<ConnKey> {
         match self {
             Event::Dial { key, .. }
-            | Event::DialCancelled { key }
+            | Event::DialCanceled { key }
             | Event::Opened { key, .. }
             | Event::DialFailed { key, .. }
             | Event::ShutDown { key }

@@ -7,7 +7,7 @@
 //! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
 
 use crate::conn::State;
-use crate::event::{Dropped, End, Event, Verdict};
+use crate::event::{Disposition, Dropped, End, Event};
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, Packet};
 use crate::table::ConnKey;
@@ -18,9 +18,11 @@ impl<S: Side> Link<S> {
     /// the connection can continue half-closed.
     pub(crate) fn end_half(&mut self, now: Time, key: ConnKey) -> bool {
         let Some(conn) = self.table.get_mut(key) else { return false };
-        let (true, true, Some(id)) = (self.terms.half_close, conn.peer_open, conn.id) else { return false };
+        let (true, true, Some(id)) = (self.negotiated.half_close, conn.peer_open, conn.id) else {
+            return false;
+        };
         conn.fin_sent = true;
-        conn.heard = now;
+        conn.last_activity = now;
         self.send(Packet::Fin { id });
         let due = now.after(S::half_closed(&self.limits));
         self.arm(key, Some(due));
@@ -31,8 +33,8 @@ impl<S: Side> Link<S> {
     pub(crate) fn expire_half(&mut self, now: Time, key: ConnKey) {
         let Some(conn) = self.table.get(key) else { return };
         // A queue for a slow local end counts as activity too.
-        let heard = if conn.queued > 0 { now } else { conn.heard };
-        let due = heard.after(S::half_closed(&self.limits));
+        let last_activity = if conn.queued > 0 { now } else { conn.last_activity };
+        let due = last_activity.after(S::half_closed(&self.limits));
         if due > now {
             self.arm(key, Some(due));
         } else {
@@ -40,16 +42,16 @@ impl<S: Side> Link<S> {
         }
     }
 
-    pub(crate) fn handle_fin(&mut self, now: Time, id: ConnectId) -> Verdict {
-        if !self.terms.half_close {
-            return Verdict::Dropped(Dropped::NotAgreed);
+    pub(crate) fn handle_fin(&mut self, now: Time, id: ConnectId) -> Disposition {
+        if !self.negotiated.half_close {
+            return Disposition::Dropped(Dropped::NotAgreed);
         }
         let Some(&key) = self.by_id.get(&id) else {
             return self.unknown(id);
         };
-        let Some(conn) = self.table.get_mut(key) else { return Verdict::Handled };
+        let Some(conn) = self.table.get_mut(key) else { return Disposition::Handled };
         if !std::mem::replace(&mut conn.peer_open, false) {
-            return Verdict::Dropped(Dropped::AfterEnd);
+            return Disposition::Dropped(Dropped::AfterEnd);
         }
         if conn.state == State::Open {
             if conn.fin_sent {
@@ -57,7 +59,7 @@ impl<S: Side> Link<S> {
             }
             self.shut_when_flushed(key);
         }
-        Verdict::Handled
+        Disposition::Handled
     }
 
     /// Notifies the local end of the peer's FIN once it has read everything that came before the FIN.
@@ -66,7 +68,7 @@ impl<S: Side> Link<S> {
             && conn.state == State::Open
             && !conn.peer_open
             && !conn.shut
-            && conn.deaf.is_none()
+            && conn.write_closed.is_none()
             && conn.queued == 0
         {
             conn.shut = true;

@@ -36,11 +36,11 @@ pub struct Limits {
     pub await_close: Duration,
     /// The widest window of a connection between native peers at a low RTT, in bytes of payload.
     pub window_max: u32,
-    /// The same at a high RTT: see [`in_flight`].
-    pub window_far: u32,
+    /// The same at a high RTT: see [`bdp`].
+    pub window_high_bdp: u32,
     /// By how much all of a link's windows together may exceed [`Limits::window_max`] per connection, in bytes. Bounds
     /// the bytes that queue when fast readers stall all at once.
-    pub far_budget: usize,
+    pub high_bdp_budget: usize,
     /// How long the server waits for activity of an endpoint whose frontend sends no more. A frontend that has closed
     /// may look the same.
     pub half_closed_server: Duration,
@@ -68,8 +68,8 @@ impl Default for Limits {
             credit_stall: Duration::from_secs(45),
             await_close: Duration::from_secs(10),
             window_max: 1 << 20,
-            window_far: 8 << 20,
-            far_budget: 64 << 20,
+            window_high_bdp: 8 << 20,
+            high_bdp_budget: 64 << 20,
             half_closed_server: Duration::from_secs(10),
             half_closed_agent: Duration::from_secs(600),
             chunk: 128 << 10,
@@ -77,13 +77,13 @@ impl Default for Limits {
     }
 }
 
-/// The bandwidth-delay product at this RTT and 1 GiB/s, in bytes, between `near` and `far`: a smaller window would
+/// The bandwidth-delay product at this RTT and 1 GiB/s, in bytes, between `least` and `most`: a smaller window would
 /// limit the throughput. (1 MiB for each millisecond, rounded up to a power of two, so that small differences between
 /// samples change nothing. TCP's own windows end at 4 to 6 MiB on most machines.)
-pub fn in_flight(round_trip: Duration, near: u32, far: u32) -> u32 {
+pub fn bdp(rtt: Duration, least: u32, most: u32) -> u32 {
     const PER_MICROSECOND: u128 = 1_074;
-    let bytes = round_trip.as_micros().saturating_mul(PER_MICROSECOND);
-    u32::try_from(bytes).unwrap_or(far).min(far).next_power_of_two().clamp(near.min(far), far)
+    let bytes = rtt.as_micros().saturating_mul(PER_MICROSECOND);
+    u32::try_from(bytes).unwrap_or(most).min(most).next_power_of_two().clamp(least.min(most), most)
 }
 
 /// The bytes charged for a queued slice of `len` bytes: small slices pin much larger receive buffers, and each slice

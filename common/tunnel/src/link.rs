@@ -2,25 +2,25 @@
 //!
 //! This module has the parts that both ends share: turns, queues, bounds, flushes and the loss of the stream. The
 //! [`Side`] has the parts that differ. Invariant 1: a link is the only owner of its stream's dials and connections;
-//! [`Link::lose`] ends them together. The shell keeps invariant 4, which is possible because nothing here waits.
+//! [`Link::stream_lost`] ends them together. The shell keeps invariant 4, which is possible because nothing here waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::conn::{Conn, State};
-use crate::event::{Control, Dropped, End, Event, ReadOutcome, Verdict};
+use crate::event::{Control, Disposition, Dropped, End, Event, ReadOutcome};
 use crate::limits::Limits;
+use crate::negotiated::Negotiated;
 use crate::packet::{ConnectId, DialId, Packet};
 use crate::rings::Rings;
 use crate::table::{ConnKey, Table};
-use crate::terms::Terms;
 use crate::time::Time;
 
 /// One end of an agent stream: [`crate::Server`] or [`crate::Agent`].
 pub trait Side: Sized {
     /// Handles a packet from the peer, except DATA, GRANT and FIN, which mean the same at both ends.
     #[doc(hidden)]
-    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Verdict;
+    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Disposition;
 
     /// Closes an open connection in order from this end. The local end receives further bytes only if it `listens`.
     #[doc(hidden)]
@@ -36,7 +36,7 @@ pub trait Side: Sized {
 
     /// The answer to DATA of an unknown connection.
     #[doc(hidden)]
-    fn answer_to_stray(id: ConnectId) -> Control;
+    fn answer_to_unknown(id: ConnectId) -> Control;
 
     /// How long the remaining direction of a half-closed connection may be idle.
     #[doc(hidden)]
@@ -59,7 +59,7 @@ pub trait Side: Sized {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Link<S> {
     pub(crate) limits: Limits,
-    pub(crate) terms: Terms,
+    pub(crate) negotiated: Negotiated,
     pub(crate) table: Table<Conn>,
     pub(crate) by_id: BTreeMap<ConnectId, ConnKey>,
     pub(crate) dials: BTreeMap<DialId, ConnKey>,
@@ -67,7 +67,7 @@ pub struct Link<S> {
     pub(crate) side: S,
     pub(crate) outbox: VecDeque<Outgoing>,
     /// Ids of unknown connections whose answer is in the outbox, at most one answer each.
-    pub(crate) strays: BTreeSet<ConnectId>,
+    pub(crate) unknown_ids: BTreeSet<ConnectId>,
     /// Connections that owe a GRANT, each at most once.
     pub(crate) grants: VecDeque<ConnKey>,
     pub(crate) rings: Rings,
@@ -87,14 +87,14 @@ pub struct Link<S> {
     /// The limit to which windows may grow at the measured RTT, in bytes.
     pub(crate) widest: u32,
     /// By how much all windows together exceed the limit for a low RTT, in bytes.
-    pub(crate) far_windows: usize,
+    pub(crate) high_bdp_windows: usize,
     /// When the link next measures the queues that hold it up.
     pub(crate) next_measure: Option<Time>,
     pub(crate) lost: bool,
     /// Nothing can be sent any more: the stream was lost, or its sending half broke.
-    pub(crate) muted: bool,
+    pub(crate) send_shutdown: bool,
     /// Memory is short: the link accepts no dial.
-    pub(crate) pressed: bool,
+    pub(crate) memory_pressure: bool,
     /// The link refused a dial because memory is short.
     pub(crate) refused: bool,
 }
@@ -105,29 +105,29 @@ pub(crate) enum Outgoing {
     Control(Control),
     Dial(ConnKey),
     /// The answer to DATA of an unknown connection.
-    Stray(ConnectId),
+    UnknownConnection(ConnectId),
 }
 
 impl<S: Side + Default> Link<S> {
     /// A link without connections, to a peer that speaks the upstream protocol only.
     pub fn new(limits: Limits) -> Self {
-        Self::with_terms(limits, Terms::default())
+        Self::with_negotiated(limits, Negotiated::default())
     }
 
     /// A link without connections, to a peer with negotiated extensions.
-    pub fn with_terms(limits: Limits, terms: Terms) -> Self {
+    pub fn with_negotiated(limits: Limits, negotiated: Negotiated) -> Self {
         Link {
             widest: limits.window_max,
-            far_windows: 0,
+            high_bdp_windows: 0,
             limits,
-            terms,
+            negotiated,
             table: Table::new(),
             by_id: BTreeMap::new(),
             dials: BTreeMap::new(),
             events: VecDeque::new(),
             side: S::default(),
             outbox: VecDeque::new(),
-            strays: BTreeSet::new(),
+            unknown_ids: BTreeSet::new(),
             grants: VecDeque::new(),
             rings: Rings::default(),
             discards: VecDeque::new(),
@@ -139,8 +139,8 @@ impl<S: Side + Default> Link<S> {
             over_hard: 0,
             next_measure: None,
             lost: false,
-            muted: false,
-            pressed: false,
+            send_shutdown: false,
+            memory_pressure: false,
             refused: false,
         }
     }
@@ -189,9 +189,9 @@ impl<S: Side> Link<S> {
     // ---- handle_* ----
 
     /// Handles a packet from the peer. DATA comes as its length.
-    pub fn handle_packet(&mut self, now: Time, packet: Packet<usize>) -> Verdict {
+    pub fn handle_packet(&mut self, now: Time, packet: Packet<usize>) -> Disposition {
         if self.lost {
-            return Verdict::Handled;
+            return Disposition::Handled;
         }
         match packet {
             Packet::Grant { id, offset } => self.handle_grant(now, id, offset),
@@ -201,31 +201,31 @@ impl<S: Side> Link<S> {
         }
     }
 
-    fn handle_data(&mut self, now: Time, id: ConnectId, len: usize) -> Verdict {
+    fn handle_data(&mut self, now: Time, id: ConnectId, len: usize) -> Disposition {
         if id.0 == 0 {
-            return Verdict::Dropped(Dropped::BadConnectId);
+            return Disposition::Dropped(Dropped::BadConnectId);
         }
         let Some(&key) = self.by_id.get(&id) else {
-            self.answer_stray(id);
+            self.answer_unknown(id);
             return self.unknown(id);
         };
         match self.table.get(key) {
             Some(conn) if conn.accepts() => self.admit(now, key, len),
-            Some(conn) if conn.peer_ended() => Verdict::Dropped(Dropped::AfterEnd),
-            _ => Verdict::Late,
+            Some(conn) if conn.peer_ended() => Disposition::Dropped(Dropped::AfterEnd),
+            _ => Disposition::Late,
         }
     }
 
     /// A packet for an absent connection: late if the connection ever existed.
-    pub(crate) fn unknown(&self, id: ConnectId) -> Verdict {
+    pub(crate) fn unknown(&self, id: ConnectId) -> Disposition {
         let was_there = (1..=S::last_id(self).0).contains(&id.0);
-        if was_there { Verdict::Late } else { Verdict::Dropped(Dropped::UnknownConnection) }
+        if was_there { Disposition::Late } else { Disposition::Dropped(Dropped::UnknownConnection) }
     }
 
     /// Accepts DATA for a connection whose local end listens.
-    fn admit(&mut self, now: Time, key: ConnKey, len: usize) -> Verdict {
+    fn admit(&mut self, now: Time, key: ConnKey, len: usize) -> Disposition {
         if let Some(conn) = self.table.get_mut(key) {
-            conn.hear(now);
+            conn.on_activity(now);
         }
         self.charge_credit(now, key, len)
     }
@@ -251,8 +251,8 @@ impl<S: Side> Link<S> {
     // ---- what the shell reports ----
 
     /// Whether memory is too short to accept dials. Holds until the next call.
-    pub fn refuse_dials(&mut self, pressed: bool) {
-        self.pressed = pressed;
+    pub fn refuse_dials(&mut self, memory_pressure: bool) {
+        self.memory_pressure = memory_pressure;
     }
 
     /// Whether the link has refused a dial for lack of memory since the last call.
@@ -281,8 +281,8 @@ impl<S: Side> Link<S> {
                 if let (true, Some(credit)) = (open, &mut conn.credit) {
                     credit.outflow.send(len);
                 }
-                if let (true, Some(leaving)) = (open, &mut conn.leaving) {
-                    leaving.progress = now;
+                if let (true, Some(local_closed)) = (open, &mut conn.local_closed) {
+                    local_closed.progress = now;
                 }
                 if conn.reads() && !conn.in_ring {
                     conn.in_ring = true;
@@ -291,18 +291,18 @@ impl<S: Side> Link<S> {
             }
             ReadOutcome::Eof => {
                 conn.source_open = false;
-                if open && !self.stop_deaf(now, key) {
+                if open && !self.end_write_closed(now, key) {
                     self.source_ended(now, key);
                 }
             }
             ReadOutcome::Closed => {
                 conn.source_open = false;
                 if open {
-                    if !self.stop_deaf(now, key) {
+                    if !self.end_write_closed(now, key) {
                         S::close(self, now, key, false);
                     }
                 } else {
-                    self.settle(key, None);
+                    self.finish_flush(key, None);
                 }
             }
             ReadOutcome::Failed(text) => self.local_failed(now, key, text),
@@ -328,16 +328,16 @@ impl<S: Side> Link<S> {
     // ---- for the sides ----
 
     pub(crate) fn send(&mut self, packet: Control) {
-        if !self.muted {
+        if !self.send_shutdown {
             self.outbox.push_back(Outgoing::Control(packet));
         }
     }
 
     /// Answers DATA of an unknown connection, unless the outbox already has an answer for this id. Otherwise a peer
     /// that does not read the answers, because its own DATA blocks it, would fill the outbox.
-    fn answer_stray(&mut self, id: ConnectId) {
-        if !self.muted && self.strays.insert(id) {
-            self.outbox.push_back(Outgoing::Stray(id));
+    fn answer_unknown(&mut self, id: ConnectId) {
+        if !self.send_shutdown && self.unknown_ids.insert(id) {
+            self.outbox.push_back(Outgoing::UnknownConnection(id));
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The shell holds the queues themselves, like all payload. This module knows only their sizes and drain rates.
 
-use crate::conn::{State, Watch};
+use crate::conn::{DrainRate, State};
 use crate::event::Cause;
 use crate::link::{Link, Side};
 use crate::table::ConnKey;
@@ -19,20 +19,20 @@ impl<S: Side> Link<S> {
         let (soft, window) = (self.limits.soft_cap, self.limits.drain_window);
         let Some(conn) = self.table.get_mut(key) else { return };
         if charged == 0 {
-            conn.watch = None;
+            conn.drain_rate = None;
         } else if before <= soft && charged > soft {
-            conn.watch = Some(Watch { since: now, drained: 0 });
+            conn.drain_rate = Some(DrainRate { since: now, drained: 0 });
         } else {
-            let watch = conn.watch.get_or_insert(Watch { since: now, drained: 0 });
-            watch.drained += before.saturating_sub(charged);
+            let drain_rate = conn.drain_rate.get_or_insert(DrainRate { since: now, drained: 0 });
+            drain_rate.drained += before.saturating_sub(charged);
         }
         if let State::Flushing(flush) = &mut conn.state {
             if charged < before {
-                flush.pace.progress = now;
+                flush.deadline.progress = now;
                 self.arm_flush(key);
             }
             if charged == 0 {
-                self.settle(key, None);
+                self.finish_flush(key, None);
             }
         }
         if charged == 0 {
@@ -40,7 +40,7 @@ impl<S: Side> Link<S> {
         }
         if self.held_up() && self.next_measure.is_none() {
             self.next_measure = Some(now.after(window));
-            if self.terms.credits.is_some() {
+            if self.negotiated.credits.is_some() {
                 // Only memory is short here, and the drain rates are already known.
                 self.measure(now);
             }
@@ -53,10 +53,10 @@ impl<S: Side> Link<S> {
         let Some(before) = self.set_ahead(key, bytes) else { return };
         let Some(conn) = self.table.get_mut(key) else { return };
         if bytes == 0 {
-            conn.ahead_watch = None;
+            conn.ahead_drain_rate = None;
         } else {
-            let watch = conn.ahead_watch.get_or_insert(Watch { since: now, drained: 0 });
-            watch.drained += before.saturating_sub(bytes);
+            let drain_rate = conn.ahead_drain_rate.get_or_insert(DrainRate { since: now, drained: 0 });
+            drain_rate.drained += before.saturating_sub(bytes);
         }
     }
 
@@ -98,14 +98,14 @@ impl<S: Side> Link<S> {
         let mut slow: Vec<(usize, ConnKey)> = Vec::new();
         for key in self.table.keys() {
             let Some(conn) = self.table.get_mut(key) else { continue };
-            let Some(watch) = &mut conn.watch else { continue };
-            if now.since(watch.since) < self.limits.drain_window {
+            let Some(drain_rate) = &mut conn.drain_rate else { continue };
+            if now.since(drain_rate.since) < self.limits.drain_window {
                 continue;
             }
-            if watch.drained < self.limits.min_drain {
+            if drain_rate.drained < self.limits.min_drain {
                 slow.push((conn.queued, key));
             }
-            *watch = Watch { since: now, drained: 0 };
+            *drain_rate = DrainRate { since: now, drained: 0 };
         }
         slow.sort_unstable_by(|a, b| b.cmp(a));
         let (blocked, crowded) = (self.over_hard > 0, self.total_queued > self.limits.link_budget);
@@ -122,16 +122,17 @@ impl<S: Side> Link<S> {
 
     /// Memory is short: resets the largest connections that drain too slowly until `excess` charged bytes are free; if
     /// `urgent`, also those that drain well. Measures again, by [`Link::poll_timeout`], while bytes are queued.
-    pub fn relieve(&mut self, now: Time, excess: usize, urgent: bool) {
+    pub fn shed(&mut self, now: Time, excess: usize, urgent: bool) {
         let window = self.limits.drain_window;
         let mut waiting: Vec<(usize, ConnKey)> = Vec::new();
         for key in self.table.keys() {
             let Some(conn) = self.table.get_mut(key) else { continue };
-            let watches = [&mut conn.watch, &mut conn.ahead_watch].into_iter().flatten();
-            let mut judged: Vec<_> = watches.filter(|watch| now.since(watch.since) >= window).collect();
-            let slow = judged.iter().any(|watch| watch.drained < self.limits.min_drain);
+            let rates = [&mut conn.drain_rate, &mut conn.ahead_drain_rate].into_iter().flatten();
+            let mut judged: Vec<_> =
+                rates.filter(|drain_rate| now.since(drain_rate.since) >= window).collect();
+            let slow = judged.iter().any(|drain_rate| drain_rate.drained < self.limits.min_drain);
             if !slow && !urgent {
-                judged.iter_mut().for_each(|watch| **watch = Watch { since: now, drained: 0 });
+                judged.iter_mut().for_each(|drain_rate| **drain_rate = DrainRate { since: now, drained: 0 });
             }
             let held = conn.queued + conn.ahead;
             if held > 0 && (slow || urgent) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, State};
 use crate::credit::Credit;
-use crate::event::{Cause, Control, DialError, Dropped, End, Event, Verdict};
+use crate::event::{Cause, Control, DialError, Disposition, Dropped, End, Event};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet};
@@ -19,7 +19,7 @@ pub struct Server {
     /// The largest connect id that the agent has allocated.
     last_id: i64,
     pending: usize,
-    drain_told: bool,
+    drain_reported: bool,
 }
 
 /// The link has reached its limit of dials or connections.
@@ -45,7 +45,7 @@ impl Link<Server> {
         let key = self.table.insert(Conn::dialing(random, Some((protocol.to_owned(), address.to_owned()))));
         self.side.pending += 1;
         self.dials.insert(random, key);
-        if self.muted {
+        if self.send_shutdown {
             self.fail_dial(key, DialError::LinkLost);
         } else {
             self.send_dial(key);
@@ -62,7 +62,7 @@ impl Link<Server> {
             State::Dialing { sent } => {
                 let random = conn.random;
                 self.side.pending -= 1;
-                self.forget(key);
+                self.remove(key);
                 if sent {
                     self.send(Packet::DialCls { random });
                 }
@@ -72,8 +72,8 @@ impl Link<Server> {
                 self.retire(key);
             }
             State::Closing { .. } => self.retire(key),
-            State::Flushing(_) => self.forget(key),
-            State::Forgetting => {}
+            State::Flushing(_) => self.remove(key),
+            State::Tombstone => {}
         }
     }
 
@@ -87,44 +87,44 @@ impl Link<Server> {
 
     fn fail_dial(&mut self, key: ConnKey, error: DialError) {
         self.side.pending -= 1;
-        self.forget(key);
+        self.remove(key);
         self.events.push_back(Event::DialFailed { key, error });
     }
 
-    fn handle_dial_response(&mut self, random: DialId, outcome: Result<ConnectId, String>) -> Verdict {
+    fn handle_dial_response(&mut self, random: DialId, outcome: Result<ConnectId, String>) -> Disposition {
         if let Ok(id) = &outcome {
             self.side.last_id = self.side.last_id.max(id.0);
         }
         match (self.asked(random), outcome) {
             (Some(key), Err(text)) => {
                 self.fail_dial(key, DialError::Refused(text));
-                Verdict::Handled
+                Disposition::Handled
             }
             (Some(key), Ok(id)) if id.0 <= 0 || self.by_id.contains_key(&id) => {
                 self.fail_dial(key, DialError::BadAnswer);
-                Verdict::Dropped(Dropped::BadConnectId)
+                Disposition::Dropped(Dropped::BadConnectId)
             }
             (Some(key), Ok(id)) => {
                 self.open(key, id);
-                Verdict::Handled
+                Disposition::Handled
             }
             (None, Ok(id)) if id.0 > 0 && !self.by_id.contains_key(&id) => {
                 // This dial was canceled and has succeeded nevertheless: Go agents ignore DIAL_CLS.
                 self.send(Packet::CloseReq { id });
-                Verdict::Dropped(Dropped::UnknownDial)
+                Disposition::Dropped(Dropped::UnknownDial)
             }
-            (None, _) => Verdict::Dropped(Dropped::UnknownDial),
+            (None, _) => Disposition::Dropped(Dropped::UnknownDial),
         }
     }
 
     /// The agent gives up a dial. (No released agent sends this.)
-    fn handle_dial_close(&mut self, random: DialId) -> Verdict {
+    fn handle_dial_close(&mut self, random: DialId) -> Disposition {
         match self.asked(random) {
             Some(key) => {
                 self.fail_dial(key, DialError::Closed);
-                Verdict::Handled
+                Disposition::Handled
             }
-            None => Verdict::Dropped(Dropped::UnknownDial),
+            None => Disposition::Dropped(Dropped::UnknownDial),
         }
     }
 
@@ -138,14 +138,14 @@ impl Link<Server> {
         let Some(conn) = self.table.get_mut(key) else { return };
         conn.state = State::Open;
         conn.id = Some(id);
-        conn.credit = self.terms.credits.map(Credit::new);
+        conn.credit = self.negotiated.credits.map(Credit::new);
         self.dials.remove(&conn.random);
         self.by_id.insert(id, key);
         self.side.pending -= 1;
         self.events.push_back(Event::Opened { key, id });
     }
 
-    fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Verdict {
+    fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Disposition {
         let Some(&key) = self.by_id.get(&id) else {
             return self.unknown(id);
         };
@@ -153,30 +153,30 @@ impl Link<Server> {
         self.arm(key, None);
         let cause = (!error.is_empty()).then_some(Cause::Peer(error));
         match self.table.get(key).map(|conn| &conn.state) {
-            Some(State::Forgetting) => self.forget(key),
+            Some(State::Tombstone) => self.remove(key),
             _ => self.flush(now, key, cause, false),
         }
-        Verdict::Handled
+        Disposition::Handled
     }
 }
 
 impl Side for Server {
-    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Verdict {
+    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Disposition {
         match packet {
             Packet::DialRsp { random, outcome } => link.handle_dial_response(random, outcome),
             Packet::CloseRsp { id, error } => link.handle_close_response(now, id, error),
             Packet::Drain => {
-                if !std::mem::replace(&mut link.side.drain_told, true) {
+                if !std::mem::replace(&mut link.side.drain_reported, true) {
                     link.events.push_back(Event::Draining);
                 }
-                Verdict::Handled
+                Disposition::Handled
             }
             Packet::DialCls { random } => link.handle_dial_close(random),
             Packet::DialReq { .. }
             | Packet::CloseReq { .. }
             | Packet::Data { .. }
             | Packet::Grant { .. }
-            | Packet::Fin { .. } => Verdict::Dropped(Dropped::WrongDirection),
+            | Packet::Fin { .. } => Disposition::Dropped(Dropped::WrongDirection),
         }
     }
 
@@ -188,7 +188,7 @@ impl Side for Server {
             link.set_queued(key, 0);
         }
         if let Some(conn) = link.table.get_mut(key) {
-            conn.watch = conn.watch.filter(|_| listens);
+            conn.drain_rate = conn.drain_rate.filter(|_| listens);
             conn.state = State::Closing { listens };
         }
     }
@@ -199,10 +199,10 @@ impl Side for Server {
 
     fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End) {
         link.request_close(now, key, link.limits.await_close);
-        link.tell(key, end);
+        link.notify(key, end);
     }
 
-    fn answer_to_stray(id: ConnectId) -> Control {
+    fn answer_to_unknown(id: ConnectId) -> Control {
         Packet::CloseReq { id }
     }
 

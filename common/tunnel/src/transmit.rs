@@ -33,9 +33,9 @@ impl<S: Side> Link<S> {
         while let Some(outgoing) = self.outbox.pop_front() {
             match outgoing {
                 Outgoing::Control(packet) => return Some(packet),
-                Outgoing::Stray(id) => {
-                    self.strays.remove(&id);
-                    return Some(S::answer_to_stray(id));
+                Outgoing::UnknownConnection(id) => {
+                    self.unknown_ids.remove(&id);
+                    return Some(S::answer_to_unknown(id));
                 }
                 Outgoing::Dial(key) => {
                     if let Some(packet) = self.dial_request(key) {
@@ -59,7 +59,7 @@ impl<S: Side> Link<S> {
             let room = match &mut conn.credit {
                 None => usize::MAX,
                 Some(credit) => {
-                    credit.outflow.parked = credit.outflow.room() == 0;
+                    credit.outflow.blocked = credit.outflow.room() == 0;
                     credit.outflow.room()
                 }
             };

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use tunnel::{
-    Agent, Cause, ConnKey, ConnectId, Control, DialError, DialId, Dropped, End, Event, Limits, Link, Packet,
-    ReadOutcome, Server, Side, Time, Transmit, Verdict,
+    Agent, Cause, ConnKey, ConnectId, Control, DialError, DialId, Disposition, Dropped, End, Event, Limits,
+    Link, Packet, ReadOutcome, Server, Side, Time, Transmit,
 };
 
 const T0: Time = Time::START;
@@ -66,7 +66,7 @@ fn dialing() -> (Link<Server>, ConnKey) {
 /// A server's link with one open connection.
 fn open_at_server() -> (Link<Server>, ConnKey) {
     let (mut link, key) = dialing();
-    assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Verdict::Handled);
+    assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Disposition::Handled);
     assert_eq!(events(&mut link), [Event::Opened { key, id: ID }]);
     (link, key)
 }
@@ -75,7 +75,7 @@ fn open_at_server() -> (Link<Server>, ConnKey) {
 fn open_at_agent() -> (Link<Agent>, ConnKey) {
     let mut link = agent();
     let request = Packet::DialReq { random: DialId(5), protocol: "tcp".into(), address: "a:1".into() };
-    assert_eq!(link.handle_packet(T0, request), Verdict::Handled);
+    assert_eq!(link.handle_packet(T0, request), Disposition::Handled);
     let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!("one dial is wanted") };
     assert!(link.dialed(key, Ok(())));
     assert_eq!(controls(&mut link), [Packet::DialRsp { random: DialId(5), outcome: Ok(ConnectId(1)) }]);
@@ -87,7 +87,7 @@ const ONE: ConnectId = ConnectId(1);
 // ---- the server: dials ----
 
 #[test]
-fn a_dial_id_is_the_links_own_and_never_comes_again() {
+fn dial_ids_are_unique_on_a_link() {
     let mut link = server();
     for expected in 1..=3 {
         link.dial("tcp", "a:1").unwrap();
@@ -109,9 +109,9 @@ fn a_refused_dial_ends_with_the_agents_text() {
 #[test]
 fn a_late_success_of_an_unknown_dial_is_closed_at_the_agent() {
     let mut link = server();
-    assert_eq!(link.handle_packet(T0, dial_rsp(99, Ok(ID))), Verdict::Dropped(Dropped::UnknownDial));
+    assert_eq!(link.handle_packet(T0, dial_rsp(99, Ok(ID))), Disposition::Dropped(Dropped::UnknownDial));
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
-    assert_eq!(link.handle_packet(T0, dial_rsp(98, Err("x"))), Verdict::Dropped(Dropped::UnknownDial));
+    assert_eq!(link.handle_packet(T0, dial_rsp(98, Err("x"))), Disposition::Dropped(Dropped::UnknownDial));
     assert_eq!(controls(&mut link), []);
 }
 
@@ -119,8 +119,8 @@ fn a_late_success_of_an_unknown_dial_is_closed_at_the_agent() {
 fn an_agents_dial_cls_ends_the_dial_that_it_names() {
     let (mut link, key) = dialing();
     let unknown = Packet::DialCls { random: DialId(2) };
-    assert_eq!(link.handle_packet(T0, unknown), Verdict::Dropped(Dropped::UnknownDial));
-    assert_eq!(link.handle_packet(T0, Packet::DialCls { random: DialId(1) }), Verdict::Handled);
+    assert_eq!(link.handle_packet(T0, unknown), Disposition::Dropped(Dropped::UnknownDial));
+    assert_eq!(link.handle_packet(T0, Packet::DialCls { random: DialId(1) }), Disposition::Handled);
     assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::Closed }]);
     assert!(link.is_empty());
 }
@@ -129,14 +129,14 @@ fn an_agents_dial_cls_ends_the_dial_that_it_names() {
 fn a_dial_that_was_not_sent_yet_cannot_be_answered() {
     let mut link = server();
     link.dial("tcp", "a:1").unwrap();
-    assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Verdict::Dropped(Dropped::UnknownDial));
+    assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Disposition::Dropped(Dropped::UnknownDial));
     assert_eq!(events(&mut link), []);
 }
 
 #[test]
-fn a_replayed_answer_opens_nothing_and_closes_nobody() {
+fn replayed_answer_has_no_effect() {
     let (mut link, _) = open_at_server();
-    assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Verdict::Dropped(Dropped::UnknownDial));
+    assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Disposition::Dropped(Dropped::UnknownDial));
     assert_eq!(controls(&mut link), [], "closing would hit the connection that lives under this number");
 }
 
@@ -146,14 +146,14 @@ fn an_answer_that_names_a_living_connection_or_no_number_fails_the_dial_alone() 
         let (mut link, _) = open_at_server();
         let second = link.dial("tcp", "b:1").unwrap();
         controls(&mut link);
-        assert_eq!(link.handle_packet(T0, dial_rsp(2, Ok(id))), Verdict::Dropped(Dropped::BadConnectId));
+        assert_eq!(link.handle_packet(T0, dial_rsp(2, Ok(id))), Disposition::Dropped(Dropped::BadConnectId));
         assert_eq!(events(&mut link), [Event::DialFailed { key: second, error: DialError::BadAnswer }]);
-        assert!(matches!(link.handle_packet(T0, data(ID)), Verdict::Deliver(_)), "the first goes on");
+        assert!(matches!(link.handle_packet(T0, data(ID)), Disposition::Deliver(_)), "the first goes on");
     }
 }
 
 #[test]
-fn an_abandoned_dial_is_cancelled_at_the_agent_only_if_it_was_sent() {
+fn abandoned_dial_is_canceled_at_the_agent_only_if_it_was_sent() {
     let mut link = server();
     let key = link.dial("tcp", "a:1").unwrap();
     link.abandon(T0, key);
@@ -188,7 +188,7 @@ fn a_frontends_end_asks_for_a_close_and_awaits_the_answer() {
         link.read(T0, key, outcome);
         assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
         assert_eq!(events(&mut link), []);
-        assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Verdict::Handled);
+        assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Disposition::Handled);
         assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
         assert!(link.is_empty());
     }
@@ -198,15 +198,15 @@ fn a_frontends_end_asks_for_a_close_and_awaits_the_answer() {
 fn data_after_a_half_close_is_delivered_after_a_full_close_dropped() {
     let (mut link, key) = open_at_server();
     link.read(T0, key, ReadOutcome::Eof);
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Deliver(key));
+    assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Deliver(key));
     let (mut link, key) = open_at_server();
     link.read(T0, key, ReadOutcome::Closed);
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Late);
+    assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }], "asked once");
 }
 
 #[test]
-fn a_close_that_nobody_answers_ends_after_ten_seconds() {
+fn unanswered_close_ends_after_ten_seconds() {
     let (mut link, key) = open_at_server();
     link.read(T0, key, ReadOutcome::Eof);
     assert_eq!(link.poll_timeout(), Some(at(10)));
@@ -219,7 +219,7 @@ fn a_close_that_nobody_answers_ends_after_ten_seconds() {
 }
 
 #[test]
-fn the_agents_close_waits_for_what_is_queued() {
+fn close_of_the_agent_waits_for_queued_data() {
     let (mut link, key) = open_at_server();
     link.queued(T0, key, 5_000);
     link.handle_packet(T0, close_rsp(ID, ""));
@@ -231,7 +231,7 @@ fn the_agents_close_waits_for_what_is_queued() {
 }
 
 #[test]
-fn an_error_in_the_agents_close_is_told_after_the_flush() {
+fn error_in_the_agents_close_is_reported_after_the_flush() {
     let (mut link, key) = open_at_server();
     link.queued(T0, key, 10);
     link.handle_packet(T0, close_rsp(ID, "read: connection reset by peer"));
@@ -266,14 +266,14 @@ fn a_flush_goes_on_while_it_progresses_and_not_longer_than_a_minute() {
 }
 
 #[test]
-fn a_broken_frontend_is_told_at_once_and_its_number_is_kept_from_strangers() {
+fn broken_frontend_ends_at_once_and_its_number_stays_reserved() {
     let (mut link, key) = open_at_server();
     link.local_failed(T0, key, "reset".into());
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     let cause = Cause::Local("reset".into());
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Late);
-    assert_eq!(controls(&mut link), [], "late data is not a stranger's");
+    assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
+    assert_eq!(controls(&mut link), [], "late data does not belong to an unknown connection");
     link.handle_packet(T0, close_rsp(ID, ""));
     assert!(link.is_empty());
     assert_eq!(events(&mut link), []);
@@ -285,7 +285,7 @@ fn a_local_end_that_takes_no_more_is_still_read_to_its_end() {
     link.queued(T0, key, 9_000);
     link.write_failed(T0, key, "broken pipe".into());
     assert_eq!((events(&mut link), controls(&mut link), link.total_queued()), (vec![], vec![], 0));
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Late);
+    assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
     assert_eq!(
         link.poll_transmit(100),
         Some(Transmit::Read { key, id: ID, max: 100 }),
@@ -313,10 +313,10 @@ fn a_local_end_that_takes_no_more_and_does_not_end_is_broken_after_a_minute() {
 }
 
 #[test]
-fn what_has_arrived_before_the_loss_is_still_delivered() {
+fn data_received_before_the_loss_is_delivered() {
     let (mut link, key) = open_at_server();
     link.queued(T0, key, 9_000);
-    link.lose(T0);
+    link.stream_lost(T0);
     assert_eq!(events(&mut link), []);
     link.queued(at(1), key, 0);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::LinkLost) }]);
@@ -334,22 +334,22 @@ fn an_abandoned_connection_is_closed_without_an_event() {
 }
 
 #[test]
-fn data_for_a_number_that_nobody_has_is_answered_by_close_req() {
+fn data_for_an_unknown_connection_is_answered_by_close_req() {
     let mut link = server();
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Dropped(Dropped::UnknownConnection));
+    assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Dropped(Dropped::UnknownConnection));
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
-    assert_eq!(link.handle_packet(T0, data(ConnectId(0))), Verdict::Dropped(Dropped::BadConnectId));
-    assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Verdict::Dropped(Dropped::UnknownConnection));
+    assert_eq!(link.handle_packet(T0, data(ConnectId(0))), Disposition::Dropped(Dropped::BadConnectId));
+    assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Disposition::Dropped(Dropped::UnknownConnection));
     assert_eq!(controls(&mut link), []);
 }
 
 #[test]
-fn an_agents_drain_is_told_once_and_connections_stay() {
+fn drain_of_an_agent_is_reported_once_and_connections_stay() {
     let (mut link, key) = open_at_server();
     link.handle_packet(T0, Packet::Drain);
     link.handle_packet(T0, Packet::Drain);
     assert_eq!(events(&mut link), [Event::Draining]);
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Deliver(key));
+    assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Deliver(key));
 }
 
 #[test]
@@ -357,11 +357,11 @@ fn packets_of_the_other_direction_are_dropped() {
     let mut link = server();
     let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
     for packet in [dial, Packet::CloseReq { id: ID }] {
-        assert_eq!(link.handle_packet(T0, packet), Verdict::Dropped(Dropped::WrongDirection));
+        assert_eq!(link.handle_packet(T0, packet), Disposition::Dropped(Dropped::WrongDirection));
     }
     let mut link = agent();
     for packet in [dial_rsp(1, Ok(ID)), close_rsp(ID, ""), Packet::Drain] {
-        assert_eq!(link.handle_packet(T0, packet), Verdict::Dropped(Dropped::WrongDirection));
+        assert_eq!(link.handle_packet(T0, packet), Disposition::Dropped(Dropped::WrongDirection));
     }
     assert_eq!(controls(&mut link), []);
 }
@@ -385,7 +385,7 @@ fn connect_ids_count_up_and_failed_dials_consume_them() {
 }
 
 #[test]
-fn connect_ids_go_on_from_where_they_are_told() {
+fn connect_ids_continue_above_the_given_one() {
     let mut link = agent();
     let next = |link: &mut Link<Agent>, random| {
         let random = DialId(random);
@@ -407,19 +407,19 @@ fn dial_cls_cancels_and_a_late_result_is_refused() {
     let random = DialId(3);
     link.handle_packet(T0, Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() });
     let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!() };
-    assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Verdict::Handled);
-    assert_eq!(events(&mut link), [Event::DialCancelled { key }]);
+    assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Handled);
+    assert_eq!(events(&mut link), [Event::DialCanceled { key }]);
     assert!(!link.dialed(key, Ok(())), "the socket is to be closed");
     assert_eq!(controls(&mut link), []);
-    assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Verdict::Late);
+    assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Late);
 }
 
 #[test]
-fn a_dial_id_in_use_is_not_dialled_again() {
+fn dial_id_in_use_is_not_dialed_again() {
     let mut link = agent();
     let dial = Packet::DialReq { random: DialId(3), protocol: "tcp".into(), address: "a:1".into() };
     link.handle_packet(T0, dial.clone());
-    assert_eq!(link.handle_packet(T0, dial), Verdict::Dropped(Dropped::DuplicateDial));
+    assert_eq!(link.handle_packet(T0, dial), Disposition::Dropped(Dropped::DuplicateDial));
     assert_eq!(events(&mut link).len(), 1);
 }
 
@@ -446,7 +446,7 @@ fn an_endpoints_end_is_close_rsp_alone() {
 }
 
 #[test]
-fn an_endpoints_end_leaves_what_was_accepted_to_the_flush() {
+fn end_of_an_endpoint_flushes_accepted_data() {
     let (mut link, key) = open_at_agent();
     link.queued(T0, key, 600);
     link.read(T0, key, ReadOutcome::Eof);
@@ -468,10 +468,10 @@ fn an_endpoints_error_rides_in_close_rsp() {
 fn close_req_is_answered_after_the_flush() {
     let (mut link, key) = open_at_agent();
     link.queued(T0, key, 600);
-    assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Verdict::Handled);
+    assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Disposition::Handled);
     assert_eq!(controls(&mut link), []);
-    assert_eq!(link.handle_packet(T0, data(ONE)), Verdict::Dropped(Dropped::AfterEnd), "after its close");
-    assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Verdict::Handled, "a second close");
+    assert_eq!(link.handle_packet(T0, data(ONE)), Disposition::Dropped(Dropped::AfterEnd), "after its close");
+    assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Disposition::Handled, "a second close");
     link.queued(at(1), key, 0);
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
@@ -492,7 +492,7 @@ fn close_req_is_answered_within_five_seconds_and_the_flush_goes_on() {
 }
 
 #[test]
-fn while_flushing_the_source_is_read_and_thrown_away_even_if_the_stream_is_full() {
+fn flushing_connection_discards_its_source_even_if_the_stream_is_full() {
     let (mut link, key) = open_at_agent();
     link.queued(T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
@@ -511,9 +511,9 @@ fn while_flushing_the_source_is_read_and_thrown_away_even_if_the_stream_is_full(
 #[test]
 fn unknown_numbers_at_the_agent_are_answered_by_gos_words() {
     let mut link = agent();
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Dropped(Dropped::UnknownConnection));
+    assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Dropped(Dropped::UnknownConnection));
     let request = Packet::CloseReq { id: ID };
-    assert_eq!(link.handle_packet(T0, request), Verdict::Dropped(Dropped::UnknownConnection));
+    assert_eq!(link.handle_packet(T0, request), Disposition::Dropped(Dropped::UnknownConnection));
     assert_eq!(
         controls(&mut link),
         [
@@ -521,7 +521,7 @@ fn unknown_numbers_at_the_agent_are_answered_by_gos_words() {
             Packet::CloseRsp { id: ID, error: "Unknown connectID".into() },
         ]
     );
-    assert_eq!(link.handle_packet(T0, data(ConnectId(0))), Verdict::Dropped(Dropped::BadConnectId));
+    assert_eq!(link.handle_packet(T0, data(ConnectId(0))), Disposition::Dropped(Dropped::BadConnectId));
     assert_eq!(controls(&mut link), []);
 }
 
@@ -563,8 +563,8 @@ fn sources_take_turns_and_read_no_more_than_the_budget() {
 fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
     let (mut link, open) = open_at_server();
     let dial = link.dial("tcp", "b:1").unwrap();
-    link.lose(T0);
-    link.lose(T0);
+    link.stream_lost(T0);
+    link.stream_lost(T0);
     let mut told = events(&mut link);
     told.sort_by_key(|event| format!("{event:?}"));
     assert_eq!(
@@ -581,7 +581,7 @@ fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
     let (mut link, key) = open_at_agent();
     link.queued(T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
-    link.lose(T0);
+    link.stream_lost(T0);
     assert_eq!(events(&mut link), [], "what the peer closed before goes on flushing");
     link.queued(T0, key, 0);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
@@ -591,7 +591,7 @@ fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
 #[test]
 fn a_dial_after_the_loss_fails() {
     let mut link = server();
-    link.lose(T0);
+    link.stream_lost(T0);
     let key = link.dial("tcp", "a:1").unwrap();
     assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::LinkLost }]);
     assert!(link.is_empty());
@@ -674,7 +674,7 @@ fn when_only_the_sum_is_too_much_the_largest_slow_queue_goes_first() {
 }
 
 #[test]
-fn a_peer_that_asks_without_fetching_answers_stops_being_heard() {
+fn peer_that_does_not_read_answers_is_not_received() {
     let mut link: Link<Agent> = Link::new(Limits { outbox: 3, ..Limits::default() });
     for n in 1..=3 {
         assert!(link.receiving());
@@ -706,13 +706,13 @@ fn the_number_of_an_abandoned_connection_is_kept_until_the_agents_last_word() {
     let (mut link, key) = open_at_server();
     link.abandon(T0, key);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
-    assert_eq!(link.handle_packet(T0, data(ID)), Verdict::Late);
+    assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
     assert_eq!(controls(&mut link), [], "asked once");
     let second = link.dial("tcp", "b:1").unwrap();
     controls(&mut link);
     link.handle_packet(T0, dial_rsp(2, Ok(ID)));
     assert_eq!(events(&mut link), [Event::DialFailed { key: second, error: DialError::BadAnswer }]);
-    assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Verdict::Handled);
+    assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Disposition::Handled);
     assert!(link.is_empty());
     assert_eq!(link.poll_timeout(), None);
 }
@@ -723,13 +723,17 @@ fn packets_that_cross_a_close_are_late_and_no_fault() {
     link.read(T0, key, ReadOutcome::Eof);
     link.handle_packet(T0, close_rsp(ID, ""));
     for packet in [data(ID), close_rsp(ID, "Unknown connectID")] {
-        assert_eq!(link.handle_packet(T0, packet), Verdict::Late, "the agent had not read our CLOSE_REQ");
+        assert_eq!(link.handle_packet(T0, packet), Disposition::Late, "the agent had not read our CLOSE_REQ");
     }
     let (mut link, key) = open_at_agent();
     link.read(T0, key, ReadOutcome::Closed);
     for packet in [data(ONE), Packet::CloseReq { id: ONE }] {
-        assert_eq!(link.handle_packet(T0, packet), Verdict::Late, "the server had not read our CLOSE_RSP");
+        assert_eq!(
+            link.handle_packet(T0, packet),
+            Disposition::Late,
+            "the server had not read our CLOSE_RSP"
+        );
     }
     let beyond = link.handle_packet(T0, data(ConnectId(2)));
-    assert_eq!(beyond, Verdict::Dropped(Dropped::UnknownConnection), "this one never was");
+    assert_eq!(beyond, Disposition::Dropped(Dropped::UnknownConnection), "this one never was");
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tunnel::{
-    Agent, Cause, ConnKey, ConnectId, DialError, DialId, Dropped, End, Event, Limits, Link, Packet,
-    ReadOutcome, Server, Side, Time, Transmit, Verdict,
+    Agent, Cause, ConnKey, ConnectId, DialError, DialId, Disposition, Dropped, End, Event, Limits, Link,
+    Packet, ReadOutcome, Server, Side, Time, Transmit,
 };
 
 const T0: Time = Time::START;
@@ -47,7 +47,7 @@ fn agent(limits: Limits, count: i64) -> (Link<Agent>, Vec<ConnKey>) {
     (link, keys)
 }
 
-fn dial(link: &mut Link<Agent>, random: i64) -> Verdict {
+fn dial(link: &mut Link<Agent>, random: i64) -> Disposition {
     let (random, protocol, address) = (DialId(random), "tcp".to_owned(), "a:1".to_owned());
     link.handle_packet(T0, Packet::DialReq { random, protocol, address })
 }
@@ -95,7 +95,7 @@ fn crossing_the_soft_cap_begins_a_new_measure() {
 }
 
 #[test]
-fn a_source_that_is_thrown_away_and_never_blocks_starves_nobody() {
+fn discarded_source_that_never_blocks_does_not_starve_others() {
     let (mut link, keys) = agent(Limits::default(), 2);
     link.queued(T0, keys[0], 600);
     link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
@@ -138,12 +138,12 @@ fn control_packets_wait_while_the_stream_takes_nothing() {
 
 /// A Go agent whose only reader is blocked by an endpoint has not read our CLOSE_REQ, and keeps sending DATA.
 #[test]
-fn data_that_nobody_wants_is_answered_once_until_the_answer_is_sent() {
+fn unknown_data_is_answered_once_until_the_answer_is_sent() {
     let mut server: Link<Server> = Link::new(Limits { outbox: 3, ..Limits::default() });
     let mut agent: Link<Agent> = Link::new(Limits { outbox: 3, ..Limits::default() });
     for _ in 0..100 {
         for id in [ConnectId(7), ConnectId(8)] {
-            let unknown = Verdict::Dropped(Dropped::UnknownConnection);
+            let unknown = Disposition::Dropped(Dropped::UnknownConnection);
             assert_eq!(server.handle_packet(T0, Packet::Data { id, payload: 4_096 }), unknown);
             assert_eq!(agent.handle_packet(T0, Packet::Data { id, payload: 4_096 }), unknown);
         }
@@ -193,19 +193,19 @@ fn dials_that_come_and_go_behind_many_answers_do_not_pile_up_either() {
 }
 
 #[test]
-fn a_stream_that_takes_nothing_for_ever_is_read_to_its_end() {
+fn blocked_stream_is_read_to_its_end() {
     let mut link: Link<Server> = Link::new(Limits { outbox: 3, ..Limits::default() });
     for n in 1..=3 {
         link.handle_packet(T0, Packet::Data { id: ConnectId(n), payload: 1 });
     }
     assert!(!link.receiving());
-    link.mute();
+    link.shutdown_send();
     assert!(link.receiving(), "the stream's end is behind what has not been read");
     link.handle_packet(T0, Packet::Data { id: ConnectId(4), payload: 1 });
     assert_eq!(link.poll_transmit(1), None);
     let key = link.dial("tcp", "a:1").expect("answered at once");
     assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::LinkLost }]);
-    link.lose(T0);
+    link.stream_lost(T0);
     assert!(link.is_empty());
 }
 
@@ -222,7 +222,7 @@ fn an_answer_is_no_longer_than_a_go_server_takes() {
 }
 
 #[test]
-fn who_closes_is_answered_in_five_seconds_and_the_number_stays_known() {
+fn close_is_answered_in_five_seconds_and_the_number_stays_known() {
     let (mut link, keys) = server(Limits::default(), 1);
     link.read(T0, keys[0], ReadOutcome::Closed);
     assert_eq!(link.poll_transmit(1), Some(Transmit::Control(Packet::CloseReq { id: ConnectId(1) })));
@@ -231,13 +231,13 @@ fn who_closes_is_answered_in_five_seconds_and_the_number_stays_known() {
     link.handle_timeout(at(5));
     assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Flushed }]);
     link.handle_packet(at(6), Packet::Data { id: ConnectId(1), payload: 1 });
-    assert_eq!(link.poll_transmit(1), None, "late bytes are no stranger's");
+    assert_eq!(link.poll_transmit(1), None, "late bytes do not belong to an unknown connection");
     link.handle_timeout(at(10));
     assert!(link.is_empty());
 }
 
 #[test]
-fn what_is_reported_of_a_connection_that_was_told_its_end_counts_for_nothing() {
+fn reports_about_an_ended_connection_are_ignored() {
     let (mut link, keys) = server(Limits::default(), 3);
     link.local_failed(T0, keys[0], "reset".into());
     link.abandon(T0, keys[1]);
@@ -268,7 +268,7 @@ fn no_event_follows_an_abandon_not_even_one_that_was_due() {
 }
 
 #[test]
-fn connections_that_come_and_go_leave_no_places_while_the_stream_takes_nothing() {
+fn closed_connections_leave_no_ring_entries_while_the_stream_is_blocked() {
     let (mut link, stays) = agent(Limits { outbox: usize::MAX, ..Limits::default() }, 2);
     link.readable(stays[0]);
     link.readable(stays[1]);
@@ -301,8 +301,8 @@ fn an_unasked_answer_with_an_impossible_number_is_not_closed() {
     let (mut link, _) = server(Limits::default(), 0);
     for id in [0, -1, i64::MIN] {
         let outcome = Ok(ConnectId(id));
-        let verdict = link.handle_packet(T0, Packet::DialRsp { random: DialId(9), outcome });
-        assert_eq!(verdict, Verdict::Dropped(Dropped::UnknownDial));
+        let disposition = link.handle_packet(T0, Packet::DialRsp { random: DialId(9), outcome });
+        assert_eq!(disposition, Disposition::Dropped(Dropped::UnknownDial));
         assert_eq!(link.poll_transmit(1), None);
     }
 }
@@ -422,7 +422,7 @@ fn a_report_that_nothing_was_taken_is_no_progress() {
 }
 
 #[test]
-fn a_wake_up_while_a_source_is_read_gives_it_one_place_not_two() {
+fn wake_up_during_a_read_adds_one_ring_entry() {
     let (mut link, keys) = server(Limits::default(), 1);
     link.readable(keys[0]);
     assert!(matches!(link.poll_transmit(9), Some(Transmit::Read { .. })));
@@ -449,11 +449,11 @@ fn reads_are_bounded_by_the_chunk_and_the_budget_however_many_are_busy() {
 }
 
 #[test]
-fn what_is_under_way_is_told() {
+fn open_dials_and_connections_are_counted() {
     let (mut link, keys) = server(Limits::default(), 2);
     assert_eq!((link.len(), link.is_empty(), link.is_lost()), (2, false, false));
     link.queued(T0, keys[0], 5);
-    link.lose(T0);
+    link.stream_lost(T0);
     assert_eq!((link.len(), link.is_empty(), link.is_lost()), (1, false, true));
     link.queued(T0, keys[0], 0);
     assert_eq!((link.len(), link.is_empty()), (0, true));
@@ -465,7 +465,7 @@ fn a_source_is_asked_only_while_its_connection_is_open_or_flushes() {
     let key = link.dial("tcp", "a:1").unwrap();
     link.readable(key);
     assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(_))));
-    assert_eq!(link.poll_transmit(1), None, "while it is dialled");
+    assert_eq!(link.poll_transmit(1), None, "while it is dialed");
     let (mut link, keys) = server(Limits::default(), 1);
     link.read(T0, keys[0], ReadOutcome::Eof);
     assert!(matches!(link.poll_transmit(1), Some(Transmit::Control(_))));
@@ -524,7 +524,7 @@ fn connections_that_are_closing_are_reset_too_when_they_hold_up_the_link() {
 }
 
 #[test]
-fn a_sum_that_is_exactly_the_budget_resets_nobody() {
+fn queues_equal_to_the_budget_are_not_reset() {
     let limits =
         Limits { soft_cap: 500, hard_cap: 1_000, link_budget: 1_500, min_drain: 100, ..Limits::default() };
     let (mut link, keys) = server(limits, 2);
@@ -537,7 +537,7 @@ fn a_sum_that_is_exactly_the_budget_resets_nobody() {
 }
 
 #[test]
-fn the_end_of_a_source_that_is_thrown_away_changes_nothing() {
+fn end_of_a_discarded_source_changes_nothing() {
     let (mut link, keys) = agent(Limits::default(), 1);
     link.queued(T0, keys[0], 600);
     link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sim::explore::explore;
 use sim::scenario::Step::{Closed, Eof, Fail, Send};
-use sim::scenario::{Plan, Scenario, own_peers, plan, tight};
-use tunnel::Terms;
+use sim::scenario::{Plan, Scenario, native_peers, plan, tight};
+use tunnel::Negotiated;
 
 /// The whole run must visit at least this many distinct states.
 const LEAST: usize = 1_000_000;
@@ -35,9 +35,9 @@ fn scenarios() -> Vec<Scenario> {
         ),
         two("a dial is given up", fickle.clone(), refused.clone()),
         two("two are given up", fickle.clone(), Plan { abandon: true, ..plan(&[], &[Send(1), Eof]) }),
-        Scenario { deaf_to_dial_cls: true, ..one("an agent that ignores DIAL_CLS", fickle.clone()) },
+        Scenario { ignores_dial_cls: true, ..one("an agent that ignores DIAL_CLS", fickle.clone()) },
         Scenario {
-            deaf_to_dial_cls: true,
+            ignores_dial_cls: true,
             ..two(
                 "an agent that ignores DIAL_CLS, and another dial",
                 fickle.clone(),
@@ -126,7 +126,7 @@ fn scenarios() -> Vec<Scenario> {
             )
         },
         Scenario {
-            deaf_to_dial_cls: true,
+            ignores_dial_cls: true,
             ..two(
                 "an agent that ignores DIAL_CLS, and endpoints that stay",
                 Plan { abandon: true, ..plan(&[Send(1), Eof], &[Send(1)]) },
@@ -149,16 +149,16 @@ fn scenarios() -> Vec<Scenario> {
         },
         Scenario {
             calm: true,
-            terms: own_peers(),
+            negotiated: native_peers(),
             ..one("half-close, each in its time", plan(&[Send(3), Eof], &[Send(3), Eof]))
         },
         Scenario {
             calm: true,
-            terms: own_peers(),
+            negotiated: native_peers(),
             ..two("half-close of two", plan(&[Send(2), Eof], &[Send(1), Eof]), plan(&[Eof], &[Send(2), Eof]))
         },
         Scenario {
-            terms: own_peers(),
+            negotiated: native_peers(),
             hurried_ticks: 2,
             limits: tight(),
             ..two(
@@ -168,7 +168,7 @@ fn scenarios() -> Vec<Scenario> {
             )
         },
         Scenario {
-            terms: own_peers(),
+            negotiated: native_peers(),
             ..two(
                 "frontends without half-close",
                 Plan { frontend_whole: true, ..plan(&[Send(2)], &[Send(2), Eof]) },
@@ -176,7 +176,7 @@ fn scenarios() -> Vec<Scenario> {
             )
         },
         Scenario {
-            terms: own_peers(),
+            negotiated: native_peers(),
             ..two(
                 "half-closed ones break",
                 Plan { frontend_breaks: true, ..plan(&[Send(1), Eof], &[Send(1), Eof]) },
@@ -185,11 +185,11 @@ fn scenarios() -> Vec<Scenario> {
         },
         Scenario {
             loss: true,
-            terms: own_peers(),
+            negotiated: native_peers(),
             ..one("the stream is lost in half-close", plan(&[Send(2), Eof], &[Send(2), Eof]))
         },
         Scenario {
-            terms: own_peers(),
+            negotiated: native_peers(),
             hurried_ticks: 1,
             ..two(
                 "who takes nothing holds up nobody",
@@ -199,7 +199,7 @@ fn scenarios() -> Vec<Scenario> {
             )
         },
         Scenario {
-            terms: Terms { half_close: false, ..own_peers() },
+            negotiated: Negotiated { half_close: false, ..native_peers() },
             ..one("credits alone", plan(&[Send(3), Send(2), Eof], &[Send(3), Send(2), Eof]))
         },
         Scenario {

@@ -6,14 +6,14 @@ use std::time::Duration;
 use tunnel::{Cause, ConnectId, DialId, Dropped, Limits, Packet, PacketKind, Time, charge};
 
 #[test]
-fn small_slices_are_charged_what_they_pin_and_all_their_bookkeeping() {
+fn small_slices_are_charged_their_buffer_and_bookkeeping() {
     for (len, charged) in [(0, 576), (1, 576), (511, 576), (512, 576), (513, 577), (4_000_000, 4_000_064)] {
         assert_eq!(charge(len), charged, "{len}");
     }
 }
 
 #[test]
-fn labels_are_told_apart_and_stay() {
+fn labels_are_distinct_and_stable() {
     let dropped = [
         (Dropped::UnknownConnection, "unknown_connection"),
         (Dropped::UnknownDial, "unknown_dial"),
@@ -104,7 +104,10 @@ fn the_bounds_are_those_of_the_documents() {
     assert_eq!((limits.pending_dials, limits.connections, limits.outbox), (4_096, 16_000, 16_384));
     assert_eq!((limits.soft_cap, limits.hard_cap, limits.link_budget), (1_048_576, 8_388_608, 268_435_456));
     assert_eq!((limits.min_drain, limits.drain_window), (131_072, Duration::from_secs(2)));
-    assert_eq!((limits.window_max, limits.window_far, limits.far_budget), (1_048_576, 8_388_608, 67_108_864));
+    assert_eq!(
+        (limits.window_max, limits.window_high_bdp, limits.high_bdp_budget),
+        (1_048_576, 8_388_608, 67_108_864)
+    );
     let half_closed = (limits.half_closed_server, limits.half_closed_agent);
     assert_eq!(half_closed, (Duration::from_secs(10), Duration::from_secs(600)));
     assert_eq!(limits.chunk, 131_072);

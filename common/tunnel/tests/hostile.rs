@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tunnel::{
-    Agent, ConnKey, ConnectId, DialId, Event, Limits, Link, Packet, ReadOutcome, Server, Side, Terms, Time,
-    Transmit, Verdict, Windows,
+    Agent, ConnKey, ConnectId, DialId, Disposition, Event, Limits, Link, Negotiated, Packet, ReadOutcome,
+    Server, Side, Time, Transmit, Windows,
 };
 
 fn config(cases: u32) -> ProptestConfig {
@@ -50,7 +50,7 @@ enum Happening {
     Transmit(usize, ReadOutcome),
     Wait(u64),
     Drain,
-    Lose,
+    StreamLost,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -71,7 +71,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         20 => (0usize..3, outcome).prop_map(|(budget, outcome)| Happening::Transmit(budget, outcome)),
         4 => (0u64..4_000).prop_map(Happening::Wait),
         1 => Just(Happening::Drain),
-        1 => Just(Happening::Lose),
+        1 => Just(Happening::StreamLost),
     ]
 }
 
@@ -105,11 +105,11 @@ fn bounds() -> Limits {
 }
 
 impl<S: Side + Default> Shell<S> {
-    fn new(own: bool) -> Self {
-        let windows = Windows { ours: 1_000, theirs: 10 };
-        let terms = Terms { credits: own.then_some(windows), half_close: own };
+    fn new(native: bool) -> Self {
+        let windows = Windows { receive: 1_000, send: 10 };
+        let negotiated = Negotiated { credits: native.then_some(windows), half_close: native };
         Shell {
-            link: Link::with_terms(bounds(), terms),
+            link: Link::with_negotiated(bounds(), negotiated),
             limits: bounds(),
             now: Time::START,
             dials: BTreeSet::new(),
@@ -135,10 +135,10 @@ impl<S: Side + Default> Shell<S> {
         if !self.link.receiving() {
             return Ok(());
         }
-        let verdict = self.link.handle_packet(self.now, packet.clone());
-        if let Verdict::Deliver(key) = verdict {
+        let disposition = self.link.handle_packet(self.now, packet.clone());
+        if let Disposition::Deliver(key) = disposition {
             let Packet::Data { id, payload } = packet else { panic!("{packet:?} is delivered") };
-            prop_assert_eq!(self.named(*id), Some(key), "bytes for a stranger");
+            prop_assert_eq!(self.named(*id), Some(key), "bytes for another connection");
             let Some((_, queue)) = self.open.get_mut(&key) else {
                 return Err(TestCaseError::fail(format!("delivered to {key:?}, which is not open")));
             };
@@ -155,7 +155,7 @@ impl<S: Side + Default> Shell<S> {
         let named = named.and_then(|id| self.named(id));
         for event in self.events()? {
             if let Event::Ended { key, .. } = event {
-                prop_assert_eq!(Some(key), named, "a stranger is ended by {:?}", packet);
+                prop_assert_eq!(Some(key), named, "another connection is ended by {:?}", packet);
             }
         }
         Ok(())
@@ -166,7 +166,7 @@ impl<S: Side + Default> Shell<S> {
         for event in &events {
             match event {
                 Event::Dial { key, .. } => prop_assert!(self.dials.insert(*key)),
-                Event::DialCancelled { key } | Event::DialFailed { key, .. } => {
+                Event::DialCanceled { key } | Event::DialFailed { key, .. } => {
                     prop_assert!(self.dials.remove(key), "a dial ends twice");
                     self.dead.push(*key);
                 }
@@ -200,7 +200,7 @@ impl<S: Side + Default> Shell<S> {
             None | Some(Transmit::Control(_)) => {}
             Some(Transmit::NoCredit { key }) => {
                 prop_assert!(self.open.contains_key(&key), "a dead source lacks credit");
-                self.link.leaving(self.now, key);
+                self.link.local_closed(self.now, key);
             }
             Some(Transmit::Read { key, id, max }) => {
                 prop_assert!(max >= 1 && max <= budget);
@@ -257,7 +257,7 @@ impl<S: Side + Default> Shell<S> {
                 self.link.handle_timeout(self.now);
                 prop_assert!(self.link.poll_timeout().is_none_or(|due| due > self.now), "due again at once");
             }
-            Happening::Lose => self.link.lose(self.now),
+            Happening::StreamLost => self.link.stream_lost(self.now),
             Happening::Dial(_) | Happening::Abandon(_) | Happening::Drain => {}
         }
         self.events()?;
@@ -276,7 +276,7 @@ impl<S: Side + Default> Shell<S> {
 
     /// The stream is lost: everything ends, including the queues of connections that the peer had closed.
     fn finish(mut self) -> Result<(), TestCaseError> {
-        self.link.lose(self.now);
+        self.link.stream_lost(self.now);
         self.events()?;
         prop_assert!(self.dials.is_empty(), "a dial outlives the stream");
         for key in self.open.keys().copied().collect::<Vec<_>>() {
@@ -308,8 +308,8 @@ proptest! {
     #![proptest_config(config(2_000))]
 
     #[test]
-    fn a_server_bears_any_agent(own: bool, happenings in prop::collection::vec(happening(), 0..200)) {
-        let mut shell: Shell<Server> = Shell::new(own);
+    fn a_server_bears_any_agent(native: bool, happenings in prop::collection::vec(happening(), 0..200)) {
+        let mut shell: Shell<Server> = Shell::new(native);
         for happening in happenings {
             match happening {
                 Happening::Dial(_) => {
@@ -335,8 +335,8 @@ proptest! {
     }
 
     #[test]
-    fn an_agent_bears_any_server(own: bool, happenings in prop::collection::vec(happening(), 0..200)) {
-        let mut shell: Shell<Agent> = Shell::new(own);
+    fn an_agent_bears_any_server(native: bool, happenings in prop::collection::vec(happening(), 0..200)) {
+        let mut shell: Shell<Agent> = Shell::new(native);
         let mut draining = false;
         for happening in happenings {
             match happening {

@@ -5,7 +5,7 @@ mod sim;
 use proptest::prelude::*;
 use sim::scenario::{Plan, Scenario, Step, tight};
 use sim::world::{Action, World};
-use tunnel::{Limits, Terms, Windows};
+use tunnel::{Limits, Negotiated, Windows};
 
 fn config(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(cases);
@@ -27,8 +27,15 @@ fn script(ends: bool) -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
-    let odds = |percent: u32| prop::bool::weighted(f64::from(percent) / 100.0);
-    (script(true), script(false), odds(10), odds(15), (odds(10), odds(10), odds(30)), (odds(5), odds(5)))
+    let chance = |percent: u32| prop::bool::weighted(f64::from(percent) / 100.0);
+    (
+        script(true),
+        script(false),
+        chance(10),
+        chance(15),
+        (chance(10), chance(10), chance(30)),
+        (chance(5), chance(5)),
+    )
         .prop_map(
             |(
                 frontend,
@@ -62,18 +69,18 @@ fn worlds() -> impl Strategy<Value = Scenario> {
         prop::collection::vec(plans(), 1..12),
         (1usize..6, 1usize..8, 0u8..6),
         (prop::bool::weighted(0.2), any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2)),
-        (limits, terms(), any::<bool>()),
+        (limits, negotiated(), any::<bool>()),
     )
         .prop_map(
             |(
                 plans,
                 (lane, chunk, hurried_ticks),
-                (loss, drain, deaf_to_dial_cls, closes_twice),
-                (limits, terms, far),
+                (loss, drain, ignores_dial_cls, closes_twice),
+                (limits, negotiated, high_bdp),
             )| {
                 // With flow control a stalled reader may block its sender without end, unless the frontend abandons the
                 // connection.
-                let patient = terms != Terms::default();
+                let patient = negotiated != Negotiated::default();
                 let plans = plans.into_iter().map(|plan| Plan {
                     abandon: plan.abandon || (patient && (plan.frontend_stuck || plan.endpoint_stuck)),
                     ..plan
@@ -87,11 +94,11 @@ fn worlds() -> impl Strategy<Value = Scenario> {
                     hurried_ticks,
                     loss,
                     drain,
-                    deaf_to_dial_cls,
+                    ignores_dial_cls,
                     closes_twice,
                     calm: false,
-                    far,
-                    terms,
+                    high_bdp,
+                    negotiated,
                     limits,
                 }
             },
@@ -99,14 +106,15 @@ fn worlds() -> impl Strategy<Value = Scenario> {
 }
 
 /// Any negotiated terms, with windows from one byte up.
-fn terms() -> impl Strategy<Value = Terms> {
-    let windows = (1u32..9, 1u32..9).prop_map(|(ours, theirs)| Windows { ours, theirs });
-    (prop::option::of(windows), any::<bool>()).prop_map(|(credits, half_close)| Terms { credits, half_close })
+fn negotiated() -> impl Strategy<Value = Negotiated> {
+    let windows = (1u32..9, 1u32..9).prop_map(|(receive, send)| Windows { receive, send });
+    (prop::option::of(windows), any::<bool>())
+        .prop_map(|(credits, half_close)| Negotiated { credits, half_close })
 }
 
 /// Whether this action must not happen while a test waits for bytes to move.
 fn disturbs(action: Action) -> bool {
-    matches!(action, Action::Abandon(_) | Action::Break(..) | Action::Lose(_) | Action::Tick)
+    matches!(action, Action::Abandon(_) | Action::Break(..) | Action::StreamLost(_) | Action::Tick)
 }
 
 proptest! {
@@ -140,7 +148,7 @@ proptest! {
         lane in 1usize..4,
         chunk in 1usize..8,
         limits in prop_oneof![Just(Limits::default()), Just(tight())],
-        (terms, far) in (terms(), any::<bool>()),
+        (negotiated, high_bdp) in (negotiated(), any::<bool>()),
         choices in prop::collection::vec(any::<u16>(), 0..400),
     ) {
         let send = |bytes: u8| if bytes == 0 { Vec::new() } else { vec![Step::Send(bytes)] };
@@ -148,7 +156,7 @@ proptest! {
             .iter()
             .map(|(down, up)| Plan { frontend: send(*down), endpoint: send(*up), ..Plan::default() })
             .collect();
-        let scenario = Scenario { plans, lane, chunk, terms, far, limits, ..Scenario::default() };
+        let scenario = Scenario { plans, lane, chunk, negotiated, high_bdp, limits, ..Scenario::default() };
         let mut world = World::new(&scenario);
         let mut choices = choices.into_iter();
         for step in 0.. {

@@ -140,10 +140,10 @@ impl FakeApi {
     }
 
     /// Watches that are open now receive no further events, and stay open.
-    pub fn mute_watches(&self) {
+    pub fn silence_watches(&self) {
         let mut state = self.state.lock();
-        let muted = std::mem::take(&mut state.watchers);
-        state.muted.extend(muted);
+        let silenced = std::mem::take(&mut state.watchers);
+        state.silenced.extend(silenced);
     }
 
     /// Discards history: watches from older versions get 410, and so do open watches.

@@ -53,7 +53,7 @@ pub(crate) struct State {
     pub(crate) history: Vec<(u64, &'static str, Value)>,
     pub(crate) watchers: Vec<Watcher>,
     /// Watches that stay open without events.
-    pub(crate) muted: Vec<Watcher>,
+    pub(crate) silenced: Vec<Watcher>,
     pub(crate) reviews: HashMap<String, Value>,
     pub(crate) bearer: Option<String>,
     pub(crate) faults: Vec<(String, Fault)>,
@@ -74,7 +74,7 @@ impl State {
         lease["metadata"]["namespace"] = namespace.into();
         let name = lease["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let old = self.leases.insert((namespace.to_owned(), name), lease.clone());
-        self.tell(if old.is_some() { "MODIFIED" } else { "ADDED" }, &lease);
+        self.notify(if old.is_some() { "MODIFIED" } else { "ADDED" }, &lease);
         lease
     }
 
@@ -90,7 +90,7 @@ impl State {
         let mut lease = self.leases.remove(&(namespace.to_owned(), name.to_owned()))?;
         self.version += 1;
         lease["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.tell("DELETED", &lease);
+        self.notify("DELETED", &lease);
         Some(lease)
     }
 
@@ -105,7 +105,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, kind: &'static str, lease: &Value) {
+    fn notify(&mut self, kind: &'static str, lease: &Value) {
         self.history.push((self.version, kind, lease.clone()));
         self.watchers.retain(|watcher| match watcher.event(kind, lease) {
             Some(line) => watcher.lines.send(line).is_ok(),

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::cases::{cpu, served};
 use super::endpoint::{Command, CommandEndpoint, send_zeros, skip};
 use super::report::{Report, Unit};
-use super::rig::{Dialler, Rig, Subject};
+use super::rig::{Dialer, Rig, Subject};
 use super::small::{echo_conn, round_trip};
 use crate::figures::percentile;
 use crate::frontend::Conn;
@@ -71,7 +71,7 @@ async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside, by: B
     };
     // All dials come first: if one stalled connection blocks everything, a later dial is never answered.
     let by = relay.as_ref().unwrap_or(rig);
-    let (start, measured) = dial_apart(by.dialler(), echo.target()).await?;
+    let (start, measured) = dial_apart(by.dialer(), echo.target()).await?;
     let count = match beside {
         Beside::Nothing => 0,
         Beside::Downloads(count)
@@ -81,7 +81,7 @@ async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside, by: B
     };
     let mut conns = Vec::with_capacity(count);
     for _ in 0..count {
-        conns.push(rig.dialler().dial(&endpoint.target()).await?);
+        conns.push(rig.dialer().dial(&endpoint.target()).await?);
     }
     let mut disturbers = JoinSet::new();
     for conn in conns {
@@ -96,26 +96,26 @@ async fn p99_beside(rig: &Rig, endpoint: &CommandEndpoint, beside: Beside, by: B
 
 /// Dials an echo on a separate thread; once signaled, it measures there.
 async fn dial_apart(
-    dialler: Dialler,
+    dialer: Dialer,
     target: String,
 ) -> Result<(oneshot::Sender<()>, oneshot::Receiver<Result<f64>>)> {
-    let (dialled, is_dialled) = oneshot::channel();
+    let (dialed, is_dialed) = oneshot::channel();
     let (start, started) = oneshot::channel();
     let (tell, measured) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::spawn(move || {
         runtime.block_on(async {
-            let mut conn = match echo_conn(&dialler, &target).await {
+            let mut conn = match echo_conn(&dialer, &target).await {
                 Ok(conn) => conn,
-                Err(error) => return drop(dialled.send(Err(error))),
+                Err(error) => return drop(dialed.send(Err(error))),
             };
-            let _ = dialled.send(Ok(()));
+            let _ = dialed.send(Ok(()));
             if started.await.is_ok() {
                 let _ = tell.send(timeout(PATIENCE * 4, pings(&mut conn)).await.unwrap_or(Ok(f64::INFINITY)));
             }
         });
     });
-    is_dialled.await.context("the dial ended early")??;
+    is_dialed.await.context("the dial ended early")??;
     Ok((start, measured))
 }
 

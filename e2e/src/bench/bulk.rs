@@ -43,7 +43,7 @@ async fn bulk(
     let share = mib * MIB / connections;
     let mut conns = Vec::new();
     for _ in 0..connections {
-        conns.push(rig.dialler().dial(&endpoint.target()).await?);
+        conns.push(rig.dialer().dial(&endpoint.target()).await?);
     }
     let (before, start) = (cpu(rig)?, Instant::now());
     let mut running = JoinSet::new();

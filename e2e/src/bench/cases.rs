@@ -43,7 +43,7 @@ pub enum Case {
     /// Round trips of one connection.
     Ping,
     /// Bulk transfers at a high RTT.
-    Far,
+    HighBdp,
     /// Many small messages.
     FanOut,
     /// The connect rate.
@@ -63,7 +63,7 @@ impl Case {
     pub const ALL: [(&str, Self); 10] = [
         ("memory", Self::Memory),
         ("bulk", Self::Bulk),
-        ("far", Self::Far),
+        ("high-bdp", Self::HighBdp),
         ("ping", Self::Ping),
         ("fan-out", Self::FanOut),
         ("connects", Self::Connects),
@@ -80,7 +80,7 @@ impl Case {
                 connects::idle(rig, endpoint, load, report).await
             }
             Self::Bulk => bulk::measure(rig, endpoint, load.bulk, "", report).await,
-            Self::Far => bulk::measure(rig, endpoint, load.bulk / 4, ", 50 ms away", report).await,
+            Self::HighBdp => bulk::measure(rig, endpoint, load.bulk / 4, ", 50 ms away", report).await,
             Self::Ping => small::ping_pongs(rig, endpoint, load, report).await,
             Self::FanOut => small::fan_out(rig, endpoint, load, report).await,
             Self::Connects => {
@@ -104,7 +104,7 @@ impl Case {
 /// Starts the subject and runs a case once.
 pub async fn measure(subject: &Subject, case: Case, load: Load, report: &mut Report) -> Result<()> {
     // 50 ms RTT, as between two regions of a continent.
-    let delay = (case == Case::Far).then_some(Duration::from_millis(25));
+    let delay = (case == Case::HighBdp).then_some(Duration::from_millis(25));
     let rig = subject.start(delay).await?;
     // With that many connections the clients need all descriptors of this process.
     let endpoint = match case {

@@ -28,12 +28,12 @@ pub(super) async fn connects(
     let end = start + Duration::from_secs(load.seconds);
     let mut running = JoinSet::new();
     for _ in 0..clients {
-        let (dialler, target) = (rig.dialler(), endpoint.target());
+        let (dialer, target) = (rig.dialer(), endpoint.target());
         running.spawn(async move {
             let (mut count, mut byte) = (0_u64, [0; 1]);
             while Instant::now() < end {
                 // One byte proves that the connection is established.
-                let mut conn = dialler.dial(&target).await?;
+                let mut conn = dialer.dial(&target).await?;
                 Command::Download(1).send(&mut conn).await?;
                 conn.read_exact(&mut byte).await?;
                 conn.shutdown().await?;
@@ -54,11 +54,11 @@ pub(super) async fn idle(
     report: &mut Report,
 ) -> Result<()> {
     // A first connection, so that one-time allocations are not attributed to each.
-    let _first = echo_conn(&rig.dialler(), &endpoint.target()).await?;
+    let _first = echo_conn(&rig.dialer(), &endpoint.target()).await?;
     let before = usage(rig)?;
     let mut conns = Vec::with_capacity(load.idle);
     for _ in 0..load.idle {
-        let mut conn = echo_conn(&rig.dialler(), &endpoint.target()).await?;
+        let mut conn = echo_conn(&rig.dialer(), &endpoint.target()).await?;
         round_trip(&mut conn, &mut [1]).await?;
         conns.push(conn);
     }
@@ -106,15 +106,15 @@ async fn dial_many(rig: &Rig, endpoint: &CommandEndpoint, count: usize) -> Resul
     let (mut conns, mut dials) = (Vec::with_capacity(count), JoinSet::new());
     for _ in 0..count {
         if dials.len() >= 64
-            && let Some(dialled) = dials.join_next().await
+            && let Some(dialed) = dials.join_next().await
         {
-            conns.push(dialled??);
+            conns.push(dialed??);
         }
-        let (dialler, target) = (rig.dialler(), endpoint.target());
-        dials.spawn(async move { echo_conn(&dialler, &target).await });
+        let (dialer, target) = (rig.dialer(), endpoint.target());
+        dials.spawn(async move { echo_conn(&dialer, &target).await });
     }
-    while let Some(dialled) = dials.join_next().await {
-        conns.push(dialled??);
+    while let Some(dialed) = dials.join_next().await {
+        conns.push(dialed??);
     }
     Ok(conns)
 }

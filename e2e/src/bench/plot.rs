@@ -16,7 +16,7 @@ const DRAWN: [(&str, &str); 8] = [
     ("uploads of 1 MiB that arrive whole", "Uploads closed right after sending that arrive whole, %"),
 ];
 
-const COLOURS: [&str; 5] = ["#2563eb", "#60a5fa", "#9ca3af", "#d1d5db", "#10b981"];
+const COLORS: [&str; 5] = ["#2563eb", "#60a5fa", "#9ca3af", "#d1d5db", "#10b981"];
 const WIDTH: f64 = 860.0;
 /// Left end of the bars.
 const LEFT: f64 = 170.0;
@@ -31,7 +31,7 @@ pub fn svg(columns: &[(String, Report)]) -> String {
         let most = values.iter().copied().filter(|value| value.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
         let _ = writeln!(body, r#"<text x="10" y="{:.0}" font-weight="bold">{title}</text>"#, top);
         top += 8.0;
-        for (((name, _), value), colour) in columns.iter().zip(values).zip(COLOURS.iter().cycle()) {
+        for (((name, _), value), color) in columns.iter().zip(values).zip(COLORS.iter().cycle()) {
             let served = if value.is_finite() { value } else { 0.0 };
             let width = (WIDTH - LEFT - 90.0) * served / most;
             let (label, end) = (top + BAR - 3.0, LEFT + width + 6.0);
@@ -42,7 +42,7 @@ pub fn svg(columns: &[(String, Report)]) -> String {
             );
             let _ = writeln!(
                 body,
-                r#"<rect x="{LEFT:.0}" y="{top:.0}" width="{width:.1}" height="{:.0}" fill="{colour}"/>"#,
+                r#"<rect x="{LEFT:.0}" y="{top:.0}" width="{width:.1}" height="{:.0}" fill="{color}"/>"#,
                 BAR - 2.0
             );
             let _ = writeln!(body, r#"<text x="{end:.1}" y="{label:.0}">{}</text>"#, shown(value));

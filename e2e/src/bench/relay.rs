@@ -16,23 +16,23 @@ use crate::pki::Pki;
 const BUFFER: usize = 64 * 1024;
 
 /// The relay's process on the clients' side. Runs until it is killed.
-pub async fn near(socket: &Path, far: SocketAddr, pki: &Path) -> Result<()> {
+pub async fn ingress_relay(socket: &Path, egress_relay: SocketAddr, pki: &Path) -> Result<()> {
     let connector = TlsConnector::from(Pki::open(pki).agent_client()?);
     let listener = UnixListener::bind(socket)?;
     loop {
         let (client, _) = listener.accept().await?;
         let connector = connector.clone();
         tokio::spawn(async move {
-            let tcp = TcpStream::connect(far).await?;
+            let tcp = TcpStream::connect(egress_relay).await?;
             tcp.set_nodelay(true)?;
-            let tls = connector.connect(ServerName::from(far.ip()), tcp).await?;
+            let tls = connector.connect(ServerName::from(egress_relay.ip()), tcp).await?;
             join(client, tls).await
         });
     }
 }
 
 /// The relay's process on the endpoints' side. Runs until it is killed.
-pub async fn far(port: u16, pki: &Path) -> Result<()> {
+pub async fn egress_relay(port: u16, pki: &Path) -> Result<()> {
     let acceptor = TlsAcceptor::from(Pki::open(pki).agent_server()?);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let acceptor = Arc::new(acceptor);

@@ -43,9 +43,9 @@ pub enum Rig {
     /// The relay: its processes, its socket, and the resources that must outlive them.
     Relay {
         /// The process on the clients' side.
-        near: Box<Process>,
+        ingress_relay: Box<Process>,
         /// The process on the endpoints' side.
-        far: Box<Process>,
+        egress_relay: Box<Process>,
         /// The socket for clients.
         socket: PathBuf,
         /// The folder with socket and certificates, and the port.
@@ -55,7 +55,7 @@ pub enum Rig {
 
 /// Dials through a rig, from any task.
 #[derive(Clone, Debug)]
-pub enum Dialler {
+pub enum Dialer {
     /// Through a frontend.
     Frontend(Box<Frontend>),
     /// Through the relay's socket.
@@ -82,7 +82,7 @@ impl Subject {
             Self::Pair { server, agent, mode, flags } => {
                 let setup = Setup::new(*mode, Front::Unix).programs(server.clone(), agent.clone());
                 let setup = flags.iter().fold(setup, |setup, flag| setup.server_arg(flag).agent_arg(flag));
-                let setup = delay.into_iter().fold(setup, Setup::far);
+                let setup = delay.into_iter().fold(setup, Setup::with_delay);
                 Ok(Rig::Pair(Box::new(setup.start().await?)))
             }
             Self::Relay => relay(delay).await,
@@ -105,23 +105,30 @@ async fn relay(delay: Option<Duration>) -> Result<Rig> {
     Pki::create(folder.path())?;
     let (port, socket) = (Lease::new()?, folder.path().join("relay.sock"));
     let pki = folder.path().display().to_string();
-    let far = again("the far half", &["relay-far", &port.port().to_string(), &pki])?;
+    let egress_relay = again("the egress relay", &["relay-egress", &port.port().to_string(), &pki])?;
     let path = socket.display().to_string();
     let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.port()));
-    let way = match delay {
-        Some(delay) => Some(Balancer::far(vec![address], delay).await?),
+    let delayed = match delay {
+        Some(delay) => Some(Balancer::with_delay(vec![address], delay).await?),
         None => None,
     };
-    if let Some(way) = &way {
-        address = way.address();
+    if let Some(delayed) = &delayed {
+        address = delayed.address();
     }
-    let near = again("the near half", &["relay-near", &path, &address.to_string(), &pki])?;
+    let ingress_relay = again("the ingress relay", &["relay-ingress", &path, &address.to_string(), &pki])?;
     let both = || async {
         UnixStream::connect(&socket).await.ok()?;
         TcpStream::connect((Ipv4Addr::LOCALHOST, port.port())).await.ok()
     };
-    until("the relay", DEADLINE, both).await.map_err(|error| near.explain(&far.explain(&error)))?;
-    Ok(Rig::Relay { near: Box::new(near), far: Box::new(far), socket, kept: (folder, port, way) })
+    until("the relay", DEADLINE, both)
+        .await
+        .map_err(|error| ingress_relay.explain(&egress_relay.explain(&error)))?;
+    Ok(Rig::Relay {
+        ingress_relay: Box::new(ingress_relay),
+        egress_relay: Box::new(egress_relay),
+        socket,
+        kept: (folder, port, delayed),
+    })
 }
 
 impl Rig {
@@ -129,20 +136,22 @@ impl Rig {
     pub fn processes(&self) -> (&Process, &Process) {
         match self {
             Self::Pair(pair) => (&pair.server().process, &pair.agent().process),
-            Self::Relay { near, far, .. } => (near.as_ref(), far.as_ref()),
+            Self::Relay { ingress_relay, egress_relay, .. } => {
+                (ingress_relay.as_ref(), egress_relay.as_ref())
+            }
         }
     }
 
     /// A dialer for use in any task.
-    pub fn dialler(&self) -> Dialler {
+    pub fn dialer(&self) -> Dialer {
         match self {
-            Self::Pair(pair) => Dialler::Frontend(Box::new(pair.frontend().clone())),
-            Self::Relay { socket, .. } => Dialler::Relay(Arc::new(socket.clone())),
+            Self::Pair(pair) => Dialer::Frontend(Box::new(pair.frontend().clone())),
+            Self::Relay { socket, .. } => Dialer::Relay(Arc::new(socket.clone())),
         }
     }
 }
 
-impl Dialler {
+impl Dialer {
     /// Dials `host:port`.
     pub async fn dial(&self, target: &str) -> Result<Conn> {
         match self {

@@ -11,7 +11,7 @@ use super::cases::{LIMIT, Load, cpu};
 use super::endpoint::{Command, CommandEndpoint};
 use super::pin::Pinned;
 use super::report::{Report, Unit};
-use super::rig::{Dialler, Rig};
+use super::rig::{Dialer, Rig};
 use crate::figures::percentile;
 use crate::frontend::Conn;
 use crate::wait::within_limit;
@@ -48,8 +48,8 @@ pub(super) async fn ping_pongs(
 }
 
 /// A connection whose endpoint at `target` echoes everything.
-pub(super) async fn echo_conn(dialler: &Dialler, target: &str) -> Result<Conn> {
-    let mut conn = dialler.dial(target).await?;
+pub(super) async fn echo_conn(dialer: &Dialer, target: &str) -> Result<Conn> {
+    let mut conn = dialer.dial(target).await?;
     Command::Echo.send(&mut conn).await?;
     Ok(conn)
 }
@@ -70,7 +70,7 @@ async fn ping_pong(
     place: &str,
     report: &mut Report,
 ) -> Result<()> {
-    let mut conn = echo_conn(&rig.dialler(), &endpoint.target()).await?;
+    let mut conn = echo_conn(&rig.dialer(), &endpoint.target()).await?;
     let mut message = [7; 64];
     let mut times = Vec::with_capacity(load.pings);
     let pings = async {
@@ -102,7 +102,7 @@ pub(super) async fn fan_out(
     let mut running = JoinSet::new();
     let mut conns = Vec::new();
     for _ in 0..64 {
-        conns.push(echo_conn(&rig.dialler(), &endpoint.target()).await?);
+        conns.push(echo_conn(&rig.dialer(), &endpoint.target()).await?);
     }
     let (before, start) = (cpu(rig)?, Instant::now());
     let end = start + Duration::from_secs(load.seconds);

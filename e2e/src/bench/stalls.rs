@@ -22,9 +22,9 @@ pub(super) async fn uploads(rig: &Rig, load: Load, report: &mut Report) -> Resul
     let payload = Payload::new(5, MIB);
     let mut running = JoinSet::new();
     for _ in 0..load.uploads {
-        let (dialler, target) = (rig.dialler(), sink.target());
+        let (dialer, target) = (rig.dialer(), sink.target());
         running.spawn(async move {
-            let mut conn = dialler.dial(&target).await?;
+            let mut conn = dialer.dial(&target).await?;
             payload.send(&mut conn).await?;
             conn.shutdown().await?;
             // A connection that is cut short is a result of this case, not an error.
@@ -53,19 +53,19 @@ pub(super) async fn stalled(rig: &Rig, endpoint: &CommandEndpoint, report: &mut 
     // All dials come first: if one stalled connection blocks everything, a later dial is never answered.
     let mut conns = Vec::new();
     for _ in 0..4 {
-        conns.push(rig.dialler().dial(&endpoint.target()).await?);
+        conns.push(rig.dialer().dial(&endpoint.target()).await?);
     }
     for conn in &mut conns {
         Command::Download(64 * MIB).send(conn).await?;
     }
     let start = Instant::now();
     let other = async {
-        let mut conn = rig.dialler().dial(&endpoint.target()).await?;
+        let mut conn = rig.dialer().dial(&endpoint.target()).await?;
         Command::Download(MIB).send(&mut conn).await?;
         // The stalls take effect only after many MiB.
         skip(&mut conn, MIB).await?;
         for _ in 0..16 {
-            let conn = rig.dialler().dial(&endpoint.target()).await?;
+            let conn = rig.dialer().dial(&endpoint.target()).await?;
             transfer(conn, MIB, true).await?;
         }
         anyhow::Ok(())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use e2e::bench::{Case, Load, Report, Subject, endpoint, far, measure, near, svg};
+use e2e::bench::{Case, Load, Report, Subject, egress_relay, endpoint, ingress_relay, measure, svg};
 use e2e::frontend::Mode;
 use serde_json::json;
 
@@ -15,12 +15,12 @@ fn main() -> Result<()> {
     // The relay's processes have one thread each, like one link of a pair.
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["relay-near", socket, to, pki] => {
-            let to = to.parse().context("the far half's address")?;
-            runtime(1)?.block_on(near(Path::new(socket), to, Path::new(pki)))
+        ["relay-ingress", socket, to, pki] => {
+            let to = to.parse().context("the egress relay's address")?;
+            runtime(1)?.block_on(ingress_relay(Path::new(socket), to, Path::new(pki)))
         }
         ["endpoint", port] => runtime(2)?.block_on(endpoint(port.parse()?)),
-        ["relay-far", port, pki] => runtime(1)?.block_on(far(port.parse()?, Path::new(pki))),
+        ["relay-egress", port, pki] => runtime(1)?.block_on(egress_relay(port.parse()?, Path::new(pki))),
         _ => {
             e2e::process::raise_descriptor_limit();
             runtime(2)?.block_on(run(&command().get_matches()))

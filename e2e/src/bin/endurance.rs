@@ -15,7 +15,7 @@ use e2e::outages::{Fault, Outage};
 use e2e::rollout::restart_all_under_load;
 use e2e::rotation::rotate_under_load;
 use e2e::soak::{Soak, soak};
-use e2e::stalls::{Halves, beside_stalls};
+use e2e::stalls::{FlowControl, beside_stalls};
 
 fn main() -> Result<()> {
     let matches = command().get_matches();
@@ -136,8 +136,8 @@ async fn survive(outage: Outage<'_>) -> Result<()> {
 
 async fn stalls(count: usize) -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
-        for halves in [Halves::BOTH].into_iter().chain(Halves::NOT_BOTH) {
-            let figures = beside_stalls(halves.setup(mode), halves, count).await?;
+        for flow_control in [FlowControl::BOTH].into_iter().chain(FlowControl::NOT_BOTH) {
+            let figures = beside_stalls(flow_control.setup(mode), flow_control, count).await?;
             println!("{count} readers and {count} endpoints stalled, {}, {figures}", mode.flag());
             figures.check()?;
         }

@@ -83,7 +83,7 @@ fn describe(pair: &Pair, endpoint: &Endpoint) {
 /// Fetches the page through one frontend.
 async fn fetch(frontend: &Frontend, endpoint: &Endpoint) -> Result<()> {
     let name = frontend.mode.flag();
-    let conn = frontend.dial(&endpoint.target()).await.with_context(|| format!("dialling through {name}"))?;
+    let conn = frontend.dial(&endpoint.target()).await.with_context(|| format!("dialing through {name}"))?;
     let answer = within("the page", get_over(conn, &endpoint.target(), "/")).await?;
     let answer = answer.with_context(|| format!("fetching through {name}"))?;
     ensure!(answer.head.status == 200 && answer.body == PAGE, "through {name} came {answer:?}");

@@ -19,10 +19,10 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::Channel;
 
 pub use self::tunnel::Tunnel;
+use crate::adversarial::{PacketStream, channel};
 use crate::http1::Head;
 use crate::pki::Pki;
 use crate::wait::within;
-use crate::wild::{PacketStream, channel};
 
 /// The server's `--mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use proto::packet::Payload;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::DialError;
+use crate::adversarial::{PacketStream, close_req, data, dial_req};
 use crate::wait::within;
-use crate::wild::{PacketStream, close_req, data, dial_req};
 
 /// Largest write. The Go client does not split writes; kube-apiserver writes at most this much at once.
 const PIECE: usize = 32 * 1024;

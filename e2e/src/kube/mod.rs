@@ -60,9 +60,9 @@ impl Cluster {
         let mut etcd = Etcd::start(tools, &files)?;
         etcd.wait_ready().await?;
         let mut apiservers = Vec::new();
-        let ways: Vec<Option<&Egress>> =
+        let egresses: Vec<Option<&Egress>> =
             if egress.is_empty() { vec![None] } else { egress.iter().map(Some).collect() };
-        for (index, egress) in ways.into_iter().enumerate() {
+        for (index, egress) in egresses.into_iter().enumerate() {
             let configuration = egress.map(Egress::configuration);
             apiservers.push(ApiServer::start(tools, index, &etcd, configuration.as_deref(), files.clone())?);
         }

@@ -15,7 +15,7 @@ pub const NODE_ADDRESS: &str = "10.77.0.1";
 const INSIDE: &str = "KONNECTIVITY_NETNS";
 
 /// The two ways to create a namespace: with the privilege, and without it.
-const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
+const UNSHARE_OPTIONS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
 
 /// Whether this process runs in the namespace.
 pub fn inside() -> bool {
@@ -30,14 +30,14 @@ pub fn enter() -> Result<()> {
     }
     let prepare = format!("ip link set lo up && ip address add {NODE_ADDRESS}/32 dev lo");
     let exe = std::env::current_exe().context("the current executable has no path")?;
-    for way in WAYS {
+    for options in UNSHARE_OPTIONS {
         let mut trial = Command::new("unshare");
-        trial.args(way).args(["sh", "-c", &prepare]).stdout(Stdio::null()).stderr(Stdio::null());
+        trial.args(options).args(["sh", "-c", &prepare]).stdout(Stdio::null()).stderr(Stdio::null());
         if !trial.status().is_ok_and(|status| status.success()) {
             continue;
         }
         let mut real = Command::new("unshare");
-        real.args(way).args(["sh", "-c", &format!("{prepare} && exec \"$@\""), "sh"]).arg(exe);
+        real.args(options).args(["sh", "-c", &format!("{prepare} && exec \"$@\""), "sh"]).arg(exe);
         real.args(std::env::args_os().skip(1)).env(INSIDE, "1");
         bail!("cannot become `unshare`: {}", real.exec());
     }

@@ -2,7 +2,7 @@
 //!
 //! A client behaves like a kube-apiserver next to its own server: it dials a replica that is up. Every error is kept with its
 //! text; nothing is retried. The load keeps its rate or fails: delays of a slow machine are caught up, and events wait for that
-//! ([`Pace::kept`]).
+//! ([`Progress::kept`]).
 
 mod report;
 
@@ -96,13 +96,13 @@ impl Plan {
 
 /// Whether the dials keep up with their rate.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub struct Progress {
     tally: Arc<Tally>,
     rate: u32,
     began: Instant,
 }
 
-impl Pace {
+impl Progress {
     /// Waits until the number of dials has caught up with the rate; returns their number and the time.
     pub async fn kept(&self) -> Result<(usize, Duration)> {
         let look = || {
@@ -121,7 +121,7 @@ pub async fn during<T>(
     replicas: &[Replica],
     target: &str,
     plan: &Plan,
-    events: impl AsyncFnOnce(Pace) -> Result<T>,
+    events: impl AsyncFnOnce(Progress) -> Result<T>,
 ) -> Result<(Report, T)> {
     let tally = Arc::<Tally>::default();
     let stop = watch::Sender::new(false);
@@ -131,10 +131,10 @@ pub async fn during<T>(
         let conn = replica.dial(target).await.context("a replica that is up")??;
         transfers.spawn(transfer(conn, (seed as u64) << 32, stop.subscribe(), tally.clone()));
     }
-    let pace = Pace { tally: tally.clone(), rate: plan.rate, began: Instant::now() };
+    let progress = Progress { tally: tally.clone(), rate: plan.rate, began: Instant::now() };
     let events = async {
-        let done = events(pace.clone()).await?;
-        Ok::<_, anyhow::Error>((done, pace.kept().await?))
+        let done = events(progress.clone()).await?;
+        Ok::<_, anyhow::Error>((done, progress.kept().await?))
     };
     let mut dials = JoinSet::new();
     let (done, (begun, took)) = tokio::select! {
@@ -175,8 +175,8 @@ async fn dial(replicas: Vec<Replica>, target: String, hold: Duration, number: us
     for turn in 0..replicas.len() {
         let Some(replica) = replicas.get((number + turn) % replicas.len()) else { return };
         let began = Instant::now();
-        let Some(dialled) = replica.dial(&target).await else { continue };
-        match dialled.context("dial") {
+        let Some(dialed) = replica.dial(&target).await else { continue };
+        match dialed.context("dial") {
             Ok(conn) => {
                 tally.established(began.elapsed());
                 if let Err(error) = exchange(conn, number as u64, hold).await {

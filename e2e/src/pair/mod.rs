@@ -114,7 +114,7 @@ impl Setup {
     }
 
     /// Adds a one-way delay between agents and servers, by a load balancer.
-    pub fn far(mut self, delay: Duration) -> Self {
+    pub fn with_delay(mut self, delay: Duration) -> Self {
         self.distance = delay;
         self.balanced()
     }
@@ -170,7 +170,8 @@ impl Setup {
             server.wait_healthy().await?;
         }
         let ports: Vec<SocketAddr> = servers.iter().map(Server::agent_address).collect();
-        let balancer = if self.balanced { Some(Balancer::far(ports, self.distance).await?) } else { None };
+        let balancer =
+            if self.balanced { Some(Balancer::with_delay(ports, self.distance).await?) } else { None };
         let mut pair = Pair { servers, agents: Vec::new(), balancer, pki, setup: self, folder };
         let ids = if pair.setup.agent_ids.is_empty() {
             (0..pair.setup.agents).map(|index| (format!("agent-{index}"), String::new())).collect()

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_bounds_what_arrives_in_a_second() {
+    fn rate_limits_the_bytes_of_a_second() {
         let mut line = Line::new(200 * MBIT, 0.0, 1);
         let mut arrived = 0;
         for micros in (0..1_000_000).step_by(30) {

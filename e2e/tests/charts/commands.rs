@@ -175,13 +175,13 @@ async fn a_deployment_behind_a_service_carries() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_agents_are_told_to_claim_is_taken_under_enforcement_by_token() -> Result<()> {
+async fn agent_identifiers_of_the_chart_pass_enforcement_by_token() -> Result<()> {
     carries("enforce", &[]).await?;
     carries("enforce", &["agentAuth.sourceAddress=false", "service.externalTrafficPolicy="]).await
 }
 
 #[tokio::test]
-async fn what_agents_are_told_to_claim_is_taken_under_enforcement_by_certificate() -> Result<()> {
+async fn agent_identifiers_of_the_chart_pass_enforcement_by_certificate() -> Result<()> {
     let enforce = [
         "agentAuth.identityBinding=enforce",
         "agentAuth.sourceAddress=true",

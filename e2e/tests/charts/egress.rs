@@ -10,7 +10,7 @@ use crate::references::mounted_once;
 use crate::yaml;
 
 #[test]
-fn what_kube_apiserver_is_told_exists() -> Result<()> {
+fn egress_configuration_names_existing_listeners() -> Result<()> {
     for case in Chart::Server.cases()? {
         let objects = objects(Chart::Server, &Chart::Server.case(&case), &[])?;
         check(&objects).with_context(|| case.clone())?;

@@ -13,7 +13,7 @@ fn names<'a>(items: &'a [Value], field: &str) -> BTreeSet<&'a str> {
 }
 
 #[test]
-fn nothing_refers_to_what_does_not_exist() -> Result<()> {
+fn all_references_exist() -> Result<()> {
     for (chart, case) in all_cases()? {
         let objects = objects(chart, &chart.case(&case), &[])?;
         check(chart, &objects).with_context(|| format!("{} {case}", chart.name()))?;

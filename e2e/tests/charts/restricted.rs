@@ -129,7 +129,7 @@ fn accounts_tokens_are_mounted_only_where_they_are_used() -> Result<()> {
 
 /// Every program can read its files as any configured user; if the pod has a group for them, no other user can.
 #[test]
-fn files_are_for_those_who_use_them() -> Result<()> {
+fn files_are_readable_only_by_their_users() -> Result<()> {
     let mut tries: Vec<(Chart, String, &[&str])> =
         all_cases()?.into_iter().map(|(chart, case)| (chart, case, [].as_slice())).collect();
     let no_group: &[&str] = &["podSecurityContext.fsGroup=null"];

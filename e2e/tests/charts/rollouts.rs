@@ -85,7 +85,7 @@ fn nothing_surges_on_the_hosts_network() -> Result<()> {
 
 /// Settings that permit a surge of servers are passed on to agents.
 #[test]
-fn agents_are_told_to_look_for_more_servers() -> Result<()> {
+fn agents_are_configured_to_look_for_more_servers() -> Result<()> {
     for (sets, forever) in
         [(vec![], false), (vec!["syncForever=true"], true), (vec!["leases.enabled=true"], true)]
     {

@@ -81,7 +81,7 @@ pub(crate) async fn expired_leases_are_deleted_and_others_stay(world: Arc<World>
         })
     };
     let label = json!({ "k8s-app": "konnectivity-server" });
-    for object in [lease("dead", label), lease("stranger", json!({ "k8s-app": "something-else" }))] {
+    for object in [lease("dead", label), lease("unrelated", json!({ "k8s-app": "something-else" }))] {
         world.kubectl().apply(&object.to_string()).await?;
     }
     let pair = installation.with_leases().await?.start().await?;
@@ -92,7 +92,7 @@ pub(crate) async fn expired_leases_are_deleted_and_others_stay(world: Arc<World>
     });
     let mut left = gone.await?;
     left.sort();
-    assert_eq!(left, ["server-0", "stranger"]);
+    assert_eq!(left, ["server-0", "unrelated"]);
     pair.server().wait_metric("culled_leases_count", &[], 1.0).await?;
     let deleted =
         pair.server().metric("lease_delete_total", &[("http_status_code", "200"), ("reason", "")]).await?;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::connect_with_token;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
 use e2e::payload::Payload;
 use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until};
-use e2e::wild::connect_with_token;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 

@@ -8,10 +8,10 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use e2e::adversarial::{connect_with_token, refused};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::wait::until;
-use e2e::wild::{connect_with_token, refused};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
@@ -101,9 +101,9 @@ pub(crate) async fn a_thief_takes_no_other_nodes_traffic(world: Arc<World>) -> R
     }
     drop(connect_with_token(&pair, "node-2", "host=node-2", &stolen).await??);
     let mut rightful = connect_with_token(&pair, "node-1", "host=node-1", &rightful).await??;
-    let (asked, dialled) = tokio::join!(rightful.accept(1), pair.frontend().dial("node-1:80"));
+    let (asked, dialed) = tokio::join!(rightful.accept(1), pair.frontend().dial("node-1:80"));
     assert_eq!(asked?.address, "node-1:80");
-    dialled?;
+    dialed?;
     Ok(())
 }
 

@@ -91,7 +91,7 @@ pub(crate) async fn many_at_once(lane: Lane) -> Result<()> {
 
 /// A command whose output is not read has its own connection through the tunnel, and fills it. Other connections of that agent
 /// are not delayed.
-pub(crate) async fn an_unread_one_stalls_nobody(lane: Lane) -> Result<()> {
+pub(crate) async fn an_unread_one_does_not_stall_others(lane: Lane) -> Result<()> {
     let args = lane.args(&["exec", "app", "-c", "app", "--", "head", "-c", "200M", "/dev/zero"]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut unread = Vec::new();

@@ -29,7 +29,7 @@ pub(crate) async fn whole(lane: Lane) -> Result<()> {
 }
 
 /// A client that does not read a large log delays no other client of that kube-apiserver.
-pub(crate) async fn an_unread_one_stalls_nobody(lane: Lane) -> Result<()> {
+pub(crate) async fn an_unread_one_does_not_stall_others(lane: Lane) -> Result<()> {
     let path = lane.node().log(lane.name(), "app-ws", "big");
     std::fs::write(&path, vec![b'x'; 64 * 1024 * 1024])?;
     let args = lane.args(&["logs", "app-ws", "-c", "big"]);

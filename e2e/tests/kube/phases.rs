@@ -13,7 +13,7 @@ use e2e::wait::{DEADLINE, until, within_limit};
 
 use crate::losses;
 use crate::runner::{self, AGAIN, WITH_TUNNEL, WITHOUT_AGENT};
-use crate::world::{Dials, Ground, Lane, WAYS, World};
+use crate::world::{Dials, FRONTENDS, Ground, Lane, World};
 
 /// Time limit for a call to fail without an agent.
 const AT_ONCE: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(crate) const PHASES: [Phase; 2] =
 impl Phase {
     /// The number of cases of this phase.
     pub(crate) fn total(&self) -> usize {
-        (WITHOUT_AGENT.len() + WITH_TUNNEL.len() + AGAIN.len()) * WAYS.len() + STEPS
+        (WITHOUT_AGENT.len() + WITH_TUNNEL.len() + AGAIN.len()) * FRONTENDS.len() + STEPS
     }
 
     /// Runs all cases with servers that have no agent yet; stops the servers at the end.
@@ -47,7 +47,7 @@ impl Phase {
         self.add_agents(&mut pairs).await?;
         let mut before = Vec::new();
         for lane in &lanes {
-            before.push(lane.quiet().await?);
+            before.push(lane.idle().await?);
         }
         runner::run(report, "with the tunnel", &WITH_TUNNEL, &lanes).await;
         let name = |step: &str| format!("{}/{step}", self.name);
@@ -70,11 +70,11 @@ impl Phase {
     pub(crate) async fn start(&self, ground: &Ground) -> Result<Vec<Pair>> {
         let setup = |setup: Setup| setup.pki(&ground.pki).agents(0);
         if self.replicas {
-            let fronts = WAYS.map(|(_, mode, front)| (mode, front));
+            let fronts = FRONTENDS.map(|(_, mode, front)| (mode, front));
             return Ok(vec![setup(Setup::replicas(&fronts)).places(&ground.places).start().await?]);
         }
         let mut pairs = Vec::new();
-        for ((_, mode, front), place) in WAYS.into_iter().zip(&ground.places) {
+        for ((_, mode, front), place) in FRONTENDS.into_iter().zip(&ground.places) {
             pairs.push(setup(Setup::new(mode, front)).places(std::slice::from_ref(place)).start().await?);
         }
         Ok(pairs)
@@ -94,7 +94,7 @@ impl Phase {
 /// Checks that kube-apiserver dialed through its egress selector, and that no dial has failed since `before`.
 async fn moved(lanes: &[Lane], before: Vec<Dials>) -> Result<()> {
     for (lane, before) in lanes.iter().zip(before) {
-        let now = lane.quiet().await?;
+        let now = lane.idle().await?;
         let (succeeded, failed) = (now.succeeded - before.succeeded, now.failed - before.failed);
         // Each exec, attach, port-forward and cp has its own connection to the kubelet.
         ensure!(succeeded >= 20.0, "{}: {succeeded} dials succeeded", lane.name());

@@ -15,7 +15,7 @@ use e2e::wait::{DEADLINE, until};
 use tempfile::TempDir;
 
 /// The kinds of connections from a kube-apiserver to a proxy-server.
-pub(crate) const WAYS: [(&str, Mode, Front); 3] = [
+pub(crate) const FRONTENDS: [(&str, Mode, Front); 3] = [
     ("grpc-uds", Mode::Grpc, Front::Unix),
     ("connect-uds", Mode::HttpConnect, Front::Unix),
     ("connect-tls", Mode::HttpConnect, Front::Tls),
@@ -39,7 +39,7 @@ impl Ground {
             Front::Unix => Place::Unix(folder.path().join(format!("{name}.sock"))),
             Front::Tls => Place::Tls(([127, 0, 0, 1], port.port()).into()),
         };
-        Ok(Self { places: WAYS.iter().map(place).collect(), pki, folder, _port: port })
+        Ok(Self { places: FRONTENDS.iter().map(place).collect(), pki, folder, _port: port })
     }
 }
 
@@ -57,7 +57,7 @@ impl World {
             place: place.clone(),
             pki: ground.pki.clone(),
         };
-        let egress: Vec<Egress> = WAYS.iter().zip(&ground.places).map(egress).collect();
+        let egress: Vec<Egress> = FRONTENDS.iter().zip(&ground.places).map(egress).collect();
         let cluster = Arc::new(Cluster::start(tools, &egress).await?);
         let node = Arc::new(Node::start(tools, cluster.files()).await?);
         kube::nodes(cluster.kubectl(), &node).await?;
@@ -68,8 +68,8 @@ impl World {
     /// The lanes of a phase, each with a separate namespace and workload.
     pub(crate) async fn lanes(&self, phase: &str) -> Result<Vec<Lane>> {
         let mut lanes = Vec::new();
-        for (index, (way, ..)) in WAYS.iter().enumerate() {
-            let name = format!("{phase}-{way}");
+        for (index, (frontend, ..)) in FRONTENDS.iter().enumerate() {
+            let name = format!("{phase}-{frontend}");
             kube::workload(self.cluster.kubectl(), &self.node, &name).await?;
             let scratch = self.ground.folder.path().join(&name);
             std::fs::create_dir_all(&scratch)?;
@@ -92,7 +92,7 @@ pub(crate) struct Dials {
 }
 
 /// kube-apiserver cancels a dial after half a minute.
-const QUIET: Duration = Duration::from_secs(60);
+const IDLE_WITHIN: Duration = Duration::from_secs(60);
 
 /// One kube-apiserver with its connection to a proxy-server, and a separate namespace.
 #[derive(Clone)]
@@ -162,9 +162,9 @@ impl Lane {
     }
 
     /// Waits until kube-apiserver has no open dial: dials that began without an agent may still be open.
-    pub(crate) async fn quiet(&self) -> Result<Dials> {
+    pub(crate) async fn idle(&self) -> Result<Dials> {
         let what = format!("no egress dial under way at {}", self.name());
-        until(&what, QUIET, || async {
+        until(&what, IDLE_WITHIN, || async {
             let dials = self.dials().await.ok()?;
             (dials.started == dials.failed + dials.succeeded).then_some(dials)
         })

@@ -1,10 +1,10 @@
 //! Any `:authority` is accepted on the Unix socket: kube-apiserver sends the socket's path there.
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::{Authority, dial_with_authority};
 use e2e::endpoints::Endpoint;
 use e2e::frontend::Place;
 use e2e::pair::{Pair, Setup};
-use e2e::wild::{Authority, dial_with_authority};
 use proto::packet::Payload as Body;
 
 async fn accepted(pair: &Pair, endpoint: &Endpoint, authority: Authority<'_>) -> Result<()> {
@@ -49,7 +49,7 @@ async fn ordinary_ones() -> Result<()> {
 }
 
 #[tokio::test]
-async fn odd_ones() -> Result<()> {
+async fn unusual_values() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
     let long = "%2F".repeat(200);

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use e2e::adversarial::{AdversarialAgent, AdversarialServer, AgentMeta};
 use e2e::balancer::Balancer;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
@@ -20,7 +21,6 @@ use e2e::netns::{NEAR, Namespace, Network};
 use e2e::pair::{Agent, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::{until, within_limit};
-use e2e::wild::{AgentMeta, WildAgent, WildServer};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -28,17 +28,17 @@ use tokio::time::Instant;
 const GIVEN_UP: Duration = Duration::from_secs(70);
 
 /// The path to a peer, which can be cut.
-enum Way<'a> {
+enum NetworkPath<'a> {
     Routed(&'a Network),
     Relayed(Balancer),
 }
 
-impl Way<'_> {
+impl NetworkPath<'_> {
     fn cut(&self, cut: bool) -> Result<()> {
         match self {
-            Way::Relayed(relay) => relay.pause(cut),
-            Way::Routed(network) if cut => network.swallow(&network.far[0])?,
-            Way::Routed(network) => network.heal(&network.far[0])?,
+            NetworkPath::Relayed(relay) => relay.pause(cut),
+            NetworkPath::Routed(network) if cut => network.swallow(&network.far[0])?,
+            NetworkPath::Routed(network) => network.heal(&network.far[0])?,
         }
         Ok(())
     }
@@ -48,8 +48,8 @@ impl Way<'_> {
         let full = format!("{AGENT}{name}");
         until(name, GIVEN_UP * 2, || async {
             let scrape = match self {
-                Way::Relayed(_) => agent.metrics().await.ok()?,
-                Way::Routed(network) => {
+                NetworkPath::Relayed(_) => agent.metrics().await.ok()?,
+                NetworkPath::Routed(network) => {
                     let stream = network.far[0].connect(agent.health).ok()?;
                     Scrape::parse(get_over(stream, "agent", "/metrics").await.ok()?.body).ok()?
                 }
@@ -71,7 +71,7 @@ struct Rig<'a> {
     _staying: Agent,
     pair: Pair,
     endpoint: Endpoint,
-    way: Way<'a>,
+    path: NetworkPath<'a>,
 }
 
 impl<'a> Rig<'a> {
@@ -82,22 +82,22 @@ impl<'a> Rig<'a> {
         let patience = "--unresponsive-timeout=30s";
         let mut pair = setup.server_arg(patience).agent_arg(patience).start().await?;
         let server = SocketAddr::from((at, pair.server().agent_port()));
-        let (way, vanishing, staying) = match network {
+        let (path, vanishing, staying) = match network {
             Some(network) => {
                 let start = |far: &Namespace, id| far.enter(|| pair.agent_at(id, server));
                 let agents = (start(&network.far[0], "vanishing")?, start(&network.far[1], "staying")?);
-                (Way::Routed(network), agents.0, agents.1)
+                (NetworkPath::Routed(network), agents.0, agents.1)
             }
             None => {
                 let relay = Balancer::start(vec![server]).await?;
                 let vanishing = pair.agent_at("vanishing", relay.address())?;
-                (Way::Relayed(relay), vanishing, pair.agent_at("staying", server)?)
+                (NetworkPath::Relayed(relay), vanishing, pair.agent_at("staying", server)?)
             }
         };
         ready(&pair, 2.0).await?;
         pair.server_mut().wait_ready().await?;
         let endpoint = Endpoint::echo_at(at.into()).await?;
-        Ok(Self { pair, vanishing, _staying: staying, endpoint, way })
+        Ok(Self { pair, vanishing, _staying: staying, endpoint, path })
     }
 
     /// Connections through both agents, and the number of those through the vanishing one.
@@ -107,7 +107,7 @@ impl<'a> Rig<'a> {
             let conn = self.pair.frontend().dial(&self.endpoint.target()).await?;
             conns.push(echo(conn, Payload::new(seed, 1_000)).await?);
         }
-        let through = self.way.wait_metric(&self.vanishing, "open_endpoint_connections", |_| true).await?;
+        let through = self.path.wait_metric(&self.vanishing, "open_endpoint_connections", |_| true).await?;
         ensure!(through > 0.0 && through < 16.0, "{through} of 16 through one of two agents");
         Ok((conns, through))
     }
@@ -126,23 +126,23 @@ async fn ready(pair: &Pair, agents: f64) -> Result<()> {
 async fn vanish(network: Option<&Network>) -> Result<()> {
     let rig = Rig::new(network).await?;
     let (conns, through) = rig.established().await?;
-    rig.way.cut(true)?;
+    rig.path.cut(true)?;
     let (began, both_noticed) = (Instant::now(), Cell::new(false));
     let noticed = async {
         ready(&rig.pair, 1.0).await?;
         let at_the_server = began.elapsed();
         // Its endpoints are closed as well.
-        rig.way.wait_metric(&rig.vanishing, "open_server_connections", |count| count == 0.0).await?;
-        rig.way.wait_metric(&rig.vanishing, "open_endpoint_connections", |count| count == 0.0).await?;
+        rig.path.wait_metric(&rig.vanishing, "open_server_connections", |count| count == 0.0).await?;
+        rig.path.wait_metric(&rig.vanishing, "open_endpoint_connections", |count| count == 0.0).await?;
         both_noticed.set(true);
         anyhow::Ok((at_the_server, began.elapsed()))
     };
     let dials = async {
         let mut slowest = Duration::ZERO;
         while !both_noticed.get() && began.elapsed() < GIVEN_UP {
-            let dialled = Instant::now();
+            let dialed = Instant::now();
             works(rig.pair.frontend(), &rig.endpoint.target()).await.context("a dial meanwhile")?;
-            slowest = slowest.max(dialled.elapsed());
+            slowest = slowest.max(dialed.elapsed());
         }
         anyhow::Ok(slowest)
     };
@@ -166,7 +166,7 @@ async fn vanish(network: Option<&Network>) -> Result<()> {
         }
     }
     ensure!(ended == through, "{ended} connections ended, {through} were lost");
-    rig.way.cut(false)?;
+    rig.path.cut(false)?;
     within_limit("the agent's return", Duration::from_secs(30), ready(&rig.pair, 2.0)).await??;
     works(rig.pair.frontend(), &rig.endpoint.target()).await
 }
@@ -204,12 +204,12 @@ fn an_agent_behind_a_stuck_relay_is_noticed_at_both_ends_and_dials_go_elsewhere(
 
 /// An agent without negotiated pings: TCP keepalive detects it, and pings do where TCP sees no fault.
 #[test]
-fn a_strange_agent_that_vanishes_is_noticed() -> Result<()> {
+fn upstream_agent_that_vanishes_is_noticed() -> Result<()> {
     let network = network();
-    on_a_network(network.as_ref(), strange_agent)
+    on_a_network(network.as_ref(), upstream_agent)
 }
 
-async fn strange_agent(network: Option<&Network>) -> Result<()> {
+async fn upstream_agent(network: Option<&Network>) -> Result<()> {
     let at = near(network);
     // An interval of 5 s with 20 s for the answer is in time as well.
     let keepalive = if network.is_some() { "--keepalive-time=1h" } else { "--keepalive-time=5s" };
@@ -217,56 +217,56 @@ async fn strange_agent(network: Option<&Network>) -> Result<()> {
         Setup::grpc().agents(0).server_arg(format!("--agent-bind-address={at}")).server_arg(keepalive);
     let pair = setup.start().await?;
     let server = SocketAddr::from((at, pair.server().agent_port()));
-    let (way, stream) = match network {
+    let (path, stream) = match network {
         Some(network) => {
             let stream = network.far[0].connect(server)?;
-            (Way::Routed(network), stream)
+            (NetworkPath::Routed(network), stream)
         }
         None => {
             let relay = Balancer::start(vec![server]).await?;
             let stream = TcpStream::connect(relay.address()).await?;
-            (Way::Relayed(relay), stream)
+            (NetworkPath::Relayed(relay), stream)
         }
     };
-    let _agent = WildAgent::over(stream, &pair.pki, &AgentMeta::new("strange", "")).await??;
+    let _agent = AdversarialAgent::over(stream, &pair.pki, &AgentMeta::new("upstream", "")).await??;
     ready(&pair, 1.0).await?;
-    way.cut(true)?;
+    path.cut(true)?;
     let began = Instant::now();
     within_limit("the server's notice", GIVEN_UP, ready(&pair, 0.0)).await??;
-    say("strange agent", format!("noticed after {:.1?}", began.elapsed()));
+    say("upstream agent", format!("noticed after {:.1?}", began.elapsed()));
     Ok(())
 }
 
 /// A server without negotiated pings, such as a Go server: the agent may ping it only every 35 s, so TCP keepalive must detect
 /// it earlier.
 #[test]
-fn a_strange_server_that_vanishes_is_noticed() -> Result<()> {
+fn upstream_server_that_vanishes_is_noticed() -> Result<()> {
     let network = network();
-    on_a_network(network.as_ref(), strange_server)
+    on_a_network(network.as_ref(), upstream_server)
 }
 
-async fn strange_server(network: Option<&Network>) -> Result<()> {
+async fn upstream_server(network: Option<&Network>) -> Result<()> {
     // Only the pair's certificates are used.
     let pair = Setup::grpc().agents(0).start().await?;
-    let mut server = WildServer::start_at(near(network), &pair.pki, "strange", 1).await?;
-    let (way, agent) = match network {
+    let mut server = AdversarialServer::start_at(near(network), &pair.pki, "upstream", 1).await?;
+    let (path, agent) = match network {
         Some(network) => {
             let agent = network.far[0].enter(|| pair.agent_at("far", server.address()))?;
-            (Way::Routed(network), agent)
+            (NetworkPath::Routed(network), agent)
         }
         None => {
             let relay = Balancer::start(vec![server.address()]).await?;
             let agent = pair.agent_at("far", relay.address())?;
-            (Way::Relayed(relay), agent)
+            (NetworkPath::Relayed(relay), agent)
         }
     };
     let _link = server.link().await?;
-    way.wait_metric(&agent, "open_server_connections", |count| count == 1.0).await?;
-    way.cut(true)?;
+    path.wait_metric(&agent, "open_server_connections", |count| count == 1.0).await?;
+    path.cut(true)?;
     let began = Instant::now();
-    way.wait_metric(&agent, "open_server_connections", |count| count == 0.0).await?;
+    path.wait_metric(&agent, "open_server_connections", |count| count == 0.0).await?;
     let noticed = began.elapsed();
-    say("strange server", format!("noticed after {noticed:.1?}"));
+    say("upstream server", format!("noticed after {noticed:.1?}"));
     // Behind a relay that acknowledges every byte only the infrequent pings remain: every 35 s, with 20 s for the answer.
     let limit = if network.is_some() { GIVEN_UP } else { GIVEN_UP * 2 };
     ensure!(noticed <= limit, "{noticed:?}");

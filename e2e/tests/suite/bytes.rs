@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use e2e::adversarial::PacketStream;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, echoed};
 use e2e::frontend::{Conn, Mode, Tunnel};
 use e2e::pair::{Front, Setup};
 use e2e::payload::Payload;
 use e2e::wait::within;
-use e2e::wild::PacketStream;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 

@@ -81,7 +81,7 @@ async fn new_handshakes_use_new_files_and_live_connections_go_on() -> Result<()>
 
 /// First the file is truncated; then certificate and key do not match; then the certificate has expired.
 #[tokio::test]
-async fn what_cannot_be_used_is_said_once_and_the_old_stays() -> Result<()> {
+async fn unusable_certificates_are_logged_once_and_the_old_ones_stay() -> Result<()> {
     let pair = watched(Mode::Grpc, Front::Unix).await?;
     let endpoint = Endpoint::echo().await?;
     let good = std::fs::read_to_string(&pair.pki.cluster_server.cert)?;

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 const REQUEST: [u8; 100] = [b'?'; 100];
 const ANSWER: [u8; 3_000] = [b'!'; 3_000];
 /// The last bytes of a direction, such as TLS's close_notify; the other end may be gone by then.
-const GOODBYE: [u8; 24] = [b'.'; 24];
+const LAST_BYTES: [u8; 24] = [b'.'; 24];
 const EXCHANGES: usize = 300;
 const AT_ONCE: usize = 8;
 
@@ -22,7 +22,7 @@ enum Manner {
     /// The client, after it has read the answer; then the endpoint closes.
     ClientFirst,
     /// The client, with last bytes that the endpoint does not read.
-    ClientWithGoodbye,
+    ClientWithLastBytes,
     /// The endpoint, after its answer and its last bytes, which the client does not read.
     EndpointFirst,
     /// Both at once, each with last bytes.
@@ -30,7 +30,7 @@ enum Manner {
 }
 
 const MANNERS: [Manner; 4] =
-    [Manner::ClientFirst, Manner::ClientWithGoodbye, Manner::EndpointFirst, Manner::Both];
+    [Manner::ClientFirst, Manner::ClientWithLastBytes, Manner::EndpointFirst, Manner::Both];
 
 async fn answer(mut socket: TcpStream, manner: Manner) -> Result<()> {
     let mut request = REQUEST;
@@ -39,8 +39,8 @@ async fn answer(mut socket: TcpStream, manner: Manner) -> Result<()> {
     match manner {
         Manner::ClientFirst => drop(socket.read(&mut request).await),
         // The rest is not read, so the close is a reset.
-        Manner::ClientWithGoodbye => drop(socket.read(&mut request[..1]).await),
-        Manner::EndpointFirst | Manner::Both => socket.write_all(&GOODBYE).await?,
+        Manner::ClientWithLastBytes => drop(socket.read(&mut request[..1]).await),
+        Manner::EndpointFirst | Manner::Both => socket.write_all(&LAST_BYTES).await?,
     }
     Ok(())
 }
@@ -63,9 +63,9 @@ async fn exchange(frontend: &Frontend, target: &str, manner: Manner) -> Result<(
     let mut read = ANSWER;
     within("the answer", conn.read_exact(&mut read)).await??;
     ensure!(read == ANSWER, "another answer");
-    if matches!(manner, Manner::ClientWithGoodbye | Manner::Both) {
+    if matches!(manner, Manner::ClientWithLastBytes | Manner::Both) {
         // The endpoint may have closed.
-        let _ = conn.write_all(&GOODBYE).await;
+        let _ = conn.write_all(&LAST_BYTES).await;
     }
     Ok(())
 }

@@ -4,13 +4,13 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use e2e::adversarial::{AdversarialAgent, AgentMeta, close_req, close_rsp, data, dial_req};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, expect_end, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::{Digest, Digester, Payload};
 use e2e::wait::{within, within_limit};
-use e2e::wild::{AgentMeta, WildAgent, close_req, close_rsp, data, dial_req};
 use proto::packet::Payload as Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -119,12 +119,12 @@ async fn an_endpoints_reset_ends_the_connection() -> Result<()> {
 
 /// Over TLS, to a client that is still reading at the end: many bytes wait in the server by then.
 #[tokio::test]
-async fn what_came_before_a_reset_or_a_loss_reaches_a_slow_client() -> Result<()> {
+async fn data_before_a_reset_or_a_loss_reaches_a_slow_client() -> Result<()> {
     for reset in [true, false] {
         let pair = Setup::new(Mode::HttpConnect, Front::Tls).agents(0).start().await?;
         let meta = AgentMeta::new("a", "");
-        let mut agent = WildAgent::connect(pair.server().agent_port(), &pair.pki, &meta).await?;
-        let (dialled, accepted) = tokio::join!(pair.frontend().dial("127.0.0.1:1"), agent.accept(1));
+        let mut agent = AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+        let (dialed, accepted) = tokio::join!(pair.frontend().dial("127.0.0.1:1"), agent.accept(1));
         accepted?;
         let payload = Payload::new(5, 4 << 20);
         for piece in payload.pieces() {
@@ -135,7 +135,7 @@ async fn what_came_before_a_reset_or_a_loss_reaches_a_slow_client() -> Result<()
         } else {
             agent.stream.half_close();
         }
-        let (received, end) = read_slowly(dialled?).await?;
+        let (received, end) = read_slowly(dialed?).await?;
         payload.check(&received)?;
         // No close_notify, so the client knows that bytes may be missing.
         assert_eq!(end, ErrorKind::UnexpectedEof);

@@ -152,7 +152,7 @@ async fn backend_dial_timeout_by_http_connect_is_504() -> Result<()> {
 }
 
 /// Starts a dial that the endpoint does not answer, and kills the agent during it.
-async fn lost_while_dialling(mode: Mode) -> Result<(Pair, DialError)> {
+async fn lost_while_dialing(mode: Mode) -> Result<(Pair, DialError)> {
     let mut pair = Setup::new(mode, Front::Unix).start().await?;
     let silent = FullQueue::new()?;
     let (frontend, target) = (pair.frontend().clone(), silent.target());
@@ -166,15 +166,15 @@ async fn lost_while_dialling(mode: Mode) -> Result<(Pair, DialError)> {
 }
 
 #[tokio::test]
-async fn agent_lost_while_dialling_is_answered_by_grpc() -> Result<()> {
-    let (_pair, error) = lost_while_dialling(Mode::Grpc).await?;
+async fn agent_lost_while_dialing_is_answered_by_grpc() -> Result<()> {
+    let (_pair, error) = lost_while_dialing(Mode::Grpc).await?;
     assert!(matches!(error, DialError::Refused(_)), "{error}");
     Ok(())
 }
 
 #[tokio::test]
-async fn agent_lost_while_dialling_is_502_by_http_connect() -> Result<()> {
-    let (_pair, error) = lost_while_dialling(Mode::HttpConnect).await?;
+async fn agent_lost_while_dialing_is_502_by_http_connect() -> Result<()> {
+    let (_pair, error) = lost_while_dialing(Mode::HttpConnect).await?;
     let (head, body) = http_error(error)?;
     assert_eq!(head.status, 502);
     assert!(body.starts_with("Backend context error: "), "{body}");
@@ -247,7 +247,7 @@ async fn a_failure_harms_nothing_else() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_dialling_cancels_the_dial() -> Result<()> {
+async fn client_that_leaves_while_dialing_cancels_the_dial() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         let pair = Setup::new(mode, Front::Unix).start().await?;
         let silent = FullQueue::new()?;

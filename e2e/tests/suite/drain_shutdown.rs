@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::{AdversarialAgent, AgentMeta};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, works};
 use e2e::frontend::Place;
@@ -11,7 +12,6 @@ use e2e::pair::{FRONTS, Setup};
 use e2e::payload::Payload;
 use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until, within, within_limit};
-use e2e::wild::{AgentMeta, WildAgent};
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
@@ -294,7 +294,7 @@ async fn a_servers_second_signal_exits_at_once() -> Result<()> {
 async fn a_graceful_shutdown_ends_agent_streams_with_ok() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).server_arg("--graceful-shutdown-timeout=60s").start().await?;
     let mut agent =
-        WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
+        AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
     pair.server().process.signal(Signal::TERM)?;
     let (_, status) = agent.stream.end("the end of the agent's stream").await?;
     assert!(status.is_none(), "{status:?}");
@@ -307,7 +307,7 @@ async fn a_graceful_shutdown_ends_agent_streams_with_ok() -> Result<()> {
 async fn the_agent_hop_is_untouched_while_connections_finish() -> Result<()> {
     let pair = Setup::grpc().agents(0).server_arg("--graceful-shutdown-timeout=60s").start().await?;
     let mut agent =
-        WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
+        AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
     pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 1.0).await?;
     let frontend = pair.frontend().clone();
     let dial = tokio::spawn(async move { frontend.dial("127.0.0.1:9").await });
@@ -320,8 +320,12 @@ async fn the_agent_hop_is_untouched_while_connections_finish() -> Result<()> {
     })
     .await?;
     conn.write_all(b"still here").await?;
-    assert_eq!(agent.stream.expect("DATA during the shutdown").await?, e2e::wild::data(1, "still here"));
-    within_limit("the agent's answer", DEADLINE, agent.stream.send(e2e::wild::data(1, "me too"))).await??;
+    assert_eq!(
+        agent.stream.expect("DATA during the shutdown").await?,
+        e2e::adversarial::data(1, "still here")
+    );
+    within_limit("the agent's answer", DEADLINE, agent.stream.send(e2e::adversarial::data(1, "me too")))
+        .await??;
     let mut answer = [0; 6];
     within("the answer", tokio::io::AsyncReadExt::read_exact(&mut conn, &mut answer)).await??;
     assert_eq!(&answer, b"me too");

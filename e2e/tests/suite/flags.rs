@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use e2e::adversarial::frames::{ACK, END_HEADERS, Frame, GOAWAY, HEADERS, PING, frame, hello, read_frame};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Io, Mode, Place, tls_over, tls_socket};
@@ -12,7 +13,6 @@ use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::pki::client_with;
 use e2e::wait::{DEADLINE, until, within};
-use e2e::wild::frames::{ACK, END_HEADERS, Frame, GOAWAY, HEADERS, PING, frame, hello, read_frame};
 use fake_apiserver::FakeApi;
 use rustls::SupportedCipherSuite;
 use rustls::crypto::CryptoProvider;

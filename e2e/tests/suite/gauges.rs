@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use e2e::adversarial::PacketStream;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
@@ -10,7 +11,6 @@ use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::process::Process;
 use e2e::wait::until;
-use e2e::wild::PacketStream;
 use parking_lot::Mutex;
 
 const COUNT: usize = 2_000;

@@ -2,6 +2,7 @@
 //! agent.
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::{AdversarialAgent, AgentMeta};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Mode, Place};
@@ -9,7 +10,6 @@ use e2e::pair::{Front, Setup};
 use e2e::process::{Process, Recipe};
 use e2e::program::Program;
 use e2e::wait::{DEADLINE, until};
-use e2e::wild::{AgentMeta, WildAgent};
 use tonic::Code;
 
 use crate::tokens::{USER, World, connect};
@@ -51,9 +51,9 @@ async fn a_stolen_node_credential_takes_no_other_nodes_traffic() -> Result<()> {
         let dial = pair.frontend().dial("node-1:80");
         match &mut thief {
             Some(thief) => {
-                let (asked, dialled) = tokio::join!(thief.accept(1), dial);
+                let (asked, dialed) = tokio::join!(thief.accept(1), dial);
                 assert_eq!(asked?.address, "node-1:80");
-                dialled?;
+                dialed?;
             }
             None => ensure!(dial.await.is_err(), "who should have served it?"),
         }
@@ -87,7 +87,7 @@ async fn a_source_address_counts_where_it_is_trusted() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_agent_id_is_nobody_elses_while_it_lives() -> Result<()> {
+async fn agent_id_belongs_to_one_agent_while_it_is_connected() -> Result<()> {
     let world = World::new().await?;
     world.knows("node-1s", USER, "node-1");
     world.knows("node-2s", USER, "node-2");
@@ -124,7 +124,7 @@ async fn a_certificate_vouches_for_its_names() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
     for (id, identifiers) in [("agent-1", ""), ("agent", "host=node-1"), ("agent", "ipv4=10.0.0.1")] {
         let meta = AgentMeta::new(id, identifiers);
-        let outcome = WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+        let outcome = AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
         assert_eq!(
             outcome.err().map(|status| status.code()),
             Some(Code::PermissionDenied),
@@ -141,7 +141,7 @@ async fn agents_certificates_need_an_allowed_name() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
     let pair = Setup::grpc().server_arg("--agent-allowed-names=x").agents(0).start().await?;
     let meta = AgentMeta::new("a", "");
-    let outcome = WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+    let outcome = AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
     assert_eq!(outcome.err().map(|status| status.code()), Some(Code::PermissionDenied));
     pair.server().wait_metric("name_refusals_total", &[("peer", "agent")], 1.0).await.map(drop)
 }
@@ -156,7 +156,7 @@ async fn frontends_certificates_need_an_allowed_name() -> Result<()> {
         let pair = with("x,front-client").start().await?;
         works(pair.frontend(), &endpoint.target()).await?;
         let pair = with("x,front").start().await?;
-        ensure!(works(pair.frontend(), &endpoint.target()).await.is_err(), "a stranger dialled");
+        ensure!(works(pair.frontend(), &endpoint.target()).await.is_err(), "another frontend dialed");
         ensure!(matches!(pair.frontend().place, Place::Tls(_)), "no name without TLS");
         let scrape = pair.server().metrics().await?;
         ensure!(
@@ -194,7 +194,7 @@ async fn an_open_agent_port_is_loud_or_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_agent_reaches_only_what_it_may() -> Result<()> {
+async fn agent_reaches_only_allowed_destinations() -> Result<()> {
     let (endpoint, other) = (Endpoint::echo().await?, Endpoint::echo().await?);
     let port = |endpoint: &Endpoint| {
         endpoint.target().rsplit_once(':').map_or(String::new(), |(_, port)| port.into())

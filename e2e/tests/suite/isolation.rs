@@ -8,7 +8,8 @@ use e2e::frontend::Mode;
 use e2e::pair::{FRONTS, Front, Setup};
 use e2e::payload::Payload;
 use e2e::stalls::{
-    Halves, beside_stalls, nobody_was_reset, others_are_served, stalled_endpoints, stalled_readers,
+    FlowControl, beside_stalls, no_connection_was_reset, others_are_served, stalled_endpoints,
+    stalled_readers,
 };
 use e2e::wait::within;
 use socket2::SockRef;
@@ -16,12 +17,12 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 #[tokio::test]
-async fn readers_that_stop_hold_back_nobody() -> Result<()> {
+async fn stalled_reader_does_not_delay_others() -> Result<()> {
     for (mode, front) in FRONTS {
         let pair = Setup::new(mode, front).start().await?;
         let stalled = stalled_readers(&pair, 20).await?;
         others_are_served(&pair).await?;
-        nobody_was_reset(&pair).await?;
+        no_connection_was_reset(&pair).await?;
         drop(stalled);
         pair.server().wait_metric("established_connections", &[], 0.0).await?;
     }
@@ -29,12 +30,12 @@ async fn readers_that_stop_hold_back_nobody() -> Result<()> {
 }
 
 #[tokio::test]
-async fn endpoints_that_stop_hold_back_nobody() -> Result<()> {
+async fn stalled_endpoint_does_not_delay_others() -> Result<()> {
     for (mode, front) in FRONTS {
         let pair = Setup::new(mode, front).start().await?;
         let (endpoint, clients) = stalled_endpoints(&pair, 20).await?;
         others_are_served(&pair).await?;
-        nobody_was_reset(&pair).await?;
+        no_connection_was_reset(&pair).await?;
         // The endpoints' sockets close with unread bytes, which resets them.
         drop((clients, endpoint));
         pair.server().wait_metric("established_connections", &[], 0.0).await?;
@@ -44,7 +45,7 @@ async fn endpoints_that_stop_hold_back_nobody() -> Result<()> {
 
 /// A stalled reader gets every byte when it reads again, however long it waited.
 #[tokio::test]
-async fn who_reads_again_gets_everything() -> Result<()> {
+async fn reader_that_resumes_gets_everything() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         let pair = Setup::new(mode, Front::Unix).start().await?;
         let payload = Payload::new(5, 16 << 20);
@@ -59,15 +60,15 @@ async fn who_reads_again_gets_everything() -> Result<()> {
 /// A thousand of each with CONNECT, and a hundred with gRPC, because the windows of gRPC clients take 1 MiB each in this
 /// process. The nightly run uses a thousand for both: `endurance stalls`.
 #[tokio::test]
-async fn a_thousand_that_stall_hold_back_nobody() -> Result<()> {
-    let figures = beside_stalls(Setup::http_connect(), Halves::BOTH, 1_000).await?;
+async fn thousand_stalled_readers_do_not_delay_others() -> Result<()> {
+    let figures = beside_stalls(Setup::http_connect(), FlowControl::BOTH, 1_000).await?;
     say("a thousand stalled, http-connect", &figures);
     figures.check()
 }
 
 #[tokio::test]
-async fn a_hundred_that_stall_hold_back_nobody_by_grpc() -> Result<()> {
-    let figures = beside_stalls(Setup::grpc(), Halves::BOTH, 100).await?;
+async fn hundred_stalled_readers_do_not_delay_others_by_grpc() -> Result<()> {
+    let figures = beside_stalls(Setup::grpc(), FlowControl::BOTH, 100).await?;
     say("a hundred stalled, grpc", &figures);
     figures.check()
 }
@@ -83,11 +84,12 @@ async fn the_agent_port_bounds_its_segments() -> Result<()> {
 }
 
 /// Runs several pairs concurrently in which at least one program has no connection flow control.
-async fn without_flow_control(mode: Mode, ways: &[Halves], count: usize, args: &[&str]) -> Result<()> {
+async fn without_flow_control(mode: Mode, cases: &[FlowControl], count: usize, args: &[&str]) -> Result<()> {
     let mut running = JoinSet::new();
-    for &halves in ways {
-        let setup = args.iter().fold(halves.setup(mode), |setup, arg| setup.server_arg(*arg).agent_arg(*arg));
-        running.spawn(beside_stalls(setup, halves, count));
+    for &flow_control in cases {
+        let setup =
+            args.iter().fold(flow_control.setup(mode), |setup, arg| setup.server_arg(*arg).agent_arg(*arg));
+        running.spawn(beside_stalls(setup, flow_control, count));
     }
     while let Some(figures) = running.join_next().await {
         let figures = figures??;
@@ -99,9 +101,9 @@ async fn without_flow_control(mode: Mode, ways: &[Halves], count: usize, args: &
 
 /// A stalled connection is reset, and the others continue.
 #[tokio::test]
-async fn without_flow_control_who_stalls_is_reset_and_the_others_go_on() -> Result<()> {
+async fn without_flow_control_a_stalled_reader_is_reset_and_others_go_on() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
-        without_flow_control(mode, &Halves::NOT_BOTH, 1, &[]).await?;
+        without_flow_control(mode, &FlowControl::NOT_BOTH, 1, &[]).await?;
     }
     Ok(())
 }
@@ -109,20 +111,20 @@ async fn without_flow_control_who_stalls_is_reset_and_the_others_go_on() -> Resu
 /// The limit is 1 MiB for each connection here, so that stalls take effect soon. The nightly run uses a thousand connections
 /// with 8 MiB, and every combination of programs without flow control: `endurance stalls`.
 #[tokio::test]
-async fn without_flow_control_a_hundred_that_stall_hold_back_nobody_by_grpc() -> Result<()> {
-    let neither = Halves { server: false, agent: false };
+async fn without_flow_control_hundred_stalled_readers_do_not_delay_others_by_grpc() -> Result<()> {
+    let neither = FlowControl { server: false, agent: false };
     without_flow_control(Mode::Grpc, &[neither], 100, &["--connection-memory-limit=1Mi"]).await
 }
 
 #[tokio::test]
-async fn without_flow_control_a_hundred_that_stall_hold_back_nobody_by_http_connect() -> Result<()> {
+async fn without_flow_control_hundred_stalled_readers_do_not_delay_others_by_http_connect() -> Result<()> {
     let args = ["--connection-memory-limit=1Mi"];
-    without_flow_control(Mode::HttpConnect, &Halves::NOT_BOTH, 100, &args).await
+    without_flow_control(Mode::HttpConnect, &FlowControl::NOT_BOTH, 100, &args).await
 }
 
 /// At the limit the largest stalled connections are reset, and new dials are refused with a reason.
 #[tokio::test]
-async fn memory_stays_below_its_ceiling() -> Result<()> {
+async fn memory_stays_below_its_limit() -> Result<()> {
     let pair = Setup::http_connect().server_arg("--memory-limit=16Mi").start().await?;
     let limit = f64::from(16_u32 << 20);
     anyhow::ensure!(pair.server().metric("queued_bytes_limit", &[]).await? == limit, "the limit is shown");

@@ -1,13 +1,13 @@
 //! Events that the Go programs log, too, have Go's messages, keys and severity.
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::{AdversarialAgent, AgentMeta};
 use e2e::endpoints::{Endpoint, Refusing};
 use e2e::exchange::works;
 use e2e::frontend::Mode;
 use e2e::pair::{Front, Pair, Setup};
 use e2e::process::{Process, Signal};
 use e2e::wait::{DEADLINE, until};
-use e2e::wild::{AgentMeta, WildAgent};
 
 /// A Go line: severity, message and keys.
 type GoLine = (char, &'static str, &'static [&'static str]);
@@ -62,7 +62,7 @@ async fn expect(process: &Process, lines: &[GoLine]) -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_go_says_is_said_in_its_words() -> Result<()> {
+async fn log_lines_of_go_keep_their_text() -> Result<()> {
     for (mode, further) in [(Mode::Grpc, SERVER_GRPC), (Mode::HttpConnect, SERVER_CONNECT)] {
         let mut pair = Setup::new(mode, Front::Unix).start().await?;
         let endpoint = Endpoint::echo().await?;
@@ -158,8 +158,8 @@ async fn duplicate_connects_of_an_agent_say_nothing_at_v_1() -> Result<()> {
     Ok(())
 }
 
-async fn connect(pair: &Pair, meta: &AgentMeta) -> Result<WildAgent> {
-    WildAgent::connect(pair.server().agent_port(), &pair.pki, meta).await
+async fn connect(pair: &Pair, meta: &AgentMeta) -> Result<AdversarialAgent> {
+    AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, meta).await
 }
 
 async fn claims(pair: &Pair) -> Result<f64> {

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use e2e::adversarial::AdversarialAgent;
+use e2e::adversarial::AgentMeta;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, echoed, expect_any_end, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
@@ -10,8 +12,6 @@ use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::process::Signal;
 use e2e::wait::{within, within_limit};
-use e2e::wild::AgentMeta;
-use e2e::wild::WildAgent;
 use tokio::io::AsyncReadExt;
 
 /// Connections that are established before a process is killed.
@@ -193,8 +193,8 @@ async fn a_silent_agent_gets_no_new_dials() -> Result<()> {
     };
     within_limit("dials to go elsewhere", Duration::from_secs(12), elsewhere).await??;
     // The waiting dials fail over when the stream ends.
-    while let Some(dialled) = within("a dial that waited", waiting.join_next()).await? {
-        dialled??;
+    while let Some(dialed) = within("a dial that waited", waiting.join_next()).await? {
+        dialed??;
     }
     Ok(())
 }
@@ -202,7 +202,7 @@ async fn a_silent_agent_gets_no_new_dials() -> Result<()> {
 /// The server pings the streams of an agent id that connects again: otherwise a half-open stream would get dials until one of
 /// them had waited.
 #[tokio::test]
-async fn a_half_dead_agent_makes_room_for_its_successor() -> Result<()> {
+async fn unresponsive_agent_is_replaced_by_its_successor() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).start().await?;
     pair.add_agent("twin", "", &[])?;
     pair.wait_connected().await?;
@@ -246,8 +246,8 @@ async fn a_stale_streams_end_does_not_evict_its_successor() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
     let port = pair.server().agent_port();
     let meta = AgentMeta::new("twin", "");
-    let stale = WildAgent::connect(port, &pair.pki, &meta).await?;
-    let mut fresh = WildAgent::connect(port, &pair.pki, &meta).await?;
+    let stale = AdversarialAgent::connect(port, &pair.pki, &meta).await?;
+    let mut fresh = AdversarialAgent::connect(port, &pair.pki, &meta).await?;
     drop(stale);
     pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 1.0).await?;
     let frontend = pair.frontend().clone();

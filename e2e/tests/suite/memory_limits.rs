@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
+use e2e::adversarial::{SmallFrames, endless};
 use e2e::endpoints::Endpoint;
 use e2e::figures::say;
 use e2e::floods::{Flood, Kind};
 use e2e::frontend::{Conn, Io, tls_socket};
 use e2e::pair::Pair;
 use e2e::wait::{DEADLINE, until, within};
-use e2e::wild::{SmallFrames, endless};
 use fake_apiserver::Fault;
 use http::{HeaderMap, HeaderValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -187,7 +187,7 @@ async fn only_successful_dials_are_timed() -> Result<()> {
 
 /// The answer to a dial, payload, and the end are observed; the server's own answers are not.
 #[tokio::test]
-async fn what_is_passed_on_to_a_frontend_is_timed() -> Result<()> {
+async fn writes_to_a_frontend_are_timed() -> Result<()> {
     for (mode, front) in FRONTS {
         let setup = Setup::new(mode, front).server_arg("--proxy-strategies=destHost");
         let pair = setup.agent("a", "ipv4=127.0.0.1").start().await?;

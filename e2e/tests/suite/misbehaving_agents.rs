@@ -2,15 +2,15 @@
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
+use e2e::adversarial::{
+    AdversarialAgent, AgentMeta, bare, close_req, close_rsp, crossed, data, dial_cls, dial_req, dial_rsp,
+    drain, unknown,
+};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Conn, DialError, Mode, Tunnel};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::wait::{DEADLINE, until, within};
-use e2e::wild::{
-    AgentMeta, WildAgent, bare, close_req, close_rsp, crossed, data, dial_cls, dial_req, dial_rsp, drain,
-    unknown,
-};
 use proto::packet::Payload as Body;
 use proto::{Packet, PacketType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,8 +20,8 @@ async fn server() -> Result<Pair> {
     Setup::grpc().agents(0).start().await
 }
 
-async fn agent(pair: &Pair, id: &str, identifiers: &str) -> Result<WildAgent> {
-    WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new(id, identifiers)).await
+async fn agent(pair: &Pair, id: &str, identifiers: &str) -> Result<AdversarialAgent> {
+    AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new(id, identifiers)).await
 }
 
 fn dial(pair: &Pair, target: &str) -> JoinHandle<Result<Conn, DialError>> {
@@ -30,10 +30,10 @@ fn dial(pair: &Pair, target: &str) -> JoinHandle<Result<Conn, DialError>> {
 }
 
 /// A connection through an adversarial agent that assigned this id.
-async fn connected(pair: &Pair, agent: &mut WildAgent, target: &str, id: i64) -> Result<Conn> {
-    let dialling = dial(pair, target);
+async fn connected(pair: &Pair, agent: &mut AdversarialAgent, target: &str, id: i64) -> Result<Conn> {
+    let dialing = dial(pair, target);
     agent.accept(id).await?;
-    Ok(within("the dial", dialling).await???)
+    Ok(within("the dial", dialing).await???)
 }
 
 async fn says(conn: &mut Conn, text: &str) -> Result<()> {
@@ -86,9 +86,9 @@ async fn unknown_and_misdirected_packets_are_ignored() -> Result<()> {
     let pair = server().await?;
     let mut agent = agent(&pair, "a", "").await?;
     let mut conn = connected(&pair, &mut agent, "127.0.0.1:9", 1).await?;
-    let odd =
+    let unexpected =
         [unknown(7), unknown(99), unknown(-1), dial_req(3, "127.0.0.1:9"), close_req(1), data(0, "zero")];
-    for packet in odd {
+    for packet in unexpected {
         agent.stream.send(packet).await?;
         agent.stream.send(data(1, "ok")).await?;
         says(&mut conn, "ok").await?;
@@ -141,7 +141,7 @@ async fn an_agent_cannot_answer_anothers_dial() -> Result<()> {
     let pair = Setup::grpc().agents(0).server_arg("--proxy-strategies=destHost").start().await?;
     let mut asked = agent(&pair, "asked", "host=asked").await?;
     let mut liar = agent(&pair, "liar", "host=liar").await?;
-    let dialling = dial(&pair, "asked:1");
+    let dialing = dial(&pair, "asked:1");
     let request = asked.expect_dial().await?;
     liar.stream.send(dial_rsp(request.random, 5, "")).await?;
     assert_eq!(liar.stream.expect("the CLOSE_REQ").await?, close_req(5));
@@ -151,7 +151,7 @@ async fn an_agent_cannot_answer_anothers_dial() -> Result<()> {
     liar.stream.send(data(99, "sync")).await?;
     assert_eq!(liar.stream.expect("the CLOSE_REQ").await?, close_req(99));
     asked.stream.send(dial_rsp(request.random, 5, "")).await?;
-    let mut conn = within("the dial", dialling).await???;
+    let mut conn = within("the dial", dialing).await???;
     asked.stream.send(data(5, "honest")).await?;
     says(&mut conn, "honest").await
 }
@@ -197,10 +197,10 @@ async fn equal_ids_of_two_streams_of_one_agent_do_not_cross() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_newcomer_with_the_same_id_does_not_displace_the_incumbent() -> Result<()> {
+async fn second_agent_with_the_same_id_does_not_displace_the_first() -> Result<()> {
     let pair = server().await?;
     let mut incumbent = agent(&pair, "twin", "").await?;
-    let mut newcomer = agent(&pair, "twin", "").await?;
+    let mut rival = agent(&pair, "twin", "").await?;
     let mut conns = Vec::new();
     for id in 1..=5 {
         let mut conn = connected(&pair, &mut incumbent, "127.0.0.1:1", id).await?;
@@ -208,8 +208,8 @@ async fn a_newcomer_with_the_same_id_does_not_displace_the_incumbent() -> Result
         says(&mut conn, "mine").await?;
         conns.push(conn);
     }
-    newcomer.stream.send(data(1, "not mine")).await?;
-    assert_eq!(newcomer.stream.expect("the CLOSE_REQ").await?, close_req(1));
+    rival.stream.send(data(1, "not mine")).await?;
+    assert_eq!(rival.stream.expect("the CLOSE_REQ").await?, close_req(1));
     Ok(())
 }
 
@@ -232,10 +232,10 @@ async fn an_id_can_be_used_again_after_its_close() -> Result<()> {
 async fn a_repeated_dial_rsp_is_a_late_one() -> Result<()> {
     let pair = server().await?;
     let mut agent = agent(&pair, "a", "").await?;
-    let dialling = dial(&pair, "127.0.0.1:1");
+    let dialing = dial(&pair, "127.0.0.1:1");
     let request = agent.expect_dial().await?;
     agent.stream.send(dial_rsp(request.random, 1, "")).await?;
-    let mut conn = within("the dial", dialling).await???;
+    let mut conn = within("the dial", dialing).await???;
     agent.stream.send(dial_rsp(request.random, 2, "")).await?;
     assert_eq!(agent.stream.expect("the CLOSE_REQ").await?, close_req(2));
     agent.stream.send(data(1, "still mine")).await?;
@@ -243,15 +243,15 @@ async fn a_repeated_dial_rsp_is_a_late_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn data_before_the_dial_rsp_reaches_nobody() -> Result<()> {
+async fn data_before_the_dial_rsp_is_dropped() -> Result<()> {
     let pair = server().await?;
     let mut agent = agent(&pair, "a", "").await?;
-    let dialling = dial(&pair, "127.0.0.1:1");
+    let dialing = dial(&pair, "127.0.0.1:1");
     let request = agent.expect_dial().await?;
     agent.stream.send(data(1, "too early")).await?;
     assert_eq!(agent.stream.expect("the CLOSE_REQ").await?, close_req(1));
     agent.stream.send(dial_rsp(request.random, 2, "")).await?;
-    let mut conn = within("the dial", dialling).await???;
+    let mut conn = within("the dial", dialing).await???;
     agent.stream.send(data(2, "in time")).await?;
     says(&mut conn, "in time").await
 }
@@ -261,9 +261,9 @@ async fn the_close_rsps_error_reaches_the_client() -> Result<()> {
     let pair = server().await?;
     let mut agent = agent(&pair, "a", "").await?;
     let frontend = pair.frontend().clone();
-    let dialling = tokio::spawn(async move { Tunnel::dial(frontend.packets().await?, "127.0.0.1:1").await });
+    let dialing = tokio::spawn(async move { Tunnel::dial(frontend.packets().await?, "127.0.0.1:1").await });
     agent.accept(1).await?;
-    let mut tunnel = within("the dial", dialling).await???;
+    let mut tunnel = within("the dial", dialing).await???;
     agent.stream.send(close_rsp(1, "the endpoint went away")).await?;
     within("the end", tunnel.read_to_end(&mut Vec::new())).await??;
     assert_eq!(tunnel.ended(), Some("the endpoint went away"));
@@ -274,10 +274,10 @@ async fn the_close_rsps_error_reaches_the_client() -> Result<()> {
 async fn the_agents_dial_cls_ends_the_dial() -> Result<()> {
     let pair = server().await?;
     let mut agent = agent(&pair, "a", "").await?;
-    let dialling = dial(&pair, "127.0.0.1:1");
+    let dialing = dial(&pair, "127.0.0.1:1");
     let request = agent.expect_dial().await?;
     agent.stream.send(dial_cls(request.random)).await?;
-    ensure!(within("the dial", dialling).await??.is_err(), "a dial that its agent closed succeeded");
+    ensure!(within("the dial", dialing).await??.is_err(), "a dial that its agent closed succeeded");
     pair.server().wait_metric("dial_failure_count", &[("reason", "backend_close")], 1.0).await?;
     pair.server().wait_metric("pending_backend_dials", &[], 0.0).await?;
     Ok(())
@@ -299,10 +299,10 @@ async fn dial_error_texts_become_statuses() -> Result<()> {
         ("dial tcp: lookup x on 1.2.3.4:53: no such host", 502),
         ("something that nobody has heard of", 502),
     ] {
-        let dialling = dial(&pair, "127.0.0.1:1");
+        let dialing = dial(&pair, "127.0.0.1:1");
         let request = agent.expect_dial().await?;
         agent.stream.send(dial_rsp(request.random, 0, text)).await?;
-        let Err(error) = within("the dial", dialling).await?? else { anyhow::bail!("{text}: success") };
+        let Err(error) = within("the dial", dialing).await?? else { anyhow::bail!("{text}: success") };
         assert_eq!((error.status(), error.text()), (Some(status), text));
     }
     Ok(())
@@ -310,13 +310,13 @@ async fn dial_error_texts_become_statuses() -> Result<()> {
 
 /// A dial whose client has left is canceled at the agent; if the agent still answers, the connection is closed.
 #[tokio::test]
-async fn an_abandoned_dial_is_cancelled_at_the_agent() -> Result<()> {
+async fn abandoned_dial_is_canceled_at_the_agent() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         let pair = Setup::new(mode, Front::Unix).agents(0).start().await?;
         let mut agent = agent(&pair, "a", "").await?;
-        let dialling = dial(&pair, "127.0.0.1:1");
+        let dialing = dial(&pair, "127.0.0.1:1");
         let request = agent.expect_dial().await?;
-        dialling.abort();
+        dialing.abort();
         assert_eq!(agent.stream.expect("the DIAL_CLS").await?, dial_cls(request.random));
         agent.stream.send(dial_rsp(request.random, 3, "")).await?;
         assert_eq!(agent.stream.expect("the CLOSE_REQ").await?, close_req(3));

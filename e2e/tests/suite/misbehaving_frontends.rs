@@ -2,19 +2,21 @@
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
+use e2e::adversarial::{
+    PacketStream, bare, close_req, crossed, data, dial_cls, dial_req, dial_rsp, drain, unknown,
+};
 use e2e::endpoints::{Endpoint, FullQueue};
 use e2e::exchange::{echo, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::within;
-use e2e::wild::{PacketStream, bare, close_req, crossed, data, dial_cls, dial_req, dial_rsp, drain, unknown};
 use proto::PacketType;
 use proto::packet::Payload as Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Dials by hand; returns the stream and its connect id.
-async fn dialled(pair: &Pair, random: i64, target: &str) -> Result<(PacketStream, i64)> {
+async fn dialed(pair: &Pair, random: i64, target: &str) -> Result<(PacketStream, i64)> {
     let mut stream = pair.frontend().packets().await?;
     stream.send(dial_req(random, target)).await?;
     match stream.expect("the DIAL_RSP").await?.payload {
@@ -44,7 +46,7 @@ async fn echoes(stream: &mut PacketStream, id: i64, text: &str) -> Result<()> {
 async fn unknown_packet_types_are_ignored() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
-    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    let (mut stream, id) = dialed(&pair, 5, &endpoint.target()).await?;
     for number in [7, 99, 100, 1_000, i32::MAX, -1, i32::MIN] {
         stream.send(unknown(number)).await?;
         echoes(&mut stream, id, "still here").await?;
@@ -57,7 +59,7 @@ async fn unknown_packet_types_are_ignored() -> Result<()> {
 async fn a_known_type_without_its_payload_is_survived() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
-    let (mut bystander, id) = dialled(&pair, 6, &endpoint.target()).await?;
+    let (mut bystander, id) = dialed(&pair, 6, &endpoint.target()).await?;
     for number in 0..=6 {
         let kind = PacketType::try_from(number)?;
         for packet in [bare(kind), crossed(kind, data(1, "x")), crossed(kind, dial_rsp(1, 1, "x"))] {
@@ -76,11 +78,15 @@ async fn a_known_type_without_its_payload_is_survived() -> Result<()> {
 async fn packets_that_only_agents_send_are_harmless() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
-    let (mut bystander, id) = dialled(&pair, 6, &endpoint.target()).await?;
+    let (mut bystander, id) = dialed(&pair, 6, &endpoint.target()).await?;
     let mut stream = pair.frontend().packets().await?;
-    for packet in
-        [drain(), dial_rsp(6, id, ""), dial_rsp(6, id, "x"), e2e::wild::close_rsp(id, "x"), dial_cls(6)]
-    {
+    for packet in [
+        drain(),
+        dial_rsp(6, id, ""),
+        dial_rsp(6, id, "x"),
+        e2e::adversarial::close_rsp(id, "x"),
+        dial_cls(6),
+    ] {
         let _ = stream.send(packet).await;
     }
     echoes(&mut bystander, id, "still here").await?;
@@ -89,11 +95,11 @@ async fn packets_that_only_agents_send_are_harmless() -> Result<()> {
 
 /// In Go any frontend can write to and close any connection of the same agent.
 #[tokio::test]
-async fn a_stranger_can_neither_write_nor_close() -> Result<()> {
+async fn other_client_can_neither_write_nor_close() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let (endpoint, other) = (Endpoint::echo().await?, Endpoint::echo().await?);
-    let (mut victim, id) = dialled(&pair, 1, &endpoint.target()).await?;
-    let (mut thief, own) = dialled(&pair, 2, &other.target()).await?;
+    let (mut victim, id) = dialed(&pair, 1, &endpoint.target()).await?;
+    let (mut thief, own) = dialed(&pair, 2, &other.target()).await?;
     echoes(&mut thief, own, "mine").await?;
     for stolen in (id - 5..id + 5).filter(|stolen| *stolen != own) {
         let _ = thief.send(data(stolen, "injected")).await;
@@ -102,7 +108,7 @@ async fn a_stranger_can_neither_write_nor_close() -> Result<()> {
     drop(thief);
     for stolen in id - 5..id + 5 {
         // A separate stream for each, which has dialed, so that the server has assigned an agent to it.
-        let (mut thief, own) = dialled(&pair, 3, &other.target()).await?;
+        let (mut thief, own) = dialed(&pair, 3, &other.target()).await?;
         if stolen != own {
             let _ = thief.send(data(stolen, "injected")).await;
             let _ = thief.send(close_req(stolen)).await;
@@ -125,7 +131,7 @@ async fn equal_dial_ids_do_not_collide() -> Result<()> {
     let mut waiting = pair.frontend().packets().await?;
     waiting.send(dial_req(42, &silent.target())).await?;
     pair.server().wait_metric("pending_backend_dials", &[], 1.0).await?;
-    let (mut stream, id) = dialled(&pair, 42, &endpoint.target()).await?;
+    let (mut stream, id) = dialed(&pair, 42, &endpoint.target()).await?;
     echoes(&mut stream, id, "mine").await?;
     match waiting.expect("the answer to the silent dial").await?.payload {
         Some(Body::DialResponse(response)) => {
@@ -137,14 +143,14 @@ async fn equal_dial_ids_do_not_collide() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stranger_cannot_cancel_a_dial() -> Result<()> {
+async fn other_client_cannot_cancel_a_dial() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let silent = FullQueue::new()?;
     let mut waiting = pair.frontend().packets().await?;
     waiting.send(dial_req(42, &silent.target())).await?;
     pair.server().wait_metric("pending_backend_dials", &[], 1.0).await?;
-    let mut stranger = pair.frontend().packets().await?;
-    stranger.send(dial_cls(42)).await?;
+    let mut other_client = pair.frontend().packets().await?;
+    other_client.send(dial_cls(42)).await?;
     match waiting.expect("the answer to the silent dial").await?.payload {
         Some(Body::DialResponse(response)) => {
             ensure!(response.error.ends_with("i/o timeout"), "{response:?}")
@@ -155,11 +161,11 @@ async fn a_stranger_cannot_cancel_a_dial() -> Result<()> {
 }
 
 #[tokio::test]
-async fn odd_ids_are_accepted_as_dial_ids() -> Result<()> {
+async fn unusual_ids_are_accepted_as_dial_ids() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
     for random in [1, -1, i64::MAX, i64::MIN] {
-        let (mut stream, id) = dialled(&pair, random, &endpoint.target()).await?;
+        let (mut stream, id) = dialed(&pair, random, &endpoint.target()).await?;
         echoes(&mut stream, id, "hello").await?;
     }
     Ok(())
@@ -169,7 +175,7 @@ async fn odd_ids_are_accepted_as_dial_ids() -> Result<()> {
 async fn data_for_connection_zero_is_ignored() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
-    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    let (mut stream, id) = dialed(&pair, 5, &endpoint.target()).await?;
     stream.send(data(0, "nobody's")).await?;
     echoes(&mut stream, id, "mine").await
 }
@@ -178,7 +184,7 @@ async fn data_for_connection_zero_is_ignored() -> Result<()> {
 async fn empty_data_is_no_end_of_file() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
-    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    let (mut stream, id) = dialed(&pair, 5, &endpoint.target()).await?;
     stream.send(data(id, Bytes::new())).await?;
     echoes(&mut stream, id, "still here").await
 }
@@ -187,7 +193,7 @@ async fn empty_data_is_no_end_of_file() -> Result<()> {
 async fn closing_twice_is_harmless() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
-    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    let (mut stream, id) = dialed(&pair, 5, &endpoint.target()).await?;
     let _ = stream.send(close_req(id)).await;
     let _ = stream.send(close_req(id)).await;
     let _ = stream.send(data(id, "too late")).await;
@@ -202,11 +208,11 @@ async fn closing_twice_is_harmless() -> Result<()> {
 async fn a_large_data_is_carried_and_a_larger_one_ends_only_its_stream() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::sink().await?;
-    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    let (mut stream, id) = dialed(&pair, 5, &endpoint.target()).await?;
     stream.send(data(id, vec![7; 4_000_000])).await?;
     stream.send(close_req(id)).await?;
     assert_eq!(endpoint.wait_received(1).await?[0].digest.length, 4_000_000);
-    let (mut stream, id) = dialled(&pair, 5, &endpoint.target()).await?;
+    let (mut stream, id) = dialed(&pair, 5, &endpoint.target()).await?;
     let _ = stream.send(data(id, vec![7; 5_000_000])).await;
     let (_, status) = stream.end("the end of the stream").await?;
     assert_eq!(status.map(|status| status.code()), Some(tonic::Code::ResourceExhausted));
@@ -265,7 +271,7 @@ async fn a_head_without_end_is_refused() -> Result<()> {
 async fn a_flood_of_resets_is_survived() -> Result<()> {
     let mut pair = Setup::grpc().start().await?;
     let endpoint = Endpoint::echo().await?;
-    let (mut bystander, id) = dialled(&pair, 6, &endpoint.target()).await?;
+    let (mut bystander, id) = dialed(&pair, 6, &endpoint.target()).await?;
     let channel = pair.frontend().channel().await?;
     for round in 0..2_000 {
         let mut stream = PacketStream::proxy(channel.clone());
@@ -285,7 +291,7 @@ async fn a_flood_of_resets_is_survived() -> Result<()> {
 
 /// A stalled reader delays only itself.
 #[tokio::test]
-async fn a_frontend_that_does_not_read_stalls_nobody_else() -> Result<()> {
+async fn frontend_that_does_not_read_does_not_stall_others() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         let pair = Setup::new(mode, Front::Unix).start().await?;
         let (source, endpoint) =
@@ -304,7 +310,7 @@ async fn a_frontend_that_does_not_read_stalls_nobody_else() -> Result<()> {
 
 /// The same for an endpoint that does not read.
 #[tokio::test]
-async fn an_endpoint_that_does_not_read_stalls_nobody_else() -> Result<()> {
+async fn endpoint_that_does_not_read_does_not_stall_others() -> Result<()> {
     for mode in [Mode::Grpc, Mode::HttpConnect] {
         let pair = Setup::new(mode, Front::Unix).start().await?;
         let (stalled, endpoint) = (Endpoint::stalled().await?, Endpoint::echo().await?);
@@ -336,7 +342,7 @@ async fn a_second_dial_leaves_the_first_connection_where_it_is() -> Result<()> {
         .start()
         .await?;
     let endpoint = Endpoint::echo().await?;
-    let (mut stream, id) = dialled(&pair, 1, &endpoint.target()).await?;
+    let (mut stream, id) = dialed(&pair, 1, &endpoint.target()).await?;
     stream.send(dial_req(2, &format!("localhost:{}", endpoint.address().port()))).await?;
     match stream.expect("the second DIAL_RSP").await?.payload {
         Some(Body::DialResponse(response)) => ensure!(response.random == 2, "{response:?}"),

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::{
+    AdversarialLink, AdversarialServer, bare, close_req, close_rsp, crossed, data, dial_cls, dial_req,
+    unknown,
+};
 use e2e::endpoints::{Endpoint, Refusing};
 use e2e::pair::Agent;
 use e2e::payload::{Digester, Payload};
 use e2e::pki::Pki;
 use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until};
-use e2e::wild::{
-    WildLink, WildServer, bare, close_req, close_rsp, crossed, data, dial_cls, dial_req, unknown,
-};
 use proto::packet::Payload as Body;
 use proto::{DialRequest, DialResponse, Packet, PacketType};
 use tempfile::TempDir;
@@ -19,8 +20,8 @@ use tempfile::TempDir;
 /// A test-controlled server, and the agent that connected to it.
 struct Played {
     agent: Agent,
-    server: WildServer,
-    link: WildLink,
+    server: AdversarialServer,
+    link: AdversarialLink,
     folder: Arc<TempDir>,
 }
 
@@ -28,7 +29,7 @@ impl Played {
     async fn start(count: usize, flags: &[&str]) -> Result<Self> {
         let folder = Arc::new(tempfile::tempdir()?);
         let pki = Pki::create(folder.path())?;
-        let mut server = WildServer::start(&pki, "played", count).await?;
+        let mut server = AdversarialServer::start(&pki, "played", count).await?;
         let address = ([127, 0, 0, 1], server.port()).into();
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let agent = Agent::start_program(
@@ -73,7 +74,7 @@ impl Played {
 }
 
 #[tokio::test]
-async fn connect_says_who_the_agent_is() -> Result<()> {
+async fn connect_names_the_agent() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let token = folder.path().join("token");
     std::fs::write(&token, "secret-token\n")?;
@@ -190,16 +191,16 @@ async fn the_endpoints_bytes_come_before_its_close_rsp() -> Result<()> {
 }
 
 #[tokio::test]
-async fn odd_packets_are_survived() -> Result<()> {
+async fn unexpected_packets_are_survived() -> Result<()> {
     let mut played = Played::start(1, &[]).await?;
     let endpoint = Endpoint::echo().await?;
     let id = played.dial(1, &endpoint.target()).await?.connect_id;
-    let mut odd = vec![unknown(7), unknown(99), unknown(-1), data(0, "zero"), dial_cls(12_345)];
+    let mut unexpected = vec![unknown(7), unknown(99), unknown(-1), data(0, "zero"), dial_cls(12_345)];
     for number in 0..=6 {
         let kind = PacketType::try_from(number)?;
-        odd.extend([bare(kind), crossed(kind, e2e::wild::dial_rsp(1, 1, "x"))]);
+        unexpected.extend([bare(kind), crossed(kind, e2e::adversarial::dial_rsp(1, 1, "x"))]);
     }
-    for packet in odd {
+    for packet in unexpected {
         // A CLOSE_RSP or DIAL_RSP is unexpected here, but the connection must survive.
         if packet.payload.as_ref().is_some_and(|body| matches!(body, Body::DialResponse(_)))
             && packet.r#type == 1
@@ -214,7 +215,7 @@ async fn odd_packets_are_survived() -> Result<()> {
 
 /// In Go the server's `protocol` is passed to the dialer unchecked: `unix` would open sockets of the node.
 #[tokio::test]
-async fn only_tcp_is_dialled() -> Result<()> {
+async fn only_tcp_is_dialed() -> Result<()> {
     let mut played = Played::start(1, &[]).await?;
     let endpoint = Endpoint::echo().await?;
     let path = played.folder.path().join("secret.sock");

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::dial_req;
 use e2e::endpoints::Endpoint;
 use e2e::frontend::{Io, Mode};
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::within;
-use e2e::wild::dial_req;
 use proto::packet::Payload as Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;

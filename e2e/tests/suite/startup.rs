@@ -108,7 +108,7 @@ async fn a_host_with_a_port_is_refused_by_its_flag() -> Result<()> {
 
 /// A container runtime creates a directory if a hostPath is missing.
 #[tokio::test]
-async fn an_empty_directory_gives_way_to_the_socket() -> Result<()> {
+async fn empty_directory_is_replaced_by_the_socket() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("frontend.sock");
     std::fs::create_dir(&path)?;
@@ -178,7 +178,7 @@ async fn a_taken_http_connect_port_is_retried() -> Result<()> {
 
 /// Clients cannot dial while the socket's directory is missing; a restored directory is noticed within seconds.
 #[tokio::test]
-async fn a_server_whose_socket_cannot_be_reached_is_not_ready() -> Result<()> {
+async fn server_with_an_unreachable_socket_is_not_ready() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (directory, path) = (folder.path().join("run"), folder.path().join("run/frontend.sock"));
     std::fs::create_dir(&directory)?;

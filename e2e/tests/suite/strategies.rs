@@ -3,10 +3,10 @@
 use std::task::Poll;
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::{AdversarialAgent, AgentMeta, close_rsp, dial_rsp, drain};
 use e2e::frontend::Tunnel;
 use e2e::pair::{Pair, Setup};
 use e2e::wait::within;
-use e2e::wild::{AgentMeta, WildAgent, close_rsp, dial_rsp, drain};
 use proto::Packet;
 use proto::packet::Payload as Body;
 
@@ -15,10 +15,11 @@ async fn server(strategies: &str) -> Result<Pair> {
     Setup::grpc().agents(0).server_arg(format!("--proxy-strategies={strategies}")).start().await
 }
 
-async fn agent(pair: &Pair, id: &str, identifiers: &str) -> Result<WildAgent> {
+async fn agent(pair: &Pair, id: &str, identifiers: &str) -> Result<AdversarialAgent> {
     let before = connects(pair).await?;
     let agent =
-        WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new(id, identifiers)).await?;
+        AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new(id, identifiers))
+            .await?;
     // The server may register the stream a moment after it has sent its headers.
     pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], before + 1.0).await?;
     Ok(agent)
@@ -29,7 +30,7 @@ async fn connects(pair: &Pair) -> Result<f64> {
 }
 
 /// Dials, and returns which of the agents got the dial; that agent accepts. The connection is dropped at once.
-async fn asked(pair: &Pair, target: &str, agents: &mut [WildAgent]) -> Result<usize> {
+async fn asked(pair: &Pair, target: &str, agents: &mut [AdversarialAgent]) -> Result<usize> {
     let (frontend, address) = (pair.frontend().clone(), target.to_owned());
     let mut dial = tokio::spawn(async move { Tunnel::dial(frontend.packets().await?, &address).await });
     loop {
@@ -57,7 +58,7 @@ async fn asked(pair: &Pair, target: &str, agents: &mut [WildAgent]) -> Result<us
 }
 
 /// The first packet that arrives at any of the agents.
-async fn first_packet(agents: &mut [WildAgent]) -> (usize, Packet) {
+async fn first_packet(agents: &mut [AdversarialAgent]) -> (usize, Packet) {
     std::future::poll_fn(|cx| {
         for (index, agent) in agents.iter_mut().enumerate() {
             if let Poll::Ready(Ok(Some(packet))) = agent.stream.poll_next(cx) {
@@ -155,7 +156,7 @@ async fn the_order_of_the_strategies_counts() -> Result<()> {
 }
 
 /// Sends a DRAIN and waits until the server has counted it.
-async fn start_drain(pair: &Pair, agent: &mut WildAgent) -> Result<()> {
+async fn start_drain(pair: &Pair, agent: &mut AdversarialAgent) -> Result<()> {
     let labels = [("segment", "from_agent"), ("packet_type", "DRAIN")];
     let before = pair.server().metric("stream_packets_total", &labels).await?;
     agent.stream.send(drain()).await?;
@@ -243,7 +244,7 @@ async fn ready_backends_are_counted_per_strategy() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_connect_says_who_it_is_exactly_once() -> Result<()> {
+async fn connect_names_the_agent_exactly_once() -> Result<()> {
     let pair = server("default").await?;
     let refused = [
         AgentMeta::default(),
@@ -253,12 +254,12 @@ async fn a_connect_says_who_it_is_exactly_once() -> Result<()> {
         AgentMeta::new("a", "host=%zz"),
     ];
     for meta in refused {
-        let connect = WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+        let connect = AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await?;
         ensure!(connect.is_err(), "{meta:?} was let in");
     }
     // An agent may send no identifiers.
     let meta = AgentMeta::default().with("agentid", "a");
-    let agent = WildAgent::connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+    let agent = AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &meta).await?;
     assert_eq!(agent.server, ("server-0".to_owned(), "1".to_owned()));
     Ok(())
 }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+pub(crate) use e2e::adversarial::connect_with_token as connect;
+use e2e::adversarial::{AdversarialAgent, AgentMeta, refused};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
 use e2e::pair::{Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::{DEADLINE, until};
-pub(crate) use e2e::wild::connect_with_token as connect;
-use e2e::wild::{AgentMeta, WildAgent, refused};
 use fake_apiserver::{FakeApi, Fault};
 use serde_json::json;
 use tonic::Code;
@@ -85,7 +85,7 @@ async fn an_agent_with_the_right_token_serves() -> Result<()> {
 }
 
 #[tokio::test]
-async fn whoever_has_no_such_token_is_refused_with_gos_words() -> Result<()> {
+async fn agents_without_a_valid_token_are_refused_with_gos_words() -> Result<()> {
     let world = World::new().await?;
     world.knows("good", USER, "node-1");
     world.knows("other", "system:serviceaccount:kube-system:default", "node-1");
@@ -110,7 +110,8 @@ async fn whoever_has_no_such_token_is_refused_with_gos_words() -> Result<()> {
         assert_eq!((status.code(), status.message()), (Code::Unknown, text.as_str()));
     }
     let without =
-        WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
+        AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", ""))
+            .await?;
     let status = refused(without)?;
     assert_eq!(
         (status.code(), status.message()),
@@ -118,18 +119,19 @@ async fn whoever_has_no_such_token_is_refused_with_gos_words() -> Result<()> {
     );
     // An unauthenticated agent is not told about other errors in its metadata, and leaves no trace in the log.
     let nonsense = AgentMeta::default().with("agentid", "forged-name").with("agentid", "b");
-    let status = refused(WildAgent::try_connect(pair.server().agent_port(), &pair.pki, &nonsense).await?)?;
+    let status =
+        refused(AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &nonsense).await?)?;
     assert_eq!(status.message(), "Authentication context was not found in metadata");
     let known = connect(&pair, "the-known-one", "", "good").await??;
     // Any log line about the unauthenticated agent was written before this one.
     pair.server().process.wait_said("the-known-one").await?;
-    ensure!(!pair.server().process.said("forged-name"), "metadata of a stranger was logged");
+    ensure!(!pair.server().process.said("forged-name"), "metadata of an unauthenticated peer was logged");
     drop(known);
     Ok(())
 }
 
 #[tokio::test]
-async fn while_nobody_can_tell_known_agents_come_in_and_others_try_again() -> Result<()> {
+async fn while_reviews_fail_known_agents_are_admitted_and_others_retry() -> Result<()> {
     let world = World::new().await?;
     world.knows("known", USER, "node-1");
     world.knows("late", USER, "node-2");
@@ -156,7 +158,7 @@ async fn while_nobody_can_tell_known_agents_come_in_and_others_try_again() -> Re
 }
 
 #[tokio::test]
-async fn an_api_that_hangs_delays_nobody_else() -> Result<()> {
+async fn hanging_api_does_not_delay_others() -> Result<()> {
     let world = World::new().await?;
     world.knows("known", USER, "node-1");
     let pair = world.setup("known")?.start().await?;
@@ -176,7 +178,7 @@ async fn an_api_that_hangs_delays_nobody_else() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_rotated_token_is_shown_at_the_next_connect() -> Result<()> {
+async fn rotated_token_is_presented_at_the_next_connect() -> Result<()> {
     let world = World::new().await?;
     world.knows("first", USER, "node-1");
     let mut pair = world.setup("first")?.start().await?;
@@ -190,7 +192,7 @@ async fn a_rotated_token_is_shown_at_the_next_connect() -> Result<()> {
 }
 
 #[tokio::test]
-async fn no_token_is_ever_shown() -> Result<()> {
+async fn tokens_are_never_logged() -> Result<()> {
     let world = World::new().await?;
     world.knows(CANARY, USER, "node-1");
     let mut pair = world.setup(CANARY)?.server_arg("-v=10").agent_arg("-v=10").start().await?;

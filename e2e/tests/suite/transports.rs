@@ -3,13 +3,13 @@
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
 use anyhow::{Result, ensure};
+use e2e::adversarial::{AdversarialAgent, AgentMeta, PacketStream, channel, dial_req};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Mode, Place, tls_socket};
 use e2e::pair::{Front, Setup};
 use e2e::pki::Pki;
 use e2e::wait::within;
-use e2e::wild::{AgentMeta, PacketStream, WildAgent, channel, dial_req};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -40,7 +40,7 @@ async fn a_stale_socket_file_is_replaced() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stale_socket_file_is_kept_when_told_so() -> Result<()> {
+async fn stale_socket_file_is_kept_if_configured() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).server_arg("--delete-existing-uds-file=false").start().await?;
     pair.server_mut().process.kill()?;
     pair.server_mut().process.restart()?;
@@ -55,20 +55,20 @@ async fn let_in(address: std::net::SocketAddr, pki: &Pki) -> Result<bool> {
         return Ok(false);
     };
     // With TLS 1.3 the refusal follows the client's handshake.
-    let _ = socket.write_all(&e2e::wild::frames::hello()).await;
+    let _ = socket.write_all(&e2e::adversarial::frames::hello()).await;
     let mut byte = [0; 1];
     let read = within("an answer or a refusal", socket.read(&mut byte)).await?;
     Ok(read.is_ok_and(|count| count > 0))
 }
 
 #[tokio::test]
-async fn the_agent_port_refuses_strange_certificates() -> Result<()> {
+async fn agent_port_refuses_unknown_certificates() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     let folder = tempfile::tempdir()?;
-    let mut strange = Pki::create(folder.path())?;
+    let mut other = Pki::create(folder.path())?;
     // The client trusts the right server and presents a certificate of another CA.
-    strange.front_ca = pair.pki.cluster_ca.clone();
-    ensure!(!let_in(pair.server().agent_address(), &strange).await?, "a strange certificate was let in");
+    other.front_ca = pair.pki.cluster_ca.clone();
+    ensure!(!let_in(pair.server().agent_address(), &other).await?, "an unknown certificate was let in");
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
@@ -104,9 +104,9 @@ async fn further_alpn_protocols_of_the_agent_do_no_harm() -> Result<()> {
 #[tokio::test]
 async fn the_agent_refuses_a_server_of_another_authority() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let strange = Pki::create(folder.path())?;
+    let other = Pki::create(folder.path())?;
     let mut pair = Setup::grpc().agents(0).start().await?;
-    let flag = format!("--ca-cert={}", strange.cluster_ca.display());
+    let flag = format!("--ca-cert={}", other.cluster_ca.display());
     pair.add_agent("deceived", "", &[&flag])?;
     pair.agents[0].wait_unready().await?;
     assert_eq!(pair.server().metric("grpc_connections", &[("service_method", "Connect")]).await?, 0.0);
@@ -116,7 +116,8 @@ async fn the_agent_refuses_a_server_of_another_authority() -> Result<()> {
 #[tokio::test]
 async fn the_server_announces_itself_in_its_headers() -> Result<()> {
     let pair = Setup::grpc().agents(0).server_arg("--server-count=5").start().await?;
-    let agent = WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
+    let agent =
+        AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("a", "")).await?;
     assert_eq!(agent.server, ("server-0".to_owned(), "5".to_owned()));
     Ok(())
 }
@@ -128,10 +129,10 @@ async fn the_agents_proxy_variables_are_honoured_but_never_for_loopback() -> Res
     pair.wait_connected().await?;
     works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
     let proxy = TcpListener::bind("127.0.0.1:0").await?;
-    let mut far = Setup::grpc().agents(0).agent_arg("--proxy-server-host=far.example").start().await?;
-    far.add_agent_with_env("proxied", &[("HTTPS_PROXY", &format!("http://{}", proxy.local_addr()?))])?;
+    let mut remote = Setup::grpc().agents(0).agent_arg("--proxy-server-host=far.example").start().await?;
+    remote.add_agent_with_env("proxied", &[("HTTPS_PROXY", &format!("http://{}", proxy.local_addr()?))])?;
     let (mut asked, _) = within("the agent at its proxy", proxy.accept()).await??;
-    let wanted = format!("CONNECT far.example:{} HTTP/1.1\r\n", far.server().agent_port());
+    let wanted = format!("CONNECT far.example:{} HTTP/1.1\r\n", remote.server().agent_port());
     let mut line = vec![0; wanted.len()];
     within("the agent's request", asked.read_exact(&mut line)).await??;
     assert_eq!(String::from_utf8_lossy(&line), wanted);

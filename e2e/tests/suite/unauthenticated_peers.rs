@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use e2e::adversarial::unauthenticated::{Flood, Plan, Refused, client_hello};
+use e2e::adversarial::{AdversarialAgent, AgentMeta, PacketStream, channel};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
 use e2e::figures::{percentile, say};
@@ -17,8 +19,6 @@ use e2e::payload::Payload;
 use e2e::program::Program;
 use e2e::usage::thread_time;
 use e2e::wait::{DEADLINE, until, within};
-use e2e::wild::unauthenticated::{Flood, Plan, Refused, client_hello};
-use e2e::wild::{AgentMeta, PacketStream, WildAgent, channel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -113,7 +113,7 @@ async fn small_server() -> Result<(Pair, tempfile::TempDir)> {
 }
 
 #[tokio::test]
-async fn the_oldest_unauthenticated_connection_makes_room() -> Result<()> {
+async fn oldest_unauthenticated_connection_is_evicted() -> Result<()> {
     let (pair, _folder) = small_server().await?;
     let endpoint = Endpoint::echo().await?;
     let plan =
@@ -138,7 +138,8 @@ async fn the_oldest_unauthenticated_connection_makes_room() -> Result<()> {
         refused.spawn(connection.until_closed(Duration::from_secs(1)));
     }
     works(pair.frontend(), &endpoint.target()).await?;
-    let agent = WildAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("new", "")).await?;
+    let agent =
+        AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &AgentMeta::new("new", "")).await?;
     pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 2.0).await?;
     let lines = pair.server().process.log();
     let lines =

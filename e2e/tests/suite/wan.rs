@@ -110,7 +110,7 @@ fn loss_and_blackouts_are_as_they_are_set() -> Result<()> {
 }
 
 #[test]
-fn burst_is_sent_at_the_rate_and_what_the_queue_cannot_take_is_lost() -> Result<()> {
+fn burst_is_sent_at_the_rate_and_the_excess_is_lost() -> Result<()> {
     let rate = 10 * MBIT;
     let Some(area) = area(&conditions(20, 0.0, rate))? else { return Ok(()) };
     area.near.block_on(|| async {

@@ -1,12 +1,12 @@
 //! Flags that limit the endpoints that servers may reach.
 
-use flags::{FlagSet, List, Refusal};
+use flags::{FlagError, FlagSet, List};
 
 use crate::endpoint::DestinationRule;
 
 /// The flags as written on the command line.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     allow_cloud_metadata: bool,
     deny_destinations: List,
     allow_destinations: List,
@@ -19,8 +19,8 @@ pub(super) struct Endpoints {
     pub(super) allow: Vec<DestinationRule>,
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Endpoints");
         set.add(
             "allow-cloud-metadata",
@@ -47,9 +47,9 @@ impl Lines {
     }
 
     /// Parses the rules, and warns if metadata services may be reached.
-    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Endpoints, Refusal> {
+    pub(super) fn check(self, warnings: &mut Vec<String>) -> Result<Endpoints, FlagError> {
         if self.allow_cloud_metadata {
-            notices
+            warnings
                 .push("--allow-cloud-metadata: servers can get at this host's cloud credentials and link-local services".to_owned());
         }
         Ok(Endpoints {
@@ -60,10 +60,10 @@ impl Lines {
     }
 }
 
-fn rules(flag: &'static str, list: &List) -> Result<Vec<DestinationRule>, Refusal> {
+fn rules(flag: &'static str, list: &List) -> Result<Vec<DestinationRule>, FlagError> {
     let rule = |text: &String| {
         DestinationRule::parse(text)
-            .map_err(|why| Refusal::value(flag, format_args!("{text:?}"), why.to_string()))
+            .map_err(|why| FlagError::value(flag, format_args!("{text:?}"), why.to_string()))
     };
     list.items.iter().map(rule).collect()
 }

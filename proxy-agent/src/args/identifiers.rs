@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_go_accepts() {
+    fn accepts_like_go() {
         let table: [(&str, &[(&str, &str)]); 7] = [
             ("", &[]),
             ("&&", &[]),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses() {
+    fn rejects_like_go() {
         let unknown = |key: &str| IdentifierError::UnknownKey(key.to_owned());
         let escape = |text: &str| IdentifierError::Escape(text.to_owned());
         let table = [

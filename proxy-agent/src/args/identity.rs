@@ -2,20 +2,20 @@
 
 use std::ffi::OsString;
 
-use flags::{FlagSet, Refusal, header_text, identity};
+use flags::{FlagError, FlagSet, header_text, identity};
 use uuid::Uuid;
 
 use super::Identifiers;
 
 /// The flags as written on the command line.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     agent_id: String,
     agent_identifiers: String,
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("This agent");
         set.add(
             "agent-id",
@@ -31,11 +31,11 @@ impl Lines {
         );
     }
 
-    pub(super) fn check(self, inherited_id: Option<OsString>) -> Result<(String, Identifiers), Refusal> {
+    pub(super) fn check(self, inherited_id: Option<OsString>) -> Result<(String, Identifiers), FlagError> {
         let id = identity("agent-id", self.agent_id, inherited_id, || Uuid::new_v4().to_string())?;
         header_text("agent-identifiers", &self.agent_identifiers)?;
         let identifiers = Identifiers::parse(&self.agent_identifiers).map_err(|error| {
-            Refusal::value(
+            FlagError::value(
                 "agent-identifiers",
                 format_args!("{:?}", self.agent_identifiers),
                 error.to_string(),

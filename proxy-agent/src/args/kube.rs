@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 
-use flags::{FlagSet, Refusal, existing_file};
+use flags::{FlagError, FlagSet, existing_file};
 
 use super::{KubeClient, LabelSelector, Leases};
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     count_server_leases: bool,
     lease_namespace: String,
     lease_label_selector: LabelSelector,
@@ -16,7 +16,7 @@ pub(super) struct Lines {
     kube_api_content_type: String,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             count_server_leases: false,
@@ -28,8 +28,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Kubernetes");
         set.add(
             "count-server-leases",
@@ -55,10 +55,10 @@ impl Lines {
         );
     }
 
-    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<(Leases, KubeClient), Refusal> {
+    pub(super) fn check(self, warnings: &mut Vec<String>) -> Result<(Leases, KubeClient), FlagError> {
         let kubeconfig = existing_file("kubeconfig", self.kubeconfig)?;
         if kubeconfig.is_some() && !self.count_server_leases {
-            notices.push("--kubeconfig has no effect: leases are not counted".to_owned());
+            warnings.push("--kubeconfig has no effect: leases are not counted".to_owned());
         }
         let leases = Leases {
             counted: self.count_server_leases,

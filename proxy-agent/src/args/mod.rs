@@ -20,7 +20,7 @@ mod uplink;
 
 use std::ffi::OsString;
 
-use flags::{Exit, FlagSet, FlowFlags, Given, LogFlags, Refusal};
+use flags::{Exit, FlagError, FlagSet, FlowFlags, Given, LogFlags};
 
 pub use config::{CertPair, Config, KubeClient, Leases, ServerCountSource};
 pub use identifiers::{IdentifierError, Identifiers};
@@ -38,52 +38,52 @@ pub fn parse_with(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {
-    let mut lines = Lines::default();
-    let given = lines.read(argv)?;
-    Ok(lines.check(environment("PROXY_AGENT_ID"), given)?)
+    let mut raw = RawFlags::default();
+    let given = raw.read(argv)?;
+    Ok(raw.check(environment("PROXY_AGENT_ID"), given)?)
 }
 
 /// All flags as written on the command line.
 #[derive(Debug, Default)]
-struct Lines {
-    uplink: uplink::Lines,
-    identity: identity::Lines,
-    sync: sync::Lines,
-    endpoints: endpoints::Lines,
-    serving: serving::Lines,
-    kube: kube::Lines,
+struct RawFlags {
+    uplink: uplink::RawFlags,
+    identity: identity::RawFlags,
+    sync: sync::RawFlags,
+    endpoints: endpoints::RawFlags,
+    serving: serving::RawFlags,
+    kube: kube::RawFlags,
     flow: FlowFlags,
     log: LogFlags,
 }
 
-impl Lines {
+impl RawFlags {
     fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
         let mut set = FlagSet::new("proxy-agent", env!("CARGO_PKG_VERSION"), ABOUT);
-        self.uplink.lend(&mut set);
-        self.identity.lend(&mut set);
-        self.sync.lend(&mut set);
-        self.endpoints.lend(&mut set);
-        self.flow.lend(&mut set);
-        self.serving.lend(&mut set);
-        self.kube.lend(&mut set);
-        self.log.lend(&mut set);
+        self.uplink.register(&mut set);
+        self.identity.register(&mut set);
+        self.sync.register(&mut set);
+        self.endpoints.register(&mut set);
+        self.flow.register(&mut set);
+        self.serving.register(&mut set);
+        self.kube.register(&mut set);
+        self.log.register(&mut set);
         set.read_all(argv)
     }
 
-    fn check(self, inherited_id: Option<OsString>, given: Given) -> Result<Config, Refusal> {
-        let mut notices = given.notices;
-        let uplink = self.uplink.check(&mut notices)?;
+    fn check(self, inherited_id: Option<OsString>, given: Given) -> Result<Config, FlagError> {
+        let mut warnings = given.warnings;
+        let uplink = self.uplink.check(&mut warnings)?;
         let serving = self.serving.check()?;
         let flow = self.flow.check()?;
-        let sync = self.sync.check(&mut notices)?;
-        let endpoints = self.endpoints.check(&mut notices)?;
+        let sync = self.sync.check(&mut warnings)?;
+        let endpoints = self.endpoints.check(&mut warnings)?;
         let (agent_id, agent_identifiers) = self.identity.check(inherited_id)?;
-        let (leases, kube) = self.kube.check(&mut notices)?;
+        let (leases, kube) = self.kube.check(&mut warnings)?;
         if sync.count_source == ServerCountSource::Max && !leases.counted {
-            notices.push("--server-count-source=max has no effect: leases are not counted".to_owned());
+            warnings.push("--server-count-source=max has no effect: leases are not counted".to_owned());
         }
-        let (log, log_notices) = self.log.options()?;
-        notices.extend(log_notices);
+        let (log, log_warnings) = self.log.options()?;
+        warnings.extend(log_warnings);
         let flag_lines = announce::lines(given.values, &agent_id);
         Ok(Config {
             proxy_server_host: uplink.host,
@@ -114,7 +114,7 @@ impl Lines {
             kube,
             log,
             flag_lines,
-            notices,
+            warnings,
         })
     }
 }

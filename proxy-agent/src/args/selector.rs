@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt;
 
-use flags::{Unfit, Value};
+use flags::{InvalidValue, Value};
 
 /// Requirements that a set of labels must all meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +80,9 @@ impl fmt::Display for LabelSelector {
 }
 
 impl Value for LabelSelector {
-    fn set(&mut self, text: &OsStr) -> Result<(), Unfit> {
-        let text = text.to_str().ok_or_else(|| Unfit::because("it is not UTF-8"))?;
-        *self = Self::parse(text).map_err(Unfit::because)?;
+    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
+        let text = text.to_str().ok_or_else(|| InvalidValue::because("it is not UTF-8"))?;
+        *self = Self::parse(text).map_err(InvalidValue::because)?;
         Ok(())
     }
     fn shown(&self) -> String {

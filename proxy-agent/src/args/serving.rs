@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlagSet, GoDuration, ProfilingFlags, Refusal, period, port};
+use flags::{Bind, BindHost, FlagError, FlagSet, GoDuration, ProfilingFlags, optional_duration, port};
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     health_server_host: String,
     health_server_port: i64,
     admin_bind_address: String,
@@ -25,7 +25,7 @@ pub(super) struct Serving {
     pub(super) drain_timeout: Option<Duration>,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             health_server_host: String::new(),
@@ -39,8 +39,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Health and administration");
         set.add(
             "health-server-port",
@@ -69,20 +69,20 @@ impl Lines {
             &mut self.admin_bind_address,
             "Address for --admin-server-port. Empty: all interfaces.",
         );
-        self.profiling.lend(set);
+        self.profiling.register(set);
     }
 
-    pub(super) fn check(self) -> Result<Serving, Refusal> {
+    pub(super) fn check(self) -> Result<Serving, FlagError> {
         let health_port = port("health-server-port", self.health_server_port)?;
         let admin_port = port("admin-server-port", self.admin_server_port)?;
         let profiling = self.profiling.check()?;
         let min_ready_servers =
             usize::try_from(self.min_ready_servers).ok().filter(|count| *count > 0).ok_or_else(|| {
-                Refusal::value("min-ready-servers", self.min_ready_servers, "it must be above 0")
+                FlagError::value("min-ready-servers", self.min_ready_servers, "it must be above 0")
             })?;
         Ok(Serving {
             min_ready_servers,
-            drain_timeout: period("drain-timeout", self.drain_timeout)?,
+            drain_timeout: optional_duration("drain-timeout", self.drain_timeout)?,
             health: Bind { host: BindHost::parse(&self.health_server_host), port: health_port },
             admin: Bind { host: BindHost::parse(&self.admin_bind_address), port: admin_port },
             profiling,

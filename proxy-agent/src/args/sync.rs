@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flags::{FlagSet, GoDuration, Refusal};
+use flags::{FlagError, FlagSet, GoDuration};
 
 use super::ServerCountSource;
 
@@ -11,7 +11,7 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     sync_interval: GoDuration,
     sync_interval_cap: GoDuration,
     probe_interval: GoDuration,
@@ -29,7 +29,7 @@ pub(super) struct Sync {
     pub(super) count_source: ServerCountSource,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             sync_interval: GoDuration::from_seconds(1),
@@ -43,8 +43,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Finding all servers");
         set.add("sync-interval", &mut self.sync_interval, "Time between tries to reach missing servers.");
         set.add(
@@ -75,25 +75,25 @@ impl Lines {
             .no_effect("there is no channel to be full");
     }
 
-    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Sync, Refusal> {
+    pub(super) fn check(self, warnings: &mut Vec<String>) -> Result<Sync, FlagError> {
         if self.xfr_channel_size <= 0 {
-            return Err(Refusal::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"));
+            return Err(FlagError::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"));
         }
         if self.sync_interval > self.sync_interval_cap {
             let want = format!("it must not be above --sync-interval-cap={}", self.sync_interval_cap);
-            return Err(Refusal::value("sync-interval", self.sync_interval, want));
+            return Err(FlagError::value("sync-interval", self.sync_interval, want));
         }
         let count_source = match self.server_count_source.as_str() {
             "" | "default" => ServerCountSource::Default,
             "max" => ServerCountSource::Max,
             other => {
                 let want = "it must be default or max";
-                return Err(Refusal::value("server-count-source", format_args!("{other:?}"), want));
+                return Err(FlagError::value("server-count-source", format_args!("{other:?}"), want));
             }
         };
         let mut interval = |flag: &str, given: GoDuration| {
             if given.or_zero() < LEAST_INTERVAL {
-                notices.push(format!("--{flag}={given}: it counts as 1ms, less would be a busy loop"));
+                warnings.push(format!("--{flag}={given}: it counts as 1ms, less would be a busy loop"));
             }
             given.or_zero().max(LEAST_INTERVAL)
         };

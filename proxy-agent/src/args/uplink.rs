@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flags::{
-    FlagSet, GoDuration, List, Refusal, existing_file, header_text, pair, period, port, unresponsive_timeout,
+    FlagError, FlagSet, GoDuration, List, existing_file, header_text, optional_duration, pair, port,
+    unresponsive_timeout,
 };
 
 use super::CertPair;
@@ -15,7 +16,7 @@ const LEAST_KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     proxy_server_host: String,
     proxy_server_port: i64,
     agent_cert: OsString,
@@ -41,7 +42,7 @@ pub(super) struct Uplink {
     pub(super) certificate_reload_interval: Option<Duration>,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             proxy_server_host: "127.0.0.1".into(),
@@ -58,8 +59,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Proxy-servers");
         set.add(
             "proxy-server-host",
@@ -103,11 +104,11 @@ impl Lines {
         );
     }
 
-    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Uplink, Refusal> {
+    pub(super) fn check(self, warnings: &mut Vec<String>) -> Result<Uplink, FlagError> {
         let certificate = pair(("agent-cert", self.agent_cert), ("agent-key", self.agent_key))?;
         let ca = existing_file("ca-cert", self.ca_cert)?;
         if ca.is_none() {
-            notices.push("--ca-cert is empty: servers are trusted by the system's authorities".to_owned());
+            warnings.push("--ca-cert is empty: servers are trusted by the system's authorities".to_owned());
         }
         let mut host = self.proxy_server_host;
         header_text("proxy-server-host", &host)?;
@@ -115,10 +116,10 @@ impl Lines {
             // grpc-go treats an address without a host as the local machine.
             host = "localhost".to_owned();
         }
-        let unfit = self.alpn_proto.items.iter().find(|name| !(1..=255).contains(&name.len()));
-        if let Some(name) = unfit {
+        let invalid = self.alpn_proto.items.iter().find(|name| !(1..=255).contains(&name.len()));
+        if let Some(name) = invalid {
             let want = "a protocol's name has 1 to 255 bytes";
-            return Err(Refusal::value("alpn-proto", format_args!("{name:?}"), want));
+            return Err(FlagError::value("alpn-proto", format_args!("{name:?}"), want));
         }
         Ok(Uplink {
             host,
@@ -128,7 +129,7 @@ impl Lines {
             alpn_protos: self.alpn_proto.items,
             keepalive_time: self.keepalive_time.or_zero().max(LEAST_KEEPALIVE),
             unresponsive_timeout: unresponsive_timeout(self.unresponsive_timeout)?,
-            certificate_reload_interval: period(
+            certificate_reload_interval: optional_duration(
                 "certificate-reload-interval",
                 self.certificate_reload_interval,
             )?,

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tcp_is_dialled() {
+    fn only_tcp_is_dialed() {
         for refused in ["unix", "udp", "TCP", "tcp5", "", "ip:1"] {
             assert!(Network::parse(refused).is_err(), "{refused}");
         }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Ending, Linger, Local, Queue, Read};
+use relay::{CloseReason, Linger, LocalIo, Queue, Read};
 use serve::logs::Peer;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
@@ -36,7 +36,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long the agent holds back an endpoint's first bytes if the server does not do so itself. A Go server forwards them to a
 /// client that has not registered its connection yet, and the client loses them; or it writes them before or together with the
 /// head of its answer to CONNECT, and kube-apiserver fails.
-pub const FIRST_WORD: Duration = Duration::from_millis(250);
+pub const FIRST_BYTE_HOLD: Duration = Duration::from_millis(250);
 
 /// The names of a connection in the log.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub struct ConnInfo {
 
 impl ConnInfo {
     /// Logs that the endpoint's socket failed. A close or reset by the endpoint is not logged as an error.
-    fn tell_failure(&self, error: &io::Error, message: &'static str) {
+    fn log_failure(&self, error: &io::Error, message: &'static str) {
         if !Cause::Local(error.to_string()).is_abort() {
             tracing::error!(
                 err = %error, connectionID = self.connect_id, dialID = self.dial_id,
@@ -112,9 +112,9 @@ impl<G> ConnContext<G> {
         }
     }
 
-    /// Holds the endpoint's bytes back for [`FIRST_WORD`], or until the first byte for the endpoint arrives.
-    pub fn hold_first_word(mut self) -> Self {
-        self.hold = Some(Box::pin(sleep(FIRST_WORD)));
+    /// Holds the endpoint's bytes back for [`FIRST_BYTE_HOLD`], or until the first byte for the endpoint arrives.
+    pub fn hold_first_byte(mut self) -> Self {
+        self.hold = Some(Box::pin(sleep(FIRST_BYTE_HOLD)));
         self
     }
 
@@ -136,7 +136,7 @@ fn poll_socket(stream: &mut TcpStream, cx: &mut Context<'_>, want: usize) -> Pol
     poll_read_once(stream, cx, want)
 }
 
-impl<G: Send + Unpin> Local for ConnContext<G> {
+impl<G: Send + Unpin> LocalIo for ConnContext<G> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
         if self.eof {
             return Poll::Ready(Ok(Read::Eof));
@@ -147,7 +147,7 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         }
         let want = self.chunk.next(max);
         let data = ready!(poll_socket(&mut self.stream, cx, want))
-            .inspect_err(|error| self.info.tell_failure(error, "connection read failure"))?;
+            .inspect_err(|error| self.info.log_failure(error, "connection read failure"))?;
         if data.is_empty() {
             self.eof = true;
             return Poll::Ready(Ok(Read::Eof));
@@ -167,7 +167,7 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
             cx.waker().wake_by_ref();
         }
         let written = ready!(queue.poll_write_to(Pin::new(&mut self.stream), cx))
-            .inspect_err(|error| self.info.tell_failure(error, "conn write failure"))?;
+            .inspect_err(|error| self.info.log_failure(error, "conn write failure"))?;
         self.sent += written as u64;
         Poll::Ready(Ok(()))
     }
@@ -180,17 +180,22 @@ impl<G: Send + Unpin> Local for ConnContext<G> {
         Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| true)
     }
 
-    fn poll_end(&mut self, cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
-        match ending {
-            Ending::Broken(_) => {
-                self.reason.get_or_insert_with(|| ending.to_string());
+    fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        close_reason: &CloseReason,
+        allowance: &mut usize,
+    ) -> Poll<()> {
+        match close_reason {
+            CloseReason::Broken(_) => {
+                self.reason.get_or_insert_with(|| close_reason.to_string());
                 // An error means that there is no connection left to reset.
                 self.stream.set_zero_linger().ok();
                 Poll::Ready(())
             }
-            Ending::Flushed => {
+            CloseReason::Flushed => {
                 if self.reason.is_none() {
-                    self.reason = Some(ending.to_string());
+                    self.reason = Some(close_reason.to_string());
                     // An error means that there is no connection left to shut down.
                     let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
                 }
@@ -239,8 +244,8 @@ impl Default for Chunk {
 impl Chunk {
     /// The next read's size, at most `max`, at least 1 byte.
     fn next(&mut self, max: usize) -> usize {
-        let ceiling = if max > USUAL_READ { LARGEST_READ } else { USUAL_READ };
-        self.size = self.size.min(ceiling);
+        let largest = if max > USUAL_READ { LARGEST_READ } else { USUAL_READ };
+        self.size = self.size.min(largest);
         self.asked = self.size.min(max).max(1);
         self.asked
     }

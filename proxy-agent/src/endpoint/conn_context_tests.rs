@@ -31,14 +31,18 @@ async fn write_all(local: &mut ConnContext<Arc<()>>, data: Bytes) {
 }
 
 /// Ends the connection; returns the unused part of the allowance.
-async fn end_within(local: &mut ConnContext<Arc<()>>, ending: Ending, mut allowance: usize) -> usize {
-    let ended = poll_fn(|cx| local.poll_end(cx, &ending, &mut allowance));
+async fn end_within(
+    local: &mut ConnContext<Arc<()>>,
+    close_reason: CloseReason,
+    mut allowance: usize,
+) -> usize {
+    let ended = poll_fn(|cx| local.poll_end(cx, &close_reason, &mut allowance));
     timeout(Duration::from_secs(5), ended).await.expect("ends in time");
     allowance
 }
 
-async fn end(local: &mut ConnContext<Arc<()>>, ending: Ending) {
-    end_within(local, ending, usize::MAX).await;
+async fn end(local: &mut ConnContext<Arc<()>>, close_reason: CloseReason) {
+    end_within(local, close_reason, usize::MAX).await;
 }
 
 #[tokio::test]
@@ -65,26 +69,26 @@ async fn bytes_pass_both_ways_and_are_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_first_word_is_held_until_its_time_or_the_clients() {
     let (local, mut endpoint, _gauge) = pair().await;
-    let mut local = local.hold_first_word();
+    let mut local = local.hold_first_byte();
     endpoint.write_all(b"hello").await.unwrap();
     let began = Instant::now();
     assert_eq!(read(&mut local, 16).await, Read::Data(Bytes::from_static(b"hello")));
-    assert!(began.elapsed() >= FIRST_WORD);
+    assert!(began.elapsed() >= FIRST_BYTE_HOLD);
 
     let (local, mut endpoint, _gauge) = pair().await;
-    let mut local = local.hold_first_word();
+    let mut local = local.hold_first_byte();
     endpoint.write_all(b"hello").await.unwrap();
     let began = Instant::now();
     write_all(&mut local, Bytes::from_static(b"client")).await;
     assert_eq!(read(&mut local, 16).await, Read::Data(Bytes::from_static(b"hello")));
-    assert!(began.elapsed() < FIRST_WORD);
+    assert!(began.elapsed() < FIRST_BYTE_HOLD);
 
     let (local, endpoint, _gauge) = pair().await;
-    let mut local = local.hold_first_word();
+    let mut local = local.hold_first_byte();
     drop(endpoint);
     let began = Instant::now();
     assert_eq!(read(&mut local, 16).await, Read::Eof);
-    assert!(began.elapsed() >= FIRST_WORD);
+    assert!(began.elapsed() >= FIRST_BYTE_HOLD);
 }
 
 /// Neither an idle connection nor a few bytes in transit keep a whole buffer allocated.
@@ -103,7 +107,7 @@ async fn an_idle_connection_holds_no_buffer() {
 }
 
 #[tokio::test]
-async fn reads_of_all_sizes_bring_what_was_sent() {
+async fn reads_of_all_sizes_return_the_sent_bytes() {
     let (mut local, mut endpoint, _gauge) = pair().await;
     let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
     let payload = sent.clone();
@@ -141,7 +145,7 @@ async fn an_endpoint_that_sends_no_more_still_listens() {
     assert_eq!(read(&mut local, 64).await, Read::Eof);
     assert_eq!(read(&mut local, 64).await, Read::Eof, "again, if asked again");
     write_all(&mut local, Bytes::from_static(b"more")).await;
-    end(&mut local, Ending::Flushed).await;
+    end(&mut local, CloseReason::Flushed).await;
     drop(local);
     let mut all = Vec::new();
     endpoint.read_to_end(&mut all).await.unwrap();
@@ -160,16 +164,16 @@ async fn an_orderly_end_delivers_everything_although_the_endpoint_still_sends() 
         endpoint.read_to_end(&mut all).await.map(|_| all)
     }));
     timeout(Duration::from_secs(20), write_all(&mut local, payload.clone())).await.expect("room");
-    end(&mut local, Ending::Flushed).await;
+    end(&mut local, CloseReason::Flushed).await;
     drop(local);
     assert_eq!(reader.await.unwrap().expect("an end").expect("no reset"), payload);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orderly_end_does_not_wait_for_ever() {
+async fn orderly_end_has_a_time_limit() {
     let (mut local, _endpoint, _gauge) = pair().await;
     let began = Instant::now();
-    end(&mut local, Ending::Flushed).await;
+    end(&mut local, CloseReason::Flushed).await;
     assert!(began.elapsed() >= LINGER && began.elapsed() < LINGER * 2);
 }
 
@@ -191,11 +195,11 @@ async fn an_endpoint_that_sends_without_end_is_left_waiting() {
     });
     write_all(&mut local, Bytes::from_static(b"last")).await;
     let began = Instant::now();
-    let ending = tokio::spawn(async move { end_within(&mut local, Ending::Flushed, ALLOWANCE).await });
+    let end = tokio::spawn(async move { end_within(&mut local, CloseReason::Flushed, ALLOWANCE).await });
     let mut last = [0; 4];
     from.read_exact(&mut last).await.unwrap();
     assert_eq!(&last, b"last");
-    assert_eq!(ending.await.unwrap(), 0, "the allowance is used");
+    assert_eq!(end.await.unwrap(), 0, "the allowance is used");
     assert!(began.elapsed() >= LINGER, "it has its time");
     // In addition to the bytes read, both sockets' buffers hold up to twice the configured size.
     let poured = pouring.await.unwrap();
@@ -205,7 +209,7 @@ async fn an_endpoint_that_sends_without_end_is_left_waiting() {
 #[tokio::test]
 async fn a_broken_connection_is_reset() {
     let (mut local, mut endpoint, _gauge) = pair().await;
-    end(&mut local, Ending::Broken(Cause::LinkLost)).await;
+    end(&mut local, CloseReason::Broken(Cause::LinkLost)).await;
     drop(local);
     let error = endpoint.read(&mut [0; 8]).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

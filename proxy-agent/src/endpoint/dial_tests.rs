@@ -64,7 +64,7 @@ async fn two_replicas() -> (TcpListener, TcpListener) {
 }
 
 #[tokio::test]
-async fn who_spreads_its_dials_comes_to_every_address_of_a_name() {
+async fn dials_are_spread_over_all_addresses_of_a_name() {
     let (one, two) = two_replicas().await;
     let (one, two) = (one.local_addr().unwrap(), two.local_addr().unwrap());
     let fixed = dialer([("replicas", vec!["127.0.0.1", "127.0.0.2"])]);
@@ -101,7 +101,7 @@ async fn refusals_read_as_in_go() {
 }
 
 #[tokio::test]
-async fn denied_addresses_are_not_dialled_whatever_leads_to_them() {
+async fn denied_addresses_are_never_dialed() {
     let metadata = "169.254.169.254";
     let names = [("metadata", vec![metadata]), ("both", vec![metadata, "127.0.0.1"])];
     let dialer = dialer(names);
@@ -133,7 +133,7 @@ async fn silent_names_end_with_the_deadline() {
 }
 
 #[tokio::test]
-async fn the_next_address_is_tried_and_the_first_error_told() {
+async fn next_address_is_tried_and_the_first_error_reported() {
     let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let names = [("two", vec!["127.0.0.1", "127.0.0.2"]), ("none", vec!["127.0.0.3", "127.0.0.4"])];

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_aliases_are_found_whatever_their_case() {
+    fn names_and_aliases_are_found_in_any_case() {
         let hosts =
             Hosts::parse("# top\n127.0.0.1 localhost Box # tail\n::1\tlocalhost\nnonsense x\n10.0.0.1\n");
         let both: [IpAddr; 2] = ["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];

@@ -102,7 +102,7 @@ async fn search_domains_apply_to_short_names() {
 }
 
 #[tokio::test]
-async fn failures_are_told_apart() {
+async fn failures_are_distinguished() {
     let resolver = with_server("", &["kube"]).await;
     let server = resolver.configured().servers[0].address;
     let error = |host: &'static str, network| {
@@ -170,7 +170,7 @@ async fn changed_files_are_read_anew() {
 }
 
 #[test]
-fn what_is_a_name_is_gos_say() {
+fn names_are_recognized_like_go() {
     for name in ["a", "a.b.", "foo_bar", "xn--bcher-kva.example", "1a.2", "_srv.x", "10-0-0-11", "1-2"] {
         assert!(is_domain_name(name), "{name}");
     }

@@ -19,7 +19,7 @@ use serve::metrics::LeaseCall;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::book::{Book, Now};
+use super::cache::{LeaseCache, Now};
 use crate::args::LabelSelector;
 use crate::metrics::Metrics;
 
@@ -41,7 +41,7 @@ pub struct CounterSettings {
     /// The wall clock.
     pub clock: Clock,
     /// Divisor of all pauses; 1 except in tests.
-    pub pace: u32,
+    pub speedup: u32,
 }
 
 /// Counts servers by their leases.
@@ -50,7 +50,7 @@ pub struct LeaseCounter {
     settings: CounterSettings,
     metrics: Metrics,
     count: watch::Sender<Option<usize>>,
-    book: Book,
+    cache: LeaseCache,
     began: Instant,
     /// The time of the last complete list, by the monotonic clock. A lease that expired after it counts until the API has
     /// confirmed the expiry.
@@ -80,14 +80,14 @@ impl LeaseCounter {
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Option<usize>>) {
         let (count, counted) = watch::channel(None);
-        let book = Book::new(settings.selector.clone());
+        let cache = LeaseCache::new(settings.selector.clone());
         let now = Instant::now();
         let counter = Self {
             leases,
             settings,
             metrics,
             count,
-            book,
+            cache,
             began: now,
             believed: Duration::ZERO,
             blind: false,
@@ -139,9 +139,9 @@ impl LeaseCounter {
     async fn list(&mut self, freshness: Freshness) -> Result<String, ApiError> {
         let list = self.ask(freshness).await?;
         let (now, blind) = (self.now(), self.blind || list.slow);
-        self.book.list(&list.items, now, blind.then_some(self.believed));
+        self.cache.list(&list.items, now, blind.then_some(self.believed));
         (self.believed, self.blind) = (now.steady, false);
-        self.tell();
+        self.publish();
         Ok(list.metadata.resource_version)
     }
 
@@ -195,11 +195,11 @@ impl LeaseCounter {
             match event {
                 Ok(Some(WatchEvent::There(lease))) => {
                     version.clone_from(&lease.metadata.resource_version);
-                    self.book.there(&lease, self.now());
+                    self.cache.there(&lease, self.now());
                 }
                 Ok(Some(WatchEvent::Gone(lease))) => {
                     version.clone_from(&lease.metadata.resource_version);
-                    self.book.gone(&lease.metadata.name);
+                    self.cache.gone(&lease.metadata.name);
                 }
                 Ok(Some(WatchEvent::Bookmark(at))) => version = at,
                 Ok(None) => return Over::Ended(version),
@@ -207,13 +207,13 @@ impl LeaseCounter {
                 Err(error) => return Over::Failed(error),
             }
             self.failures = 0;
-            self.tell();
+            self.publish();
         }
     }
 
     /// When to check the next lease that expires by the observed events; not too soon after the last check.
     fn check_at(&self) -> Option<Instant> {
-        let end = self.book.next_end(self.believed)?;
+        let end = self.cache.next_end(self.believed)?;
         Some((self.began + end).max(self.next_check))
     }
 
@@ -251,15 +251,15 @@ impl LeaseCounter {
     }
 
     fn paced(&self, pause: Duration) -> Duration {
-        pause / self.settings.pace.max(1)
+        pause / self.settings.speedup.max(1)
     }
 
     fn now(&self) -> Now {
         Now { wall: self.settings.clock.now(), steady: self.began.elapsed() }
     }
 
-    fn tell(&mut self) {
-        let valid = self.book.count(self.believed);
+    fn publish(&mut self) {
+        let valid = self.cache.count(self.believed);
         let count = valid.max(1);
         let changed = self.count.send_if_modified(|told| told.replace(count) != Some(count));
         if changed && valid == 0 {

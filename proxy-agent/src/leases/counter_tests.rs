@@ -8,7 +8,7 @@ use serve::metrics::{Exposition, Registry};
 
 use super::*;
 
-const PACE: u32 = 20;
+const SPEEDUP: u32 = 20;
 
 struct World {
     api: FakeApi,
@@ -34,7 +34,8 @@ impl World {
     fn count(&self) -> watch::Receiver<Option<usize>> {
         let skew = Arc::clone(&self.skew);
         let clock = Clock::new(move || moment(skew.load(Ordering::Relaxed)));
-        let settings = CounterSettings { selector: LabelSelector::konnectivity_server(), clock, pace: PACE };
+        let settings =
+            CounterSettings { selector: LabelSelector::konnectivity_server(), clock, speedup: SPEEDUP };
         let (counter, counted) =
             LeaseCounter::new(self.client.leases("kube-system"), settings, self.metrics.clone());
         tokio::spawn(counter.run());
@@ -83,7 +84,7 @@ async fn the_count_follows_servers_that_come_and_go() {
     becomes(&mut counted, 3).await;
     world.api.delete_lease("kube-system", "b");
     becomes(&mut counted, 2).await;
-    world.api.put_lease("kube-system", "stranger", json!({}), json!({"leaseDurationSeconds": 600}));
+    world.api.put_lease("kube-system", "unrelated", json!({}), json!({"leaseDurationSeconds": 600}));
     world.api.put_lease("other", "d", json!({"k8s-app": "konnectivity-server"}), json!({}));
     world.put("e", 600);
     becomes(&mut counted, 3).await;
@@ -132,7 +133,7 @@ async fn a_lease_ends_without_an_event_and_the_api_is_asked_once_before() {
 
 /// The API stalled for less than the time limit of a call: its first answer may be older than the renewals that wait for it.
 #[tokio::test]
-async fn what_a_slow_api_says_of_a_lease_is_asked_again() {
+async fn outdated_answer_of_a_slow_api_is_requested_again() {
     let world = World::new().await;
     world.put("a", 600);
     world.put("b", 1);
@@ -165,7 +166,7 @@ async fn the_last_count_holds_while_the_api_is_away_and_until_servers_could_rene
         // Three times the duration of the leases.
         holds(&mut counted, 3, sleep(Duration::from_secs(3))).await;
         let requests = world.api.count("GET");
-        println!("{fault:?}: {requests} requests, pauses {PACE} times shorter than in production");
+        println!("{fault:?}: {requests} requests, pauses {SPEEDUP} times shorter than in production");
         assert!(requests < 40, "{requests} requests in 3 s, {fault:?}");
         world.api.heal();
         world.api.up();
@@ -182,14 +183,14 @@ async fn the_last_count_holds_while_the_api_is_away_and_until_servers_could_rene
 }
 
 #[tokio::test]
-async fn a_silent_watch_is_not_believed() {
+async fn silent_watch_is_ended() {
     let world = World::new().await;
     world.put("a", 1);
     world.put("b", 1);
     let mut counted = world.count();
     becomes(&mut counted, 2).await;
     // Watches receive no events from now on, while servers renew.
-    world.api.mute_watches();
+    world.api.silence_watches();
     let renewing = async {
         for _ in 0..8 {
             world.put("a", 1);
@@ -230,7 +231,7 @@ async fn without_the_right_to_watch_leases_are_listed() {
     becomes(&mut counted, 2).await;
     let (before, began) = (world.api.count("GET"), Instant::now());
     assert!(world.api.wait(|api| api.count("GET") >= before + 4).await);
-    let rate = 4.0 * 60.0 / began.elapsed().as_secs_f64() / f64::from(PACE);
+    let rate = 4.0 * 60.0 / began.elapsed().as_secs_f64() / f64::from(SPEEDUP);
     println!("{rate:.1} requests a minute at the real pace");
     assert!(rate < 12.0, "{rate} requests a minute");
 }

@@ -1,10 +1,10 @@
 //! The number of servers by their leases: watched, counted, and passed to the client set.
 //!
-//! [`book`] has the rules (when a lease counts) without clock or socket; [`counter`] is the task that lists and watches. No
+//! [`cache`] has the rules (when a lease counts) without clock or socket; [`counter`] is the task that lists and watches. No
 //! other task waits for it: there is no count until the first list succeeds, and while the API cannot be reached the last count
 //! holds.
 
-mod book;
+mod cache;
 mod counter;
 
 pub use counter::{CounterSettings, LeaseCounter};

@@ -3,11 +3,11 @@
 //! It connects the client set, which opens streams and needs to know when one ends, with the endpoints. Payload passes through
 //! the relay only.
 
-mod activity;
-mod life;
+mod connect_ids;
+mod control;
+mod handler;
+mod in_flight;
 mod meter;
-mod owner;
-mod ranges;
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use relay::{Bounds, LinkEnd, Relay};
 use serve::logs::Peer;
 use tokio::task::coop::unconstrained;
 use transport::wire::Wire;
-use tunnel::{Agent, ConnectId, Terms};
+use tunnel::{Agent, ConnectId, Negotiated};
 
 use crate::endpoint::{Dialer, Resolve};
 use crate::metrics::Metrics;
 
-pub use self::activity::{Activity, Busy};
-pub use self::life::{Life, SuspectObserver};
+pub use self::control::{LinkControl, UnresponsiveObserver};
+pub use self::in_flight::{InFlight, InFlightGuard};
 
+use self::connect_ids::ConnectIdSpace;
+use self::handler::{AgentLinkHandler, Server};
 use self::meter::LinkMeter;
-use self::owner::{AgentOwner, Server};
-use self::ranges::Ranges;
 
 /// The state that all links of the agent share. Cheap to clone.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ pub struct Links<R> {
     dialer: Arc<Dialer<R>>,
     bounds: Bounds,
     metrics: Metrics,
-    activity: Activity,
+    in_flight: InFlight,
     /// The connect id ranges of streams to upstream servers.
-    ranges: Ranges,
+    connect_ids: ConnectIdSpace,
 }
 
 impl<R> Clone for Links<R> {
@@ -46,8 +46,8 @@ impl<R> Clone for Links<R> {
             dialer: Arc::clone(&self.dialer),
             bounds: self.bounds.clone(),
             metrics: self.metrics.clone(),
-            activity: self.activity.clone(),
-            ranges: self.ranges.clone(),
+            in_flight: self.in_flight.clone(),
+            connect_ids: self.connect_ids.clone(),
         }
     }
 }
@@ -55,32 +55,40 @@ impl<R> Clone for Links<R> {
 impl<R: Resolve> Links<R> {
     /// Links of the agent with this id; they dial endpoints by `dialer`, within `bounds`.
     pub fn new(agent_id: &str, dialer: Dialer<R>, bounds: Bounds, metrics: Metrics) -> Self {
-        let (dialer, ranges) = (Arc::new(dialer), Ranges::default());
-        Links { agent_id: agent_id.into(), dialer, bounds, metrics, activity: Activity::default(), ranges }
+        let (dialer, connect_ids) = (Arc::new(dialer), ConnectIdSpace::default());
+        Links {
+            agent_id: agent_id.into(),
+            dialer,
+            bounds,
+            metrics,
+            in_flight: InFlight::default(),
+            connect_ids,
+        }
     }
 
     /// The dials and connections of all links.
-    pub fn activity(&self) -> Activity {
-        self.activity.clone()
+    pub fn in_flight(&self) -> InFlight {
+        self.in_flight.clone()
     }
 
-    /// Serves an open stream on the negotiated terms, until it ends by itself or by `life`. `own`: the server is a native peer.
+    /// Serves an open stream on the negotiated terms, until it ends by itself or by `control`. `native`: the server is a native peer.
     pub async fn run<W: Wire + Unpin>(
         &self,
         server_id: Arc<str>,
         wire: W,
-        own: bool,
-        terms: Terms,
-        life: Life,
+        native: bool,
+        negotiated: Negotiated,
+        control: LinkControl,
     ) -> LinkEnd {
         let dialer = Arc::clone(&self.dialer);
-        let range = (!own).then(|| self.ranges.enter(&server_id));
+        let range = (!native).then(|| self.connect_ids.enter(&server_id));
         let beyond = range.as_ref().map_or(ConnectId(0), |range| range.beyond);
         let agent_id = Arc::clone(&self.agent_id);
         tracing::info!(target: "v2", serverID = %Peer(&server_id), agentID = %agent_id, "Start serving");
-        let server = Server { id: server_id, agent_id, own, beyond };
-        let owner = AgentOwner::new(server, dialer, self.metrics.clone(), self.activity.part(), life);
+        let server = Server { id: server_id, agent_id, native, beyond };
+        let handler =
+            AgentLinkHandler::new(server, dialer, self.metrics.clone(), self.in_flight.part(), control);
         let meter = LinkMeter::new(&self.metrics);
-        unconstrained(Relay::<Agent, _, _, _>::new(&self.bounds, terms, wire, owner, meter)).await
+        unconstrained(Relay::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter)).await
     }
 }

@@ -14,7 +14,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, Live, OddCertificates,
+    ApiCalls, Certificates, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, LegacyCertificates, Live,
     PacketMeter, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
 use transport::wire::Code;
@@ -68,8 +68,8 @@ pub struct Families {
     pub queued_bytes_limit: Gauge,
     /// `certificate_*` (ours).
     pub certificates: Certificates,
-    /// `odd_certificates_total` (ours).
-    pub odd_certificates: OddCertificates,
+    /// `legacy_certificates_total` (ours).
+    pub legacy_certificates: LegacyCertificates,
     known_servers: Gauge,
     server_failures: CountBy<Direction>,
     packets: StreamPackets,
@@ -127,7 +127,7 @@ impl Metrics {
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued for endpoints"),
             queued_bytes_limit: gauge(r, "queued_bytes_limit", "Limit of all queued bytes"),
             certificates: Certificates::register(r),
-            odd_certificates: OddCertificates::register(r),
+            legacy_certificates: LegacyCertificates::register(r),
         }))
     }
 

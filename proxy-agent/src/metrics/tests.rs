@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serve::metrics::{Exposition, LeaseCall};
-use transport::tls::OddPki;
+use transport::tls::LegacyPki;
 use tunnel::{Cause, Dropped};
 
 use super::*;
@@ -43,7 +43,7 @@ fn golden() {
     metrics.stream_error(Direction::ToServer, Code::Canceled, Some(PacketKind::Data));
     metrics.drops.count(Dropped::UnknownConnection);
     metrics.resets.count(&Cause::FlushTimeout);
-    metrics.odd_certificates.observer()(OddPki::AnyPurpose);
+    metrics.legacy_certificates.observer()(LegacyPki::AnyPurpose);
     metrics.certificates.loaded("servers", 1_700_000_000);
     metrics.certificates.expires("agent-cert", 1_900_000_000);
     metrics.certificates.reloaded("servers", 1_800_000_000, true);
@@ -53,7 +53,7 @@ fn golden() {
 }
 
 #[test]
-fn at_the_start_only_what_go_shows() {
+fn at_the_start_only_metrics_that_go_shows() {
     let mut registry = Registry::default();
     let _metrics = Metrics::new(&mut registry);
     assert_eq!(

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
 use transport::kernel::{TcpPeer, bound_silence};
-use transport::listen::{HANDSHAKE_LIMIT, KeepAlive, LinkSocket, tune};
+use transport::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
 use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
@@ -169,7 +169,7 @@ impl<R: Resolve> GrpcConnector<R> {
                 env_proxy::tunnel(stream, proxy, address).await?
             }
         };
-        tune(&stream, KeepAlive::default(), None).map_err(ConnectError::Socket)?;
+        tune(&stream, SocketKeepalive::default(), None).map_err(ConnectError::Socket)?;
         let kernel = bound_silence(&stream).map_err(ConnectError::Socket)?;
         Ok((stream, kernel))
     }
@@ -184,7 +184,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let metadata = self.agent.headers()?;
         let address = self.server.to_string();
         let (tcp, kernel) = self.dial(&address).await?;
-        let shown = self.own_validity();
+        let presented = self.certificate_validity();
         let mut socket = LinkSocket::new(tcp);
         socket.bound_unsent();
         let handshake = self.tls.connect(tls::ReadAhead::new(socket));
@@ -202,17 +202,21 @@ impl<R: Resolve> GrpcConnector<R> {
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if let Some(kernel) = kernel {
-            connected.connection.pulse.watch_kernel(Arc::new(kernel));
+            connected.connection.keepalive.watch_kernel(Arc::new(kernel));
         }
         connected.connection.set_keepalive(match answer.pings {
             true => capabilities::keepalive(self.keepalive, self.unresponsive_timeout),
             false => pings(self.keepalive.max(GO_PING_INTERVAL)),
         });
-        connected.connection.pulse.measure(if answer.pings { capabilities::WAY_PINGS } else { 1 });
-        let terms = self.agent.offer().terms(answer);
-        let stream =
-            GrpcStream { wire: connected.stream, own: answer.pings, terms, connection: connected.connection };
-        Ok(ConnectedStream { server_id, server_count, shown, stream })
+        connected.connection.keepalive.measure(if answer.pings { capabilities::RTT_PROBES } else { 1 });
+        let negotiated = self.agent.offer().negotiated(answer);
+        let stream = GrpcStream {
+            wire: connected.stream,
+            native: answer.pings,
+            negotiated,
+            connection: connected.connection,
+        };
+        Ok(ConnectedStream { server_id, server_count, presented, stream })
     }
 }
 
@@ -230,7 +234,7 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
         connection.close(CLOSE_WITHIN).await;
     }
 
-    fn own_validity(&self) -> Option<Validity> {
+    fn certificate_validity(&self) -> Option<Validity> {
         self.tls.validities().own
     }
 }
@@ -246,8 +250,8 @@ impl<C: Connector> Connector for Arc<C> {
         C::close(self, stream).await;
     }
 
-    fn own_validity(&self) -> Option<Validity> {
-        C::own_validity(self)
+    fn certificate_validity(&self) -> Option<Validity> {
+        C::certificate_validity(self)
     }
 }
 

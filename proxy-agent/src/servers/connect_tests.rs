@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use transport::tls::{
     ALPN_H2, CaSource, CipherSuites, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
-    ignore_odd_pki,
+    ignore_legacy_pki,
 };
 use transport::wire::{Code, ServerSettings, serve_connection};
 
@@ -63,7 +63,7 @@ impl Pki {
             min_version: TlsVersion::Tls12,
             suites: CipherSuites::default(),
         };
-        ServerTls::load(options, ignore_odd_pki()).unwrap()
+        ServerTls::load(options, ignore_legacy_pki()).unwrap()
     }
 
     fn client(&self) -> ClientTls {
@@ -73,7 +73,7 @@ impl Pki {
             server_name: NAME.to_owned(),
             alpn_extras: Vec::new(),
         };
-        ClientTls::load(options, ignore_odd_pki()).unwrap()
+        ClientTls::load(options, ignore_legacy_pki()).unwrap()
     }
 }
 
@@ -161,7 +161,7 @@ async fn refusals_and_senseless_answers_are_errors() {
 }
 
 #[tokio::test]
-async fn a_stranger_is_not_believed() {
+async fn unknown_server_certificate_is_refused() {
     let (pki, other) = (Pki::new(), Pki::new());
     let (address, _heard) = serve(&other, &[("serverid", "s1"), ("servercount", "1")]).await;
     let error = connector(&pki, NAME, address.port(), &[]).connect().await.unwrap_err();
@@ -169,7 +169,7 @@ async fn a_stranger_is_not_believed() {
 }
 
 #[tokio::test]
-async fn nobody_there_reads_as_in_go() {
+async fn refused_connection_reads_as_in_go() {
     let pki = Pki::new();
     let taken = TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -214,7 +214,7 @@ fn addresses_are_written_with_brackets_where_needed() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_before_its_answer_is_pinged_whatever_the_flag_says() {
+async fn server_that_hangs_before_its_answer_is_always_pinged() {
     let connector = connector(&Pki::new(), NAME, 1, &[]);
     assert_eq!(connector.keepalive, Duration::from_secs(3600));
     let Keepalive { interval, timeout, while_idle } = connector.settings().keepalive;

@@ -76,7 +76,7 @@ pub enum Step {
 
 /// What the caller does with a stream that was just opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Decision {
     /// Keep it under this id until [`Machine::lost`].
     Keep(StreamId),
     /// Keep it under the first id, and retire the stream of the second id.
@@ -114,14 +114,14 @@ pub struct Machine<J> {
 struct Kept {
     id: StreamId,
     /// The server does not answer pings.
-    suspect: bool,
+    unresponsive: bool,
     /// The stream's client certificate is about to expire.
     aged: bool,
 }
 
 impl Kept {
     fn wants_successor(&self) -> bool {
-        self.suspect || self.aged
+        self.unresponsive || self.aged
     }
 }
 
@@ -184,9 +184,9 @@ impl<J: FnMut() -> f64> Machine<J> {
     }
 
     /// A stream is open. `count` is the server's count of all servers; it is used only if the server is new.
-    pub fn connected(&mut self, now: Duration, server: &Arc<str>, count: usize) -> Verdict {
+    pub fn connected(&mut self, now: Duration, server: &Arc<str>, count: usize) -> Decision {
         if self.is_draining() {
-            return Verdict::Unwanted;
+            return Decision::Unwanted;
         }
         self.failures = 0;
         let incumbent = self.open.get(server).copied();
@@ -195,28 +195,28 @@ impl<J: FnMut() -> f64> Machine<J> {
             let beyond = self.duplicates.saturating_sub(PATIENCE.saturating_mul(self.server_count()));
             let shorter = if beyond > 0 { SPREAD * (self.jitter)() } else { 0.0 };
             self.wait_for(now, u32::try_from(beyond).unwrap_or(u32::MAX), 1.0 - shorter);
-            return Verdict::Duplicate;
+            return Decision::Duplicate;
         }
         let id = StreamId(self.next_id);
         self.next_id += 1;
-        self.open.insert(server.clone(), Kept { id, suspect: false, aged: false });
+        self.open.insert(server.clone(), Kept { id, unresponsive: false, aged: false });
         self.duplicates = 0;
         self.wait(now, 0);
         match incumbent {
             Some(Kept { id: old, .. }) => {
                 self.retired.insert(old, server.clone());
-                Verdict::Replace(id, old)
+                Decision::Replace(id, old)
             }
             None => {
                 self.told = count;
-                Verdict::Keep(id)
+                Decision::Keep(id)
             }
         }
     }
 
     /// The server of a kept stream does not answer pings, or answers again.
-    pub fn suspect(&mut self, now: Duration, id: StreamId, suspect: bool) {
-        self.mark(now, id, |kept| kept.suspect = suspect);
+    pub fn set_unresponsive(&mut self, now: Duration, id: StreamId, unresponsive: bool) {
+        self.mark(now, id, |kept| kept.unresponsive = unresponsive);
     }
 
     /// The certificate of a kept stream is about to expire. Returns false if that was already known.

@@ -46,12 +46,12 @@ fn tries_until_there_is_a_stream_to_every_server() {
     assert_eq!(machine.server_count(), 1);
     assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
     assert_eq!(machine.poll(now), Step::Wait, "one try at a time");
-    assert!(matches!(machine.connected(now, &server("a"), 2), Verdict::Keep(_)));
+    assert!(matches!(machine.connected(now, &server("a"), 2), Decision::Keep(_)));
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
-    assert_eq!(machine.connected(now, &server("a"), 7), Verdict::Duplicate);
+    assert_eq!(machine.connected(now, &server("a"), 7), Decision::Duplicate);
     assert_eq!(machine.server_count(), 2, "only a new server is believed");
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
-    assert!(matches!(machine.connected(now, &server("b"), 2), Verdict::Keep(_)));
+    assert!(matches!(machine.connected(now, &server("b"), 2), Decision::Keep(_)));
     assert_eq!(machine.poll(now + Duration::from_secs(3600)), Step::Wait);
     assert_eq!(machine.open_count(), 2);
 }
@@ -162,12 +162,12 @@ fn a_lost_stream_is_replaced_within_an_interval() {
     let mut now = Duration::ZERO;
     let mut machine = Machine::new(settings(), || 0.5);
     next_try(&mut machine, &mut now);
-    let Verdict::Keep(id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
     now += Duration::from_secs(60);
     machine.lost(now, id);
     assert_eq!(machine.open_count(), 0);
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(500), "not in step with others");
-    let Verdict::Keep(second) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(second) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
     machine.lost(now, id);
     assert_eq!(machine.open_count(), 1, "an id of the past tears nothing down");
     assert_ne!(id, second);
@@ -188,7 +188,7 @@ fn a_draining_set_opens_nothing() {
     let (mut machine, now) = (machine(settings()), Duration::ZERO);
     assert_eq!(machine.poll(now), Step::Connect);
     machine.drain();
-    assert_eq!(machine.connected(now, &server("a"), 3), Verdict::Unwanted);
+    assert_eq!(machine.connected(now, &server("a"), 3), Decision::Unwanted);
     machine.failed(now);
     machine.leases_counted(now, Some(5));
     assert!(machine.is_draining());
@@ -200,7 +200,7 @@ enum Event {
     Connected(u8, usize),
     Failed,
     Lost(u8),
-    Suspect(u8, bool),
+    Unresponsive(u8, bool),
     Aged(u8),
     /// The oldest retiring stream has ended.
     RetiredEnds,
@@ -213,7 +213,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..6_u8, 0..6_usize).prop_map(|(server, count)| Event::Connected(server, count)),
         1 => Just(Event::Failed),
         1 => (0..6_u8).prop_map(Event::Lost),
-        1 => (0..6_u8, proptest::bool::ANY).prop_map(|(server, suspect)| Event::Suspect(server, suspect)),
+        1 => (0..6_u8, proptest::bool::ANY).prop_map(|(server, unresponsive)| Event::Unresponsive(server, unresponsive)),
         1 => (0..6_u8).prop_map(Event::Aged),
         1 => Just(Event::RetiredEnds),
         1 => proptest::option::of(0..6_usize).prop_map(Event::Leases),
@@ -235,26 +235,26 @@ proptest! {
         let (mut now, mut connecting) = (Duration::ZERO, false);
         let mut kept: HashMap<u8, StreamId> = HashMap::new();
         // The kept streams that are unresponsive or aged, and the retiring streams.
-        let (mut suspect, mut aged) = (HashSet::new(), HashSet::new());
+        let (mut unresponsive, mut aged) = (HashSet::new(), HashSet::new());
         let mut retired: Vec<(u8, StreamId)> = Vec::new();
         for event in events {
             match event {
                 Event::Connected(name, count) if connecting => {
                     connecting = false;
                     match machine.connected(now, &server(&name.to_string()), count) {
-                        Verdict::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
-                        Verdict::Replace(id, old) => {
-                            prop_assert!(suspect.remove(&name) | aged.remove(&name));
+                        Decision::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
+                        Decision::Replace(id, old) => {
+                            prop_assert!(unresponsive.remove(&name) | aged.remove(&name));
                             prop_assert_eq!(kept.insert(name, id), Some(old));
                             retired.push((name, old));
                             prop_assert!(retired.iter().filter(|(of, _)| *of == name).count() <= MOST_RETIRED);
                         }
-                        Verdict::Duplicate => {
+                        Decision::Duplicate => {
                             prop_assert!(kept.contains_key(&name));
                             let full = full(&retired, name);
-                            prop_assert!(full || (!suspect.contains(&name) && !aged.contains(&name)));
+                            prop_assert!(full || (!unresponsive.contains(&name) && !aged.contains(&name)));
                         }
-                        Verdict::Unwanted => prop_assert!(false, "not draining"),
+                        Decision::Unwanted => prop_assert!(false, "not draining"),
                     }
                 }
                 Event::Failed if connecting => {
@@ -263,14 +263,14 @@ proptest! {
                 }
                 Event::Lost(name) => {
                     if let Some(id) = kept.remove(&name) {
-                        suspect.remove(&name);
+                        unresponsive.remove(&name);
                         aged.remove(&name);
                         machine.lost(now, id);
                     }
                 }
-                Event::Suspect(name, is) if kept.contains_key(&name) => {
-                    machine.suspect(now, kept[&name], is);
-                    if is { suspect.insert(name) } else { suspect.remove(&name) };
+                Event::Unresponsive(name, is) if kept.contains_key(&name) => {
+                    machine.set_unresponsive(now, kept[&name], is);
+                    if is { unresponsive.insert(name) } else { unresponsive.remove(&name) };
                 }
                 Event::Aged(name) if kept.contains_key(&name) => {
                     let news = aged.insert(name);
@@ -281,10 +281,10 @@ proptest! {
                 }
                 Event::Leases(count) => machine.leases_counted(now, count),
                 Event::Pass(millis) => now += Duration::from_millis(millis),
-                Event::Connected(..) | Event::Failed | Event::Suspect(..) | Event::Aged(_) => {}
+                Event::Connected(..) | Event::Failed | Event::Unresponsive(..) | Event::Aged(_) => {}
                 Event::RetiredEnds => {}
             }
-            let lacks = suspect.union(&aged).any(|name| !full(&retired, *name));
+            let lacks = unresponsive.union(&aged).any(|name| !full(&retired, *name));
             let wanted = forever || kept.len() < machine.server_count() || lacks;
             match machine.poll(now) {
                 Step::Connect => {
@@ -328,19 +328,19 @@ proptest! {
 fn a_stream_that_should_be_replaced_is_kept_until_its_successor_is_there() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    let Verdict::Keep(first) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(first) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
     now += Duration::from_secs(60);
-    machine.suspect(now, first, true);
+    machine.set_unresponsive(now, first, true);
     assert_eq!(machine.open_count(), 1);
     next_try(&mut machine, &mut now);
     assert!(
-        matches!(machine.connected(now, &server("b"), 9), Verdict::Keep(_)),
+        matches!(machine.connected(now, &server("b"), 9), Decision::Keep(_)),
         "the balancer chose another"
     );
     assert_eq!(machine.server_count(), 9);
     next_try(&mut machine, &mut now);
     let verdict = machine.connected(now, &server("a"), 1);
-    let Verdict::Replace(second, old) = verdict else { panic!("{verdict:?}") };
+    let Decision::Replace(second, old) = verdict else { panic!("{verdict:?}") };
     assert_eq!(
         (old, machine.open_count(), machine.server_count()),
         (first, 2, 9),
@@ -356,18 +356,18 @@ fn a_stream_that_should_be_replaced_is_kept_until_its_successor_is_there() {
 fn no_more_than_a_server_takes() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    let Verdict::Keep(mut id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(mut id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
     for _ in 0..MOST_RETIRED {
         assert!(machine.aged(now, id));
         assert!(!machine.aged(now, id), "known");
         next_try(&mut machine, &mut now);
-        let Verdict::Replace(next, _) = machine.connected(now, &server("a"), 1) else { panic!("replaced") };
+        let Decision::Replace(next, _) = machine.connected(now, &server("a"), 1) else { panic!("replaced") };
         id = next;
     }
-    machine.suspect(now, id, true);
+    machine.set_unresponsive(now, id, true);
     assert_eq!(machine.poll(now + Duration::from_secs(60)), Step::Wait, "two are on their way out");
     machine.lost(now, StreamId(0));
     // The event is reported only once.
     next_try(&mut machine, &mut now);
-    assert!(matches!(machine.connected(now, &server("a"), 1), Verdict::Replace(..)));
+    assert!(matches!(machine.connected(now, &server("a"), 1), Decision::Replace(..)));
 }

@@ -40,7 +40,7 @@ impl AgentMetadata {
             HeaderValue::from_str(text)
                 .map_err(|_| ConnectError::Metadata { name, text: text.escape_debug().to_string() })
         };
-        let offer = Capabilities::ours(true);
+        let offer = Capabilities::supported(true);
         Ok(Self {
             id: value("agentID", id)?,
             identifiers: value("agentIdentifiers", identifiers)?,

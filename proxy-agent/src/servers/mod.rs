@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use transport::tls::Validity;
 use transport::wire::{ConnectionHandle, WireStream};
-use tunnel::Terms;
+use tunnel::Negotiated;
 
 use crate::endpoint::Resolve;
-use crate::link::{Life, Links, SuspectObserver};
+use crate::link::{LinkControl, Links, UnresponsiveObserver};
 
 pub use connect::{ConnectError, GrpcConnector, ServerAddress};
 pub use machine::{CountSource, SyncSettings};
@@ -39,7 +39,7 @@ pub struct ConnectedStream<S> {
     /// The server's count of all servers; used only if the server is new.
     pub server_count: usize,
     /// The validity of the client certificate that the server received; `None` without one.
-    pub shown: Option<Validity>,
+    pub presented: Option<Validity>,
     /// The stream with its connection.
     pub stream: S,
 }
@@ -56,13 +56,18 @@ pub trait Connector: Send + Sync + 'static {
     fn close(&self, stream: Self::Stream) -> impl Future<Output = ()> + Send;
 
     /// The validity of the client certificate for the next attempt; `None` without one.
-    fn own_validity(&self) -> Option<Validity>;
+    fn certificate_validity(&self) -> Option<Validity>;
 }
 
 /// Serves a stream until it ends.
 pub trait LinkRunner<S>: Send + Sync + 'static {
-    /// Runs until the stream and its connections have ended; controlled by `life`.
-    fn run(&self, server_id: Arc<str>, stream: S, life: Life) -> impl Future<Output = LinkEnd> + Send;
+    /// Runs until the stream and its connections have ended; controlled by `control`.
+    fn run(
+        &self,
+        server_id: Arc<str>,
+        stream: S,
+        control: LinkControl,
+    ) -> impl Future<Output = LinkEnd> + Send;
 }
 
 /// A gRPC stream, and the connection that carries only this stream.
@@ -71,36 +76,36 @@ pub struct GrpcStream {
     /// The stream.
     pub wire: WireStream,
     /// The server is a native peer.
-    pub own: bool,
+    pub native: bool,
     /// The negotiated terms.
-    pub terms: Terms,
+    pub negotiated: Negotiated,
     /// The connection; it ends when this is dropped.
     pub connection: ConnectionHandle,
 }
 
 impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
-    async fn run(&self, server_id: Arc<str>, stream: GrpcStream, life: Life) -> LinkEnd {
-        let (own, told) = (stream.own, Arc::clone(&life.suspect));
+    async fn run(&self, server_id: Arc<str>, stream: GrpcStream, control: LinkControl) -> LinkEnd {
+        let (native, observer) = (stream.native, Arc::clone(&control.unresponsive));
         // A Go server gets a second stream only when there is no alternative: when the certificate is about to expire.
-        let _watch = own.then(|| {
-            let unresponsive = stream.connection.pulse.unresponsive();
-            AbortOnDropHandle::new(tokio::spawn(watch_server(unresponsive, told)))
+        let _watch = native.then(|| {
+            let unresponsive = stream.connection.keepalive.unresponsive();
+            AbortOnDropHandle::new(tokio::spawn(watch_server(unresponsive, observer)))
         });
-        let end = Links::run(self, server_id, stream.wire, stream.own, stream.terms, life).await;
+        let end = Links::run(self, server_id, stream.wire, stream.native, stream.negotiated, control).await;
         stream.connection.close(CLOSE_WITHIN).await;
         end
     }
 }
 
 /// Reports when the server stops answering pings, so that the set opens a replacement stream, and when it answers again.
-async fn watch_server(mut unresponsive: watch::Receiver<bool>, told: SuspectObserver) {
+async fn watch_server(mut unresponsive: watch::Receiver<bool>, observer: UnresponsiveObserver) {
     // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
     let mut known = false;
     while unresponsive.changed().await.is_ok() {
         let unresponsive = *unresponsive.borrow_and_update();
         if std::mem::replace(&mut known, unresponsive) != unresponsive {
-            told(unresponsive);
+            observer(unresponsive);
         }
     }
 }

@@ -12,13 +12,13 @@ const LATEST: f64 = 0.1;
 
 /// The client certificate of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown {
+pub struct PresentedCert {
     validity: Validity,
     /// Unix time in seconds.
     renew_at: i64,
 }
 
-impl Shown {
+impl PresentedCert {
     /// `chance` is a random number from 0 up to, and not including, 1.
     #[allow(
         clippy::cast_precision_loss,
@@ -26,8 +26,8 @@ impl Shown {
         reason = "seconds of a certificate's life"
     )]
     pub fn new(validity: Validity, chance: f64) -> Self {
-        let life = (validity.not_after - validity.not_before).max(0) as f64;
-        let before_the_end = life * (EARLIEST - (EARLIEST - LATEST) * chance);
+        let lifetime = (validity.not_after - validity.not_before).max(0) as f64;
+        let before_the_end = lifetime * (EARLIEST - (EARLIEST - LATEST) * chance);
         Self { validity, renew_at: validity.not_after - before_the_end as i64 }
     }
 
@@ -42,15 +42,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_good_time_and_only_if_something_is_gained() {
+    fn renewal_is_due_in_time_and_only_for_a_longer_certificate() {
         let old = Validity { not_before: 1_000, not_after: 2_000 };
         let newer = Validity { not_before: 1_700, not_after: 2_700 };
         for (chance, due) in [(0.0, 1_800), (0.5, 1_850), (0.999_999, 1_900)] {
-            let shown = Shown::new(old, chance);
-            assert!(!shown.is_due(due - 1, Some(newer)), "{chance}");
-            assert!(shown.is_due(due + 1, Some(newer)), "{chance}");
-            assert!(shown.is_due(5_000, Some(newer)), "late is better than never");
-            assert!(!shown.is_due(due + 1, Some(old)) && !shown.is_due(due + 1, None));
+            let presented = PresentedCert::new(old, chance);
+            assert!(!presented.is_due(due - 1, Some(newer)), "{chance}");
+            assert!(presented.is_due(due + 1, Some(newer)), "{chance}");
+            assert!(presented.is_due(5_000, Some(newer)), "late is better than never");
+            assert!(!presented.is_due(due + 1, Some(old)) && !presented.is_due(due + 1, None));
         }
     }
 }

@@ -17,10 +17,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use transport::tls::unix_now;
 
-use super::machine::{Machine, Step, StreamId, SyncSettings, Verdict};
-use super::renewal::Shown;
+use super::machine::{Decision, Machine, Step, StreamId, SyncSettings};
+use super::renewal::PresentedCert;
 use super::{ConnectError, ConnectedStream, Connector, LinkRunner};
-use crate::link::Life;
+use crate::link::LinkControl;
 use crate::metrics::Metrics;
 
 /// How long streams may take to end in order after a stop; then they are dropped.
@@ -51,13 +51,13 @@ type Attempt<S> = Pin<Box<dyn Future<Output = Result<ConnectedStream<S>, Connect
 type Jitter = fn() -> f64;
 
 /// The server of a stream stopped answering pings (true), or answers again (false).
-type Suspicion = (StreamId, bool);
+type UnresponsiveChange = (StreamId, bool);
 
 /// The state that is needed to replace a stream.
 struct Replaceable {
     drain: CancellationToken,
     retire: CancellationToken,
-    shown: Option<Shown>,
+    presented: Option<PresentedCert>,
     _open: LiveGuard,
 }
 
@@ -76,7 +76,8 @@ pub struct ClientSet<C: Connector, L> {
     replaceable: HashMap<StreamId, Replaceable>,
     /// Streams that another stream has replaced.
     retiring: HashMap<StreamId, LiveGuard>,
-    suspicions: (mpsc::UnboundedSender<Suspicion>, mpsc::UnboundedReceiver<Suspicion>),
+    unresponsive_changes:
+        (mpsc::UnboundedSender<UnresponsiveChange>, mpsc::UnboundedReceiver<UnresponsiveChange>),
     /// Unix time in seconds.
     clock: fn() -> i64,
     /// Duplicates that are being closed.
@@ -106,7 +107,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             kept: HashMap::new(),
             replaceable: HashMap::new(),
             retiring: HashMap::new(),
-            suspicions: mpsc::unbounded_channel(),
+            unresponsive_changes: mpsc::unbounded_channel(),
             clock: unix_now,
             closing: JoinSet::new(),
             started: Instant::now(),
@@ -148,29 +149,30 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     Ok(()) => self.leases_counted(),
                     Err(_) => leases_live = false,
                 },
-                Some((id, suspect)) = self.suspicions.1.recv() => self.suspected(id, suspect),
+                Some((id, unresponsive)) = self.unresponsive_changes.1.recv() => self.unresponsive_changed(id, unresponsive),
                 _ = looks.tick() => self.renew(),
                 () = at(due) => {}
             }
         }
     }
 
-    fn suspected(&mut self, id: StreamId, suspect: bool) {
+    fn unresponsive_changed(&mut self, id: StreamId, unresponsive: bool) {
         let server_id = self.kept.values().find(|(kept, _)| *kept == id).map(|(_, server_id)| server_id);
         match server_id.map(|server_id| Peer(server_id)) {
-            Some(server_id) if suspect => {
+            Some(server_id) if unresponsive => {
                 tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
             }
             Some(server_id) => tracing::info!(serverID = %server_id, "keepalive ping answered again"),
             None => {}
         }
-        self.machine.suspect(self.now(), id, suspect);
+        self.machine.set_unresponsive(self.now(), id, unresponsive);
     }
 
     /// Checks whether a stream's certificate is about to expire.
     fn renew(&mut self) {
-        let (now, newest) = ((self.clock)(), self.connector.own_validity());
-        let due = |entry: &Replaceable| entry.shown.is_some_and(|shown| shown.is_due(now, newest));
+        let (now, newest) = ((self.clock)(), self.connector.certificate_validity());
+        let due =
+            |entry: &Replaceable| entry.presented.is_some_and(|presented| presented.is_due(now, newest));
         let aged: Vec<StreamId> =
             self.replaceable.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| *id).collect();
         for id in aged {
@@ -210,7 +212,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         stop: &CancellationToken,
     ) {
         let now = self.now();
-        let ConnectedStream { server_id, server_count, shown, stream } = match opened {
+        let ConnectedStream { server_id, server_count, presented, stream } = match opened {
             Ok(connected) => connected,
             Err(error) => {
                 let pause = self.machine.failed(now);
@@ -219,20 +221,20 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 return;
             }
         };
-        let shown = shown.map(|validity| Shown::new(validity, rand::random::<f64>()));
+        let presented = presented.map(|validity| PresentedCert::new(validity, rand::random::<f64>()));
         match self.machine.connected(now, &server_id, server_count) {
-            Verdict::Replace(id, old) => {
+            Decision::Replace(id, old) => {
                 tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
                 // Stays counted until the new stream is.
                 let replaced = self.replaceable.remove(&old);
-                self.keep(id, server_id, stream, shown, drain, stop);
+                self.keep(id, server_id, stream, presented, drain, stop);
                 if let Some(replaced) = replaced {
                     self.retiring.insert(old, self.metrics.retiring_connections.enter());
                     replaced.retire.cancel();
                     replaced.drain.cancel();
                 }
             }
-            Verdict::Keep(id) => {
+            Decision::Keep(id) => {
                 tracing::info!(
                     target: "v2",
                     serverID = %Peer(&server_id),
@@ -240,9 +242,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     open = self.machine.open_count(),
                     "successfully connected to new proxy server"
                 );
-                self.keep(id, server_id, stream, shown, drain, stop);
+                self.keep(id, server_id, stream, presented, drain, stop);
             }
-            Verdict::Duplicate | Verdict::Unwanted => {
+            Decision::Duplicate | Decision::Unwanted => {
                 tracing::debug!(
                     target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt"
                 );
@@ -257,26 +259,26 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         id: StreamId,
         server_id: Arc<str>,
         stream: C::Stream,
-        shown: Option<Shown>,
+        presented: Option<PresentedCert>,
         drain: &CancellationToken,
         stop: &CancellationToken,
     ) {
         let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
         let (drain, retire) = (drain.child_token(), CancellationToken::new());
         let open = self.metrics.server_connections.enter();
-        let entry = Replaceable { drain: drain.clone(), retire: retire.clone(), shown, _open: open };
+        let entry = Replaceable { drain: drain.clone(), retire: retire.clone(), presented, _open: open };
         self.replaceable.insert(id, entry);
-        let suspicions = self.suspicions.0.clone();
-        let life = Life {
+        let unresponsive_changes = self.unresponsive_changes.0.clone();
+        let control = LinkControl {
             drain,
             retire,
             stop: stop.clone(),
             // Sending fails only after the set has ended.
-            suspect: Arc::new(move |suspect| {
-                let _ = suspicions.send((id, suspect));
+            unresponsive: Arc::new(move |unresponsive| {
+                let _ = unresponsive_changes.send((id, unresponsive));
             }),
         };
-        let task = self.running.spawn(async move { links.run(name, stream, life).await });
+        let task = self.running.spawn(async move { links.run(name, stream, control).await });
         self.kept.insert(task.id(), (id, server_id));
     }
 

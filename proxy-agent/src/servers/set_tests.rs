@@ -16,7 +16,7 @@ struct Balancer {
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
     closed: Mutex<usize>,
     /// The current client certificate.
-    own: Mutex<Option<Validity>>,
+    certificate: Mutex<Option<Validity>>,
 }
 
 thread_local! {
@@ -48,42 +48,45 @@ impl Connector for Balancer {
             None => format!("s{}", number % self.count),
         };
         let stream = FakeStream { server: server.clone(), lost: CancellationToken::new() };
-        let shown = *self.own.lock();
-        Ok(ConnectedStream { server_id: server.into(), server_count: self.count, shown, stream })
+        let presented = *self.certificate.lock();
+        Ok(ConnectedStream { server_id: server.into(), server_count: self.count, presented, stream })
     }
 
     async fn close(&self, _stream: FakeStream) {
         *self.closed.lock() += 1;
     }
 
-    fn own_validity(&self) -> Option<Validity> {
-        *self.own.lock()
+    fn certificate_validity(&self) -> Option<Validity> {
+        *self.certificate.lock()
     }
 }
 
 /// The controls of the streams, in the order in which they were opened.
-type Lives = Arc<Mutex<Vec<(String, Life)>>>;
+type Controls = Arc<Mutex<Vec<(String, LinkControl)>>>;
 
 struct FakeLinks {
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
     drained: Arc<Mutex<usize>>,
-    lives: Lives,
+    controls: Controls,
     /// Whether a stopped stream ends.
     obedient: bool,
 }
 
 impl LinkRunner<FakeStream> for FakeLinks {
-    async fn run(&self, _server_id: Arc<str>, stream: FakeStream, life: Life) -> LinkEnd {
+    async fn run(&self, _server_id: Arc<str>, stream: FakeStream, control: LinkControl) -> LinkEnd {
         let before = self.live.lock().insert(stream.server.clone(), stream.lost.clone());
-        let retired =
-            self.lives.lock().iter().any(|(name, life)| *name == stream.server && life.retire.is_cancelled());
+        let retired = self
+            .controls
+            .lock()
+            .iter()
+            .any(|(name, control)| *name == stream.server && control.retire.is_cancelled());
         assert!(
             retired || before.is_none_or(|before| before.is_cancelled()),
             "two streams to {}",
             stream.server
         );
-        self.lives.lock().push((stream.server.clone(), life.clone()));
-        let Life { drain, stop, .. } = life;
+        self.controls.lock().push((stream.server.clone(), control.clone()));
+        let LinkControl { drain, stop, .. } = control;
         let drained = Arc::clone(&self.drained);
         let draining = async {
             drain.cancelled().await;
@@ -106,7 +109,7 @@ struct Rig {
     leases: watch::Sender<Option<usize>>,
     metrics: Metrics,
     drained: Arc<Mutex<usize>>,
-    lives: Lives,
+    controls: Controls,
     drain: CancellationToken,
     stop: CancellationToken,
     run: tokio::task::JoinHandle<RunEnd>,
@@ -120,11 +123,11 @@ impl Rig {
     fn with(count: usize, script: Vec<Result<&'static str, ()>>, obedient: bool) -> Self {
         let balancer = Arc::new(Balancer { count, script: Mutex::new(script), ..Balancer::default() });
         let drained = Arc::<Mutex<usize>>::default();
-        let lives = Lives::default();
+        let controls = Controls::default();
         let links = FakeLinks {
             live: Arc::clone(&balancer.live),
             drained: Arc::clone(&drained),
-            lives: Arc::clone(&lives),
+            controls: Arc::clone(&controls),
             obedient,
         };
         let settings = SyncSettings {
@@ -141,7 +144,7 @@ impl Rig {
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let servers = set.servers();
         let run = tokio::spawn(set.run(drain.clone(), stop.clone()));
-        Self { balancer, servers, leases, metrics, drained, lives, drain, stop, run }
+        Self { balancer, servers, leases, metrics, drained, controls, drain, stop, run }
     }
 
     async fn until(&mut self, known: usize, open: usize) {
@@ -151,7 +154,7 @@ impl Rig {
         assert!(reached.is_ok(), "never {wanted:?}");
     }
 
-    fn lose(&self, server: &str) {
+    fn end_stream(&self, server: &str) {
         self.balancer.live.lock()[server].cancel();
     }
 
@@ -161,7 +164,7 @@ impl Rig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_set_completes_and_replaces_what_is_lost() {
+async fn set_completes_and_replaces_lost_streams() {
     let mut rig = Rig::new(3, vec![]);
     rig.until(3, 3).await;
     assert_eq!(rig.metrics.server_connections.count(), 3);
@@ -169,7 +172,7 @@ async fn the_set_completes_and_replaces_what_is_lost() {
     let tries = rig.balancer.tries.lock().len();
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(rig.balancer.tries.lock().len(), tries, "a complete set rests");
-    rig.lose("s1");
+    rig.end_stream("s1");
     rig.until(3, 2).await;
     assert_eq!(rig.metrics.server_connections.count(), 2);
     rig.until(3, 3).await;
@@ -213,11 +216,11 @@ async fn draining_asks_every_server_and_opens_nothing_more() {
         }
     };
     timeout(Duration::from_secs(1), asked).await.expect("both are asked");
-    rig.lose("s0");
+    rig.end_stream("s0");
     rig.until(2, 1).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!((rig.balancer.tries.lock().len(), *rig.drained.lock()), (2, 2));
-    rig.lose("s1");
+    rig.end_stream("s1");
     assert_eq!(rig.run.await.unwrap(), RunEnd::Drained);
     assert_eq!(rig.metrics.server_connections.count(), 0);
 }
@@ -251,7 +254,7 @@ async fn a_stream_that_does_not_stop_is_cut_off() {
 /// Waits until that many streams were opened.
 async fn opened(rig: &Rig, count: usize) {
     let opened = async {
-        while rig.lives.lock().len() < count {
+        while rig.controls.lock().len() < count {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -259,15 +262,15 @@ async fn opened(rig: &Rig, count: usize) {
 }
 
 fn retired(rig: &Rig) -> Vec<bool> {
-    rig.lives.lock().iter().map(|(_, life)| life.retire.is_cancelled()).collect()
+    rig.controls.lock().iter().map(|(_, control)| control.retire.is_cancelled()).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_suspect_stream_is_kept_until_another_is_open() {
+async fn unresponsive_stream_is_kept_until_another_is_open() {
     let mut rig = Rig::new(1, vec![Ok("s0"), Err(()), Err(())]);
     rig.until(1, 1).await;
-    let (_, life) = rig.lives.lock()[0].clone();
-    (life.suspect)(true);
+    let (_, control) = rig.controls.lock()[0].clone();
+    (control.unresponsive)(true);
     opened(&rig, 2).await;
     assert_eq!(retired(&rig), [true, false]);
     assert_eq!(rig.metrics.retiring_connections.count(), 1, "the first goes on until nothing is left in it");
@@ -275,7 +278,7 @@ async fn a_suspect_stream_is_kept_until_another_is_open() {
     assert_eq!(rig.servers.borrow().open, 1);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 4, "and then rests");
-    (life.suspect)(true);
+    (control.unresponsive)(true);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 4, "a retired stream needs no successor");
     rig.stop.cancel();
@@ -284,28 +287,28 @@ async fn a_suspect_stream_is_kept_until_another_is_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_suspicion_that_was_wrong_changes_nothing() {
+async fn stream_that_answers_again_is_not_replaced() {
     let mut rig = Rig::new(1, vec![Ok("s0"), Err(()), Err(()), Err(()), Err(())]);
     rig.until(1, 1).await;
-    let (_, life) = rig.lives.lock()[0].clone();
-    (life.suspect)(true);
+    let (_, control) = rig.controls.lock()[0].clone();
+    (control.unresponsive)(true);
     while rig.balancer.tries.lock().len() < 3 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    (life.suspect)(false);
+    (control.unresponsive)(false);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 3);
     assert_eq!(retired(&rig), [false]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_certificate_is_shown_before_the_old_one_expires() {
+async fn newer_certificate_is_presented_before_the_old_one_expires() {
     EPOCH.with(|_| {});
     let mut rig = Rig::new(2, vec![]);
-    *rig.balancer.own.lock() = Some(Validity { not_before: 0, not_after: 1_000 });
+    *rig.balancer.certificate.lock() = Some(Validity { not_before: 0, not_after: 1_000 });
     rig.until(2, 2).await;
     tokio::time::sleep(Duration::from_secs(600)).await;
-    *rig.balancer.own.lock() = Some(Validity { not_before: 500, not_after: 1_500 });
+    *rig.balancer.certificate.lock() = Some(Validity { not_before: 500, not_after: 1_500 });
     tokio::time::sleep(Duration::from_secs(190)).await;
     assert_eq!(retired(&rig), [false, false], "there is time");
     tokio::time::sleep(Duration::from_secs(120)).await;

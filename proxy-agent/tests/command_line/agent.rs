@@ -11,7 +11,7 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
             .default("from-the-environment")
             .takes(&["--agent-id=a"], "a")
             .takes(&["--agent-id="], "from-the-environment")
-            .refuses_what_go_starts(
+            .rejects_but_go_accepts(
                 &["--agent-id=a\u{1}"],
                 "--agent-id=\"a\\u{1}\": it travels in a gRPC header",
             ),
@@ -39,7 +39,7 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
                 &["--agent-identifiers=host=%zz"],
                 "--agent-identifiers=\"host=%zz\": \"%zz\" is no URL escape",
             )
-            .refuses_what_go_starts(
+            .rejects_but_go_accepts(
                 &["--agent-identifiers=host=zo\u{eb}"],
                 "--agent-identifiers=\"host=zo\u{eb}\": it travels in a gRPC header",
             ),
@@ -53,18 +53,18 @@ pub(crate) fn endpoints() -> Vec<Entry<Config>> {
     vec![
         flag("allow-cloud-metadata", |c| c.allow_cloud_metadata.to_string())
             .default("false")
-            .takes_what_go_refuses(&["--allow-cloud-metadata"], "true")
-            .takes_what_go_refuses(&["--allow-cloud-metadata=false"], "false"),
+            .accepts_but_go_rejects(&["--allow-cloud-metadata"], "true")
+            .accepts_but_go_rejects(&["--allow-cloud-metadata=false"], "false"),
         flag("deny-destinations", |c| rules(&c.deny_destinations))
             .default("")
-            .takes_what_go_refuses(
+            .accepts_but_go_rejects(
                 &["--deny-destinations=10.0.0.0/8:22,[fd00::/8]:1-2", "--deny-destinations=*.a"],
                 "10.0.0.0/8:22 [fd00::/8]:1-2 *.a",
             )
             .refuses(&["--deny-destinations=a:b"], "--deny-destinations=\"a:b\": its port must be"),
         flag("allow-destinations", |c| rules(&c.allow_destinations))
             .default("")
-            .takes_what_go_refuses(&["--allow-destinations=a,*:443"], "a *:443")
+            .accepts_but_go_rejects(&["--allow-destinations=a,*:443"], "a *:443")
             .refuses(&["--allow-destinations=a/b"], "--allow-destinations=\"a/b\": it is no network"),
     ]
 }
@@ -82,7 +82,7 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
             .takes(&["--health-server-port=1"], "all interfaces, 1")
             .takes(&["--health-server-port=65535"], "all interfaces, 65535")
             .refuses(&["--health-server-port=0"], "--health-server-port=0: it must be a port from 1 to 65535")
-            .refuses_what_go_starts(
+            .rejects_but_go_accepts(
                 &["--health-server-port=70000"],
                 "--health-server-port=70000: it must be a port",
             ),
@@ -97,13 +97,13 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
         flag("admin-bind-address", admin).takes(&["--admin-bind-address="], "all interfaces, 8094"),
         flag("min-ready-servers", |c| c.min_ready_servers.to_string())
             .default("1")
-            .takes_what_go_refuses(&["--min-ready-servers=3"], "3")
+            .accepts_but_go_rejects(&["--min-ready-servers=3"], "3")
             .refuses(&["--min-ready-servers=0"], "--min-ready-servers=0: it must be above 0")
             .refuses(&["--min-ready-servers=-1"], "--min-ready-servers=-1: it must be above 0"),
         flag("drain-timeout", |c| format!("{:?}", c.drain_timeout))
             .default("None")
-            .takes_what_go_refuses(&["--drain-timeout=0"], "None")
-            .takes_what_go_refuses(&["--drain-timeout=5m"], "Some(300s)")
+            .accepts_but_go_rejects(&["--drain-timeout=0"], "None")
+            .accepts_but_go_rejects(&["--drain-timeout=5m"], "Some(300s)")
             .refuses(&["--drain-timeout=-1s"], "--drain-timeout=-1s: it must not be below 0"),
     ]
 }

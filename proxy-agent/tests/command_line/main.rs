@@ -21,7 +21,7 @@ fn flag(flag: &'static str, shown: fn(&Config) -> String) -> Entry<Config> {
 }
 
 fn table() -> Vec<Entry<Config>> {
-    let log = log_entries(BASE, |config: &Config| &config.log, |config| &config.notices);
+    let log = log_entries(BASE, |config: &Config| &config.log, |config| &config.warnings);
     let groups = [
         servers::uplink(),
         servers::sync(),
@@ -29,7 +29,7 @@ fn table() -> Vec<Entry<Config>> {
         agent::endpoints(),
         agent::serving(),
         agent::kubernetes(),
-        profiling_entries(BASE, |config: &Config| config.profiling, |config| &config.notices),
+        profiling_entries(BASE, |config: &Config| config.profiling, |config| &config.warnings),
         flow_entries(BASE, |config: &Config| &config.flow),
         log,
     ];
@@ -69,8 +69,8 @@ fn identities_without_flag_and_environment_differ() {
 #[test]
 fn flags_that_weaken_or_do_nothing_are_said() {
     let dir = directory();
-    let notices = |words: &[&str]| run(&[BASE, words].concat(), dir.path()).unwrap().notices;
-    assert_eq!(notices(&[]), [""; 0]);
+    let warnings = |words: &[&str]| run(&[BASE, words].concat(), dir.path()).unwrap().warnings;
+    assert_eq!(warnings(&[]), [""; 0]);
     let table = [
         ("--ca-cert=", "--ca-cert is empty: servers are trusted by the system's authorities"),
         ("--probe-interval=5s", "--probe-interval has no effect: a lost stream is noticed at once"),
@@ -81,9 +81,9 @@ fn flags_that_weaken_or_do_nothing_are_said() {
         ("--lease-label=a=b", "--lease-label is deprecated: use --lease-label-selector"),
         ("--log-file=/x", "--log-file has no effect without --logtostderr=false"),
     ];
-    for (word, notice) in table {
-        let said = notices(&[word]);
-        assert!(said.len() == 1 && said[0].contains(notice), "{word} said {said:?}");
+    for (word, warning) in table {
+        let said = warnings(&[word]);
+        assert!(said.len() == 1 && said[0].contains(warning), "{word} said {said:?}");
     }
 }
 

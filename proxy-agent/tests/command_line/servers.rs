@@ -24,7 +24,7 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
             .takes(&["--proxy-server-port=0x1F9B"], "8091")
             .refuses(&["--proxy-server-port=0"], "--proxy-server-port=0: it must be a port from 1 to 65535")
             .refuses(&["--proxy-server-port=-1"], "--proxy-server-port=-1: it must be a port from 1 to 65535")
-            .refuses_what_go_starts(
+            .rejects_but_go_accepts(
                 &["--proxy-server-port=65536"],
                 "--proxy-server-port=65536: it must be a port",
             )
@@ -34,7 +34,7 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
             ),
         flag("ca-cert", |c| c.ca.is_some().to_string())
             .default("true")
-            .takes_what_go_refuses(&["--ca-cert="], "false")
+            .accepts_but_go_rejects(&["--ca-cert="], "false")
             .refuses(&["--ca-cert={none}"], "--ca-cert: "),
         flag("agent-cert", certificate)
             .default("false")
@@ -51,8 +51,8 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
             .refuses(&["--service-account-token-path={none}"], "--service-account-token-path: "),
         flag("certificate-reload-interval", |c| format!("{:?}", c.certificate_reload_interval))
             .default("Some(10s)")
-            .takes_what_go_refuses(&["--certificate-reload-interval=500ms"], "Some(500ms)")
-            .takes_what_go_refuses(&["--certificate-reload-interval=0"], "None")
+            .accepts_but_go_rejects(&["--certificate-reload-interval=500ms"], "Some(500ms)")
+            .accepts_but_go_rejects(&["--certificate-reload-interval=0"], "None")
             .refuses(
                 &["--certificate-reload-interval=-1s"],
                 "--certificate-reload-interval=-1s: it must not be below 0",
@@ -64,7 +64,7 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
             .takes(&["--alpn-proto=[a,b]"], "a b")
             .takes(&["--alpn-proto=\"a,b\""], "a,b")
             .takes(&["--alpn-proto="], "")
-            .refuses_what_go_starts(
+            .rejects_but_go_accepts(
                 &["--alpn-proto=a,"],
                 "--alpn-proto=\"\": a protocol's name has 1 to 255 bytes",
             )
@@ -84,8 +84,8 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
             ),
         flag("unresponsive-timeout", |c| format!("{:?}", c.unresponsive_timeout))
             .default("300s")
-            .takes_what_go_refuses(&["--unresponsive-timeout=10s"], "10s")
-            .takes_what_go_refuses(&["--unresponsive-timeout=1h"], "3600s")
+            .accepts_but_go_rejects(&["--unresponsive-timeout=10s"], "10s")
+            .accepts_but_go_rejects(&["--unresponsive-timeout=1h"], "3600s")
             .refuses(&["--unresponsive-timeout=9s"], "--unresponsive-timeout=9s: it must not be below 10s"),
     ]
 }
@@ -109,7 +109,7 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
                 &["--sync-interval-cap=100ms"],
                 "--sync-interval=1s: it must not be above --sync-interval-cap=100ms",
             ),
-        flag("probe-interval", |c| c.notices.join("; "))
+        flag("probe-interval", |c| c.warnings.join("; "))
             .default("")
             .takes(&["--probe-interval=100ms"], PROBES)
             .takes(&["--probe-interval=1\u{b5}s"], PROBES)
@@ -127,7 +127,7 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
                 &["--server-count-source=min"],
                 "--server-count-source=\"min\": it must be default or max",
             ),
-        flag("xfr-channel-size", |c| c.notices.join("; "))
+        flag("xfr-channel-size", |c| c.warnings.join("; "))
             .default("")
             .takes(
                 &["--xfr-channel-size=1"],
@@ -135,7 +135,7 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
             )
             .refuses(&["--xfr-channel-size=0"], "--xfr-channel-size=0: it must be above 0")
             .refuses(&["--xfr-channel-size=-1"], "--xfr-channel-size=-1: it must be above 0"),
-        flag("warn-on-channel-limit", |c| c.notices.join("; ")).default("").takes(
+        flag("warn-on-channel-limit", |c| c.warnings.join("; ")).default("").takes(
             &["--warn-on-channel-limit=true"],
             "--warn-on-channel-limit has no effect: there is no channel to be full",
         ),

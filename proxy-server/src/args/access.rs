@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flags::{FlagSet, GoDuration, List, Refusal};
+use flags::{FlagError, FlagSet, GoDuration, List};
 
 use super::{IdentityBinding, TokenAuth};
 
@@ -11,7 +11,7 @@ const LEAST_REVIEW: Duration = Duration::from_secs(60);
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     require_agent_auth: bool,
     agent_namespace: String,
     agent_service_account: String,
@@ -32,7 +32,7 @@ pub(super) struct Access {
     pub(super) default_route_names: Vec<String>,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             require_agent_auth: false,
@@ -48,8 +48,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Authentication of agents");
         set.add(
             "require-agent-auth",
@@ -103,14 +103,14 @@ impl Lines {
 
     /// `by_certificate`: agents authenticate by certificate. Either all three token flags are set or none; certificates and
     /// tokens exclude each other.
-    pub(super) fn check(self, by_certificate: bool, notices: &mut Vec<String>) -> Result<Access, Refusal> {
+    pub(super) fn check(self, by_certificate: bool, warnings: &mut Vec<String>) -> Result<Access, FlagError> {
         let binding = match self.agent_identity_binding.as_str() {
             "off" => IdentityBinding::Off,
             "log" => IdentityBinding::Log,
             "enforce" => IdentityBinding::Enforce,
             other => {
                 let want = "it must be off, log or enforce";
-                return Err(Refusal::value("agent-identity-binding", format_args!("{other:?}"), want));
+                return Err(FlagError::value("agent-identity-binding", format_args!("{other:?}"), want));
             }
         };
         let flags = [
@@ -122,20 +122,24 @@ impl Lines {
         let agent_names = self.agent_allowed_names.items;
         if !agent_names.is_empty() && !by_certificate {
             let fix = "names are those of certificates";
-            return Err(Refusal::Needs { flag: "agent-allowed-names", other: "cluster-ca-cert", fix });
+            return Err(FlagError::Needs { flag: "agent-allowed-names", other: "cluster-ca-cert", fix });
         }
         if given.is_none() && !by_certificate {
             let fix = "give the authorities of agents' certificates, or authenticate agents by token";
             if self.require_agent_auth {
-                return Err(Refusal::Needs { flag: "require-agent-auth", other: "cluster-ca-cert", fix });
+                return Err(FlagError::Needs { flag: "require-agent-auth", other: "cluster-ca-cert", fix });
             }
             if binding == IdentityBinding::Enforce {
-                return Err(Refusal::Needs { flag: "agent-identity-binding", other: "cluster-ca-cert", fix });
+                return Err(FlagError::Needs {
+                    flag: "agent-identity-binding",
+                    other: "cluster-ca-cert",
+                    fix,
+                });
             }
         }
         let default_route_names = self.default_route_allowed_names.items;
         if !default_route_names.is_empty() && binding != IdentityBinding::Enforce {
-            notices.push(
+            warnings.push(
                 "--default-route-allowed-names refuses nobody without --agent-identity-binding=enforce"
                     .to_owned(),
             );
@@ -144,9 +148,9 @@ impl Lines {
         let judged = binding != IdentityBinding::Off && (given.is_some() || by_certificate);
         if source_address && !judged {
             let why = "agents are not authenticated, or --agent-identity-binding is off";
-            notices.push(format!("--agent-identity-source-address has no effect: {why}"));
+            warnings.push(format!("--agent-identity-source-address has no effect: {why}"));
         }
-        let review_every = review_every(self.token_review_interval, given.is_some(), notices)?;
+        let review_every = review_every(self.token_review_interval, given.is_some(), warnings)?;
         let token_auth = match given {
             None => None,
             Some(given) => Some(token_auth(flags, given, by_certificate, review_every)?),
@@ -160,15 +164,15 @@ fn token_auth(
     given: &'static str,
     by_certificate: bool,
     review_every: Option<Duration>,
-) -> Result<TokenAuth, Refusal> {
+) -> Result<TokenAuth, FlagError> {
     if by_certificate {
         let fix = "agents show either a certificate or a token, drop one";
-        return Err(Refusal::Conflict { flag: "cluster-ca-cert", with: given, fix });
+        return Err(FlagError::Conflict { flag: "cluster-ca-cert", with: given, fix });
     }
     if let Some((missing, _)) = flags.iter().find(|(_, text)| text.is_empty()) {
         let fix = "token authentication takes all of --agent-namespace, --agent-service-account and \
                    --authentication-audience";
-        return Err(Refusal::Needs { flag: given, other: missing, fix });
+        return Err(FlagError::Needs { flag: given, other: missing, fix });
     }
     let [(_, namespace), (_, service_account), (_, audience)] = flags;
     Ok(TokenAuth { namespace, service_account, audience, review_every })
@@ -177,19 +181,19 @@ fn token_auth(
 fn review_every(
     given: GoDuration,
     tokens: bool,
-    notices: &mut Vec<String>,
-) -> Result<Option<Duration>, Refusal> {
+    warnings: &mut Vec<String>,
+) -> Result<Option<Duration>, FlagError> {
     if given < GoDuration::ZERO {
-        return Err(Refusal::value("token-review-interval", given, "it must not be below 0"));
+        return Err(FlagError::value("token-review-interval", given, "it must not be below 0"));
     }
     if given == GoDuration::ZERO {
         return Ok(None);
     }
     if !tokens {
-        notices.push("--token-review-interval has no effect: agents do not show tokens".to_owned());
+        warnings.push("--token-review-interval has no effect: agents do not show tokens".to_owned());
     }
     if given.or_zero() < LEAST_REVIEW {
-        notices.push(format!("--token-review-interval={given}: it counts as 1m"));
+        warnings.push(format!("--token-review-interval={given}: it counts as 1m"));
     }
     Ok(Some(given.or_zero().max(LEAST_REVIEW)))
 }

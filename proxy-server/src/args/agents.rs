@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use flags::{
-    Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair, period, unresponsive_timeout,
+    Bind, BindHost, FlagError, FlagSet, GoDuration, List, existing_file, optional_duration, pair,
+    unresponsive_timeout,
 };
 use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 
@@ -16,7 +17,7 @@ pub(super) const HOUR: GoDuration = GoDuration::from_seconds(3_600);
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     agent_bind_address: String,
     agent_port: i64,
     cluster_cert: OsString,
@@ -39,7 +40,7 @@ pub(super) struct Agents {
     pub(super) certificate_reload_interval: Option<Duration>,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             agent_bind_address: String::new(),
@@ -56,8 +57,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Agents");
         set.add("agent-port", &mut self.agent_port, "Port for agents.");
         set.add(
@@ -103,16 +104,17 @@ impl Lines {
         );
     }
 
-    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Agents, Refusal> {
+    pub(super) fn check(self, warnings: &mut Vec<String>) -> Result<Agents, FlagError> {
         let pair = pair(("cluster-cert", self.cluster_cert), ("cluster-key", self.cluster_key))?;
         let client_ca = existing_file("cluster-ca-cert", self.cluster_ca_cert)?;
         let port = port("agent-port", self.agent_port)?;
-        let tls_min_version = accepted("tls-min-version", TlsVersion::parse(&self.tls_min_version), notices)?;
+        let tls_min_version =
+            accepted("tls-min-version", TlsVersion::parse(&self.tls_min_version), warnings)?;
         let cipher_suites =
-            accepted("cipher-suites", CipherSuites::parse(&self.cipher_suites.items), notices)?;
+            accepted("cipher-suites", CipherSuites::parse(&self.cipher_suites.items), warnings)?;
         let certificate_reload_interval =
-            period("certificate-reload-interval", self.certificate_reload_interval)?;
-        let (cert, key) = pair.ok_or(Refusal::Empty {
+            optional_duration("certificate-reload-interval", self.certificate_reload_interval)?;
+        let (cert, key) = pair.ok_or(FlagError::Empty {
             flag: "cluster-cert",
             fix: "give --cluster-cert and --cluster-key, agents connect with TLS only",
         })?;
@@ -128,16 +130,16 @@ impl Lines {
     }
 }
 
-/// Returns the value of a TLS flag and adds its warnings to `notices`.
+/// Returns the value of a TLS flag and adds its warnings to `warnings`.
 fn accepted<T>(
     flag: &'static str,
     parsed: Result<Accepted<T>, TlsFlagError>,
-    notices: &mut Vec<String>,
-) -> Result<T, Refusal> {
-    let refusal = |error: TlsFlagError| Refusal::value(flag, format_args!("{:?}", error.value), error.want);
-    let Accepted { value, warnings } = parsed.map_err(refusal)?;
-    if !warnings.is_empty() {
-        notices.push(format!("--{flag}: {}", warnings.join("; ")));
+    warnings: &mut Vec<String>,
+) -> Result<T, FlagError> {
+    let refusal = |error: TlsFlagError| FlagError::value(flag, format_args!("{:?}", error.value), error.want);
+    let Accepted { value, warnings: texts } = parsed.map_err(refusal)?;
+    if !texts.is_empty() {
+        warnings.push(format!("--{flag}: {}", texts.join("; ")));
     }
     Ok(value)
 }

@@ -70,7 +70,7 @@ pub struct Config {
     /// One line for each flag, to log at the start.
     pub flag_lines: Vec<String>,
     /// Lines to log once at the start: flags without effect, deprecated flags and insecure settings.
-    pub notices: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Where kube-apiserver connects.

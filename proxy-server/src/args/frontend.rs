@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlagSet, GoDuration, List, Refusal, existing_file, pair};
+use flags::{Bind, BindHost, FlagError, FlagSet, GoDuration, List, existing_file, pair};
 use transport::listen::UnixSocket;
 
 use super::agents::{HOUR, keepalive};
@@ -13,7 +13,7 @@ use super::{FrontendListener, Mode};
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     mode: String,
     uds_name: OsString,
     delete_existing_uds_file: bool,
@@ -34,7 +34,7 @@ pub(super) struct Frontend {
     pub(super) allowed_names: Vec<String>,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             mode: "grpc".into(),
@@ -51,8 +51,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Frontend (where kube-apiserver connects)");
         set.add("mode", &mut self.mode, "Protocol of kube-apiserver: grpc or http-connect.");
         set.add(
@@ -96,23 +96,23 @@ impl Lines {
         );
     }
 
-    pub(super) fn check(self, notices: &mut Vec<String>) -> Result<Frontend, Refusal> {
+    pub(super) fn check(self, warnings: &mut Vec<String>) -> Result<Frontend, FlagError> {
         let mode = match self.mode.as_str() {
             "grpc" => Mode::Grpc,
             "http-connect" => Mode::HttpConnect,
             other => {
                 let want = "it must be grpc or http-connect";
-                return Err(Refusal::value("mode", format_args!("{other:?}"), want));
+                return Err(FlagError::value("mode", format_args!("{other:?}"), want));
             }
         };
         let keepalive_time = keepalive(self.frontend_keepalive_time);
         let allowed_names = self.frontend_allowed_names.items.clone();
-        let listener = if self.uds_name.is_empty() { self.tcp()? } else { self.unix(notices)? };
+        let listener = if self.uds_name.is_empty() { self.tcp()? } else { self.unix(warnings)? };
         Ok(Frontend { listener, mode, keepalive_time, allowed_names })
     }
 
-    fn unix(self, notices: &mut Vec<String>) -> Result<FrontendListener, Refusal> {
-        let conflict = |flag, fix| Err(Refusal::Conflict { flag, with: "uds-name", fix });
+    fn unix(self, warnings: &mut Vec<String>) -> Result<FrontendListener, FlagError> {
+        let conflict = |flag, fix| Err(FlagError::Conflict { flag, with: "uds-name", fix });
         if self.server_port != 0 {
             return conflict("server-port", "set --server-port=0 to listen on the Unix socket");
         }
@@ -132,7 +132,7 @@ impl Lines {
         }
         let path = PathBuf::from(self.uds_name);
         if UnixSocket::is_abstract(&path) {
-            notices.push(format!(
+            warnings.push(format!(
                 "--uds-name={}: an abstract socket has no file whose mode protects it: every process of this network \
                  namespace may connect",
                 path.display()
@@ -141,14 +141,14 @@ impl Lines {
         Ok(FrontendListener::Unix { path, delete_existing: self.delete_existing_uds_file })
     }
 
-    fn tcp(self) -> Result<FrontendListener, Refusal> {
+    fn tcp(self) -> Result<FrontendListener, FlagError> {
         let pair = pair(("server-cert", self.server_cert), ("server-key", self.server_key))?;
-        let ca = existing_file("server-ca-cert", self.server_ca_cert)?.ok_or(Refusal::Empty {
+        let ca = existing_file("server-ca-cert", self.server_ca_cert)?.ok_or(FlagError::Empty {
             flag: "server-ca-cert",
             fix: "give the authorities of kube-apiserver's certificate, or --uds-name and --server-port=0",
         })?;
         let port = port("server-port", self.server_port)?;
-        let (cert, key) = pair.ok_or(Refusal::Empty {
+        let (cert, key) = pair.ok_or(FlagError::Empty {
             flag: "server-cert",
             fix: "give --server-cert and --server-key, or --uds-name and --server-port=0",
         })?;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use flags::{FlagSet, Refusal, existing_file};
+use flags::{FlagError, FlagSet, existing_file};
 
 use super::{KubeClient, Leases};
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     enable_lease_controller: bool,
     lease_namespace: String,
     lease_label: String,
@@ -19,7 +19,7 @@ pub(super) struct Lines {
     kube_api_content_type: String,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             enable_lease_controller: false,
@@ -33,8 +33,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Kubernetes");
         set.add(
             "enable-lease-controller",
@@ -69,11 +69,12 @@ impl Lines {
     pub(super) fn check(
         self,
         tokens: bool,
-        notices: &mut Vec<String>,
-    ) -> Result<(Leases, KubeClient), Refusal> {
+        warnings: &mut Vec<String>,
+    ) -> Result<(Leases, KubeClient), FlagError> {
         let kubeconfig = existing_file("kubeconfig", self.kubeconfig)?;
         if kubeconfig.is_some() && !tokens && !self.enable_lease_controller {
-            notices.push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
+            warnings
+                .push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
         }
         // The server refuses bad labels even with the controller off, as Go does once its listeners are up.
         let labels = labels(&self.lease_label)?;
@@ -91,12 +92,12 @@ impl Lines {
 
 /// Parses `KEY=VALUE` pairs separated by commas, and trims blanks. Each pair has exactly one `=`; key and value are not checked
 /// further.
-fn labels(text: &str) -> Result<BTreeMap<String, String>, Refusal> {
+fn labels(text: &str) -> Result<BTreeMap<String, String>, FlagError> {
     let want = "it must be KEY=VALUE, or several by commas";
     let label = |pair: &str| {
-        let halves = pair.split_once('=').filter(|(_, value)| !value.contains('='));
+        let parts = pair.split_once('=').filter(|(_, value)| !value.contains('='));
         let (key, value) =
-            halves.ok_or_else(|| Refusal::value("lease-label", format_args!("{text:?}"), want))?;
+            parts.ok_or_else(|| FlagError::value("lease-label", format_args!("{text:?}"), want))?;
         Ok((key.trim().to_owned(), value.trim().to_owned()))
     };
     text.split(',').map(label).collect()

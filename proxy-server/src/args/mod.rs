@@ -17,7 +17,7 @@ mod serving;
 
 use std::ffi::OsString;
 
-use flags::{Exit, FlagSet, FlowFlags, Given, LogFlags, Refusal};
+use flags::{Exit, FlagError, FlagSet, FlowFlags, Given, LogFlags};
 
 pub use config::{
     AgentListener, Config, FrontendListener, IdentityBinding, KubeClient, Leases, Mode, ProxyStrategy,
@@ -36,49 +36,49 @@ pub fn parse_with(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {
-    let mut lines = Lines::default();
-    let given = lines.read(argv)?;
-    Ok(lines.check(environment("PROXY_SERVER_ID"), given)?)
+    let mut raw = RawFlags::default();
+    let given = raw.read(argv)?;
+    Ok(raw.check(environment("PROXY_SERVER_ID"), given)?)
 }
 
 /// All flags as written on the command line.
 #[derive(Debug, Default)]
-struct Lines {
-    frontend: frontend::Lines,
-    agents: agents::Lines,
-    access: access::Lines,
-    routing: routing::Lines,
-    serving: serving::Lines,
-    kube: kube::Lines,
+struct RawFlags {
+    frontend: frontend::RawFlags,
+    agents: agents::RawFlags,
+    access: access::RawFlags,
+    routing: routing::RawFlags,
+    serving: serving::RawFlags,
+    kube: kube::RawFlags,
     flow: FlowFlags,
     log: LogFlags,
 }
 
-impl Lines {
+impl RawFlags {
     fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
         let mut set = FlagSet::new("proxy-server", env!("CARGO_PKG_VERSION"), ABOUT);
-        self.frontend.lend(&mut set);
-        self.agents.lend(&mut set);
-        self.access.lend(&mut set);
-        self.routing.lend(&mut set);
-        self.flow.lend(&mut set);
-        self.serving.lend(&mut set);
-        self.kube.lend(&mut set);
-        self.log.lend(&mut set);
+        self.frontend.register(&mut set);
+        self.agents.register(&mut set);
+        self.access.register(&mut set);
+        self.routing.register(&mut set);
+        self.flow.register(&mut set);
+        self.serving.register(&mut set);
+        self.kube.register(&mut set);
+        self.log.register(&mut set);
         set.read_all(argv)
     }
 
-    fn check(self, inherited_id: Option<OsString>, given: Given) -> Result<Config, Refusal> {
-        let mut notices = given.notices;
-        let frontend = self.frontend.check(&mut notices)?;
-        let agents = self.agents.check(&mut notices)?;
-        let access = self.access.check(agents.listener.client_ca.is_some(), &mut notices)?;
-        let routing = self.routing.check(inherited_id, &mut notices)?;
+    fn check(self, inherited_id: Option<OsString>, given: Given) -> Result<Config, FlagError> {
+        let mut warnings = given.warnings;
+        let frontend = self.frontend.check(&mut warnings)?;
+        let agents = self.agents.check(&mut warnings)?;
+        let access = self.access.check(agents.listener.client_ca.is_some(), &mut warnings)?;
+        let routing = self.routing.check(inherited_id, &mut warnings)?;
         let serving = self.serving.check()?;
-        let (leases, kube) = self.kube.check(access.token_auth.is_some(), &mut notices)?;
+        let (leases, kube) = self.kube.check(access.token_auth.is_some(), &mut warnings)?;
         let flow = self.flow.check()?;
-        let (log, log_notices) = self.log.options()?;
-        notices.extend(log_notices);
+        let (log, log_warnings) = self.log.options()?;
+        warnings.extend(log_warnings);
         let flag_lines = announce::lines(given.values, &routing.server_id);
         Ok(Config {
             frontend: frontend.listener,
@@ -110,7 +110,7 @@ impl Lines {
             kube,
             log,
             flag_lines,
-            notices,
+            warnings,
         })
     }
 }

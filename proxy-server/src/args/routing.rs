@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use flags::{FlagSet, GoDuration, Refusal, identity};
+use flags::{FlagError, FlagSet, GoDuration, identity};
 use uuid::Uuid;
 
 use super::ProxyStrategy;
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     server_id: String,
     server_count: i64,
     proxy_strategies: String,
@@ -29,7 +29,7 @@ pub(super) struct Routing {
     pub(super) graceful_shutdown_timeout: Duration,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             server_id: String::new(),
@@ -43,8 +43,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("This replica and its choice of agents");
         set.add(
             "server-id",
@@ -82,14 +82,14 @@ impl Lines {
     pub(super) fn check(
         self,
         inherited_id: Option<OsString>,
-        notices: &mut Vec<String>,
-    ) -> Result<Routing, Refusal> {
+        warnings: &mut Vec<String>,
+    ) -> Result<Routing, FlagError> {
         let strategies = strategies(&self.proxy_strategies)?;
         if self.xfr_channel_size <= 0 {
-            return Err(Refusal::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"));
+            return Err(FlagError::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"));
         }
         if self.server_count < 1 {
-            notices
+            warnings
                 .push(format!("--server-count={}: it counts as 1, this replica exists", self.server_count));
         }
         let dial_timeout = not_negative("backend-dial-timeout", self.backend_dial_timeout)?;
@@ -107,25 +107,25 @@ impl Lines {
 }
 
 /// Parses names separated by commas, in order. Empty names are skipped; blanks are not trimmed.
-fn strategies(text: &str) -> Result<Vec<ProxyStrategy>, Refusal> {
+fn strategies(text: &str) -> Result<Vec<ProxyStrategy>, FlagError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let names = bare.split(',').filter(|name| !name.is_empty());
     let known = |name: &str| {
         let want = "the strategies are default, destHost and defaultRoute";
         ProxyStrategy::named(name)
-            .ok_or_else(|| Refusal::value("proxy-strategies", format_args!("{name:?}"), want))
+            .ok_or_else(|| FlagError::value("proxy-strategies", format_args!("{name:?}"), want))
     };
     let strategies: Vec<_> = names.map(known).collect::<Result<_, _>>()?;
     if strategies.is_empty() {
         let fix = "name at least one of default, destHost and defaultRoute";
-        return Err(Refusal::Empty { flag: "proxy-strategies", fix });
+        return Err(FlagError::Empty { flag: "proxy-strategies", fix });
     }
     Ok(strategies)
 }
 
-fn not_negative(flag: &'static str, duration: GoDuration) -> Result<Duration, Refusal> {
+fn not_negative(flag: &'static str, duration: GoDuration) -> Result<Duration, FlagError> {
     if duration < GoDuration::ZERO {
-        return Err(Refusal::value(flag, duration, "it must not be below 0"));
+        return Err(FlagError::value(flag, duration, "it must not be below 0"));
     }
     Ok(duration.or_zero())
 }

@@ -1,12 +1,12 @@
 //! Flags of the health and admin ports.
 
-use flags::{Bind, BindHost, FlagSet, ProfilingFlags, Refusal};
+use flags::{Bind, BindHost, FlagError, FlagSet, ProfilingFlags};
 
 use super::ReadinessPolicy;
 
 /// The flags as written on the command line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RawFlags {
     health_bind_address: String,
     health_port: i64,
     admin_bind_address: String,
@@ -23,7 +23,7 @@ pub(super) struct Serving {
     pub(super) readiness_policy: ReadinessPolicy,
 }
 
-impl Default for Lines {
+impl Default for RawFlags {
     fn default() -> Self {
         Self {
             health_bind_address: String::new(),
@@ -36,8 +36,8 @@ impl Default for Lines {
     }
 }
 
-impl Lines {
-    pub(super) fn lend<'a>(&'a mut self, set: &mut FlagSet<'a>) {
+impl RawFlags {
+    pub(super) fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
         set.heading("Health and administration");
         set.add("health-port", &mut self.health_port, "Port for /healthz, /readyz and /metrics.");
         set.add(
@@ -57,10 +57,10 @@ impl Lines {
             &mut self.admin_bind_address,
             "Address for --admin-port. Empty: all interfaces.",
         );
-        self.profiling.lend(set);
+        self.profiling.register(set);
     }
 
-    pub(super) fn check(self) -> Result<Serving, Refusal> {
+    pub(super) fn check(self) -> Result<Serving, FlagError> {
         let admin_port = port("admin-port", self.admin_port)?;
         let health_port = port("health-port", self.health_port)?;
         let profiling = self.profiling.check()?;
@@ -70,7 +70,7 @@ impl Lines {
             "all" => ReadinessPolicy::All,
             other => {
                 let want = "it must be first-strategy, any or all";
-                return Err(Refusal::value("readiness-policy", format_args!("{other:?}"), want));
+                return Err(FlagError::value("readiness-policy", format_args!("{other:?}"), want));
             }
         };
         Ok(Serving {
@@ -83,7 +83,7 @@ impl Lines {
 }
 
 /// A port that is neither reserved nor ephemeral, as the Go proxy-server requires.
-pub(super) fn port(flag: &'static str, value: i64) -> Result<u16, Refusal> {
+pub(super) fn port(flag: &'static str, value: i64) -> Result<u16, FlagError> {
     let usable = u16::try_from(value).ok().filter(|port| (1_024..=49_151).contains(port));
-    usable.ok_or_else(|| Refusal::value(flag, value, "it must be a port from 1024 to 49151"))
+    usable.ok_or_else(|| FlagError::value(flag, value, "it must be a port from 1024 to 49151"))
 }

@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_vouches_nothing_is_judged() {
-        assert!(unfounded(&Identity::nobody(), &[], "x", "host=y&default-route=true").is_empty());
+    fn without_an_identity_claims_are_not_checked() {
+        assert!(unfounded(&Identity::anonymous(), &[], "x", "host=y&default-route=true").is_empty());
     }
 
     #[test]
-    fn claims_are_shown_harmless_and_few() {
+    fn logged_claims_are_escaped_and_few() {
         let identifiers = (0..6).map(|n| format!("host=h{n}%0a")).collect::<Vec<_>>().join("&");
         let identifiers = Identifiers::parse(&identifiers).unwrap();
         let claims =
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn parties_are_told_apart_by_node_not_by_pod() {
+    fn parties_are_distinguished_by_node_not_by_pod() {
         assert_eq!(token("node-1").key(), token("node-1").key());
         assert_ne!(token("node-1").key(), token("node-2").key());
         assert_ne!(certificate().key(), token("node-1").key());

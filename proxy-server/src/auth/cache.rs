@@ -125,7 +125,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn verdicts_end_and_garbage_evicts_no_yes() {
         let mut cache = Cache::default();
-        let who = Arc::new(Identity::nobody());
+        let who = Arc::new(Identity::anonymous());
         cache.put_yes(key("long"), Arc::clone(&who), Some(Duration::from_secs(3_600)));
         cache.put_yes(key("short"), Arc::clone(&who), Some(Duration::from_secs(20)));
         cache.put_yes(key("over"), who, Some(Duration::ZERO));
@@ -134,7 +134,7 @@ mod tests {
         }
         assert_eq!(cache.no.entries.len(), MOST_NO);
         let is_yes =
-            |cache: &Cache, token: &str| cache.get(&key(token)).is_some_and(|verdict| verdict.is_ok());
+            |cache: &Cache, token: &str| cache.get(&key(token)).is_some_and(|outcome| outcome.is_ok());
         assert!(is_yes(&cache, "long") && is_yes(&cache, "short") && !is_yes(&cache, "over"));
         assert!(cache.get(&key(&format!("garbage {}", MOST_NO * 2 - 1))).is_some());
         tokio::time::advance(Duration::from_secs(21)).await;

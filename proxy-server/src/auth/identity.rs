@@ -36,7 +36,7 @@ pub struct Identity {
 
 impl Identity {
     /// The identity of an agent that was not authenticated.
-    pub fn nobody() -> Self {
+    pub fn anonymous() -> Self {
         Self::default()
     }
 

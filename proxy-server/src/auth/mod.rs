@@ -30,10 +30,10 @@ pub use identity::Identity;
 pub use judge::{Doubt, Expected};
 pub use names::AllowedNames;
 pub use owners::{Owned, Owners};
-pub use reviewer::{ApiReview, Review, Reviewer, Verdict};
+pub use reviewer::{ApiReview, Review, ReviewOutcome, Reviewer};
 
 /// Pause before the next review of an open stream's token after a failed one. Longer than a refusal is cached.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+const REVIEW_AGAIN: Duration = Duration::from_secs(10);
 
 /// Concurrent reviews for the streams of one connection, including streams that were reset meanwhile, so that one peer with
 /// invalid tokens cannot use up the limit of the whole server. (An agent has one stream on a connection; a proxy that
@@ -100,7 +100,7 @@ pub struct Recheck<R = ApiReview> {
 
 impl<R: Review> AgentAuth<R> {
     /// Admits every peer as an agent.
-    pub fn nobody() -> Self {
+    pub fn anonymous() -> Self {
         Self { method: Method::Nothing, names: Arc::default() }
     }
 
@@ -121,7 +121,7 @@ impl<R: Review> AgentAuth<R> {
     pub async fn admit(&self, metadata: &mut HeaderMap, peer: &AgentPeer) -> Result<Admitted<R>, Refused> {
         let shown = bearer::take(metadata);
         match &self.method {
-            Method::Nothing => Ok(Admitted { identity: Arc::new(Identity::nobody()), recheck: None }),
+            Method::Nothing => Ok(Admitted { identity: Arc::new(Identity::anonymous()), recheck: None }),
             Method::Certificate => {
                 let certificate = peer.certificate.clone().unwrap_or_default();
                 if !self.names.allow(&certificate) {
@@ -136,13 +136,13 @@ impl<R: Review> AgentAuth<R> {
                 if place.is_err() && !reviewer.remembers(&token) {
                     return Err(unavailable("too many tokens of this connection are being reviewed"));
                 }
-                let identity = match reviewer.ask(&token).await {
-                    Verdict::Yes(identity) => identity,
-                    Verdict::No(Doubt { why, .. }) => {
+                let identity = match reviewer.review(&token).await {
+                    ReviewOutcome::Authenticated(identity) => identity,
+                    ReviewOutcome::Refused(Doubt { why, .. }) => {
                         let why = format!("Failed to validate authentication token, err:{why}");
                         return Err(Refused::unknown(why));
                     }
-                    Verdict::NobodyCanTell => {
+                    ReviewOutcome::Undetermined => {
                         return Err(unavailable("the Kubernetes API cannot be asked now"));
                     }
                 };
@@ -166,12 +166,12 @@ impl<R: Review> Recheck<R> {
     pub async fn refused(&self) -> Arc<str> {
         let mut doubted = false;
         loop {
-            tokio::time::sleep(if doubted { ASK_AGAIN } else { self.every }).await;
-            match self.reviewer.ask(&self.token).await {
-                Verdict::No(doubt) if doubt.certain || doubted => return doubt.why,
-                Verdict::No(_) => doubted = true,
-                Verdict::Yes(_) => doubted = false,
-                Verdict::NobodyCanTell => {}
+            tokio::time::sleep(if doubted { REVIEW_AGAIN } else { self.every }).await;
+            match self.reviewer.review(&self.token).await {
+                ReviewOutcome::Refused(doubt) if doubt.certain || doubted => return doubt.why,
+                ReviewOutcome::Refused(_) => doubted = true,
+                ReviewOutcome::Authenticated(_) => doubted = false,
+                ReviewOutcome::Undetermined => {}
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::metrics::{Metrics, ReviewResult};
 
 /// Concurrent reviews.
 const AT_ONCE: usize = 32;
-/// Reviews that wait or run; further requests are answered `NobodyCanTell` at once. Each holds a token of 16 KiB at most.
+/// Reviews that wait or run; further requests are answered `Undetermined` at once. Each holds a token of 16 KiB at most.
 const MOST_FLIGHTS: usize = 2_048;
 /// Time limit of a review, including its wait for a free place.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -63,13 +63,13 @@ impl Review for ApiReview {
 
 /// The result of a review.
 #[derive(Debug, Clone)]
-pub enum Verdict {
+pub enum ReviewOutcome {
     /// The token authenticates an agent.
-    Yes(Arc<Identity>),
+    Authenticated(Arc<Identity>),
     /// It does not, for this reason.
-    No(Doubt),
+    Refused(Doubt),
     /// The API did not answer.
-    NobodyCanTell,
+    Undetermined,
 }
 
 /// Reviews tokens and caches the verdicts.
@@ -90,7 +90,7 @@ struct Shared<R> {
 #[derive(Default)]
 struct State {
     cache: Cache,
-    flights: HashMap<Key, watch::Receiver<Option<Verdict>>>,
+    flights: HashMap<Key, watch::Receiver<Option<ReviewOutcome>>>,
     complained: Option<Instant>,
 }
 
@@ -130,18 +130,18 @@ impl<R: Review> Reviewer<R> {
     }
 
     /// The verdict on a token, within the time limit.
-    pub async fn ask(&self, token: &Token) -> Verdict {
+    pub async fn review(&self, token: &Token) -> ReviewOutcome {
         let key = cache::key(token.reveal());
         let mut outcome = {
             let mut state = self.shared.state.lock();
             match state.cache.get(&key) {
-                Some(Ok(identity)) => return Verdict::Yes(identity),
-                Some(Err(doubt)) => return Verdict::No(doubt),
+                Some(Ok(identity)) => return ReviewOutcome::Authenticated(identity),
+                Some(Err(doubt)) => return ReviewOutcome::Refused(doubt),
                 None => {}
             }
             match state.flights.get(&key) {
                 Some(under_way) => under_way.clone(),
-                None if state.flights.len() >= MOST_FLIGHTS => return Verdict::NobodyCanTell,
+                None if state.flights.len() >= MOST_FLIGHTS => return ReviewOutcome::Undetermined,
                 None => {
                     let (tell, outcome) = watch::channel(None);
                     state.flights.insert(key, outcome.clone());
@@ -153,40 +153,40 @@ impl<R: Review> Reviewer<R> {
         };
         let told = outcome.wait_for(Option::is_some).await;
         // A review that ended without a verdict has panicked.
-        told.ok().and_then(|verdict| verdict.clone()).unwrap_or(Verdict::NobodyCanTell)
+        told.ok().and_then(|outcome| outcome.clone()).unwrap_or(ReviewOutcome::Undetermined)
     }
 }
 
-async fn fly<R: Review>(flight: Flight<R>, token: Token, tell: watch::Sender<Option<Verdict>>) {
+async fn fly<R: Review>(flight: Flight<R>, token: Token, tell: watch::Sender<Option<ReviewOutcome>>) {
     let shared = &flight.shared;
     let asked = async {
         // The semaphore is never closed.
         let _turn = shared.turns.acquire().await;
         shared.review.review(token.reveal()).await
     };
-    let (verdict, result) = match timeout(LIMIT, asked).await {
+    let (outcome, result) = match timeout(LIMIT, asked).await {
         Ok(Ok(review)) => match shared.expected.judge(&review, token.reveal()) {
             Ok(identity) => {
                 let left = cache::left(token.reveal(), shared.clock.now());
                 shared.state.lock().cache.put_yes(flight.key, Arc::clone(&identity), left);
-                (Verdict::Yes(identity), ReviewResult::Accepted)
+                (ReviewOutcome::Authenticated(identity), ReviewResult::Accepted)
             }
             Err(doubt) => {
                 shared.state.lock().cache.put_no(flight.key, doubt.clone());
-                (Verdict::No(doubt), ReviewResult::Refused)
+                (ReviewOutcome::Refused(doubt), ReviewResult::Refused)
             }
         },
         Ok(Err(error)) => {
             shared.complain(&error.to_string());
-            (Verdict::NobodyCanTell, ReviewResult::Failed)
+            (ReviewOutcome::Undetermined, ReviewResult::Failed)
         }
         Err(_) => {
             shared.complain("no answer within 10 s, the wait for a turn included");
-            (Verdict::NobodyCanTell, ReviewResult::Failed)
+            (ReviewOutcome::Undetermined, ReviewResult::Failed)
         }
     };
     shared.metrics.token_reviews.count(result);
-    tell.send_replace(Some(verdict));
+    tell.send_replace(Some(outcome));
 }
 
 impl<R> Shared<R> {

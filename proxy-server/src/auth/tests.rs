@@ -120,17 +120,17 @@ async fn refusals_are_gos() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_connection_takes_few_places_for_reviews() {
+async fn one_connection_has_few_reviews_at_once() {
     let api = Arc::new(Api { delay: Duration::from_secs(5), ..Api::default() });
     let (auth, _) = auth(&api, None);
     let shown = |n: usize| {
         HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::try_from(format!("Bearer {n}")).unwrap())])
     };
-    let stranger = Arc::new(peer());
+    let other = Arc::new(peer());
     let mut tries = tokio::task::JoinSet::new();
     for n in 0..100 {
-        let (auth, stranger) = (auth.clone(), Arc::clone(&stranger));
-        tries.spawn(async move { auth.admit(&mut shown(n), &stranger).await.unwrap_err().code });
+        let (auth, other) = (auth.clone(), Arc::clone(&other));
+        tries.spawn(async move { auth.admit(&mut shown(n), &other).await.unwrap_err().code });
     }
     let rightful = admit(&auth, &["Bearer good"]);
     api.knows("good", USER);
@@ -139,14 +139,14 @@ async fn one_connection_takes_few_places_for_reviews() {
     assert_eq!(codes.iter().filter(|code| **code == Code::Unavailable).count(), 100 - REVIEWS);
     assert_eq!(api.asked(), REVIEWS + 1);
     assert_eq!(
-        auth.admit(&mut shown(200), &stranger).await.unwrap_err().code,
+        auth.admit(&mut shown(200), &other).await.unwrap_err().code,
         Code::Unknown,
         "places are free again"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_yes_holds_a_minute_and_never_beyond_the_tokens_end() {
+async fn accepted_token_is_cached_for_a_minute_and_not_beyond_its_expiry() {
     let api = Arc::new(Api::default());
     let (long, short) = (jwt("long", 3_600), jwt("short", 20));
     api.knows(&long, USER);
@@ -170,7 +170,7 @@ async fn a_yes_holds_a_minute_and_never_beyond_the_tokens_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_no_holds_five_seconds() {
+async fn refused_token_is_cached_for_five_seconds() {
     let api = Arc::new(Api::default());
     let (auth, _) = auth(&api, None);
     for _ in 0..9 {
@@ -205,7 +205,7 @@ async fn one_question_for_a_token_and_at_most_32_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_does_not_stop_the_question() {
+async fn canceled_caller_does_not_stop_the_review() {
     let api = Arc::new(Api { delay: Duration::from_secs(5), ..Api::default() });
     api.knows("t", USER);
     let (auth, _) = auth(&api, None);
@@ -345,7 +345,7 @@ fn an_agent_id_is_its_first_partys_while_it_lives() {
 }
 
 #[test]
-fn who_is_vouched_for_by_an_agent_id_takes_it_over_from_itself() {
+fn agent_with_the_same_identity_takes_over_its_own_id() {
     let of = |names: &[&str]| {
         let dns = names.iter().map(|name| (*name).to_owned()).collect();
         Identity::of_certificate(&PeerIdentity { dns, ..PeerIdentity::default() })
@@ -356,7 +356,7 @@ fn who_is_vouched_for_by_an_agent_id_takes_it_over_from_itself() {
     assert!(renewed.is_some(), "its new certificate has one name more");
     assert!(owners.claim(&id, &of(&["node-2"])).is_none());
     drop((before, renewed));
-    let _stranger = owners.claim(&id, &of(&["node-2"])).unwrap();
+    let _other = owners.claim(&id, &of(&["node-2"])).unwrap();
     assert!(
         owners.claim(&id, &of(&["node-1"])).is_none(),
         "whoever came first has no right to it, and keeps it while it lives"

@@ -16,7 +16,7 @@ use transport::tls::ServerTls;
 use crate::args::{self, Config};
 use crate::auth::AllowedNames;
 use crate::dial::Dialer;
-use crate::front::{FrontendListener, Mode, serve_frontend};
+use crate::front::{FrontendListener, Protocol, serve_frontend};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
@@ -53,8 +53,8 @@ impl Frontend {
         };
         self.readiness.listens();
         let mode = match self.config.mode {
-            args::Mode::Grpc => Mode::Grpc,
-            args::Mode::HttpConnect => Mode::HttpConnect,
+            args::Mode::Grpc => Protocol::Grpc,
+            args::Mode::HttpConnect => Protocol::HttpConnect,
         };
         let keepalive = self.config.frontend_keepalive_time;
         serve_frontend(mode, listener, self.dialer, self.metrics, keepalive, self.lifetimes, stop).await;
@@ -72,7 +72,9 @@ pub(super) fn bind(
     Ok(match (&config.frontend, tls) {
         (args::FrontendListener::Unix { path, delete_existing }, _) => {
             let socket = UnixSocket::bind(path, *delete_existing)?;
-            FrontendListener::Unix(socket.telling(readiness.listening()).yielding(readiness.leaving()))
+            FrontendListener::Unix(
+                socket.reporting(readiness.listening()).yielding(readiness.shutting_down()),
+            )
         }
         (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
             let names = AllowedNames::new(config.frontend_names.clone());

@@ -16,8 +16,8 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
         return Ok(None);
     }
     let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
-    for notice in &api.notices {
-        tracing::warn!("{notice}");
+    for warning in &api.warnings {
+        tracing::warn!("{warning}");
     }
     tracing::info!(
         api = %api,
@@ -66,7 +66,7 @@ pub(super) fn agent_gate(
         (None, Some(_), None) => {
             anyhow::bail!("--agent-namespace: tokens cannot be reviewed without a client")
         }
-        (None, None, _) => AgentAuth::nobody(),
+        (None, None, _) => AgentAuth::anonymous(),
     };
     let binding =
         Binding { wide: config.default_route_names.clone(), source_address: config.trust_source_address };

@@ -17,7 +17,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::Ceiling;
+use relay::MemoryLimiter;
 use tokio::time::{Instant, timeout_at};
 
 pub use self::reason::{DialFailure, FailureReason};
@@ -68,7 +68,7 @@ pub trait DialObserver: Send + Sync {
 pub struct Dialer<L = LinkHandle> {
     backends: BackendManager<L>,
     budget: ServerBudget,
-    memory: Ceiling,
+    memory: MemoryLimiter,
     timeout: Duration,
     observer: Arc<dyn DialObserver>,
 }
@@ -90,7 +90,7 @@ impl<L: DialLink> Dialer<L> {
     pub fn new(
         backends: BackendManager<L>,
         budget: ServerBudget,
-        memory: Ceiling,
+        memory: MemoryLimiter,
         timeout: Duration,
         observer: Arc<dyn DialObserver>,
     ) -> Self {
@@ -126,7 +126,7 @@ impl<L: DialLink> Dialer<L> {
         deadline: Instant,
         agent: &mut Option<Arc<str>>,
     ) -> Result<Dialed<L::Connection>, DialFailure> {
-        if self.memory.turn_away() {
+        if self.memory.should_reject() {
             return Err(DialFailure::NoMemory);
         }
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;

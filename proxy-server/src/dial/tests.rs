@@ -107,7 +107,8 @@ struct Bench {
 fn bench(timeout: Duration, budget: ServerBudget, scripts: &[Script]) -> Bench {
     let world = Arc::new(World::default());
     let backends = BackendManager::new(&[Strategy::DestHost], Arc::new(()));
-    let dialer = Dialer::new(backends, budget, Ceiling::new(1 << 20), timeout, Arc::clone(&world) as Arc<_>);
+    let dialer =
+        Dialer::new(backends, budget, MemoryLimiter::new(1 << 20), timeout, Arc::clone(&world) as Arc<_>);
     let mut bench = Bench { world, dialer, kept: Vec::new() };
     bench.kept = scripts.iter().zip('a'..).map(|(script, name)| bench.register(script, name)).collect();
     bench
@@ -242,7 +243,7 @@ async fn a_frontend_that_leaves_cancels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_exceeds_the_pending_dials_waits() {
+async fn dials_beyond_the_pending_limit_wait() {
     let bench = bench(Duration::from_secs(1), ServerBudget::new(1, 100), &[Script::Open(SOON)]);
     let (first, second) = tokio::join!(bench.dial(), bench.dial());
     assert!(first.is_ok() && second.is_ok());
@@ -269,7 +270,7 @@ async fn connections_are_limited_until_they_end() {
 /// Marks the first link unresponsive after that time.
 async fn first_falls_silent(bench: &Bench, after: Duration) {
     tokio::time::sleep(after).await;
-    bench.dialer.backends.mark_suspect(bench.kept[0].id(), true);
+    bench.dialer.backends.set_unresponsive(bench.kept[0].id(), true);
 }
 
 #[tokio::test(start_paused = true)]
@@ -289,7 +290,7 @@ async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other
     assert_eq!(alone.sum(), (1, 0, vec!["1s".to_owned()]));
     // Both links are silent until a third one registers.
     let both = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent]);
-    both.dialer.backends.mark_suspect(both.kept[1].id(), true);
+    both.dialer.backends.set_unresponsive(both.kept[1].id(), true);
     let third = async {
         first_falls_silent(&both, SOON).await;
         tokio::time::sleep(after).await;

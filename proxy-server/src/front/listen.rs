@@ -48,7 +48,7 @@ const READ_AHEAD: usize = 17 * 1024;
 
 /// The protocol of the clients (`--mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum Protocol {
     /// gRPC over HTTP/2.
     Grpc,
     /// HTTP/1.1 CONNECT.
@@ -78,7 +78,7 @@ enum Frontend<D> {
 /// `keepalive` is `--frontend-keepalive-time`: idle time after which an HTTP/2 client is pinged. `lifetimes` counts dials and
 /// connections, each until its client's socket or stream is closed.
 pub async fn serve_frontend<D: Dial>(
-    mode: Mode,
+    mode: Protocol,
     listener: FrontendListener,
     dialer: D,
     metrics: Metrics,
@@ -88,12 +88,12 @@ pub async fn serve_frontend<D: Dial>(
 ) {
     let meters = Meters::new(metrics.clone());
     let frontend = match mode {
-        Mode::Grpc => {
+        Protocol::Grpc => {
             let mut settings = ServerSettings::for_frontends();
             settings.keepalive.interval = keepalive;
             Frontend::Grpc(GrpcFrontend::new(dialer, meters, lifetimes), Arc::new(settings))
         }
-        Mode::HttpConnect => Frontend::HttpConnect(HttpConnect::new(dialer, meters, lifetimes)),
+        Protocol::HttpConnect => Frontend::HttpConnect(HttpConnect::new(dialer, meters, lifetimes)),
     };
     match listener {
         FrontendListener::Unix(socket) => {

@@ -5,8 +5,8 @@
 //! on. After that no connection has a task or a channel of its own. Nothing here chooses an agent, retries, or touches another
 //! connection than the client's own.
 
-pub mod account;
 pub mod barrier;
+pub mod connection_log;
 pub mod grpc;
 pub mod http_connect;
 pub mod listen;
@@ -20,15 +20,15 @@ mod testing;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use relay::Local;
+use relay::LocalIo;
 
-pub use self::listen::{FrontendListener, Mode, serve_frontend};
+pub use self::listen::{FrontendListener, Protocol, serve_frontend};
 pub use self::meters::Meters;
 use crate::dial::{DialFailure, DialLink, Dialed, Dialer, Target};
 use crate::link::OpenConnection;
 
 /// Bytes that are read and discarded after a refusal, so that the client can read the answer.
-const WASTE: usize = 256 * 1024;
+const DISCARD_LIMIT: usize = 256 * 1024;
 
 /// Finds an agent and dials through it. [`Dialer`] in production.
 pub trait Dial: Clone + Send + Sync + 'static {
@@ -45,14 +45,14 @@ pub trait Dial: Clone + Send + Sync + 'static {
 /// An open connection that waits for the frontend's socket.
 pub trait Attach: Send + 'static {
     /// Hands the frontend's socket or stream to the link.
-    fn attach(self, local: Box<dyn Local>);
+    fn attach(self, local: Box<dyn LocalIo>);
 
     /// The agent's connect id, for the log.
     fn connect_id(&self) -> i64;
 }
 
 impl Attach for OpenConnection {
-    fn attach(self, local: Box<dyn Local>) {
+    fn attach(self, local: Box<dyn LocalIo>) {
         OpenConnection::attach(self, local);
     }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use relay::{Ending, Local, Queue, Read};
+use relay::{CloseReason, LocalIo, Queue, Read};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use transport::wire::{Code, Incoming, Wire, WireError};
 use tunnel::{Cause, Packet};
 
-use super::account::{Account, Identity};
+use super::connection_log::{ConnectionLog, Identity};
 use super::meters::Meters;
 use super::{Attach, Dial};
 use crate::dial::{DialFailure, Dialed, Target};
@@ -52,7 +52,7 @@ impl Readings {
 }
 
 /// The record of a connection whose log lines are not checked.
-pub(super) fn account(readings: &Readings) -> Account {
+pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
     let meters = readings.meters();
     let identity = Identity {
         id: 1,
@@ -64,7 +64,7 @@ pub(super) fn account(readings: &Readings) -> Account {
     };
     let live = meters.http_connection();
     let slot = ServerBudget::new(1, 1).connection(&AgentBudget::new(1, 1)).expect("room for one");
-    Account::open(identity, meters, live, slot, TaskTracker::new().token())
+    ConnectionLog::open(identity, meters, live, slot, TaskTracker::new().token())
 }
 
 /// A dialer whose answers the test gives one by one.
@@ -97,12 +97,12 @@ impl Dial for ScriptedDialer {
 impl ScriptedDial {
     /// Lets the dial succeed; returns the endpoint.
     pub(super) fn succeed(self) -> Endpoint {
-        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let (local, remote) = tokio::io::duplex(1 << 20);
         let (end, ended) = oneshot::channel();
         let (report, attached) = oneshot::channel();
-        let answer = self.answer.send(Ok(ScriptedConnection { endpoint: ours, ended, report }));
+        let answer = self.answer.send(Ok(ScriptedConnection { endpoint: local, ended, report }));
         assert!(answer.is_ok(), "the frontend has given the dial up");
-        Endpoint { stream: theirs, end, attached }
+        Endpoint { stream: remote, end, attached }
     }
 
     pub(super) fn fail(self, failure: DialFailure) {
@@ -120,7 +120,7 @@ pub(super) struct Endpoint {
     /// The endpoint's reads and writes. Its end of file ends the connection, flushed.
     pub(super) stream: DuplexStream,
     /// Ends the connection from the link's side.
-    pub(super) end: oneshot::Sender<Ending>,
+    pub(super) end: oneshot::Sender<CloseReason>,
     /// How the frontend's reads ended, sent when the frontend's socket is dropped; an error if it was never attached.
     pub(super) attached: oneshot::Receiver<Option<ReadEnd>>,
 }
@@ -136,12 +136,12 @@ pub(super) enum ReadEnd {
 /// A link of one connection.
 pub(super) struct ScriptedConnection {
     endpoint: DuplexStream,
-    ended: oneshot::Receiver<Ending>,
+    ended: oneshot::Receiver<CloseReason>,
     report: oneshot::Sender<Option<ReadEnd>>,
 }
 
 impl Attach for ScriptedConnection {
-    fn attach(self, local: Box<dyn Local>) {
+    fn attach(self, local: Box<dyn LocalIo>) {
         let ScriptedConnection { endpoint, ended, report } = self;
         let mut pump = Pump {
             local,
@@ -150,7 +150,7 @@ impl Attach for ScriptedConnection {
             to_endpoint: Bytes::new(),
             to_local: Queue::default(),
             read_end: None,
-            ending: None,
+            close_reason: None,
         };
         tokio::spawn(async move {
             poll_fn(|cx| pump.poll(cx)).await;
@@ -165,22 +165,22 @@ impl Attach for ScriptedConnection {
     }
 }
 
-/// A minimal relay, enough to test a [`Local`].
+/// A minimal relay, enough to test a [`LocalIo`].
 struct Pump {
-    local: Box<dyn Local>,
+    local: Box<dyn LocalIo>,
     endpoint: DuplexStream,
-    ended: oneshot::Receiver<Ending>,
+    ended: oneshot::Receiver<CloseReason>,
     to_endpoint: Bytes,
     to_local: Queue,
     read_end: Option<ReadEnd>,
-    ending: Option<Ending>,
+    close_reason: Option<CloseReason>,
 }
 
 impl Pump {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.ending.is_none() {
-            if let Poll::Ready(Ok(ending)) = Pin::new(&mut self.ended).poll(cx) {
-                self.ending = Some(ending);
+        while self.close_reason.is_none() {
+            if let Poll::Ready(Ok(close_reason)) = Pin::new(&mut self.ended).poll(cx) {
+                self.close_reason = Some(close_reason);
                 break;
             }
             let up = self.poll_up(cx);
@@ -190,10 +190,10 @@ impl Pump {
                 return Poll::Pending;
             }
         }
-        match &self.ending {
-            Some(ending) => {
+        match &self.close_reason {
+            Some(close_reason) => {
                 let mut allowance = usize::MAX;
-                self.local.poll_end(cx, ending, &mut allowance)
+                self.local.poll_end(cx, close_reason, &mut allowance)
             }
             None => Poll::Pending,
         }
@@ -217,11 +217,11 @@ impl Pump {
             }
             Ok(Read::Closed) => {
                 self.read_end = Some(ReadEnd::Closed);
-                self.ending = Some(Ending::Flushed);
+                self.close_reason = Some(CloseReason::Flushed);
             }
             Err(error) => {
                 self.read_end = Some(ReadEnd::Error(error.kind()));
-                self.ending = Some(Ending::Broken(Cause::Local(error.to_string())));
+                self.close_reason = Some(CloseReason::Broken(Cause::Local(error.to_string())));
             }
         }
         Poll::Ready(())
@@ -233,12 +233,12 @@ impl Pump {
             let mut buffer = BytesMut::with_capacity(64 * 1024);
             match ready!(poll_read_buf(Pin::new(&mut self.endpoint), cx, &mut buffer)) {
                 Ok(read) if read > 0 => self.to_local.push(buffer.freeze()),
-                _ => self.ending = Some(Ending::Flushed),
+                _ => self.close_reason = Some(CloseReason::Flushed),
             }
             return Poll::Ready(());
         }
         if let Err(error) = ready!(self.local.poll_write(cx, &mut self.to_local)) {
-            self.ending = Some(Ending::Broken(Cause::Local(error.to_string())));
+            self.close_reason = Some(CloseReason::Broken(Cause::Local(error.to_string())));
         }
         Poll::Ready(())
     }

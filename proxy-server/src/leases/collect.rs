@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_found_after_the_lease() {
+    fn expired_lease_is_found() {
         assert_eq!(found(9, |_| lease("a", 1, Some(NOW))), Some(2));
         assert_eq!(found(9, |_| lease("a", 1, Some(NOW - 5_000))), Some(2));
         assert_eq!(found(9, |_| lease("a", 1, None)), Some(2));
     }
 
     #[test]
-    fn who_renews_stays_whatever_the_clocks_say() {
+    fn renewed_lease_stays_despite_clock_skew() {
         for skew in [0, 3_600, -3_600, 86_400, -86_400] {
             let renewing = |step: u64| lease("a", step, Some(NOW + skew + i64::try_from(step).unwrap() * 15));
             assert_eq!(found(50, renewing), None, "{skew}");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_and_was_ahead_of_us_is_found_too() {
+    fn expired_lease_of_a_fast_clock_is_found() {
         assert_eq!(found(9, |_| lease("a", 1, Some(NOW + 86_400))), Some(4));
     }
 

@@ -105,10 +105,10 @@ impl Drop for LeaseController {
 }
 
 /// Waits for a period with jitter; false if `stop` was canceled.
-async fn pause(period: Duration, stop: &CancellationToken) -> bool {
-    let period = period.mul_f64(1.0 + JITTER * rand::random::<f64>());
+async fn pause(interval: Duration, stop: &CancellationToken) -> bool {
+    let interval = interval.mul_f64(1.0 + JITTER * rand::random::<f64>());
     tokio::select! {
-        () = sleep(period) => true,
+        () = sleep(interval) => true,
         () = stop.cancelled() => false,
     }
 }

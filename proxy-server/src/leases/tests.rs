@@ -4,7 +4,7 @@ use serve::metrics::{Exposition, Registry};
 
 use super::*;
 
-const PERIOD: Duration = Duration::from_millis(50);
+const EVERY: Duration = Duration::from_millis(50);
 
 struct World {
     api: FakeApi,
@@ -45,7 +45,7 @@ impl World {
 fn settings(id: &str) -> LeaseSettings {
     let labels = BTreeMap::from([("k8s-app".to_owned(), "konnectivity-server".to_owned())]);
     let settings = LeaseSettings::new("kube-system".into(), labels, id.into());
-    LeaseSettings { renew_every: PERIOD, collect_every: PERIOD, ..settings }
+    LeaseSettings { renew_every: EVERY, collect_every: EVERY, ..settings }
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ fn last_renewal(world: &World) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn metrics_tell_of_a_lease_that_is_not_renewed() {
+async fn metrics_show_a_lease_that_is_not_renewed() {
     let world = World::new().await;
     assert_eq!(last_renewal(&world), None, "no lease is kept");
     world.api.set_fault("POST", Fault::Status(403, "Forbidden"));
@@ -88,7 +88,7 @@ async fn metrics_tell_of_a_lease_that_is_not_renewed() {
 }
 
 #[tokio::test]
-async fn what_others_wrote_on_our_lease_is_put_right_and_kept() {
+async fn foreign_changes_to_the_lease_are_corrected_and_kept() {
     let world = World::new().await;
     let spec = json!({"holderIdentity": "x", "leaseDurationSeconds": 5, "leaseTransitions": 4});
     world.api.put_lease("kube-system", "konnectivity-proxy-server-one", json!({"stray": "label"}), spec);
@@ -108,7 +108,7 @@ async fn what_others_wrote_on_our_lease_is_put_right_and_kept() {
 
 /// An API that stalls for less than the time limit of a call also delays the renewals of live servers.
 #[tokio::test]
-async fn what_a_slow_api_shows_is_not_deleted_for_its_age() {
+async fn lease_from_a_slow_api_is_not_deleted_for_its_age() {
     let world = World::new().await;
     let now = Clock::system().now().to_string();
     let spec = json!({"holderIdentity": "two", "leaseDurationSeconds": 2, "renewTime": now});
@@ -169,8 +169,8 @@ async fn requests_are_few() {
     let controller = world.start("one");
     let began = tokio::time::Instant::now();
     world.wait("forty requests", |world| world.api.seen().len() >= 40).await;
-    let (periods, requests) = (began.elapsed().as_secs_f64() / PERIOD.as_secs_f64(), world.api.seen().len());
-    let each = requests as f64 / periods;
+    let (intervals, requests) = (began.elapsed().as_secs_f64() / EVERY.as_secs_f64(), world.api.seen().len());
+    let each = requests as f64 / intervals;
     println!("{each:.2} requests a period, {:.1} a minute at the pace of 15 s", each * 4.0);
     assert!(each < 2.5, "{each} requests a period");
     controller.stop().await;
@@ -202,7 +202,7 @@ async fn ends_without_renewals(world: &World, controller: LeaseController) {
 
 /// The lease contains an earlier renewal than the last one sent.
 #[tokio::test]
-async fn a_lease_whose_renewals_failed_is_deleted_at_the_end() {
+async fn lease_with_failed_renewals_is_deleted_at_the_end() {
     let world = World::new().await;
     let controller = world.start("one");
     world.wait("a lease", |world| world.renewed("one").is_some()).await;
@@ -211,7 +211,7 @@ async fn a_lease_whose_renewals_failed_is_deleted_at_the_end() {
 
 /// The API stored a renewal whose answer was lost, and none of the later ones.
 #[tokio::test]
-async fn a_lease_whose_renewal_had_no_answer_is_deleted_at_the_end() {
+async fn lease_with_an_unanswered_renewal_is_deleted_at_the_end() {
     let world = World::new().await;
     let controller = world.start("one");
     world.wait("a lease", |world| world.renewed("one").is_some()).await;

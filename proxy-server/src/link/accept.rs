@@ -12,14 +12,14 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
-use transport::wire::{Code, Pulse, Request};
+use transport::wire::{Code, KeepaliveHandle, Request};
 use tunnel::Server;
 
+use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
 use super::handle::LinkHandle;
-use super::hello::Hello;
+use super::handler::{LinkObserver, ServerLinkHandler};
 use super::meter::LinkMeter;
-use super::owner::{LinkObserver, ServerOwner};
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
@@ -109,8 +109,8 @@ impl AgentService {
                 return;
             }
         };
-        let hello = match Hello::read(&request.metadata) {
-            Ok(hello) => hello,
+        let metadata = match ConnectMetadata::read(&request.metadata) {
+            Ok(metadata) => metadata,
             Err(error) => {
                 if let Some(suppressed) = self.log_due("metadata", &peer) {
                     tracing::error!(err = %Peer(&error.to_string()), %peer, suppressed, "Invalid backend");
@@ -119,7 +119,7 @@ impl AgentService {
                 return;
             }
         };
-        let owned = match self.gate.judge(&identity, &hello, &peer, &self.metrics) {
+        let owned = match self.gate.judge(&identity, &metadata, &peer, &self.metrics) {
             Ok(owned) => owned,
             Err(text) => {
                 request.refuse(Code::PermissionDenied, &text);
@@ -127,7 +127,7 @@ impl AgentService {
             }
         };
         let bound = Bound { identity, recheck, owned };
-        self.connect(request, hello, bound, &peer, &slot).await;
+        self.connect(request, metadata, bound, &peer, &slot).await;
     }
 
     /// Whether another log line about this cause and peer is due; returns the number of suppressed lines.
@@ -135,8 +135,15 @@ impl AgentService {
         self.gate.refusals.due(cause, peer.address.ip())
     }
 
-    async fn connect(self, request: Request, hello: Hello, bound: Bound, peer: &AgentPeer, slot: &AgentSlot) {
-        let agent_id = Arc::clone(&hello.agent_id);
+    async fn connect(
+        self,
+        request: Request,
+        metadata: ConnectMetadata,
+        bound: Bound,
+        peer: &AgentPeer,
+        slot: &AgentSlot,
+    ) {
+        let agent_id = Arc::clone(&metadata.agent_id);
         tracing::info!(
             target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
             "Connect request from agent"
@@ -147,8 +154,11 @@ impl AgentService {
                 .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
         }
         let (handle, commands) = LinkHandle::new();
-        let backend =
-            Backend { agent_id: hello.agent_id, identifiers: hello.identifiers, handle: handle.clone() };
+        let backend = Backend {
+            agent_id: metadata.agent_id,
+            identifiers: metadata.identifiers,
+            handle: handle.clone(),
+        };
         let registration = match self.backends.register(backend) {
             Ok(registration) => registration,
             Err(error) => {
@@ -159,17 +169,17 @@ impl AgentService {
                 return;
             }
         };
-        let pulse = Arc::clone(&request.pulse);
+        let keepalive = Arc::clone(&request.keepalive);
         let mut greeting = self.greeting.clone();
         let offer = Capabilities::read(&request.metadata);
         let answer = self.flow.capabilities.and(offer);
         greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
         if answer.pings {
             request
-                .pulse
+                .keepalive
                 .set_keepalive(capabilities::keepalive(self.flow.keepalive, self.flow.unresponsive_timeout));
         }
-        pulse.measure(capabilities::WAY_PINGS);
+        keepalive.measure(capabilities::RTT_PROBES);
         let stream = match request.accept(greeting) {
             Ok(stream) => stream,
             Err(error) => {
@@ -188,30 +198,35 @@ impl AgentService {
         );
         // The agent may have reconnected because another stream of its id is half-open.
         for sibling in self.backends.siblings(registration.id()) {
-            sibling.ask();
+            sibling.probe();
         }
         let began = Instant::now();
         let watch = tokio::spawn(steer(
             self.backends.clone(),
             registration.id(),
-            pulse.unresponsive(),
+            keepalive.unresponsive(),
             Arc::clone(&agent_id),
         ));
         let _watch = AbortOnDropHandle::new(watch);
         let observer = Observer {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
-            pulse,
+            keepalive,
             registration: Some(registration),
             owned: bound.owned,
             agent_id: Arc::clone(&agent_id),
         };
-        let owner = ServerOwner::new(commands, &handle, observer);
+        let handler = ServerLinkHandler::new(commands, &handle, observer);
         let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id));
-        let relay =
-            Relay::<Server, _, _, _>::new(&self.flow.bounds, answer.terms(offer), stream, owner, meter);
+        let relay = Relay::<Server, _, _, _>::new(
+            &self.flow.bounds,
+            answer.negotiated(offer),
+            stream,
+            handler,
+            meter,
+        );
         let end = self.run(relay, handle, bound.recheck, &agent_id).await;
-        tell_end(&end, &agent_id, peer, began.elapsed());
+        log_end(&end, &agent_id, peer, began.elapsed());
     }
 
     /// Runs the relay in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
@@ -246,7 +261,7 @@ impl AgentService {
 
 /// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
 /// connection this way when it finds that it already has a stream to this server.
-fn tell_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
+fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
     let agent_id = Peer(agent_id);
     match end {
         LinkEnd::Finished => {
@@ -287,7 +302,7 @@ async fn steer(
         } else {
             tracing::info!(agentID = %Peer(&agent_id), "keepalive ping answered again");
         }
-        backends.mark_suspect(link, unresponsive);
+        backends.set_unresponsive(link, unresponsive);
     }
 }
 
@@ -302,7 +317,7 @@ struct Bound {
 struct Observer {
     backends: BackendManager<LinkHandle>,
     metrics: Metrics,
-    pulse: Arc<Pulse>,
+    keepalive: Arc<KeepaliveHandle>,
     registration: Option<Registration<LinkHandle>>,
     /// This stream's share in the agent id.
     owned: Option<Owned>,
@@ -329,7 +344,7 @@ impl LinkObserver for Observer {
     }
 
     fn probe(&mut self) {
-        self.pulse.probe();
+        self.keepalive.probe();
     }
 
     fn lost(&mut self, established: usize) {

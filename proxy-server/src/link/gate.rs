@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serve::logs::{LogLimit, Peer};
 
-use super::hello::Hello;
+use super::connect_metadata::ConnectMetadata;
 use crate::args::IdentityBinding;
 use crate::auth::{AgentAuth, AgentPeer, Binding, Identity, Owned, Owners};
 use crate::metrics::{ClaimAction, Metrics};
@@ -25,14 +25,14 @@ pub struct AgentGate {
     mode: IdentityBinding,
     binding: Arc<Binding>,
     owners: Owners,
-    told: Arc<Told>,
+    logged_claims: Arc<LoggedClaims>,
 }
 
 impl AgentGate {
     /// A gate that binds claims to identities according to `mode`.
     pub fn new(auth: AgentAuth, mode: IdentityBinding, binding: Binding) -> Self {
         let (binding, owners, refusals) = (Arc::new(binding), Owners::default(), LogLimit::default());
-        Self { auth, refusals, mode, binding, owners, told: Arc::default() }
+        Self { auth, refusals, mode, binding, owners, logged_claims: Arc::default() }
     }
 
     /// Checks the claims of an agent. Returns its ownership of the agent id if `mode` is `enforce`.
@@ -42,7 +42,7 @@ impl AgentGate {
     pub(super) fn judge(
         &self,
         identity: &Identity,
-        hello: &Hello,
+        metadata: &ConnectMetadata,
         peer: &AgentPeer,
         metrics: &Metrics,
     ) -> Result<Option<Owned>, String> {
@@ -51,12 +51,12 @@ impl AgentGate {
         }
         let enforced = self.mode == IdentityBinding::Enforce;
         let action = if enforced { ClaimAction::Refused } else { ClaimAction::Logged };
-        let agent_id = Peer(&hello.agent_id);
-        match self.binding.check(identity, &hello.agent_id, &hello.identifiers, peer.address) {
-            Ok(()) => self.told.forget(&hello.agent_id),
+        let agent_id = Peer(&metadata.agent_id);
+        match self.binding.check(identity, &metadata.agent_id, &metadata.identifiers, peer.address) {
+            Ok(()) => self.logged_claims.remove(&metadata.agent_id),
             Err(claims) => {
                 let identity = identity.to_string();
-                let noted = self.told.note(&hello.agent_id, &format!("{identity} {claims}"));
+                let noted = self.logged_claims.note(&metadata.agent_id, &format!("{identity} {claims}"));
                 if enforced || noted == Noted::Changed {
                     for (claim, _) in &claims.0 {
                         metrics.agent_claims.count((*claim, action));
@@ -66,7 +66,7 @@ impl AgentGate {
                 if let Some(suppressed) =
                     unlogged.then(|| self.refusals.due("claims", peer.address.ip())).flatten()
                 {
-                    self.told.set_logged(&hello.agent_id);
+                    self.logged_claims.set_logged(&metadata.agent_id);
                     tracing::warn!(
                         agentID = %agent_id, %peer, identity = %Peer(&identity), %claims, action = action.name(), suppressed,
                         "agent claims what its identity does not vouch for (--agent-identity-binding)"
@@ -80,7 +80,7 @@ impl AgentGate {
         if !enforced {
             return Ok(None);
         }
-        let owned = self.owners.claim(&hello.agent_id, identity);
+        let owned = self.owners.claim(&metadata.agent_id, identity);
         if owned.is_none() {
             metrics.agent_claims.count((crate::metrics::Claim::AgentId, action));
             if let Some(suppressed) = self.refusals.due("agent id", peer.address.ip()) {
@@ -97,7 +97,7 @@ impl AgentGate {
 /// The last claims of each agent id, and whether they were logged: an agent that reconnects with the same claims is logged
 /// once.
 #[derive(Debug, Default)]
-struct Told {
+struct LoggedClaims {
     hasher: RandomState,
     last: Mutex<HashMap<u64, (u64, bool)>>,
 }
@@ -113,7 +113,7 @@ enum Noted {
     Logged,
 }
 
-impl Told {
+impl LoggedClaims {
     /// Compares claims with the agent's last ones, and remembers them.
     fn note(&self, agent_id: &str, claims: &str) -> Noted {
         let (agent, claims) = (self.hasher.hash_one(agent_id), self.hasher.hash_one(claims));
@@ -144,7 +144,7 @@ impl Told {
     }
 
     /// Forgets the claims of an agent whose identity vouches for all of them.
-    fn forget(&self, agent_id: &str) {
+    fn remove(&self, agent_id: &str) {
         self.last.lock().remove(&self.hasher.hash_one(agent_id));
     }
 }
@@ -155,24 +155,24 @@ mod tests {
 
     #[test]
     fn claims_are_noted_until_they_are_logged_or_change() {
-        let told = Told::default();
-        assert_eq!(told.note("a", "host n1"), Noted::Changed);
-        assert_eq!(told.note("a", "host n1"), Noted::Unlogged, "the rate limit suppressed the line");
-        told.set_logged("a");
-        assert_eq!(told.note("a", "host n1"), Noted::Logged);
-        assert_eq!(told.note("b", "host n1"), Noted::Changed, "another agent");
-        assert_eq!(told.note("a", "host n2"), Noted::Changed);
-        told.set_logged("a");
-        told.forget("a");
-        assert_eq!(told.note("a", "host n2"), Noted::Changed, "after claims that were vouched for");
+        let logged_claims = LoggedClaims::default();
+        assert_eq!(logged_claims.note("a", "host n1"), Noted::Changed);
+        assert_eq!(logged_claims.note("a", "host n1"), Noted::Unlogged, "the rate limit suppressed the line");
+        logged_claims.set_logged("a");
+        assert_eq!(logged_claims.note("a", "host n1"), Noted::Logged);
+        assert_eq!(logged_claims.note("b", "host n1"), Noted::Changed, "another agent");
+        assert_eq!(logged_claims.note("a", "host n2"), Noted::Changed);
+        logged_claims.set_logged("a");
+        logged_claims.remove("a");
+        assert_eq!(logged_claims.note("a", "host n2"), Noted::Changed, "after claims that were vouched for");
     }
 
     #[test]
     fn number_of_remembered_agents_is_bounded() {
-        let told = Told::default();
+        let logged_claims = LoggedClaims::default();
         for agent in 0..2 * REMEMBERED {
-            assert_eq!(told.note(&agent.to_string(), "host"), Noted::Changed);
+            assert_eq!(logged_claims.note(&agent.to_string(), "host"), Noted::Changed);
         }
-        assert!(told.last.lock().len() <= REMEMBERED);
+        assert!(logged_claims.last.lock().len() <= REMEMBERED);
     }
 }

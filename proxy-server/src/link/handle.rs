@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use relay::Local;
+use relay::LocalIo;
 use tokio::sync::{mpsc, oneshot};
 use tunnel::{ConnKey, ConnectId};
 
@@ -16,9 +16,9 @@ use crate::dial::DialFailure;
 pub(crate) enum Command {
     Dial { token: u64, protocol: String, address: String, reply: oneshot::Sender<DialReply> },
     CancelDial { token: u64 },
-    Attach { key: ConnKey, local: Box<dyn Local> },
+    Attach { key: ConnKey, local: Box<dyn LocalIo> },
     Abandon { key: ConnKey },
-    Ask,
+    Probe,
     Finish,
 }
 
@@ -59,8 +59,8 @@ impl LinkHandle {
     }
 
     /// Pings the agent.
-    pub fn ask(&self) {
-        let _ = self.commands.send(Command::Ask);
+    pub fn probe(&self) {
+        let _ = self.commands.send(Command::Probe);
     }
 
     /// Ends the stream in order: status OK, no GOAWAY (on a GOAWAY a Go agent drops every connection).
@@ -126,7 +126,7 @@ impl OpenConnection {
 
     /// Hands the frontend's socket or stream to the link's task, which moves the bytes from then on. If the link was lost
     /// meanwhile, the task ends the socket accordingly.
-    pub fn attach(mut self, local: Box<dyn Local>) {
+    pub fn attach(mut self, local: Box<dyn LocalIo>) {
         if let Some(commands) = self.commands.take() {
             let _ = commands.send(Command::Attach { key: self.key, local });
         }

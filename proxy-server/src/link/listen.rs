@@ -17,7 +17,7 @@ use super::accept::AgentService;
 use super::slot::AgentSlot;
 use crate::accept;
 use crate::auth::AgentPeer;
-use crate::metrics::{CloseReason, Metrics, Port};
+use crate::metrics::{Metrics, Port, UnauthenticatedCloseReason};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// Connection limits of the agent port.
@@ -102,7 +102,7 @@ async fn serve(
     let mut streams = JoinSet::new();
     let on_stream = |request: Request| {
         if let Some(kernel) = &kernel {
-            request.pulse.watch_kernel(Arc::clone(kernel) as _);
+            request.keepalive.watch_kernel(Arc::clone(kernel) as _);
         }
         while let Some(ended) = streams.try_join_next() {
             ended.unwrap_or_else(|error| report(&error));
@@ -116,8 +116,12 @@ async fn serve(
     match served {
         Ok(()) => tracing::trace!(%peer, "agent connection ended"),
         Err(error) if error.is_closed_by_peer() => tracing::trace!(%peer, "the agent closed its connection"),
-        Err(error @ ConnectionError::NotAdmitted) => slot.closed(CloseReason::NotAdmitted, &error),
-        Err(error @ ConnectionError::UnadmittedMemory) => slot.closed(CloseReason::SentTooMuch, &error),
+        Err(error @ ConnectionError::NotAdmitted) => {
+            slot.closed(UnauthenticatedCloseReason::NotAdmitted, &error)
+        }
+        Err(error @ ConnectionError::UnadmittedMemory) => {
+            slot.closed(UnauthenticatedCloseReason::SentTooMuch, &error)
+        }
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }
     // Bytes that agents sent before their connection ended are still delivered to frontends, within the core's limits.

@@ -23,7 +23,7 @@ pub(crate) struct LinkMeter {
     queued: Held,
     paused: Option<LiveGuard>,
     agent_id: Arc<str>,
-    told_full: Option<Instant>,
+    full_logged: Option<Instant>,
 }
 
 impl LinkMeter {
@@ -35,7 +35,7 @@ impl LinkMeter {
             queued: metrics.queued_bytes.hold(),
             paused: None,
             agent_id,
-            told_full: None,
+            full_logged: None,
         }
     }
 }
@@ -74,9 +74,9 @@ impl relay::Meter for LinkMeter {
     }
 
     fn paused(&mut self, paused: bool) {
-        let is_due = |told: Instant| told.elapsed() >= SAY_AGAIN;
-        if paused && self.told_full.is_none_or(is_due) {
-            self.told_full = Some(Instant::now());
+        let is_due = |logged_claims: Instant| logged_claims.elapsed() >= SAY_AGAIN;
+        if paused && self.full_logged.is_none_or(is_due) {
+            self.full_logged = Some(Instant::now());
             tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "Receive channel from agent is full");
         }
         self.paused = paused.then(|| self.metrics.full_receive_channels.enter(ServiceMethod::Connect));

@@ -1,15 +1,15 @@
 //! Agent streams: from `AgentService/Connect` to a link that frontends dial through.
 //!
-//! [`accept`] authenticates and registers an agent; [`owner`] is the server's part of the stream's relay task; the rest of the
+//! [`accept`] authenticates and registers an agent; [`handler`] is the server's part of the stream's relay task; the rest of the
 //! server uses [`LinkHandle`]: it dials, then attaches a frontend's socket. Payload passes through the relay only.
 
 mod accept;
+mod connect_metadata;
 mod gate;
 mod handle;
-mod hello;
+mod handler;
 mod listen;
 mod meter;
-mod owner;
 mod slot;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::CloseReason;
+use crate::metrics::UnauthenticatedCloseReason;
 use crate::unauthenticated::Slot;
 
 /// The slot of a connection: first one for unauthenticated peers, then one for admitted agents.
@@ -36,7 +36,10 @@ impl AgentSlot {
         let mut holds = self.holds.lock();
         let Holds::Unauthenticated(slot) = &*holds else { return true };
         let Ok(permit) = Arc::clone(&self.agents).try_acquire_owned() else {
-            slot.closed(CloseReason::AgentLimit, &"the connection limit for agents is reached");
+            slot.closed(
+                UnauthenticatedCloseReason::AgentLimit,
+                &"the connection limit for agents is reached",
+            );
             return false;
         };
         let admitted = slot.leave();
@@ -52,7 +55,7 @@ impl AgentSlot {
     }
 
     /// Counts the close of the connection, unless it belongs to an admitted agent.
-    pub(super) fn closed(&self, reason: CloseReason, error: &dyn std::fmt::Display) {
+    pub(super) fn closed(&self, reason: UnauthenticatedCloseReason, error: &dyn std::fmt::Display) {
         if let Holds::Unauthenticated(slot) = &*self.holds.lock() {
             slot.closed(reason, error);
         }

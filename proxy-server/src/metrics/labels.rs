@@ -74,7 +74,7 @@ serve::label! {
 
 serve::label! {
     /// Why the server closed the connection of an unauthenticated peer.
-    pub enum CloseReason in "reason" {
+    pub enum UnauthenticatedCloseReason in "reason" {
         /// It was closed for a new one because the limit was reached.
         Evicted => "evicted",
         /// The connection limit for admitted agents is reached.
@@ -92,19 +92,19 @@ serve::label! {
     }
 }
 
-impl CloseReason {
+impl UnauthenticatedCloseReason {
     /// The reason for this handshake error.
     pub fn of(error: &HandshakeError) -> Self {
         match error {
-            HandshakeError::Timeout(_) => CloseReason::HandshakeTimeout,
-            HandshakeError::TooLarge => CloseReason::HandshakeTooLarge,
-            _ => CloseReason::HandshakeFailed,
+            HandshakeError::Timeout(_) => UnauthenticatedCloseReason::HandshakeTimeout,
+            HandshakeError::TooLarge => UnauthenticatedCloseReason::HandshakeTooLarge,
+            _ => UnauthenticatedCloseReason::HandshakeFailed,
         }
     }
 
     /// Whether the cause is the port's limit, not the peer.
     pub fn is_limit_of_port(self) -> bool {
-        matches!(self, CloseReason::Evicted | CloseReason::AgentLimit)
+        matches!(self, UnauthenticatedCloseReason::Evicted | UnauthenticatedCloseReason::AgentLimit)
     }
 }
 

@@ -13,8 +13,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy,
-    OddCertificates, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
+    ApiCalls, Certificates, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy,
+    LegacyCertificates, Live, LiveBy, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
 use transport::wire::Code;
 use tunnel::PacketKind;
@@ -24,7 +24,8 @@ use crate::route::Strategy;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{
-    AgentAuthMode, Claim, ClaimAction, CloseReason, PeerKind, Port, ReviewResult, ServiceMethod,
+    AgentAuthMode, Claim, ClaimAction, PeerKind, Port, ReviewResult, ServiceMethod,
+    UnauthenticatedCloseReason,
 };
 
 /// The prefix of every name.
@@ -83,7 +84,7 @@ pub struct Families {
     /// `unauthenticated_connections` (ours): connections to a port whose peer is not authenticated yet.
     pub unauthenticated: LiveBy<Port>,
     /// `unauthenticated_connections_closed_total` (ours): such connections that the server closed.
-    pub unauthenticated_closed: CountBy<(Port, CloseReason)>,
+    pub unauthenticated_closed: CountBy<(Port, UnauthenticatedCloseReason)>,
     /// `queued_bytes_limit` (ours): the limit of all queued bytes.
     pub queued_bytes_limit: Gauge,
     /// `lease_last_renewal_timestamp_seconds` (ours): Unix time of our lease's last renewal in seconds; 0 before the first.
@@ -99,8 +100,8 @@ pub struct Families {
     pub unanswered: Unanswered,
     /// `certificate_*` (ours).
     pub certificates: Certificates,
-    /// `odd_certificates_total` (ours).
-    pub odd_certificates: OddCertificates,
+    /// `legacy_certificates_total` (ours).
+    pub legacy_certificates: LegacyCertificates,
     /// `pending_backend_dials`; changed by the dialer's own guard, see `observers`.
     pending_dials: Lazy<Gauge>,
     stream_errors: StreamErrors,
@@ -194,7 +195,7 @@ impl Metrics {
                 "agent_auth_mode",
                 "1 for the method by which agents are authenticated",
             ),
-            odd_certificates: OddCertificates::register(r),
+            legacy_certificates: LegacyCertificates::register(r),
         }))
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serve::metrics::{Exposition, Held, LeaseCall};
-use transport::tls::OddPki;
+use transport::tls::LegacyPki;
 use tunnel::{Cause, Dropped};
 
 use super::*;
@@ -43,7 +43,7 @@ const FAMILIES: &[Family] = &[
 ];
 
 /// Our own families.
-const OURS: &[Family] = &[
+const EXTRA: &[Family] = &[
     ("agent_auth_mode", "gauge", &["mode"], &[]),
     ("certificate_expiry_timestamp_seconds", "gauge", &["file"], &[]),
     ("certificate_last_reload_success", "gauge", &["side"], &[]),
@@ -53,7 +53,7 @@ const OURS: &[Family] = &[
     ("dropped_packets_total", "counter", &["reason"], &[]),
     ("lease_calls_unanswered_total", "counter", &["call", "reason"], &[]),
     ("lease_last_renewal_timestamp_seconds", "gauge", &[], &[]),
-    ("odd_certificates_total", "counter", &["reason"], &[]),
+    ("legacy_certificates_total", "counter", &["reason"], &[]),
     ("queued_bytes", "gauge", &[], &[]),
     ("queued_bytes_limit", "gauge", &[], &[]),
     ("unauthenticated_connections", "gauge", &["port"], &[]),
@@ -110,9 +110,9 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.unanswered.count(LeaseCall::Delete, "timeout");
     metrics.lease_renewed.set(1);
     metrics.set_agent_auth_mode(AgentAuthMode::None);
-    metrics.odd_certificates.observer()(OddPki::CaAsLeaf);
+    metrics.legacy_certificates.observer()(LegacyPki::CaAsLeaf);
     drop(metrics.unauthenticated.enter(Port::Agent));
-    metrics.unauthenticated_closed.count((Port::Frontend, CloseReason::Evicted));
+    metrics.unauthenticated_closed.count((Port::Frontend, UnauthenticatedCloseReason::Evicted));
     metrics.certificates.loaded("agents", 1);
     metrics.certificates.expires("cluster-cert", 1);
     RouteObserver::ready_backends(metrics, Strategy::DestHost, 2);
@@ -130,7 +130,7 @@ fn golden_families() {
     let scrape = Exposition::new(registry);
     let held = use_everything(&metrics);
 
-    let mut expected: Vec<Family> = [FAMILIES, OURS].concat();
+    let mut expected: Vec<Family> = [FAMILIES, EXTRA].concat();
     expected.sort_unstable_by_key(|family| family.0);
     let found = parse(&scrape.scrape());
     let names: Vec<&str> = found.iter().map(|family| family.name.as_str()).collect();
@@ -146,7 +146,7 @@ fn golden_families() {
 }
 
 #[test]
-fn at_the_start_only_what_go_shows() {
+fn at_the_start_only_metrics_that_go_shows() {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     // The backend manager does the same for each strategy when it is built.

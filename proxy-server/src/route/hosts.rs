@@ -54,7 +54,7 @@ impl HostTable {
                 members.remove(id);
                 if members.is_empty() {
                     self.networks.remove(network);
-                    self.forget_length(*network);
+                    self.remove_length(*network);
                 }
             }
         }
@@ -81,7 +81,7 @@ impl HostTable {
         })
     }
 
-    fn forget_length(&mut self, network: IpNet) {
+    fn remove_length(&mut self, network: IpNet) {
         let lengths = &mut self.lengths[family(network.addr())];
         if let Some(count) = lengths.get_mut(&network.prefix_len()) {
             *count -= 1;

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_go_refuses() {
+    fn rejects_like_go() {
         assert_eq!(Identifiers::parse(";"), Err(IdentifiersError::Semicolon));
         assert_eq!(Identifiers::parse("host=a;host=b"), Err(IdentifiersError::Semicolon));
         for text in ["host=%", "host=%4", "host=%zz", "%g0=1", "unknown=%"] {

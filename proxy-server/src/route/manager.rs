@@ -41,7 +41,7 @@ struct State<L> {
 struct Link<L> {
     backend: Backend<L>,
     draining: bool,
-    suspect: bool,
+    unresponsive: bool,
 }
 
 /// The state that the streams of one agent id share.
@@ -96,7 +96,7 @@ impl<L> BackendManager<L> {
         self.shared.update(&mut state.tables, &backend.identifiers, |table| {
             table.set(&backend.agent_id, &backend.identifiers, id, Health::Ready);
         });
-        state.links.insert(id, Link { backend, draining: false, suspect: false });
+        state.links.insert(id, Link { backend, draining: false, unresponsive: false });
         drop(state);
         self.shared.changed.notify_waiters();
         Ok(Registration { manager: self.clone(), id })
@@ -108,8 +108,8 @@ impl<L> BackendManager<L> {
     }
 
     /// Marks a stream that does not answer pings, or unmarks it when it answers.
-    pub fn mark_suspect(&self, id: LinkId, suspect: bool) {
-        self.change(id, |link| link.suspect = suspect);
+    pub fn set_unresponsive(&self, id: LinkId, unresponsive: bool) {
+        self.change(id, |link| link.unresponsive = unresponsive);
     }
 
     /// The strategies without a backend that `policy` requires, for `/readyz`. Draining and unresponsive streams count as
@@ -209,7 +209,7 @@ impl<L: Clone> BackendManager<L> {
             for (strategy, table) in &state.tables {
                 let found = table.find(host, health, &excluded, rng);
                 if let Some(choice) = found.and_then(|id| state.choice(id, *strategy)) {
-                    choice.tell(health);
+                    choice.log_choice(health);
                     return Some(choice);
                 }
             }
@@ -233,7 +233,7 @@ impl<L: Clone> State<L> {
 
 impl<L> Choice<L> {
     /// Logs the choice in Go's words.
-    fn tell(&self, health: Health) {
+    fn log_choice(&self, health: Health) {
         let (agent_id, strategy) = (Peer(&self.agent_id), self.strategy.name());
         match health {
             Health::Ready => tracing::debug!(agentID = %agent_id, strategy, "Pick agent as backend"),
@@ -261,7 +261,9 @@ impl<L> BackendManager<L> {
 
     fn is_another_better(&self, link: LinkId, host: &str) -> bool {
         let state = self.shared.state.read();
-        let Some(unresponsive) = state.links.get(&link).filter(|link| link.suspect) else { return false };
+        let Some(unresponsive) = state.links.get(&link).filter(|link| link.unresponsive) else {
+            return false;
+        };
         let excluded = [Excluded { id: link, agent: Arc::clone(&unresponsive.backend.agent_id) }];
         let has_other =
             |(_, table): &(Strategy, Table)| table.find(host, Health::Ready, &excluded, &mut rand::rng());
@@ -288,7 +290,7 @@ impl<L> Shared<L> {
 
 impl<L> Link<L> {
     fn health(&self) -> Health {
-        if self.draining || self.suspect { Health::Leaving } else { Health::Ready }
+        if self.draining || self.unresponsive { Health::Leaving } else { Health::Ready }
     }
 }
 

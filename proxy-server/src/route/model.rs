@@ -30,7 +30,7 @@ enum Step {
     Register(usize, usize),
     Unregister(Index),
     Drain(Index),
-    Suspect(Index, bool),
+    Unresponsive(Index, bool),
     Choose(usize, Vec<Index>, u64),
 }
 
@@ -39,7 +39,7 @@ fn step() -> impl Generator<Value = Step> {
         4 => (0..AGENTS.len(), 0..ANNOUNCED.len()).prop_map(|(a, i)| Step::Register(a, i)),
         2 => any::<Index>().prop_map(Step::Unregister),
         2 => any::<Index>().prop_map(Step::Drain),
-        2 => (any::<Index>(), any::<bool>()).prop_map(|(at, on)| Step::Suspect(at, on)),
+        2 => (any::<Index>(), any::<bool>()).prop_map(|(at, on)| Step::Unresponsive(at, on)),
         6 => (0..HOSTS.len(), prop::collection::vec(any::<Index>(), 0..3), any::<u64>())
             .prop_map(|(host, exclude, seed)| Step::Choose(host, exclude, seed)),
     ]
@@ -175,10 +175,10 @@ fn play(strategies: &[Strategy], steps: Vec<Step>) {
                 streams[stream].leaving.0 = true;
                 manager.set_draining(streams[stream].id);
             }
-            Step::Suspect(at, suspect) if !streams.is_empty() => {
+            Step::Unresponsive(at, unresponsive) if !streams.is_empty() => {
                 let stream = at.index(streams.len());
-                streams[stream].leaving.1 = suspect;
-                manager.mark_suspect(streams[stream].id, suspect);
+                streams[stream].leaving.1 = unresponsive;
+                manager.set_unresponsive(streams[stream].id, unresponsive);
             }
             Step::Choose(host, exclude, seed) => {
                 let exclude: Vec<LinkId> = exclude
@@ -273,9 +273,9 @@ fn a_stale_stream_cannot_evict_its_successor() {
     let stale = manager.register(backend("a", "host=n")).unwrap();
     let successor = manager.register(backend("a", "host=n")).unwrap();
     assert_eq!(manager.choose("n", &[]).unwrap().link, stale.id(), "an incumbent goes first");
-    manager.mark_suspect(stale.id(), true);
+    manager.set_unresponsive(stale.id(), true);
     assert_eq!(manager.choose("n", &[]).unwrap().link, successor.id(), "unless it is half dead");
-    manager.mark_suspect(stale.id(), false);
+    manager.set_unresponsive(stale.id(), false);
     drop(stale);
     assert_eq!(manager.choose("n", &[]).unwrap().link, successor.id());
     assert_eq!(manager.counts(), [(Strategy::DestHost, 1), (Strategy::Default, 1)]);

@@ -14,12 +14,12 @@ use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::listen::{AcceptLoop, HANDSHAKE_LIMIT, KeepAlive, LinkSocket, Source, tune};
+use transport::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, Source, tune};
 use transport::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
 
 use super::{ConnectionSet, Slot};
 use crate::accept;
-use crate::metrics::CloseReason;
+use crate::metrics::UnauthenticatedCloseReason;
 
 /// A connection with a finished handshake.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ async fn serve(
 ) {
     let evicted = slot.evicted();
     let handshake = async {
-        tune(&stream, KeepAlive::default(), None)?;
+        tune(&stream, SocketKeepalive::default(), None)?;
         let on_hello = || {
             slot.renew();
             // Before each handshake waiting threads get the core: the scheduler would let this one run for milliseconds.
@@ -122,6 +122,6 @@ async fn serve(
                 tracing::debug!(peer = %address, %error, suppressed, "connection not accepted");
             }
         }
-        Err(error) => slot.closed(CloseReason::of(&error), &error),
+        Err(error) => slot.closed(UnauthenticatedCloseReason::of(&error), &error),
     }
 }

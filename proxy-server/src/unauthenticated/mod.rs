@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::handshakes::{Arrived, Handshakes};
 pub use self::runtime::HandshakeRuntime;
-use crate::metrics::{CloseReason, Metrics, Port};
+use crate::metrics::{Metrics, Port, UnauthenticatedCloseReason};
 
 /// The unauthenticated connections of one port. Clones share the table.
 #[derive(Debug, Clone)]
@@ -62,7 +62,11 @@ impl ConnectionSet {
         };
         if let Some((closed, token)) = closed {
             token.cancel();
-            self.0.closed(closed, CloseReason::Evicted, &"too many connections of unauthenticated peers");
+            self.0.closed(
+                closed,
+                UnauthenticatedCloseReason::Evicted,
+                &"too many connections of unauthenticated peers",
+            );
         }
         let live = self.0.metrics.unauthenticated.enter(self.0.port);
         Slot { shared: Arc::clone(&self.0), peer, age, evicted, _live: live }
@@ -71,7 +75,7 @@ impl ConnectionSet {
 
 impl Shared {
     /// Counts and logs a connection that the server closed.
-    fn closed(&self, peer: SocketAddr, reason: CloseReason, error: &dyn Display) {
+    fn closed(&self, peer: SocketAddr, reason: UnauthenticatedCloseReason, error: &dyn Display) {
         self.metrics.unauthenticated_closed.count((self.port, reason));
         let Some(suppressed) = self.log.due(reason.name(), peer.ip()) else { return };
         let (port, name) = (self.port.name(), reason.name());
@@ -143,7 +147,7 @@ impl Slot {
     }
 
     /// Counts and logs that the server closes the connection.
-    pub(crate) fn closed(&self, reason: CloseReason, error: &dyn Display) {
+    pub(crate) fn closed(&self, reason: UnauthenticatedCloseReason, error: &dyn Display) {
         self.shared.closed(self.peer, reason, error);
     }
 

@@ -54,18 +54,18 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             ),
         flag("unresponsive-timeout", |c| format!("{:?}", c.unresponsive_timeout))
             .default("300s")
-            .takes_what_go_refuses(&["--unresponsive-timeout=10s"], "10s")
-            .takes_what_go_refuses(&["--unresponsive-timeout=1h"], "3600s")
+            .accepts_but_go_rejects(&["--unresponsive-timeout=10s"], "10s")
+            .accepts_but_go_rejects(&["--unresponsive-timeout=1h"], "3600s")
             .refuses(&["--unresponsive-timeout=9s"], "--unresponsive-timeout=9s: it must not be below 10s"),
         flag("cipher-suites", suites)
             .default("all")
             .takes(&["--cipher-suites="], "all")
-            .takes_what_go_refuses(&["--cipher-suites=[]"], "all")
+            .accepts_but_go_rejects(&["--cipher-suites=[]"], "all")
             .takes(
                 &["--cipher-suites=TLS_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
                 "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
             )
-            .takes_what_go_refuses(
+            .accepts_but_go_rejects(
                 &["--cipher-suites=[TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256]"],
                 "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
             )
@@ -103,8 +103,8 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             .refuses(&["--tls-min-version=TLS12"], "--tls-min-version=\"TLS12\": it must be VersionTLS10, "),
         flag("certificate-reload-interval", |c| format!("{:?}", c.certificate_reload_interval))
             .default("Some(10s)")
-            .takes_what_go_refuses(&["--certificate-reload-interval=1m"], "Some(60s)")
-            .takes_what_go_refuses(&["--certificate-reload-interval=0"], "None")
+            .accepts_but_go_rejects(&["--certificate-reload-interval=1m"], "Some(60s)")
+            .accepts_but_go_rejects(&["--certificate-reload-interval=0"], "None")
             .refuses(
                 &["--certificate-reload-interval=-1s"],
                 "--certificate-reload-interval=-1s: it must not be below 0",
@@ -124,9 +124,9 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
             (c.agent_listener.client_ca.is_some() || c.token_auth.is_some()).to_string()
         })
         .default("false")
-        .takes_what_go_refuses(&["--require-agent-auth=false"], "false")
-        .takes_what_go_refuses(&["--require-agent-auth", "--cluster-ca-cert={file}"], "true")
-        .takes_what_go_refuses(
+        .accepts_but_go_rejects(&["--require-agent-auth=false"], "false")
+        .accepts_but_go_rejects(&["--require-agent-auth", "--cluster-ca-cert={file}"], "true")
+        .accepts_but_go_rejects(
             &[
                 "--require-agent-auth",
                 "--agent-namespace=a",
@@ -159,7 +159,7 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
             "--authentication-audience needs --agent-namespace: token",
         ),
         flag("token-review-interval", token)
-            .takes_what_go_refuses(
+            .accepts_but_go_rejects(
                 &[
                     "--agent-namespace=a",
                     "--agent-service-account=b",
@@ -168,7 +168,7 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
                 ],
                 "a b c Some(600s)",
             )
-            .takes_what_go_refuses(
+            .accepts_but_go_rejects(
                 &[
                     "--agent-namespace=a",
                     "--agent-service-account=b",
@@ -177,12 +177,12 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
                 ],
                 "a b c Some(60s)",
             )
-            .takes_what_go_refuses(&["--token-review-interval=0"], "None")
+            .accepts_but_go_rejects(&["--token-review-interval=0"], "None")
             .refuses(&["--token-review-interval=-1s"], "--token-review-interval=-1s: it must not be below 0"),
         flag("agent-identity-binding", |c| format!("{:?}", c.identity_binding))
             .default("Log")
-            .takes_what_go_refuses(&["--agent-identity-binding=off"], "Off")
-            .takes_what_go_refuses(
+            .accepts_but_go_rejects(&["--agent-identity-binding=off"], "Off")
+            .accepts_but_go_rejects(
                 &["--agent-identity-binding=enforce", "--cluster-ca-cert={file}"],
                 "Enforce",
             )
@@ -196,16 +196,16 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
             ),
         flag("agent-identity-source-address", |c| c.trust_source_address.to_string())
             .default("false")
-            .takes_what_go_refuses(&["--agent-identity-source-address"], "true"),
+            .accepts_but_go_rejects(&["--agent-identity-source-address"], "true"),
         flag("agent-allowed-names", |c| c.agent_names.join(" "))
             .default("")
-            .takes_what_go_refuses(&["--agent-allowed-names=a,b", "--cluster-ca-cert={file}"], "a b")
+            .accepts_but_go_rejects(&["--agent-allowed-names=a,b", "--cluster-ca-cert={file}"], "a b")
             .refuses(
                 &["--agent-allowed-names=a"],
                 "--agent-allowed-names needs --cluster-ca-cert: names are",
             ),
         flag("default-route-allowed-names", |c| c.default_route_names.join(" "))
             .default("")
-            .takes_what_go_refuses(&["--default-route-allowed-names=a,b"], "a b"),
+            .accepts_but_go_rejects(&["--default-route-allowed-names=a,b"], "a b"),
     ]
 }

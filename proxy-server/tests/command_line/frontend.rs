@@ -90,7 +90,7 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
             .takes(&["--server-bind-address=::1"], "::1, 8090")
             .takes(&["--server-bind-address=localhost"], "localhost, 8090")
             .takes(&["--server-bind-address="], "all interfaces, 8090")
-            .takes_what_go_refuses(&["--server-bind-address=[::1]"], "::1, 8090"),
+            .accepts_but_go_rejects(&["--server-bind-address=[::1]"], "::1, 8090"),
         flag("server-cert", tls)
             .on(TCP)
             .default("file file file")
@@ -114,7 +114,7 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
                 "--frontend-allowed-names cannot be used with --uds-name: drop it",
             )
             .on(TCP)
-            .takes_what_go_refuses(&["--frontend-allowed-names=a,b"], "a b"),
+            .accepts_but_go_rejects(&["--frontend-allowed-names=a,b"], "a b"),
         flag("frontend-keepalive-time", |c| format!("{:?}", c.frontend_keepalive_time))
             .default("3600s")
             .takes(&["--frontend-keepalive-time=1h0m0s"], "3600s")

@@ -32,7 +32,7 @@ fn flag(flag: &'static str, shown: fn(&Config) -> String) -> Entry<Config> {
 }
 
 fn table() -> Vec<Entry<Config>> {
-    let log = log_entries(UDS, |config: &Config| &config.log, |config| &config.notices);
+    let log = log_entries(UDS, |config: &Config| &config.log, |config| &config.warnings);
     let groups = [
         frontend::frontend(),
         agents::agents(),
@@ -40,7 +40,7 @@ fn table() -> Vec<Entry<Config>> {
         replica::routing(),
         replica::serving(),
         kubernetes::kubernetes(),
-        profiling_entries(UDS, |config: &Config| config.profiling, |config| &config.notices),
+        profiling_entries(UDS, |config: &Config| config.profiling, |config| &config.warnings),
         flow_entries(UDS, |config: &Config| &config.flow),
         log,
     ];
@@ -88,8 +88,8 @@ fn identities_without_flag_and_environment_differ() {
 #[test]
 fn flags_that_weaken_or_do_nothing_are_said() {
     let dir = directory();
-    let notices = |words: &[&str]| run(&[UDS, words].concat(), dir.path()).unwrap().notices;
-    assert_eq!(notices(&[]), [""; 0]);
+    let warnings = |words: &[&str]| run(&[UDS, words].concat(), dir.path()).unwrap().warnings;
+    assert_eq!(warnings(&[]), [""; 0]);
     let table = [
         ("--tls-min-version=VersionTLS10", "TLS below 1.2 is insecure"),
         ("--cipher-suites=TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256 has no effect"),
@@ -106,9 +106,9 @@ fn flags_that_weaken_or_do_nothing_are_said() {
         ("--server-count=0", "--server-count=0: it counts as 1"),
         ("--uds-name=@x", "--uds-name=@x: an abstract socket"),
     ];
-    for (word, notice) in table {
-        let said = notices(&[word]);
-        assert!(said.len() == 1 && said[0].contains(notice), "{word} said {said:?}");
+    for (word, warning) in table {
+        let said = warnings(&[word]);
+        assert!(said.len() == 1 && said[0].contains(warning), "{word} said {said:?}");
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
             .takes(&["--server-id=a", "--server-id=b"], "b")
             .takes(&["--server-id", "a b"], "a b")
             .takes(&["--server-id="], "from-the-environment")
-            .refuses_what_go_starts(
+            .rejects_but_go_accepts(
                 &["--server-id=zo\u{eb}"],
                 "--server-id=\"zo\u{eb}\": it travels in a gRPC header",
             ),
@@ -34,7 +34,7 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
             .takes(&["--proxy-strategies=destHost,defaultRoute,default"], "destHost defaultRoute default")
             .takes(&["--proxy-strategies=,default,"], "default")
             .takes(&["--proxy-strategies=default", "--proxy-strategies=destHost"], "destHost")
-            .takes_what_go_refuses(&["--proxy-strategies=[destHost,default]"], "destHost default")
+            .accepts_but_go_rejects(&["--proxy-strategies=[destHost,default]"], "destHost default")
             .refuses(&["--proxy-strategies="], "--proxy-strategies must not be empty: name at least one")
             .refuses(&["--proxy-strategies=,"], "--proxy-strategies must not be empty: name at least one")
             .refuses(&["--proxy-strategies=desthost"], "--proxy-strategies=\"desthost\": the strategies are")
@@ -54,7 +54,7 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
                 &["--graceful-shutdown-timeout=-1ms"],
                 "--graceful-shutdown-timeout=-1ms: it must not be below 0",
             ),
-        flag("xfr-channel-size", |c| c.notices.join("; "))
+        flag("xfr-channel-size", |c| c.warnings.join("; "))
             .default("")
             .takes(
                 &["--xfr-channel-size=150"],
@@ -62,7 +62,7 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
             )
             .refuses(&["--xfr-channel-size=0"], "--xfr-channel-size=0: it must be above 0")
             .refuses(&["--xfr-channel-size=-10"], "--xfr-channel-size=-10: it must be above 0"),
-        flag("warn-on-channel-limit", |c| c.notices.join("; "))
+        flag("warn-on-channel-limit", |c| c.warnings.join("; "))
             .default("")
             .takes(
                 &["--warn-on-channel-limit"],
@@ -98,9 +98,9 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
         flag("health-bind-address", health).takes(&["--health-bind-address=127.0.0.1"], "127.0.0.1, 8092"),
         flag("readiness-policy", |c| format!("{:?}", c.readiness_policy))
             .default("FirstStrategy")
-            .takes_what_go_refuses(&["--readiness-policy=first-strategy"], "FirstStrategy")
-            .takes_what_go_refuses(&["--readiness-policy=any"], "Any")
-            .takes_what_go_refuses(&["--readiness-policy=all"], "All")
+            .accepts_but_go_rejects(&["--readiness-policy=first-strategy"], "FirstStrategy")
+            .accepts_but_go_rejects(&["--readiness-policy=any"], "Any")
+            .accepts_but_go_rejects(&["--readiness-policy=all"], "All")
             .refuses(
                 &["--readiness-policy=some"],
                 "--readiness-policy=\"some\": it must be first-strategy, any or all",

@@ -17,10 +17,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 use transport::env_proxy::{Proxy, tunnel};
-use transport::listen::{KeepAlive, tune};
+use transport::listen::{SocketKeepalive, tune};
 
 use super::ApiError;
-use crate::config::{Config, Shown, name_in_tls};
+use crate::config::{Config, PresentedCredentials, name_in_tls};
 
 /// How long sent bytes may stay unacknowledged.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -39,30 +39,34 @@ trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
 /// Opens a connection. Has no time-out of its own.
-pub(super) async fn connect(config: &Config, shown: &Shown) -> Result<Sender, ApiError> {
+pub(super) async fn connect(config: &Config, presented: &PresentedCredentials) -> Result<Sender, ApiError> {
     let server = &config.server;
     let failed = |why: String| ApiError::Unreachable { at: server.authority(), why };
     let stream = match &config.proxy {
-        Some(proxy) => through(proxy, config, shown).await?,
+        Some(proxy) => through(proxy, config, presented).await?,
         None => Box::new(dial(&server.host, server.port).await.map_err(|error| failed(error.to_string()))?),
     };
     if !server.https {
         return speak(stream).await.map_err(failed);
     }
-    let tls = config.tls.build(shown.identity.as_ref())?;
+    let tls = config.tls.build(presented.identity.as_ref())?;
     let name = config.tls.name(&server.host)?;
     let stream = TlsConnector::from(tls).connect(name, stream).await;
     speak(stream.map_err(|error| failed(format!("TLS: {error}")))?).await.map_err(failed)
 }
 
 /// A stream through the proxy: for the API's TLS, or for absolute-form requests to an API without TLS.
-async fn through(proxy: &Proxy, config: &Config, shown: &Shown) -> Result<Stream, ApiError> {
+async fn through(
+    proxy: &Proxy,
+    config: &Config,
+    presented: &PresentedCredentials,
+) -> Result<Stream, ApiError> {
     let server = &config.server;
     let failed = |why: String| ApiError::Unreachable { at: server.authority(), why };
     let tcp = dial(proxy.host(), proxy.port()).await;
     let mut stream: Stream = Box::new(tcp.map_err(|error| failed(format!("proxy {proxy}: {error}")))?);
     if proxy.is_tls() {
-        let tls = TlsConnector::from(config.tls.build(shown.identity.as_ref())?);
+        let tls = TlsConnector::from(config.tls.build(presented.identity.as_ref())?);
         let shaken = tls.connect(name_in_tls(proxy.host())?, stream).await;
         stream = Box::new(shaken.map_err(|error| failed(format!("proxy {proxy}: TLS: {error}")))?);
     }
@@ -75,7 +79,7 @@ async fn through(proxy: &Proxy, config: &Config, shown: &Shown) -> Result<Stream
 
 async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     let tcp = race(lookup_host((host, port)).await?.collect()).await?;
-    tune(&tcp, KeepAlive::default(), Some(USER_TIMEOUT))?;
+    tune(&tcp, SocketKeepalive::default(), Some(USER_TIMEOUT))?;
     Ok(tcp)
 }
 
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_refuses_hands_on_at_once_and_the_last_error_is_told() {
+    async fn refused_connection_tries_the_next_address_and_reports_the_last_error() {
         // Bound, so that no other process gets its port, but not listening.
         let unused = TcpSocket::new_v4().unwrap();
         unused.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -114,7 +114,7 @@ mod tests {
 
     /// Many agents whose reviews have a deadline of ten seconds, at one request per ten seconds.
     #[tokio::test(start_paused = true)]
-    async fn who_cannot_have_a_turn_in_time_takes_none() {
+    async fn request_that_would_wait_too_long_takes_no_turn() {
         let limit = RateLimit::new(0.1, 1).unwrap();
         limit.turn(within(LONG)).await.unwrap();
         let began = Instant::now();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_leaves_gives_its_turn_back() {
+    async fn canceled_request_gives_its_turn_back() {
         let limit = RateLimit::new(0.1, 1).unwrap();
         limit.turn(within(LONG)).await.unwrap();
         let began = Instant::now();

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use transport::env_proxy::Proxy;
 
 use crate::api::TokenReview;
-use crate::config::{Config, Shown};
+use crate::config::{Config, PresentedCredentials};
 
 pub use error::ApiError;
 pub use leases::{Freshness, Leases};
@@ -168,16 +168,16 @@ impl Client {
     }
 
     async fn send_as(&self, call: &Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
-        let shown = self.0.config.credentials.show().await?;
+        let presented = self.0.config.credentials.show().await?;
         loop {
             let mut pooled = match self.0.pool.take() {
                 Some(pooled) => pooled,
                 None => {
-                    let sender = connect::connect(&self.0.config, &shown).await?;
+                    let sender = connect::connect(&self.0.config, &presented).await?;
                     Pooled { sender, born: Instant::now(), used: false }
                 }
             };
-            match pooled.sender.try_send_request(self.request(call, &shown)?).await {
+            match pooled.sender.try_send_request(self.request(call, &presented)?).await {
                 Ok(response) => return self.judge(call, response, pooled).await,
                 // The API server had closed the idle connection: it has not processed the request.
                 Err(error) if pooled.used && error.message().is_some() => {}
@@ -216,7 +216,11 @@ impl Client {
         }
     }
 
-    fn request(&self, call: &Call, shown: &Shown) -> Result<Request<Full<Bytes>>, ApiError> {
+    fn request(
+        &self,
+        call: &Call,
+        presented: &PresentedCredentials,
+    ) -> Result<Request<Full<Bytes>>, ApiError> {
         let Config { server, proxy, .. } = &self.0.config;
         // A proxy for plain HTTP gets absolute-form requests, with its credentials.
         let forwarder = proxy.as_ref().filter(|_| !server.https);
@@ -230,7 +234,7 @@ impl Client {
             .header(HOST, server.authority())
             .header(USER_AGENT, &self.0.user_agent)
             .header(ACCEPT, JSON);
-        if let Some(header) = &shown.header {
+        if let Some(header) = &presented.header {
             request = request.header(AUTHORIZATION, header);
         }
         if let Some(authorization) = forwarder.and_then(Proxy::authorization) {

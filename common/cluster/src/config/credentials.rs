@@ -44,7 +44,7 @@ pub enum CredentialError {
 
 /// The credentials of one request or connection.
 #[derive(Clone, Default)]
-pub(crate) struct Shown {
+pub(crate) struct PresentedCredentials {
     /// The `authorization` header, marked sensitive.
     pub(crate) header: Option<HeaderValue>,
     /// A certificate and its key, from a plug-in.
@@ -94,9 +94,9 @@ impl Credentials {
     }
 
     /// The current credentials.
-    pub(crate) async fn show(&self) -> Result<Shown, CredentialError> {
+    pub(crate) async fn show(&self) -> Result<PresentedCredentials, CredentialError> {
         match &self.0 {
-            Source::None => Ok(Shown::default()),
+            Source::None => Ok(PresentedCredentials::default()),
             Source::Token(header) | Source::Basic(header) => Ok(header_alone(header.clone())),
             Source::TokenFile(path) => {
                 let fail = |source| CredentialError::TokenFile { path: path.clone(), source };
@@ -112,13 +112,13 @@ impl Credentials {
             Source::None | Source::Token(_) | Source::Basic(_) => false,
             // The file may have been rotated between the read and the answer.
             Source::TokenFile(_) => true,
-            Source::Exec(exec) => exec.forget(),
+            Source::Exec(exec) => exec.invalidate(),
         }
     }
 }
 
-fn header_alone(header: HeaderValue) -> Shown {
-    Shown { header: Some(header), identity: None }
+fn header_alone(header: HeaderValue) -> PresentedCredentials {
+    PresentedCredentials { header: Some(header), identity: None }
 }
 
 fn read(path: &PathBuf) -> io::Result<HeaderValue> {

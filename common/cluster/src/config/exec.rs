@@ -20,7 +20,7 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::credentials::{Shown, bearer};
+use super::credentials::{PresentedCredentials, bearer};
 use super::tls::Pem;
 use crate::time::{Clock, Moment};
 
@@ -134,11 +134,11 @@ struct Program {
 }
 
 /// The result of a run; `None` while it runs.
-type Outcome = Option<Result<Shown, ExecError>>;
+type Outcome = Option<Result<PresentedCredentials, ExecError>>;
 
 #[derive(Default)]
 struct Last {
-    shown: Option<(Shown, Option<Moment>)>,
+    presented: Option<(PresentedCredentials, Option<Moment>)>,
     /// When the last run ended.
     ran: Option<Instant>,
     /// The current run, unless its sender is gone.
@@ -181,14 +181,14 @@ impl Exec {
     }
 
     /// The current credentials; runs the program if there are none or they expire soon.
-    pub(super) async fn show(&self) -> Result<Shown, ExecError> {
+    pub(super) async fn show(&self) -> Result<PresentedCredentials, ExecError> {
         let mut outcome = {
             let mut last = self.0.last.lock();
             let soon = Clock::system().now().plus(MARGIN);
-            if let Some((shown, expires)) = &last.shown
+            if let Some((presented, expires)) = &last.presented
                 && expires.is_none_or(|expires| expires > soon)
             {
-                return Ok(shown.clone());
+                return Ok(presented.clone());
             }
             match &last.run {
                 Some(run) if run.has_changed().is_ok() => run.clone(),
@@ -206,12 +206,12 @@ impl Exec {
     }
 
     /// Drops the last credentials, unless they are fresh. Returns whether it did.
-    pub(super) fn forget(&self) -> bool {
+    pub(super) fn invalidate(&self) -> bool {
         let mut last = self.0.last.lock();
         if last.ran.is_some_and(|ran| ran.elapsed() < PAUSE) {
             return false;
         }
-        last.shown.take().is_some()
+        last.presented.take().is_some()
     }
 
     /// Runs the program and keeps its result. Has a time-out.
@@ -220,9 +220,9 @@ impl Exec {
         let brought = program.run().await.and_then(|printed| program.read(&printed));
         let mut last = self.0.last.lock();
         last.ran = Some(Instant::now());
-        let outcome = brought.map(|(shown, expires)| {
-            last.shown = Some((shown.clone(), expires));
-            shown
+        let outcome = brought.map(|(presented, expires)| {
+            last.presented = Some((presented.clone(), expires));
+            presented
         });
         last.run = None;
         match &outcome {
@@ -272,7 +272,7 @@ impl Program {
         ExecError::Failed { command: self.command.clone(), why }
     }
 
-    fn read(&self, printed: &[u8]) -> Result<(Shown, Option<Moment>), ExecError> {
+    fn read(&self, printed: &[u8]) -> Result<(PresentedCredentials, Option<Moment>), ExecError> {
         let output = |why| ExecError::Output { command: self.command.clone(), why };
         let credential: Credential =
             serde_json::from_slice(printed).map_err(|_| output("it is no such JSON"))?;
@@ -294,7 +294,7 @@ impl Program {
         let expires = status.expiration_timestamp.as_deref();
         let expires =
             expires.map(|text| Moment::parse(text).ok_or(output("its expirationTimestamp is not a time")));
-        Ok((Shown { header, identity }, expires.transpose()?))
+        Ok((PresentedCredentials { header, identity }, expires.transpose()?))
     }
 }
 

@@ -44,7 +44,7 @@ impl InCluster {
             credentials: Credentials::token_file(token),
             proxy: None,
             impersonate: Vec::new(),
-            notices: Vec::new(),
+            warnings: Vec::new(),
         })
     }
 }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_knows_its_way() {
+    fn in_cluster_configuration_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let pod = InCluster { mount: folder.path().to_owned() };
         let environment = |name: &str| match name {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_says_so() {
+    fn missing_pod_environment_is_an_error() {
         let error = InCluster::default().load(|_| None).unwrap_err().to_string();
         assert!(error.contains("KUBERNETES_SERVICE_HOST") && error.contains("--kubeconfig"), "{error}");
     }

@@ -94,15 +94,15 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         if context.user.is_empty() { User::default() } else { find(file.users, "user", &context.user)? };
     let server =
         Server::parse(&cluster.server).map_err(|why| format!("{}: {why}", shown_server(&cluster.server)))?;
-    let mut notices = Vec::new();
+    let mut warnings = Vec::new();
     if cluster.insecure_skip_tls_verify == Some(true) {
-        notices.push(
+        warnings.push(
             "the kubeconfig sets insecure-skip-tls-verify: the API server's certificate is not verified"
                 .to_owned(),
         );
     }
     if !server.https {
-        notices.push("the kubeconfig's server is http: tokens travel in the clear".to_owned());
+        warnings.push("the kubeconfig's server is http: tokens travel in the clear".to_owned());
     }
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
     let proxy =
@@ -132,7 +132,7 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         credentials: credentials(user, folder, info)?,
         proxy: proxy.transpose()?,
         impersonate,
-        notices,
+        warnings,
     })
 }
 

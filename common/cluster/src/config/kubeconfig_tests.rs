@@ -101,13 +101,14 @@ fn data_may_be_wrapped() {
 }
 
 #[test]
-fn what_weakens_is_said() {
-    let notices = |cluster: &str| load_text(&kubeconfig(cluster, "")).1.unwrap().notices;
-    assert!(notices(SERVER).is_empty());
+fn insecure_settings_are_reported() {
+    let warnings = |cluster: &str| load_text(&kubeconfig(cluster, "")).1.unwrap().warnings;
+    assert!(warnings(SERVER).is_empty());
     assert!(
-        notices(&format!("{SERVER}, insecure-skip-tls-verify: true"))[0].contains("insecure-skip-tls-verify")
+        warnings(&format!("{SERVER}, insecure-skip-tls-verify: true"))[0]
+            .contains("insecure-skip-tls-verify")
     );
-    assert!(notices("server: 'http://127.0.0.1:8001'")[0].contains("in the clear"));
+    assert!(warnings("server: 'http://127.0.0.1:8001'")[0].contains("in the clear"));
 }
 
 #[test]

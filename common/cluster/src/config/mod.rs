@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use http::{HeaderName, HeaderValue};
 use transport::env_proxy::{EnvProxy, Proxy, ProxyUrlError};
 
-pub(crate) use credentials::Shown;
+pub(crate) use credentials::PresentedCredentials;
 pub use credentials::{CredentialError, Credentials};
 pub use in_cluster::InCluster;
 pub use server::Server;
@@ -39,7 +39,7 @@ pub struct Config {
     /// The headers of the impersonated user.
     pub impersonate: Vec<(HeaderName, HeaderValue)>,
     /// Warnings for the log about settings that weaken security.
-    pub notices: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Why the API cannot be configured. One line each, with the fix.

@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use transport::tls::{Validity, check_config, ignore_odd_pki, server_verifier, short_rsa, system_roots};
+use transport::tls::{Validity, check_config, ignore_legacy_pki, server_verifier, short_rsa, system_roots};
 
 /// PEM text, or the file that contains it.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,7 +72,8 @@ impl TlsFiles {
                 Some(ca) => certificates(ca, "certificate-authority")?,
                 None => system_roots().map_err(|why| problem("certificate-authority", &why))?,
             };
-            server_verifier(roots, ignore_odd_pki()).map_err(|why| problem("certificate-authority", &why))?
+            server_verifier(roots, ignore_legacy_pki())
+                .map_err(|why| problem("certificate-authority", &why))?
         };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -84,9 +85,8 @@ impl TlsFiles {
             Some((chain, key)) => {
                 let chain = certificates(chain, "client-certificate")?;
                 let text = key.read("client-key")?;
-                let key = PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
-                    TlsProblem(format!("client-key{key}: has no usable private key in PEM"))
-                })?;
+                let key = PrivateKeyDer::from_pem_slice(&text)
+                    .map_err(|_| TlsProblem(format!("client-key{key}: has no usable private key in PEM")))?;
                 let short = short_rsa(&key);
                 builder.with_client_auth_cert(chain, key).map_err(|why| match short {
                     Some(why) => problem("client-key", &why),

@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(nanoseconds: i64) {
+        fn printed_durations_are_read_back(nanoseconds: i64) {
             let duration = GoDuration { nanoseconds };
             prop_assert_eq!(duration.to_string().parse(), Ok(duration));
         }

@@ -14,16 +14,16 @@ pub fn flow_entries<C: 'static>(
     vec![
         flag("connection-flow-control", |flow| flow.connection_flow_control.to_string())
             .default("true")
-            .takes_what_go_refuses(&["--connection-flow-control"], "true")
-            .takes_what_go_refuses(&["--connection-flow-control=false"], "false")
+            .accepts_but_go_rejects(&["--connection-flow-control"], "true")
+            .accepts_but_go_rejects(&["--connection-flow-control=false"], "false")
             .refuses(
                 &["--connection-flow-control=2"],
                 "invalid argument \"2\" for \"--connection-flow-control\"",
             ),
         flag("connection-memory-limit", |flow| flow.connection_memory_limit.to_string())
             .default("8388608")
-            .takes_what_go_refuses(&["--connection-memory-limit=131072"], "131072")
-            .takes_what_go_refuses(&["--connection-memory-limit=1Mi"], "1048576")
+            .accepts_but_go_rejects(&["--connection-memory-limit=131072"], "131072")
+            .accepts_but_go_rejects(&["--connection-memory-limit=1Mi"], "1048576")
             .refuses(
                 &["--connection-memory-limit=127Ki"],
                 "--connection-memory-limit=130048: it must be at least",
@@ -38,8 +38,8 @@ pub fn flow_entries<C: 'static>(
             ),
         flag("memory-limit", |flow| format!("{:?}", flow.memory_limit))
             .default("None")
-            .takes_what_go_refuses(&["--memory-limit=0"], "None")
-            .takes_what_go_refuses(&["--memory-limit=1Gi"], "Some(1073741824)")
+            .accepts_but_go_rejects(&["--memory-limit=0"], "None")
+            .accepts_but_go_rejects(&["--memory-limit=1Gi"], "Some(1073741824)")
             .refuses(&["--memory-limit=1Mi"], "--memory-limit=1048576: it must be 0 or at least 16Mi")
             .refuses(&["--memory-limit=-1"], "invalid argument \"-1\" for \"--memory-limit\" flag"),
     ]

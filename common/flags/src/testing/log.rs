@@ -3,11 +3,11 @@
 use super::Entry;
 use crate::LogOptions;
 
-/// `options` and `notices` return the log's part of a binary's configuration.
+/// `options` and `warnings` return the log's part of a binary's configuration.
 pub fn log_entries<C: 'static>(
     base: &'static [&'static str],
     options: fn(&C) -> &LogOptions,
-    notices: fn(&C) -> &[String],
+    warnings: fn(&C) -> &[String],
 ) -> Vec<Entry<C>> {
     let flag = |flag: &'static str, shown: fn(&LogOptions) -> String| {
         Entry::new(flag, base, move |config| shown(options(config)))
@@ -16,7 +16,7 @@ pub fn log_entries<C: 'static>(
     entries.extend(places(flag));
     entries.extend(forms(flag));
     entries.push(
-        Entry::new("log-backtrace-at", base, move |config| notices(config).join("; "))
+        Entry::new("log-backtrace-at", base, move |config| warnings(config).join("; "))
             .default("")
             .takes(
                 &["--log-backtrace-at=server.go:12"],
@@ -102,7 +102,7 @@ fn forms<C>(flag: impl Fn(&'static str, fn(&LogOptions) -> String) -> Entry<C>) 
     vec![
         flag("log-format", |log| format!("{:?}", log.format))
             .default("Text")
-            .takes_what_go_refuses(&["--log-format=json"], "Json")
+            .accepts_but_go_rejects(&["--log-format=json"], "Json")
             .refuses(&["--log-format=xml"], "--log-format=\"xml\": it must be text or json"),
         flag("skip-headers", |log| log.skip_headers.to_string())
             .default("false")

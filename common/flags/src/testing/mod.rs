@@ -22,7 +22,7 @@ pub use said::is_the_check_by_name;
 
 /// The result of a command line.
 #[derive(Clone, Copy, Debug)]
-pub enum Verdict {
+pub enum Expected {
     /// The program starts, and the flag has this value.
     Starts(&'static str),
     /// The program prints a one-line error that begins with this text.
@@ -46,7 +46,7 @@ pub struct Row {
     /// The words.
     pub words: Vec<&'static str>,
     /// The expected result.
-    pub verdict: Verdict,
+    pub expected: Expected,
     /// Go's result.
     pub go: Go,
 }
@@ -79,32 +79,32 @@ impl<C> Entry<C> {
 
     /// Adds a row without the flag: its default.
     pub fn default(self, value: &'static str) -> Self {
-        self.row(&[], Verdict::Starts(value), Go::Agrees)
+        self.row(&[], Expected::Starts(value), Go::Agrees)
     }
 
     /// Adds a valid spelling.
     pub fn takes(self, words: &[&'static str], value: &'static str) -> Self {
-        self.row(words, Verdict::Starts(value), Go::Agrees)
+        self.row(words, Expected::Starts(value), Go::Agrees)
     }
 
     /// Adds an invalid spelling.
     pub fn refuses(self, words: &[&'static str], line: &'static str) -> Self {
-        self.row(words, Verdict::Refused(line), Go::Agrees)
+        self.row(words, Expected::Refused(line), Go::Agrees)
     }
 
     /// Adds an invalid spelling with which Go starts, but cannot work.
-    pub fn refuses_what_go_starts(self, words: &[&'static str], line: &'static str) -> Self {
-        self.row(words, Verdict::Refused(line), Go::Starts)
+    pub fn rejects_but_go_accepts(self, words: &[&'static str], line: &'static str) -> Self {
+        self.row(words, Expected::Refused(line), Go::Starts)
     }
 
     /// Adds a spelling that only our parser accepts, or a flag that Go does not have.
-    pub fn takes_what_go_refuses(self, words: &[&'static str], value: &'static str) -> Self {
-        self.row(words, Verdict::Starts(value), Go::Refuses)
+    pub fn accepts_but_go_rejects(self, words: &[&'static str], value: &'static str) -> Self {
+        self.row(words, Expected::Starts(value), Go::Refuses)
     }
 
-    fn row(mut self, words: &[&'static str], verdict: Verdict, go: Go) -> Self {
+    fn row(mut self, words: &[&'static str], expected: Expected, go: Go) -> Self {
         let words = self.base.iter().chain(words).copied().collect();
-        self.rows.push(Row { words, verdict, go });
+        self.rows.push(Row { words, expected, go });
         self
     }
 }
@@ -115,9 +115,9 @@ impl<C> Entry<C> {
 /// If a result differs from the table.
 pub fn check<C: Debug>(table: &[Entry<C>], parse: impl Fn(&[&str]) -> Result<C, Exit>) {
     for (entry, row) in table.iter().flat_map(|entry| entry.rows.iter().map(move |row| (entry, row))) {
-        match (parse(&row.words), row.verdict) {
-            (Ok(config), Verdict::Starts(value)) => assert_eq!((entry.shown)(&config), value, "{row:?}"),
-            (Err(exit), Verdict::Refused(line)) => {
+        match (parse(&row.words), row.expected) {
+            (Ok(config), Expected::Starts(value)) => assert_eq!((entry.shown)(&config), value, "{row:?}"),
+            (Err(exit), Expected::Refused(line)) => {
                 assert!(exit.stderr.starts_with(line), "{row:?} said {}", exit.stderr);
                 assert_eq!((exit.code, exit.stderr.lines().count(), exit.stdout.len()), (1, 1, 0), "{row:?}");
             }

@@ -2,18 +2,18 @@
 
 use super::Entry;
 
-/// `profiling` returns this part of a binary's configuration, `notices` its warnings for the start.
+/// `profiling` returns this part of a binary's configuration, `warnings` its warnings for the start.
 pub fn profiling_entries<C: 'static>(
     base: &'static [&'static str],
     profiling: fn(&C) -> bool,
-    notices: fn(&C) -> &[String],
+    warnings: fn(&C) -> &[String],
 ) -> Vec<Entry<C>> {
     vec![
         Entry::new("enable-profiling", base, move |config| profiling(config).to_string())
             .default("false")
             .takes(&["--enable-profiling"], "true")
             .takes(&["--enable-profiling=1"], "true"),
-        Entry::new("enable-contention-profiling", base, move |config| notices(config).join("; "))
+        Entry::new("enable-contention-profiling", base, move |config| warnings(config).join("; "))
             .default("")
             .takes(
                 &["--enable-profiling", "--enable-contention-profiling=T"],

@@ -6,19 +6,19 @@ use std::task::{Context, Poll};
 use tunnel::{ConnKey, End, Side, Time};
 
 use super::Conns;
-use crate::local::{Ending, Read};
-use crate::waste::PIECE;
+use crate::discard::QUANTUM;
+use crate::local_io::{CloseReason, Read};
 
 /// A connection's place in the queue for the link's discard budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Place {
+pub(super) enum DiscardState {
     /// It does not wait.
     #[default]
-    Outside,
+    Idle,
     /// It waits in the queue.
     Waiting,
     /// It was called: a piece is reserved for it.
-    Called,
+    Granted,
 }
 
 impl<S: Side> Conns<S> {
@@ -28,15 +28,15 @@ impl<S: Side> Conns<S> {
         let allowance = self.take_allowance(slot, now);
         if allowance == 0 {
             // The core sees a source without bytes, and is notified when there is budget.
-            self.park(slot);
+            self.enqueue(slot);
             return Poll::Pending;
         }
         let read = self.poll_read(key, allowance, now);
-        let wasted = match &read {
-            Poll::Ready(Ok(Read::Data(waste))) => waste.len(),
+        let discarded = match &read {
+            Poll::Ready(Ok(Read::Data(bytes))) => bytes.len(),
             _ => 0,
         };
-        self.waste.refund(allowance.saturating_sub(wasted));
+        self.discard_budget.refund(allowance.saturating_sub(discarded));
         read
     }
 
@@ -45,9 +45,9 @@ impl<S: Side> Conns<S> {
         let Some(slot) = self.find(key) else { return };
         let entry = &mut self.slots[slot];
         entry.queue.clear();
-        entry.ending = Some(match end {
-            End::Flushed => Ending::Flushed,
-            End::Broken(cause) => Ending::Broken(cause.clone()),
+        entry.close_reason = Some(match end {
+            End::Flushed => CloseReason::Flushed,
+            End::Broken(cause) => CloseReason::Broken(cause.clone()),
         });
         if entry.local.is_some() {
             self.end(slot, now);
@@ -59,55 +59,55 @@ impl<S: Side> Conns<S> {
         let allowance = self.take_allowance(slot, now);
         let mut left = allowance;
         let Some(entry) = self.slots.get_mut(slot) else { return 0 };
-        if let (Some(local), Some(ending)) = (entry.local.as_mut(), entry.ending.as_ref()) {
-            let ended = local.poll_end(&mut Context::from_waker(&entry.waker), ending, &mut left);
+        if let (Some(local), Some(close_reason)) = (entry.local.as_mut(), entry.close_reason.as_ref()) {
+            let ended = local.poll_end(&mut Context::from_waker(&entry.waker), close_reason, &mut left);
             if ended.is_ready() {
                 self.slots.remove(slot);
             } else if left == 0 {
-                self.park(slot);
+                self.enqueue(slot);
             }
         }
-        self.waste.refund(left);
+        self.discard_budget.refund(left);
         allowance - left
     }
 
     /// The bytes that this connection may discard now. They are deducted; the caller refunds the rest.
     fn take_allowance(&mut self, slot: usize, now: Time) -> usize {
         let Some(entry) = self.slots.get_mut(slot) else { return 0 };
-        if entry.place == Place::Called {
-            entry.place = Place::Outside;
-            return PIECE;
+        if entry.discard_state == DiscardState::Granted {
+            entry.discard_state = DiscardState::Idle;
+            return QUANTUM;
         }
-        let allowance = self.waste.allowance(now);
-        self.waste.spend(allowance);
+        let allowance = self.discard_budget.allowance(now);
+        self.discard_budget.spend(allowance);
         allowance
     }
 
     /// Queues a connection that needs more than its allowance.
-    fn park(&mut self, slot: usize) {
+    fn enqueue(&mut self, slot: usize) {
         if let Some(entry) = self.slots.get_mut(slot)
-            && entry.place == Place::Outside
+            && entry.discard_state == DiscardState::Idle
         {
-            entry.place = Place::Waiting;
-            self.waste.park(&entry.mark);
+            entry.discard_state = DiscardState::Waiting;
+            self.discard_budget.enqueue(&entry.conn_waker);
         }
     }
 
-    /// When [`Conns::call_parked`] can call the next connection.
-    pub(crate) fn waste_due(&self) -> Option<Time> {
-        self.waste.due()
+    /// When [`Conns::grant_discards`] can call the next connection.
+    pub(crate) fn discard_due(&self) -> Option<Time> {
+        self.discard_budget.due()
     }
 
     /// Wakes the waiting connections for which a piece is left.
-    pub(crate) fn call_parked(&mut self, now: Time) {
-        while let Some(mark) = self.waste.call(now) {
+    pub(crate) fn grant_discards(&mut self, now: Time) {
+        while let Some(conn_waker) = self.discard_budget.next_waiting(now) {
             // Skips connections that have ended.
-            if let Some(entry) = self.slots.get_mut(mark.slot())
-                && Arc::ptr_eq(&entry.mark, &mark)
+            if let Some(entry) = self.slots.get_mut(conn_waker.slot())
+                && Arc::ptr_eq(&entry.conn_waker, &conn_waker)
             {
-                entry.place = Place::Called;
+                entry.discard_state = DiscardState::Granted;
                 entry.waker.wake_by_ref();
-                self.waste.spend(PIECE);
+                self.discard_budget.spend(QUANTUM);
             }
         }
     }

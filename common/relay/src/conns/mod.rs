@@ -9,11 +9,11 @@ use bytes::Bytes;
 use slab::Slab;
 use tunnel::{ConnKey, Link, Side, Time};
 
-use self::ends::Place;
-use crate::local::{Ending, Local, Read};
+use self::ends::DiscardState;
+use crate::discard::DiscardBudget;
+use crate::local_io::{CloseReason, LocalIo, Read};
 use crate::queue::Queue;
-use crate::ready::{Mark, ReadyList};
-use crate::waste::Waste;
+use crate::ready::{ConnWaker, ReadyList};
 
 /// A link's core and its local ends.
 pub struct Conns<S> {
@@ -25,15 +25,15 @@ pub struct Conns<S> {
     /// Slots that received bytes in this turn and will be written and flushed once.
     dirty: Vec<usize>,
     /// The discard budget for closed connections whose peers still send.
-    waste: Waste,
+    discard_budget: DiscardBudget,
 }
 
 /// One local end, from its opening until it has been notified of its end.
 struct Slot {
     key: ConnKey,
-    mark: Arc<Mark>,
+    conn_waker: Arc<ConnWaker>,
     waker: Waker,
-    local: Option<Box<dyn Local>>,
+    local: Option<Box<dyn LocalIo>>,
     queue: Queue,
     /// The queue size that the core knows.
     charged: usize,
@@ -43,9 +43,9 @@ struct Slot {
     /// The peer sends no more, and the local end will be notified.
     shut_down: bool,
     /// Set once the core has released the connection.
-    ending: Option<Ending>,
+    close_reason: Option<CloseReason>,
     /// Its place in the queue for the discard budget.
-    place: Place,
+    discard_state: DiscardState,
 }
 
 impl<S> std::fmt::Debug for Conns<S> {
@@ -62,7 +62,7 @@ impl<S: Side> Conns<S> {
             by_key: Vec::new(),
             list,
             dirty: Vec::new(),
-            waste: Waste::default(),
+            discard_budget: DiscardBudget::default(),
         }
     }
 
@@ -80,11 +80,11 @@ impl<S: Side> Conns<S> {
     pub fn open(&mut self, key: ConnKey) {
         let entry = self.slots.vacant_entry();
         let slot = entry.key();
-        let mark = Mark::new(&self.list, slot);
-        let waker = Waker::from(Arc::clone(&mark));
+        let conn_waker = ConnWaker::new(&self.list, slot);
+        let waker = Waker::from(Arc::clone(&conn_waker));
         entry.insert(Slot {
             key,
-            mark,
+            conn_waker,
             waker,
             local: None,
             queue: Queue::default(),
@@ -92,8 +92,8 @@ impl<S: Side> Conns<S> {
             ahead: 0,
             dirty: false,
             shut_down: false,
-            ending: None,
-            place: Place::default(),
+            close_reason: None,
+            discard_state: DiscardState::default(),
         });
         if self.by_key.len() <= key.index() {
             self.by_key.resize(key.index() + 1, usize::MAX);
@@ -102,7 +102,7 @@ impl<S: Side> Conns<S> {
     }
 
     /// Attaches the local end: bytes flow from here on. If the connection has already ended, the local end is notified.
-    pub fn attach(&mut self, key: ConnKey, local: Box<dyn Local>) {
+    pub fn attach(&mut self, key: ConnKey, local: Box<dyn LocalIo>) {
         let Some(slot) = self.find_any(key) else { return };
         let entry = &mut self.slots[slot];
         entry.local = Some(local);
@@ -120,7 +120,7 @@ impl<S: Side> Conns<S> {
     fn find(&self, key: ConnKey) -> Option<usize> {
         let slot = *self.by_key.get(key.index())?;
         let entry = self.slots.get(slot)?;
-        (entry.key == key && entry.ending.is_none()).then_some(slot)
+        (entry.key == key && entry.close_reason.is_none()).then_some(slot)
     }
 
     /// The slot of a connection, even if the core has released it.
@@ -158,14 +158,14 @@ impl<S: Side> Conns<S> {
 
     /// Serves a connection whose sockets woke it. Returns the number of bytes that its local end accepted or that were
     /// discarded.
-    pub(crate) fn serve(&mut self, mark: &Arc<Mark>, now: Time) -> usize {
-        mark.take_off();
-        let slot = mark.slot();
+    pub(crate) fn serve(&mut self, conn_waker: &Arc<ConnWaker>, now: Time) -> usize {
+        conn_waker.clear_listed();
+        let slot = conn_waker.slot();
         let Some(entry) = self.slots.get(slot) else { return 0 };
-        if !Arc::ptr_eq(&entry.mark, mark) || entry.local.is_none() {
+        if !Arc::ptr_eq(&entry.conn_waker, conn_waker) || entry.local.is_none() {
             return 0;
         }
-        if entry.ending.is_some() {
+        if entry.close_reason.is_some() {
             return self.end(slot, now);
         }
         let key = entry.key;
@@ -178,7 +178,7 @@ impl<S: Side> Conns<S> {
     /// bytes written.
     fn write(&mut self, slot: usize, now: Time) -> usize {
         let Some(entry) = self.slots.get_mut(slot) else { return 0 };
-        if entry.ending.is_some() {
+        if entry.close_reason.is_some() {
             return 0;
         }
         let key = entry.key;
@@ -208,7 +208,7 @@ impl<S: Side> Conns<S> {
             entry.waker.wake_by_ref();
         }
         entry.shut_down &= shut.is_pending();
-        entry.queue.settle();
+        entry.queue.compact();
         let charged = entry.queue.charged();
         if taken > 0 {
             self.link.taken(key, taken);
@@ -243,13 +243,13 @@ impl<S: Side> Conns<S> {
             entry.charged = 0;
         }
         if entry.ahead > 0 {
-            self.account_ahead(slot, now);
+            self.report_ahead(slot, now);
         }
         read
     }
 
     /// Tells the core how many bytes the local end holds for lack of credit.
-    fn account_ahead(&mut self, slot: usize, now: Time) {
+    fn report_ahead(&mut self, slot: usize, now: Time) {
         let Some(entry) = self.slots.get_mut(slot) else { return };
         let ahead = entry.local.as_mut().map_or(0, |local| local.held());
         if ahead != entry.ahead {
@@ -264,9 +264,9 @@ impl<S: Side> Conns<S> {
         let entry = &mut self.slots[slot];
         let Some(local) = entry.local.as_mut() else { return };
         let gone = local.poll_gone(&mut Context::from_waker(&entry.waker)).is_ready();
-        self.account_ahead(slot, now);
+        self.report_ahead(slot, now);
         if gone {
-            self.link.leaving(now, key);
+            self.link.local_closed(now, key);
         }
     }
 }

@@ -8,13 +8,16 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use relay::{Bounds, Ceiling, Conns, Ending, LinkEnd, Local, Meter, Owner, Queue, Read, Relay};
+use relay::{
+    Bounds, CloseReason, Conns, LinkEnd, LinkHandler, LocalIo, MemoryLimiter, Meter, Queue, Read, Relay,
+};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use transport::wire::{Code, Incoming, Wire, WireError};
 use tunnel::{
-    Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Packet, PacketKind, Server, Terms, Time,
+    Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Negotiated, Packet, PacketKind, Server,
+    Time,
 };
 
 /// One direction of a stream: packets, limited in payload bytes.
@@ -61,11 +64,12 @@ impl ByHand {
         // Dropping it would report the stream's end.
         std::mem::forget(agent_wire);
         let (_, commands) = mpsc::unbounded_channel();
-        let owner = TestServer { commands, dials: HashMap::new(), stopping: false };
+        let handler = TestServer { commands, dials: HashMap::new(), stopping: false };
         let meter = CountingMeter::default();
         let counts = Arc::clone(&meter.0);
-        let bounds = Bounds { limits, memory: Ceiling::new(1 << 30) };
-        let relay = Relay::<Server, _, _, _>::new(&bounds, Terms::default(), server_wire, owner, meter);
+        let bounds = Bounds { limits, memory: MemoryLimiter::new(1 << 30) };
+        let relay =
+            Relay::<Server, _, _, _>::new(&bounds, Negotiated::default(), server_wire, handler, meter);
         (by_hand, tokio::spawn(relay), counts)
     }
 
@@ -161,26 +165,26 @@ impl Drop for MemoryWire {
 }
 
 /// A local end over a pipe in memory, which reports how it ended.
-pub(crate) struct PipeLocal {
+pub(crate) struct PipeIo {
     io: DuplexStream,
-    ended: Option<oneshot::Sender<Ending>>,
+    ended: Option<oneshot::Sender<CloseReason>>,
     /// How many bytes it discards at its end.
-    waste: usize,
+    to_discard: usize,
 }
 
-/// The other side of a [`PipeLocal`].
+/// The other side of a [`PipeIo`].
 pub(crate) struct Peer {
     pub(crate) io: DuplexStream,
-    pub(crate) ended: oneshot::Receiver<Ending>,
+    pub(crate) ended: oneshot::Receiver<CloseReason>,
 }
 
-pub(crate) fn pipe(capacity: usize) -> (PipeLocal, Peer) {
-    let (ours, theirs) = tokio::io::duplex(capacity);
-    let (tell, ended) = oneshot::channel();
-    (PipeLocal { io: ours, ended: Some(tell), waste: 0 }, Peer { io: theirs, ended })
+pub(crate) fn pipe(capacity: usize) -> (PipeIo, Peer) {
+    let (local, remote) = tokio::io::duplex(capacity);
+    let (report, ended) = oneshot::channel();
+    (PipeIo { io: local, ended: Some(report), to_discard: 0 }, Peer { io: remote, ended })
 }
 
-impl Local for PipeLocal {
+impl LocalIo for PipeIo {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
         let mut buffer = vec![0; max];
         let mut buf = ReadBuf::new(&mut buffer);
@@ -207,15 +211,20 @@ impl Local for PipeLocal {
         Pin::new(&mut self.io).poll_shutdown(cx).map_ok(|()| true)
     }
 
-    fn poll_end(&mut self, _cx: &mut Context<'_>, ending: &Ending, allowance: &mut usize) -> Poll<()> {
-        let wasted = self.waste.min(*allowance);
-        self.waste -= wasted;
-        *allowance -= wasted;
-        if self.waste > 0 {
+    fn poll_end(
+        &mut self,
+        _cx: &mut Context<'_>,
+        close_reason: &CloseReason,
+        allowance: &mut usize,
+    ) -> Poll<()> {
+        let discarded = self.to_discard.min(*allowance);
+        self.to_discard -= discarded;
+        *allowance -= discarded;
+        if self.to_discard > 0 {
             return Poll::Pending;
         }
-        if let Some(tell) = self.ended.take() {
-            let _ = tell.send(ending.clone());
+        if let Some(report) = self.ended.take() {
+            let _ = report.send(close_reason.clone());
         }
         Poll::Ready(())
     }
@@ -271,7 +280,7 @@ impl Meter for CountingMeter {
 
 pub(crate) enum ToServer {
     Dial(oneshot::Sender<Result<ConnKey, DialError>>),
-    Attach(ConnKey, PipeLocal),
+    Attach(ConnKey, PipeIo),
     Abandon(ConnKey),
     Stop,
 }
@@ -282,7 +291,7 @@ pub(crate) struct TestServer {
     stopping: bool,
 }
 
-impl Owner<Server> for TestServer {
+impl LinkHandler<Server> for TestServer {
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>, now: Time) -> Poll<()> {
         while let Poll::Ready(Some(command)) = self.commands.poll_recv(cx) {
             match command {
@@ -316,7 +325,7 @@ pub(crate) struct TestAgent {
     capacity: usize,
 }
 
-impl Owner<Agent> for TestAgent {
+impl LinkHandler<Agent> for TestAgent {
     fn poll_commands(&mut self, _cx: &mut Context<'_>, _conns: &mut Conns<Agent>, _now: Time) -> Poll<()> {
         Poll::Pending
     }
@@ -343,27 +352,47 @@ pub(crate) struct Pair {
 impl Pair {
     /// With the upstream protocol only, as with an upstream peer.
     pub(crate) fn start(limits: Limits, window: usize, endpoint_capacity: usize) -> Self {
-        Self::on_terms(limits, Terms::default(), window, endpoint_capacity)
+        Self::with_negotiated(limits, Negotiated::default(), window, endpoint_capacity)
     }
 
     /// Both grant the same windows.
-    pub(crate) fn on_terms(limits: Limits, terms: Terms, window: usize, endpoint_capacity: usize) -> Self {
-        Self::within(&Bounds { limits, memory: Ceiling::new(1 << 30) }, terms, window, endpoint_capacity)
+    pub(crate) fn with_negotiated(
+        limits: Limits,
+        negotiated: Negotiated,
+        window: usize,
+        endpoint_capacity: usize,
+    ) -> Self {
+        Self::within(
+            &Bounds { limits, memory: MemoryLimiter::new(1 << 30) },
+            negotiated,
+            window,
+            endpoint_capacity,
+        )
     }
 
     /// Both under the same memory limit.
-    pub(crate) fn within(bounds: &Bounds, terms: Terms, window: usize, endpoint_capacity: usize) -> Self {
+    pub(crate) fn within(
+        bounds: &Bounds,
+        negotiated: Negotiated,
+        window: usize,
+        endpoint_capacity: usize,
+    ) -> Self {
         let (server_wire, agent_wire) = wires(window);
         let (server, commands) = mpsc::unbounded_channel();
         let (peers, endpoints) = mpsc::unbounded_channel();
-        let owner = TestServer { commands, dials: HashMap::new(), stopping: false };
+        let handler = TestServer { commands, dials: HashMap::new(), stopping: false };
         let (server_meter, agent_meter) = (CountingMeter::default(), CountingMeter::default());
         let (server_counts, agent_counts) = (Arc::clone(&server_meter.0), Arc::clone(&agent_meter.0));
-        let server_task =
-            tokio::spawn(Relay::<Server, _, _, _>::new(bounds, terms, server_wire, owner, server_meter));
-        let owner = TestAgent { peers, capacity: endpoint_capacity };
+        let server_task = tokio::spawn(Relay::<Server, _, _, _>::new(
+            bounds,
+            negotiated,
+            server_wire,
+            handler,
+            server_meter,
+        ));
+        let handler = TestAgent { peers, capacity: endpoint_capacity };
         let agent_task =
-            tokio::spawn(Relay::<Agent, _, _, _>::new(bounds, terms, agent_wire, owner, agent_meter));
+            tokio::spawn(Relay::<Agent, _, _, _>::new(bounds, negotiated, agent_wire, handler, agent_meter));
         Pair { server, endpoints, server_counts, agent_counts, server_task, agent_task }
     }
 
@@ -379,11 +408,15 @@ impl Pair {
     }
 
     /// The same, with a frontend that discards this many bytes at its end.
-    pub(crate) async fn connect_wasting(&mut self, frontend_capacity: usize, waste: usize) -> (Peer, Peer) {
+    pub(crate) async fn connect_wasting(
+        &mut self,
+        frontend_capacity: usize,
+        to_discard: usize,
+    ) -> (Peer, Peer) {
         let key = self.dial().await;
         let (local, frontend) = pipe(frontend_capacity);
-        let local = PipeLocal { waste, ..local };
+        let local = PipeIo { to_discard, ..local };
         assert!(self.server.send(ToServer::Attach(key, local)).is_ok(), "the server runs");
-        (frontend, self.endpoints.recv().await.expect("the agent dialled"))
+        (frontend, self.endpoints.recv().await.expect("the agent dialed"))
     }
 }

@@ -16,18 +16,18 @@ pub struct Condition {
     /// Whether it is met, or why not.
     pub result: Result<(), Cow<'static, str>>,
     /// The Go programs do not have this condition: it is listed only if it fails, or if the request asks for all.
-    pub ours: bool,
+    pub extra: bool,
 }
 
 impl Condition {
     /// Met if `holds`, otherwise fails with this reason.
     pub fn check(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { name, result: if holds { Ok(()) } else { Err(reason.into()) }, ours: false }
+        Self { name, result: if holds { Ok(()) } else { Err(reason.into()) }, extra: false }
     }
 
     /// The same for a condition that the Go programs do not have.
-    pub fn ours(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { ours: true, ..Self::check(name, holds, reason) }
+    pub fn extra(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { extra: true, ..Self::check(name, holds, reason) }
     }
 }
 
@@ -75,10 +75,10 @@ const PASSED: &str = "check passed\n";
 /// One line per condition, `ping` first.
 fn lines(conditions: Vec<Condition>, all: bool) -> String {
     let mut lines = String::from("[+]ping ok\n");
-    for Condition { name, result, ours } in conditions {
+    for Condition { name, result, extra } in conditions {
         // Writing to a String cannot fail.
         let _ = match result {
-            Ok(()) if ours && !all => Ok(()),
+            Ok(()) if extra && !all => Ok(()),
             Ok(()) => writeln!(lines, "[+]{name} ok"),
             Err(reason) => writeln!(lines, "[-]{name} failed: {reason}"),
         };

@@ -4,11 +4,11 @@
 //! logged and retried, never fatal: with host networking two generations of a pod overlap.
 
 pub mod admin;
+mod connections;
 pub mod health;
 mod profile;
 mod routes;
 mod runtime;
-mod seats;
 mod server;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use transport::listen::bind_tcp;
 
 use super::Routes;
-use super::seats::{Doing, Noting, Seats, What, not_taken};
+use super::connections::{ConnectionSet, ConnectionStatus, Phase, StatusStream, not_taken};
 
 /// The connection limit of one port. A prober and two scrapers need three.
 pub(super) const CONNECTIONS: usize = 64;
@@ -101,18 +101,18 @@ async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
 
 /// Accepts until stopped; returns when all connections have ended.
 async fn accept(listener: &TcpListener, routes: Arc<Routes>, stopped: watch::Receiver<bool>) {
-    let mut seats = Seats::new(CONNECTIONS);
+    let mut connections = ConnectionSet::new(CONNECTIONS);
     let mut stop = stopped.clone();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            true = seats.one_left() => continue,
+            true = connections.next_closed() => continue,
             _ = stop.wait_for(|stop| *stop) => break,
         };
         match accepted {
             Ok((stream, _)) => {
-                let (note, doing) = watch::channel(What::Waiting.now());
-                seats.seat(doing, connection(stream, Arc::clone(&routes), note, stopped.clone()));
+                let (note, status) = watch::channel(Phase::Waiting.now());
+                connections.insert(status, connection(stream, Arc::clone(&routes), note, stopped.clone()));
             }
             Err(error) => {
                 tracing::warn!(%error, "Cannot accept a connection on an operator's port");
@@ -120,26 +120,26 @@ async fn accept(listener: &TcpListener, routes: Arc<Routes>, stopped: watch::Rec
             }
         }
     }
-    while seats.one_left().await {}
+    while connections.next_closed().await {}
 }
 
 async fn connection(
     stream: TcpStream,
     routes: Arc<Routes>,
-    note: watch::Sender<Doing>,
+    note: watch::Sender<ConnectionStatus>,
     mut stopped: watch::Receiver<bool>,
 ) {
     // Answers are small and written at once; a failure here costs only milliseconds.
     let _ = stream.set_nodelay(true);
-    let doing = note.subscribe();
-    let io = TokioIo::new(Noting::new(stream, note.clone()));
+    let status = note.subscribe();
+    let io = TokioIo::new(StatusStream::new(stream, note.clone()));
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let (routes, note) = (Arc::clone(&routes), note.clone());
         async move {
             let (head, _) = request.into_parts();
-            note.send_replace(What::Answering.now());
+            note.send_replace(Phase::Answering.now());
             let answer = routes.answer(&head).await;
-            note.send_replace(What::Sending.now());
+            note.send_replace(Phase::Sending.now());
             Ok::<_, Infallible>(answer)
         }
     });
@@ -153,7 +153,7 @@ async fn connection(
     tokio::select! {
         // A failed connection concerns only its client.
         _ = connection.as_mut() => return,
-        () = not_taken(doing, TAKE) => return,
+        () = not_taken(status, TAKE) => return,
         _ = stopped.wait_for(|stop| *stop) => {}
     }
     connection.as_mut().graceful_shutdown();

@@ -111,7 +111,7 @@ async fn a_path_with_empty_or_dot_segments_is_sent_to_the_clean_one() {
 }
 
 #[tokio::test]
-async fn metrics_are_compressed_for_those_who_accept_it() {
+async fn metrics_are_compressed_for_clients_that_accept_gzip() {
     let rows = [
         ("gzip", true),
         ("deflate, GZIP;q=0.5", true),
@@ -149,7 +149,7 @@ async fn health_of_an_agent() {
     let (switch, ready) = switchable();
     let readiness = move || {
         let connected = Condition::check("server-connected", ready(), "no servers connected");
-        vec![connected, Condition::ours("draining", true, "")]
+        vec![connected, Condition::extra("draining", true, "")]
     };
     let server = start(health::agent(readiness, exposition()));
     let (head, body) = get(&server, "/readyz").await;
@@ -166,10 +166,10 @@ async fn health_of_an_agent() {
 }
 
 #[tokio::test]
-async fn a_condition_of_ours_is_listed_when_it_fails() {
+async fn extra_condition_is_listed_when_it_fails() {
     let readiness = || {
         let connected = Condition::check("server-connected", true, "");
-        vec![connected, Condition::ours("draining", false, "it drains")]
+        vec![connected, Condition::extra("draining", false, "it drains")]
     };
     let server = start(health::agent(readiness, exposition()));
     let (head, body) = get(&server, "/readyz").await;
@@ -298,19 +298,19 @@ async fn closed(stream: &mut TcpStream) {
 
 /// A probe waits one second.
 #[tokio::test]
-async fn half_heads_on_all_seats_do_not_keep_a_probe_waiting() {
+async fn incomplete_requests_on_all_connections_do_not_delay_a_probe() {
     let server = start(health::server(Vec::new, exposition()));
-    let mut halves = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..server::CONNECTIONS {
         let mut stream = connect(&server).await;
         stream.write_all(b"G").await.expect("sends");
-        halves.push(stream);
+        clients.push(stream);
     }
     let began = Instant::now();
     assert_eq!(get(&server, "/healthz").await.1, "ok");
     assert!(began.elapsed() < server::HEAD / 2, "nobody's patience was waited for");
-    closed(&mut halves[0]).await;
-    assert!(halves[1..].iter().all(|other| !is_closed(other)), "one seat was needed");
+    closed(&mut clients[0]).await;
+    assert!(clients[1..].iter().all(|other| !is_closed(other)), "one was evicted");
 }
 
 /// Adds `/slow`: one `Notify` reports that its answer has begun, the other lets it end.
@@ -330,7 +330,7 @@ fn slow_route(routes: Routes) -> (Routes, Arc<Notify>, Arc<Notify>) {
 
 /// The oldest connection has a request in progress; of the idle ones, the oldest is closed.
 #[tokio::test]
-async fn who_is_being_answered_keeps_the_seat() {
+async fn connection_that_is_being_answered_is_not_evicted() {
     let (routes, begun, may_end) = slow_route(health::server(Vec::new, exposition()));
     let server = start(routes);
     let mut slow = connect(&server).await;
@@ -348,7 +348,7 @@ async fn who_is_being_answered_keeps_the_seat() {
     }
     assert_eq!(get(&server, "/healthz").await.1, "ok");
     closed(&mut idle[0]).await;
-    assert!(idle[1..].iter().all(|other| !is_closed(other)), "one seat was needed");
+    assert!(idle[1..].iter().all(|other| !is_closed(other)), "one was evicted");
     may_end.notify_one();
     let mut answer = String::new();
     slow.read_to_string(&mut answer).await.expect("answers");
@@ -418,7 +418,7 @@ fn the_runtime_ends_with_its_owner() {
 
 /// As in Go and on the other ports: kubelet probes the pod's address, which may be of either family.
 #[tokio::test]
-async fn every_way_to_say_all_addresses_means_both_families() {
+async fn every_spelling_of_all_addresses_means_both_families() {
     let has_ipv6 = TcpListener::bind("[::1]:0").await.is_ok();
     for host in ["", "0.0.0.0", "::", "[::]"] {
         let bind = Bind { host: BindHost::parse(host), port: 0 };

@@ -24,11 +24,11 @@ const MOST: usize = 1_024;
 
 /// Decides which lines are written. Clones share the state.
 #[derive(Debug, Clone, Default)]
-pub struct LogLimit(Arc<Mutex<Lines>>);
+pub struct LogLimit(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
-struct Lines {
-    said: HashMap<Key, Said>,
+struct State {
+    entries: HashMap<Key, Entry>,
     /// When expired entries were last removed.
     purged: Option<Instant>,
 }
@@ -40,7 +40,7 @@ const PURGE_EVERY: Duration = Duration::from_secs(1);
 type Key = (&'static str, Option<IpAddr>);
 
 #[derive(Debug)]
-struct Said {
+struct Entry {
     at: Instant,
     suppressed: u64,
 }
@@ -49,28 +49,28 @@ impl LogLimit {
     /// Whether a line about this cause and peer is due: `Some` with the number of lines suppressed since the last one.
     /// `cause` names the place in the code and contains no text of the peer.
     pub fn due(&self, cause: &'static str, peer: IpAddr) -> Option<u64> {
-        let (mut lines, now) = (self.0.lock(), Instant::now());
-        let lines = &mut *lines;
+        let (mut state, now) = (self.0.lock(), Instant::now());
+        let state = &mut *state;
         let mut key = (cause, Some(network(peer)));
-        if lines.said.len() >= MOST && !lines.said.contains_key(&key) {
-            if lines.purged.is_none_or(|purged| now.duration_since(purged) >= PURGE_EVERY) {
-                lines.purged = Some(now);
-                lines.said.retain(|_, said| now.duration_since(said.at) < PERIOD);
+        if state.entries.len() >= MOST && !state.entries.contains_key(&key) {
+            if state.purged.is_none_or(|purged| now.duration_since(purged) >= PURGE_EVERY) {
+                state.purged = Some(now);
+                state.entries.retain(|_, entry| now.duration_since(entry.at) < PERIOD);
             }
-            if lines.said.len() >= MOST {
+            if state.entries.len() >= MOST {
                 key = (cause, None);
             }
         }
-        let Some(said) = lines.said.get_mut(&key) else {
-            lines.said.insert(key, Said { at: now, suppressed: 0 });
+        let Some(entry) = state.entries.get_mut(&key) else {
+            state.entries.insert(key, Entry { at: now, suppressed: 0 });
             return Some(0);
         };
-        if now.duration_since(said.at) < PERIOD {
-            said.suppressed += 1;
+        if now.duration_since(entry.at) < PERIOD {
+            entry.suppressed += 1;
             return None;
         }
-        said.at = now;
-        Some(std::mem::take(&mut said.suppressed))
+        entry.at = now;
+        Some(std::mem::take(&mut entry.suppressed))
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn causes_and_addresses_are_told_apart() {
+    async fn each_cause_and_address_has_its_own_limit() {
         let limit = LogLimit::default();
         assert_eq!(limit.due("token", peer(1)), Some(0));
         assert_eq!(limit.due("token", peer(2)), Some(0));
@@ -120,9 +120,9 @@ mod tests {
         let limit = LogLimit::default();
         let lines = (0..100_000).filter_map(|number| limit.due("token", peer(number))).count();
         assert_eq!(lines, MOST + 1);
-        assert!(limit.0.lock().said.len() <= MOST + 1);
+        assert!(limit.0.lock().entries.len() <= MOST + 1);
         tokio::time::advance(PERIOD).await;
         assert_eq!(limit.due("token", peer(1 << 20)), Some(0), "there is room for new ones");
-        assert_eq!(limit.0.lock().said.len(), 1);
+        assert_eq!(limit.0.lock().entries.len(), 1);
     }
 }

@@ -79,7 +79,7 @@ pub struct Logs {
 }
 
 /// How long a process that ends waits for its last lines.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 /// The same for a process that must end at once.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
@@ -150,7 +150,7 @@ impl LastWords {
 
 impl Drop for Logs {
     fn drop(&mut self) {
-        self.flush(FAREWELL);
+        self.flush(FLUSH_LIMIT);
         self.queue.close();
     }
 }

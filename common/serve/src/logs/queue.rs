@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_the_limit_is_counted() {
+    fn lines_beyond_the_limit_are_counted() {
         let queue = Queue::default();
         queue.push(line(LIMIT - 1));
         queue.push(line(2));

@@ -6,7 +6,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 
 /// Crates whose events follow `-v`. All others are libraries.
-const OURS: [&str; 7] = ["cluster", "proxy_agent", "proxy_server", "relay", "serve", "transport", "tunnel"];
+const WORKSPACE: [&str; 7] =
+    ["cluster", "proxy_agent", "proxy_server", "relay", "serve", "transport", "tunnel"];
 
 /// The filter. Its result is constant for each call site, so a hidden event costs one load.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl Verbosity {
         if let Some(from) = exact(krate) {
             return raised() >= from;
         }
-        let filter = if OURS.contains(&krate) { ours(raised()) } else { libraries(self.level) };
+        let filter = if WORKSPACE.contains(&krate) { workspace(raised()) } else { libraries(self.level) };
         *metadata.level() <= filter
     }
 
@@ -37,7 +38,7 @@ impl Verbosity {
     pub(super) fn most(&self) -> LevelFilter {
         let level = self.modules.iter().map(|(_, level)| *level).fold(self.level, i32::max);
         // An event that is shown at `-v=0` may have any level down to INFO.
-        ours(level).max(libraries(self.level)).max(LevelFilter::INFO)
+        workspace(level).max(libraries(self.level)).max(LevelFilter::INFO)
     }
 
     fn module(&self, file: &str) -> Option<i32> {
@@ -56,7 +57,7 @@ fn exact(target: &str) -> Option<i32> {
     digit.parse().ok()
 }
 
-fn ours(level: i32) -> LevelFilter {
+fn workspace(level: i32) -> LevelFilter {
     match level {
         ..=0 => LevelFilter::WARN,
         1 | 2 => LevelFilter::INFO,
@@ -135,7 +136,7 @@ mod tests {
             .collect();
         assert!(logging.len() >= 5, "{logging:?}");
         for name in logging {
-            assert!(OURS.contains(&name.as_str()), "{name}");
+            assert!(WORKSPACE.contains(&name.as_str()), "{name}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use transport::tls::OddPkiObserver;
+use transport::tls::LegacyPkiObserver;
 
 use super::CountBy;
 
@@ -101,24 +101,24 @@ impl Certificates {
 
 crate::label!(
     /// Why only Go's rules accept a certificate, by transport's label.
-    struct Oddity in "reason"
+    struct LegacyReason in "reason"
 );
 
-/// `odd_certificates_total` {reason}: handshakes that only Go's rules accept.
+/// `legacy_certificates_total` {reason}: handshakes that only Go's rules accept.
 #[derive(Debug, Clone)]
-pub struct OddCertificates(CountBy<Oddity>);
+pub struct LegacyCertificates(CountBy<LegacyReason>);
 
-impl OddCertificates {
+impl LegacyCertificates {
     /// Registers the family; it appears with the first such handshake.
     pub fn register(registry: &mut Registry) -> Self {
         let help = "Handshakes with a certificate that only Go's rules accept, by reason";
-        Self(CountBy::register(registry, "odd_certificates_total", help))
+        Self(CountBy::register(registry, "legacy_certificates_total", help))
     }
 
     /// An observer that counts the handshakes.
-    pub fn observer(&self) -> OddPkiObserver {
+    pub fn observer(&self) -> LegacyPkiObserver {
         let count = self.0.clone();
-        Arc::new(move |odd| count.count(Oddity(odd.label())))
+        Arc::new(move |legacy| count.count(LegacyReason(legacy.label())))
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use crate::metrics::Exposition;
 
     #[test]
-    fn a_failure_is_seen_beside_what_stays_in_use() {
+    fn reload_failure_keeps_the_values_in_use() {
         let mut registry = Registry::default();
         let certificates = Certificates::register(&mut registry);
         certificates.loaded("agents", 1_000);

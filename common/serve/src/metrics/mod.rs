@@ -25,7 +25,7 @@ pub use prometheus_client::registry::Registry;
 
 pub use api::{ApiCalls, LeaseCall, Unanswered};
 pub use by::{CountBy, Labels, LiveBy};
-pub use certificates::{Certificates, OddCertificates};
+pub use certificates::{Certificates, LegacyCertificates};
 pub use gauge::{Held, Holdings, Live, LiveGuard};
 pub use histogram::Histogram;
 pub use lazy::Lazy;

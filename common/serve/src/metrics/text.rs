@@ -125,7 +125,7 @@ mod tests {
     use crate::metrics::{Counter, Family, Gauge, Histogram, Lazy, Live};
 
     crate::label! {
-        enum Reason in "reason" { NoAgent => "no_agent", Odd => "a\"b\\c\nd", }
+        enum Reason in "reason" { NoAgent => "no_agent", Escaped => "a\"b\\c\nd", }
     }
     crate::label! {
         enum Code in "code" { Ok => "OK", }
@@ -140,7 +140,7 @@ mod tests {
         let failures = Family::<(Reason, Code), Counter>::default();
         registry.register("dial_failure_count", "Dials that failed", failures.clone());
         failures.get_or_create(&(Reason::NoAgent, Code::Ok)).inc_by(1_000_000);
-        failures.get_or_create(&(Reason::Odd, Code::Ok)).inc();
+        failures.get_or_create(&(Reason::Escaped, Code::Ok)).inc();
         let total = Counter::<u64>::default();
         registry.register("packets_total", "With a \\ and\na second line.", total.clone());
         total.inc_by(7);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_used_is_absent() {
+    fn unused_metrics_are_absent() {
         let mut registry = Registry::default();
         let lazy = Lazy::<Counter>::default();
         registry.register("lazy", "Lazy", lazy.clone());

@@ -193,7 +193,7 @@ fn a_bad_url_fails_dials_that_are_not_exempt() {
 }
 
 #[test]
-fn what_go_cannot_parse_is_passed_over() {
+fn entries_that_go_cannot_parse_are_skipped() {
     for text in ["http://u%zz:p@proxy:80", "http://u:p%4@proxy:80", "http://proxy:80\r\nX: y"] {
         assert_eq!(env(&[("HTTPS_PROXY", text)]).proxy_for("example.com", 443), Ok(None), "{text}");
     }
@@ -270,7 +270,7 @@ async fn a_tunnel_is_asked_for_and_loses_no_byte() {
 }
 
 #[tokio::test]
-async fn refusals_are_told_without_secrets() {
+async fn refusals_do_not_show_secrets() {
     for (answer, words) in [
         ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407 Proxy Authentication Required"),
         ("HTTP/1.1 503 \u{1b}[31m\r\n\r\n", "\\u{1b}"),

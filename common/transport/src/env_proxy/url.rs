@@ -11,7 +11,7 @@ use crate::host_port::{self, SplitError};
 
 /// The dialer, which determines the meaning of a proxy's scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dialler {
+enum Dialer {
     /// grpc-go resolves the proxy like any of its targets, with port 443 by default, and dials it in plain TCP,
     /// whatever the scheme.
     Grpc,
@@ -67,7 +67,7 @@ impl Proxy {
     /// # Errors
     /// If the host is missing, or the port, a percent escape or a character is invalid.
     pub fn parse(text: &str) -> Result<Self, ProxyUrlError> {
-        Self::parse_for(Dialler::Grpc, text)
+        Self::parse_for(Dialer::Grpc, text)
     }
 
     /// The same for dialing as net/http does: `https` means TLS to the proxy, on port 443 by default; `http`, or no
@@ -76,10 +76,10 @@ impl Proxy {
     /// # Errors
     /// As for [`Proxy::parse`], and for any other scheme: SOCKS is not supported.
     pub fn parse_for_http(text: &str) -> Result<Self, ProxyUrlError> {
-        Self::parse_for(Dialler::Http, text)
+        Self::parse_for(Dialer::Http, text)
     }
 
-    fn parse_for(dialler: Dialler, text: &str) -> Result<Self, ProxyUrlError> {
+    fn parse_for(dialer: Dialer, text: &str) -> Result<Self, ProxyUrlError> {
         let bad = ProxyUrlError::new;
         if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
             return Err(ProxyUrlError::no_url("it contains a control character"));
@@ -89,12 +89,12 @@ impl Proxy {
             Some(_) => return Err(bad("its scheme is malformed")),
             None => ("http".to_owned(), text),
         };
-        let (tls, default_port) = match (dialler, scheme.as_str()) {
-            (Dialler::Grpc, _) => (false, 443),
-            (Dialler::Http, "https") => (true, 443),
-            (Dialler::Http, "socks5" | "socks5h") => return Err(bad("SOCKS is not supported")),
-            (Dialler::Http, "http") => (false, 80),
-            (Dialler::Http, _) => return Err(bad("its scheme is neither http nor https")),
+        let (tls, default_port) = match (dialer, scheme.as_str()) {
+            (Dialer::Grpc, _) => (false, 443),
+            (Dialer::Http, "https") => (true, 443),
+            (Dialer::Http, "socks5" | "socks5h") => return Err(bad("SOCKS is not supported")),
+            (Dialer::Http, "http") => (false, 80),
+            (Dialer::Http, _) => return Err(bad("its scheme is neither http nor https")),
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (user, address) = match authority.rsplit_once('@') {

@@ -51,7 +51,7 @@ async fn a_name_with_an_at_is_abstract() {
 async fn an_abstract_socket_is_not_looked_for() {
     let path = fresh();
     let reachable = Arc::new(AtomicBool::new(false));
-    let socket = UnixSocket::bind(&path, true).unwrap().telling(Arc::clone(&reachable));
+    let socket = UnixSocket::bind(&path, true).unwrap().reporting(Arc::clone(&reachable));
     let accepting = AcceptLoop::new(socket, "test");
     let running = tokio::spawn(accepting.run(CancellationToken::new(), drop));
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -62,7 +62,7 @@ async fn an_abstract_socket_is_not_looked_for() {
 }
 
 #[tokio::test]
-async fn a_file_whose_name_only_contains_an_at_is_a_file() {
+async fn name_that_contains_an_at_is_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("@name");
     let _socket = UnixSocket::bind(&path, true).unwrap();

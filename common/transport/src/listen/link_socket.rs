@@ -179,7 +179,7 @@ mod tests {
     const TENTH: Duration = Duration::from_millis(100);
 
     #[test]
-    fn bound_is_what_the_path_takes_in_forty_milliseconds() {
+    fn bound_is_forty_milliseconds_of_the_path() {
         let mut now = Instant::now();
         let mut unsent = UnsentBound::new(now);
         // 200 Mbit/s; then nearly the same; 800 Mbit/s; 7 Mbit/s; 100 Gbit/s.

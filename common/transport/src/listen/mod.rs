@@ -24,5 +24,5 @@ pub use limits::{
     ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, UNIX_MODE, UNIX_WATCH,
 };
 pub use link_socket::LinkSocket;
-pub use tcp::{KeepAlive, bind_links, bind_tcp, tune};
+pub use tcp::{SocketKeepalive, bind_links, bind_tcp, tune};
 pub use unix::UnixSocket;

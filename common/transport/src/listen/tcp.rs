@@ -12,7 +12,7 @@ use super::limits::BACKLOG;
 
 /// TCP keepalive probes of an idle peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeepAlive {
+pub struct SocketKeepalive {
     /// Idle time before the first probe.
     pub idle: Duration,
     /// Time between probes.
@@ -21,7 +21,7 @@ pub struct KeepAlive {
     pub probes: u32,
 }
 
-impl Default for KeepAlive {
+impl Default for SocketKeepalive {
     /// 10 s, 5 s, 4: a peer that vanished is noticed after 30 s, even if HTTP/2 pings are rare because Go servers close
     /// connections that ping more often.
     fn default() -> Self {
@@ -107,7 +107,11 @@ fn resolve(host: &str, port: u16) -> Option<SocketAddr> {
 ///
 /// # Errors
 /// Those of setsockopt(2); the connection is most likely gone.
-pub fn tune(stream: &TcpStream, keepalive: KeepAlive, user_timeout: Option<Duration>) -> io::Result<()> {
+pub fn tune(
+    stream: &TcpStream,
+    keepalive: SocketKeepalive,
+    user_timeout: Option<Duration>,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     let probes = TcpKeepalive::new()

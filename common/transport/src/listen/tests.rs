@@ -73,7 +73,7 @@ async fn errors_of_one_connection_cost_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_accept_keeps_its_pause() {
+async fn canceled_accept_keeps_its_pause() {
     let mut accepting =
         AcceptLoop::new(Script::new((0..20).map(|_| Err(Errno::MFILE)).chain([Ok(1)])), "test");
     let before = Instant::now();
@@ -138,7 +138,7 @@ async fn bind_errors_name_the_address() {
 async fn connections_are_tuned() {
     let listener = bind_tcp("127.0.0.1", 0).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    tune(&stream, KeepAlive::default(), Some(Duration::from_secs(20))).unwrap();
+    tune(&stream, SocketKeepalive::default(), Some(Duration::from_secs(20))).unwrap();
     let socket = SockRef::from(&stream);
     assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
     assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
@@ -175,7 +175,7 @@ async fn a_unix_socket_lives_and_is_removed() {
 }
 
 #[tokio::test]
-async fn what_is_at_the_path_decides() {
+async fn kind_of_the_existing_file_decides() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("s.sock");
     let stale = StdUnixListener::bind(&path).unwrap();
@@ -270,12 +270,12 @@ async fn becomes(reachable: &AtomicBool, wanted: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_socket_that_nobody_reaches_says_so() {
+async fn unreachable_socket_is_reported() {
     let dir = TempDir::new().unwrap();
     let (folder, path) = (dir.path().join("folder"), dir.path().join("folder/s.sock"));
     std::fs::create_dir(&folder).unwrap();
     let reachable = Arc::new(AtomicBool::new(false));
-    let socket = UnixSocket::bind(&path, true).unwrap().telling(Arc::clone(&reachable));
+    let socket = UnixSocket::bind(&path, true).unwrap().reporting(Arc::clone(&reachable));
     assert!(reachable.load(Ordering::Acquire), "bound");
     let accepting = AcceptLoop::new(socket, "test");
     let running = tokio::spawn(accepting.run(CancellationToken::new(), drop));
@@ -299,10 +299,10 @@ async fn a_socket_that_nobody_reaches_says_so() {
 async fn a_socket_that_yields_leaves_its_path_to_the_successor() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("s.sock");
-    let leaving = Arc::new(AtomicBool::new(false));
-    let socket = UnixSocket::bind(&path, true).unwrap().yielding(Arc::clone(&leaving));
+    let shutting_down = Arc::new(AtomicBool::new(false));
+    let socket = UnixSocket::bind(&path, true).unwrap().yielding(Arc::clone(&shutting_down));
     let running = tokio::spawn(AcceptLoop::new(socket, "test").run(CancellationToken::new(), drop));
-    leaving.store(true, Ordering::Release);
+    shutting_down.store(true, Ordering::Release);
     UnixStream::connect(&path).await.unwrap();
     // The successor has deleted the file and not bound yet.
     std::fs::remove_file(&path).unwrap();

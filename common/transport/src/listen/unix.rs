@@ -49,7 +49,7 @@ pub struct UnixSocket {
     /// Whether clients can reach the socket, as of the last check: the file exists and is ours.
     reachable: Arc<AtomicBool>,
     /// The process is about to end: the path belongs to its successor.
-    leaving: Arc<AtomicBool>,
+    shutting_down: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl UnixSocket {
         let bound = match abstract_name(path) {
             Some(name) => Bound::to_name(path, name)?,
             None => {
-                make_room(path, delete_existing)?;
+                remove_existing(path, delete_existing)?;
                 Bound::to_file(path)?
             }
         };
@@ -94,7 +94,7 @@ impl UnixSocket {
             watch: Box::pin(watch),
             left_over: VecDeque::new(),
             reachable: Arc::new(AtomicBool::new(true)),
-            leaving: Arc::default(),
+            shutting_down: Arc::default(),
         })
     }
 
@@ -106,16 +106,16 @@ impl UnixSocket {
     /// Sets `reachable` to whether clients can reach the socket, from now on: they cannot while its directory is
     /// missing, or while another file is at the path.
     #[must_use]
-    pub fn telling(mut self, reachable: Arc<AtomicBool>) -> Self {
+    pub fn reporting(mut self, reachable: Arc<AtomicBool>) -> Self {
         reachable.store(true, Ordering::Release);
         self.reachable = reachable;
         self
     }
 
-    /// While `leaving` is true, a deleted file is not bound again, and another process's file is not an error.
+    /// While `shutting_down` is true, a deleted file is not bound again, and another process's file is not an error.
     #[must_use]
-    pub fn yielding(mut self, leaving: Arc<AtomicBool>) -> Self {
-        self.leaving = leaving;
+    pub fn yielding(mut self, shutting_down: Arc<AtomicBool>) -> Self {
+        self.shutting_down = shutting_down;
         self
     }
 
@@ -127,7 +127,7 @@ impl UnixSocket {
     /// Checks the file, and binds again if it is gone. Established connections continue.
     fn check(&mut self, cx: &mut Context<'_>) {
         let Some(file) = self.bound.file else { return };
-        if self.leaving.load(Ordering::Acquire) {
+        if self.shutting_down.load(Ordering::Acquire) {
             return;
         }
         let why = match fs::symlink_metadata(&self.path) {
@@ -230,7 +230,7 @@ fn listening(socket: Socket) -> io::Result<UnixListener> {
 }
 
 /// Deletes the socket of a previous process, if there is one and `delete_existing` is set.
-fn make_room(path: &Path, delete_existing: bool) -> Result<(), BindError> {
+fn remove_existing(path: &Path, delete_existing: bool) -> Result<(), BindError> {
     let path_buf = || path.to_owned();
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,

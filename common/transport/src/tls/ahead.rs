@@ -182,9 +182,9 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_kept_for_a_peer_before_its_handshake_is_over() {
-        let (mut near, far) = duplex(1 << 10);
-        let mut ahead = ReadAhead::new(far);
-        near.write_all(b"hello").await.unwrap();
+        let (mut client_io, server_io) = duplex(1 << 10);
+        let mut ahead = ReadAhead::new(server_io);
+        client_io.write_all(b"hello").await.unwrap();
         assert_eq!(ahead.read_u8().await.unwrap(), b'h');
         assert_eq!((ahead.buffer.len(), ahead.end), (0, 0));
         assert!(!is_drained(&mut ahead), "no more was read than was asked for");
@@ -192,15 +192,15 @@ mod tests {
 
     #[tokio::test]
     async fn one_read_of_the_socket_serves_many_and_nothing_is_lost() {
-        let (mut near, far) = duplex(1 << 10);
-        let mut ahead = ReadAhead::new(far);
-        near.write_all(b"abcdef").await.unwrap();
+        let (mut client_io, server_io) = duplex(1 << 10);
+        let mut ahead = ReadAhead::new(server_io);
+        client_io.write_all(b"abcdef").await.unwrap();
         assert_eq!(ahead.read_u8().await.unwrap(), b'a');
         ahead.begin(8);
         assert_eq!(ahead.read_u8().await.unwrap(), b'b');
         assert!(is_drained(&mut ahead));
-        near.write_all(&[b'g'; 100]).await.unwrap();
-        drop(near);
+        client_io.write_all(&[b'g'; 100]).await.unwrap();
+        drop(client_io);
         let mut rest = Vec::new();
         ahead.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, [b"cdef".as_slice(), &[b'g'; 100]].concat());
@@ -208,10 +208,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_idle_connection_holds_no_buffer() {
-        let (mut near, far) = duplex(1 << 10);
-        let mut ahead = ReadAhead::new(far);
+        let (mut client_io, server_io) = duplex(1 << 10);
+        let mut ahead = ReadAhead::new(server_io);
         ahead.begin(512);
-        near.write_all(b"ab").await.unwrap();
+        client_io.write_all(b"ab").await.unwrap();
         assert_eq!((ahead.buffer.len(), ahead.read_u8().await.unwrap()), (0, b'a'));
         assert_eq!(ahead.buffer.len(), 512, "a byte is left in it");
         assert_eq!((ahead.read_u8().await.unwrap(), ahead.buffer.len()), (b'b', 0));
@@ -222,10 +222,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_peer_sends_before_its_handshake_is_over_is_bounded() {
-        let (mut near, far) = duplex(1 << 10);
-        let mut ahead = ReadAhead::bounded(far, 4);
-        near.write_all(&[7; 100]).await.unwrap();
+    async fn bytes_before_the_end_of_the_handshake_are_limited() {
+        let (mut client_io, server_io) = duplex(1 << 10);
+        let mut ahead = ReadAhead::bounded(server_io, 4);
+        client_io.write_all(&[7; 100]).await.unwrap();
         let mut some = [0; 3];
         ahead.read_exact(&mut some).await.unwrap();
         ahead.read_exact(&mut some).await.unwrap();

@@ -14,11 +14,11 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
+use super::legacy::{Report, ServerCerts};
 use super::material::Material;
-use super::odd::{Report, ServerCerts};
 use super::validity::Judge;
 use super::{
-    ALPN_H2, HandshakeError, OddPkiObserver, Reloadable, Rotating, TlsError, TlsVersion, Validities,
+    ALPN_H2, HandshakeError, LegacyPkiObserver, Reloadable, Rotating, TlsError, TlsVersion, Validities,
     Validity, pem, system,
 };
 
@@ -56,7 +56,7 @@ pub struct ClientTls {
 struct Shared {
     options: ClientTlsOptions,
     name: ServerName<'static>,
-    observer: OddPkiObserver,
+    observer: LegacyPkiObserver,
     current: Reloadable<Generation>,
 }
 
@@ -72,7 +72,7 @@ impl ClientTls {
     /// Reads the files.
     ///
     /// If files are missing, unreadable, malformed or do not match, or the server name is invalid.
-    pub fn load(options: ClientTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
+    pub fn load(options: ClientTlsOptions, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
         let name = server_name(&options.server_name)?;
         let current = Reloadable::new(generation(&options, &observer, options.read()?, Judge::AtStart)?);
         Ok(Self { shared: Arc::new(Shared { options, name, observer, current }) })
@@ -157,7 +157,7 @@ fn server_name(text: &str) -> Result<ServerName<'static>, TlsError> {
 
 fn generation(
     options: &ClientTlsOptions,
-    observer: &OddPkiObserver,
+    observer: &LegacyPkiObserver,
     material: Material,
     judge: Judge,
 ) -> Result<Generation, TlsError> {

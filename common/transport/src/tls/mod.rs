@@ -2,7 +2,7 @@
 //!
 //! [`ServerTls`] and [`ClientTls`] are built once from paths and use the newest configuration for every handshake, so
 //! that certificates can be reloaded under traffic. Where rustls is stricter than Go's `crypto/x509`, peers'
-//! certificates are judged by Go's rules (see [`OddPki`]), because an operator who swaps the images keeps the
+//! certificates are judged by Go's rules (see [`LegacyPki`]), because an operator who swaps the images keeps the
 //! certificates.
 //!
 //! Never here: sockets, HTTP/2, the process-wide default provider (the provider is always passed).
@@ -12,8 +12,8 @@ mod client;
 mod error;
 mod gather;
 mod identity;
+mod legacy;
 mod material;
-mod odd;
 mod pem;
 mod reload;
 mod server;
@@ -35,8 +35,8 @@ pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
 pub use error::{HandshakeError, TlsError, TlsFlagError};
 pub use gather::{Gathering, Session};
 pub use identity::PeerIdentity;
+pub use legacy::{LegacyPki, LegacyPkiObserver, ignore_legacy_pki};
 pub use material::{Material, Rotating, Validities};
-pub use odd::{OddPki, OddPkiObserver, ignore_odd_pki};
 pub use pem::short_rsa;
 pub use reload::Reloadable;
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};

@@ -13,11 +13,11 @@ use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 
+use super::legacy::{ClientCerts, Report};
 use super::material::Material;
-use super::odd::{ClientCerts, Report};
 use super::validity::Judge;
 use super::{
-    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, OddPkiObserver, ReadAhead, Reloadable, Rotating,
+    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, Reloadable, Rotating,
     TlsError, TlsVersion, Validities, Validity, pem,
 };
 
@@ -70,7 +70,7 @@ pub struct ServerTls {
 
 struct Shared {
     options: ServerTlsOptions,
-    observer: OddPkiObserver,
+    observer: LegacyPkiObserver,
     configs: Reloadable<Configs>,
 }
 
@@ -79,7 +79,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// If files are missing, unreadable, malformed or do not match.
-    pub fn load(options: ServerTlsOptions, observer: OddPkiObserver) -> Result<Self, TlsError> {
+    pub fn load(options: ServerTlsOptions, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
         let configs = Reloadable::new(configs(&options, &observer, options.read()?, Judge::AtStart)?);
         Ok(Self { shared: Arc::new(Shared { options, observer, configs }) })
     }
@@ -184,7 +184,7 @@ fn ignores_alpn<'a>(ours: &[Vec<u8>], offered: impl Iterator<Item = &'a [u8]>) -
 
 fn configs(
     options: &ServerTlsOptions,
-    observer: &OddPkiObserver,
+    observer: &LegacyPkiObserver,
     material: Material,
     judge: Judge,
 ) -> Result<Configs, TlsError> {

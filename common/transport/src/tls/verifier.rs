@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustls::client::danger::ServerCertVerifier;
 use rustls_pki_types::CertificateDer;
 
-use super::odd::{Report, ServerCerts};
-use super::{OddPkiObserver, TlsError, shared_provider, system};
+use super::legacy::{Report, ServerCerts};
+use super::{LegacyPkiObserver, TlsError, shared_provider, system};
 
 /// Verifies servers with `roots` as [`super::ClientTls`] does: by webpki, and by Go's rules where those accept more.
 ///
@@ -14,7 +14,7 @@ use super::{OddPkiObserver, TlsError, shared_provider, system};
 /// If there is no usable authority.
 pub fn server_verifier(
     roots: Vec<CertificateDer<'static>>,
-    observer: OddPkiObserver,
+    observer: LegacyPkiObserver,
 ) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
     Ok(Arc::new(ServerCerts::new(roots, shared_provider(), Report::new(observer))?))
 }

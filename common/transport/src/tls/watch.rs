@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use super::{Rotating, TlsError, Validities};
 
 /// The time between two reads of files that have just changed.
-const SETTLE: Duration = Duration::from_millis(200);
+const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// How many reads may differ before the watch waits for its next poll.
 const LOOKS: usize = 25;
@@ -48,7 +48,7 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
         let seen = if in_use(&*tls, &first) || refused.as_ref() == Some(&first) {
             first
         } else {
-            match settled(&tls, first, every.min(SETTLE)).await {
+            match debounced(&tls, first, every.min(DEBOUNCE)).await {
                 Some(agreed) => agreed,
                 None => continue,
             }
@@ -88,7 +88,7 @@ fn in_use<R: Rotating>(tls: &R, seen: &Look<R::Material>) -> bool {
 }
 
 /// Reads until two reads agree.
-async fn settled<R: Rotating>(
+async fn debounced<R: Rotating>(
     tls: &Arc<R>,
     mut last: Look<R::Material>,
     pause: Duration,

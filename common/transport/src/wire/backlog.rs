@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_follows_what_the_transport_takes_at_once() {
+    fn batch_follows_the_capacity_of_the_transport() {
         let backlog = Backlog::default();
         assert_eq!(room(&backlog), Some(SEND_BUFFER));
         for _ in 0..10 {

@@ -48,7 +48,7 @@ impl Buffering {
 pub(super) const READ_FOR: Duration = Duration::from_micros(250);
 
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
-const QUIET: usize = 1 << 10;
+const SMALL_TURN: usize = 1 << 10;
 
 /// The transport that h2 owns. The lock is never contended, because h2 and the driver run in one task.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         self.dirty = false;
         // A connection that has just sent many bytes is likely to send more: only a quiet turn frees the memory.
-        if self.peak <= QUIET {
+        if self.peak <= SMALL_TURN {
             self.gathered = Vec::new();
         }
         self.peak = 0;
@@ -162,7 +162,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     }
 
     fn gather(&mut self, slices: &[IoSlice<'_>], count: usize) -> usize {
-        let room = if self.gathered.len() + count <= QUIET { QUIET } else { self.buffering.gather };
+        let room = if self.gathered.len() + count <= SMALL_TURN { SMALL_TURN } else { self.buffering.gather };
         if self.gathered.capacity() < room {
             self.gathered.reserve_exact(room - self.gathered.len());
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tunnel::{Terms, Windows};
+use tunnel::{Negotiated, Windows};
 
 use super::Keepalive;
 
@@ -42,7 +42,7 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// All extensions of this build; `flow_control` is the operator's flag for credits and half-close.
-    pub fn ours(flow_control: bool) -> Self {
+    pub fn supported(flow_control: bool) -> Self {
         Capabilities { pings: true, half_close: flow_control, credits: flow_control.then_some(WINDOW) }
     }
 
@@ -83,9 +83,9 @@ impl Capabilities {
     }
 
     /// The terms of a stream between this end and a peer that named `peer`.
-    pub fn terms(self, peer: Capabilities) -> Terms {
-        let windows = |(ours, theirs)| Windows { ours, theirs };
-        Terms {
+    pub fn negotiated(self, peer: Capabilities) -> Negotiated {
+        let windows = |(receive, send)| Windows { receive, send };
+        Negotiated {
             credits: self.credits.zip(peer.credits).map(windows),
             half_close: self.half_close && peer.half_close,
         }
@@ -94,7 +94,7 @@ impl Capabilities {
 
 /// How many pings measure the RTT at the start of a stream. The lowest counts, because a busy machine delays single
 /// ones. (A Go server, which counts pings, tolerates the first one; a Go agent tolerates all.)
-pub const WAY_PINGS: u8 = 4;
+pub const RTT_PROBES: u8 = 4;
 
 /// How long a peer with an unresponsive program keeps its connections: the default of `--unresponsive-timeout`.
 pub const UNRESPONSIVE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_does_not_count() {
+    fn unknown_capabilities_are_ignored() {
         assert_eq!(Capabilities::read(&HeaderMap::new()), Capabilities::default());
         assert_eq!(read("other, pings,ping"), Capabilities { pings: true, ..Capabilities::default() });
         for wrong in
@@ -130,26 +130,26 @@ mod tests {
 
     #[test]
     fn an_offer_and_its_answer_make_terms() {
-        let agent = Capabilities { credits: Some(5_000), ..Capabilities::ours(true) };
-        let server = Capabilities::ours(true);
+        let agent = Capabilities { credits: Some(5_000), ..Capabilities::supported(true) };
+        let server = Capabilities::supported(true);
         let mut metadata = HeaderMap::new();
         metadata.insert(CAPABILITIES, agent.header().unwrap());
         assert_eq!(Capabilities::read(&metadata), agent);
         let answer = server.and(agent);
         assert_eq!(answer.credits, Some(WINDOW), "a server grants by its own measure");
-        assert_eq!(server.terms(agent).credits, Some(Windows { ours: WINDOW, theirs: 5_000 }));
-        assert_eq!(agent.terms(answer).credits, Some(Windows { ours: 5_000, theirs: WINDOW }));
+        assert_eq!(server.negotiated(agent).credits, Some(Windows { receive: WINDOW, send: 5_000 }));
+        assert_eq!(agent.negotiated(answer).credits, Some(Windows { receive: 5_000, send: WINDOW }));
     }
 
     #[test]
     fn either_end_may_decline() {
-        let (on, off) = (Capabilities::ours(true), Capabilities::ours(false));
+        let (on, off) = (Capabilities::supported(true), Capabilities::supported(false));
         for (one, other) in [(on, off), (off, on), (off, off)] {
             assert_eq!(
-                one.terms(one.and(other)),
-                if one == on { one.terms(other) } else { Terms::default() }
+                one.negotiated(one.and(other)),
+                if one == on { one.negotiated(other) } else { Negotiated::default() }
             );
-            assert_eq!(one.terms(other), Terms::default());
+            assert_eq!(one.negotiated(other), Negotiated::default());
             assert_eq!(one.and(other), off);
         }
         assert_eq!(Capabilities::default().header(), None);

@@ -17,12 +17,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
-use super::handover::Handover;
-use super::keepalive::{Keepalive, Pinger, Pulse};
+use super::keepalive::{Keepalive, KeepaliveHandle, Pinger};
+use super::mailbox::Mailbox;
 use super::server::ConnectionError;
 use super::settings::ClientSettings;
 use super::status::{self, GRPC, GRPC_STATUS};
-use super::stream::{Halves, Side, WireStream};
+use super::stream::{Directions, Side, WireStream};
 use super::{Code, OutFrame, WireError};
 
 /// A stream whose server has answered.
@@ -41,13 +41,13 @@ pub struct Connected {
 pub struct ConnectionHandle {
     task: JoinHandle<Result<(), ConnectionError>>,
     /// The connection's keepalive.
-    pub pulse: Arc<Pulse>,
+    pub keepalive: Arc<KeepaliveHandle>,
 }
 
 impl ConnectionHandle {
     /// Changes the keepalive, at once.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
-        self.pulse.set_keepalive(keepalive);
+        self.keepalive.set_keepalive(keepalive);
     }
 
     /// Waits for the connection's end.
@@ -69,7 +69,7 @@ impl Drop for ConnectionHandle {
 }
 
 /// Streams that are finished and wait for the server's end, see [`WireStream`].
-pub(super) type Linger = Handover<Halves>;
+pub(super) type Linger = Mailbox<Directions>;
 
 /// Reads a stream to its end and drops the bytes.
 fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
@@ -126,22 +126,22 @@ where
     let (io, flusher) = buffered(io, Buffering::OVER_TLS);
     let handshake = settings.builder().handshake::<_, OutFrame>(io).await;
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
-    let pulse = Pulse::new(settings.keepalive);
+    let keepalive = KeepaliveHandle::new(settings.keepalive);
     let window = settings.initial_stream_window;
-    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse), window);
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), window);
     let (linger, backlog) = (Arc::<Linger>::default(), flusher.backlog());
     let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), window));
-    let connection = ConnectionHandle { task, pulse: Arc::clone(&pulse) };
+    let connection = ConnectionHandle { task, keepalive: Arc::clone(&keepalive) };
     let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
-    let halves = match judge(&head)? {
+    let directions = match judge(&head)? {
         Answer::Stream => Some((send, recv)),
         Answer::OverAlready => None,
     };
     let encoded = status::is_encoded(&head.headers);
     let side = Side::Client(linger);
-    let stream =
-        WireStream::new(halves, side, pulse, encoded, settings.initial_stream_window).following(backlog);
+    let stream = WireStream::new(directions, side, keepalive, encoded, settings.initial_stream_window)
+        .following(backlog);
     Ok(Connected { stream, metadata: head.headers, connection })
 }
 

@@ -6,7 +6,7 @@
 //!
 //! | the peer | noticed | consequence |
 //! |---|---|---|
-//! | does not answer a ping | after [`UNRESPONSIVE_AFTER`] | [`Pulse::unresponsive`] reports it; the connection continues |
+//! | does not answer a ping | after [`UNRESPONSIVE_AFTER`] | [`KeepaliveHandle::unresponsive`] reports it; the connection continues |
 //! | and its kernel acknowledges | [`Keepalive::timeout`] after the regular ping | the connection ends: the program is stopped |
 //! | and its kernel does not | after [`HOST_TIMEOUT`](crate::kernel::HOST_TIMEOUT) | the connection ends: host or path lost |
 //!
@@ -33,7 +33,7 @@ pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
 /// The time between samples of the peer's kernel: while a ping is unanswered or the kernel was silent, and while
 /// nothing is read for other reasons.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_WHILE_QUIET: Duration = Duration::from_secs(4);
+const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
 
 /// When idle peers are pinged, and how long they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,13 +66,13 @@ impl PeerKernel for TcpPeer {
 
 /// The handle of one connection's keepalive: adjusted and queried at run time.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct KeepaliveHandle {
     state: Mutex<State>,
     /// A ping has been unanswered for [`UNRESPONSIVE_AFTER`].
     unresponsive: watch::Sender<bool>,
     kernel: OnceLock<Arc<dyn PeerKernel>>,
     /// In nanoseconds; zero before the first sample.
-    round_trip: AtomicU64,
+    rtt: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -84,13 +84,13 @@ struct State {
     driver: Option<Waker>,
 }
 
-impl Pulse {
+impl KeepaliveHandle {
     pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
-        Arc::new(Pulse {
+        Arc::new(KeepaliveHandle {
             state: Mutex::new(State { keepalive, probe: false, samples: None, driver: None }),
             unresponsive: watch::Sender::new(false),
             kernel: OnceLock::new(),
-            round_trip: AtomicU64::new(0),
+            rtt: AtomicU64::new(0),
         })
     }
 
@@ -116,8 +116,8 @@ impl Pulse {
     }
 
     /// The lowest RTT measured so far.
-    pub fn round_trip(&self) -> Option<Duration> {
-        let nanos = self.round_trip.load(Ordering::Relaxed);
+    pub fn rtt(&self) -> Option<Duration> {
+        let nanos = self.rtt.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
@@ -126,9 +126,9 @@ impl Pulse {
         if self.state.lock().samples.is_none() {
             return;
         }
-        let took = took.min(self.round_trip().unwrap_or(Duration::MAX));
+        let took = took.min(self.rtt().unwrap_or(Duration::MAX));
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
-        self.round_trip.store(nanos, Ordering::Relaxed);
+        self.rtt.store(nanos, Ordering::Relaxed);
     }
 
     /// Whether a ping has been unanswered for [`UNRESPONSIVE_AFTER`], with notification of changes.
@@ -153,13 +153,13 @@ impl Pulse {
 /// The driver's part.
 pub(super) struct Pinger {
     pings: Option<PingPong>,
-    pulse: Arc<Pulse>,
+    keepalive: Arc<KeepaliveHandle>,
     timer: Pin<Box<Sleep>>,
     /// The driver's count of bytes read at its last change, and the time of that change.
     read: u64,
-    heard: Instant,
+    last_read: Instant,
     /// When the unanswered ping was sent.
-    asked: Option<Instant>,
+    ping_sent: Option<Instant>,
     /// The streams' window, in bytes.
     window: u32,
     /// The evaluation of the kernel's samples, and the time of the last one.
@@ -180,16 +180,16 @@ pub(super) enum Dead {
 
 impl Pinger {
     /// `window`: the window of the connection's streams, in bytes.
-    pub(super) fn new(pings: Option<PingPong>, pulse: Arc<Pulse>, window: u32) -> Self {
+    pub(super) fn new(pings: Option<PingPong>, keepalive: Arc<KeepaliveHandle>, window: u32) -> Self {
         let now = Instant::now();
-        let timer = Box::pin(sleep_until(later(now, pulse.state.lock().keepalive.interval)));
+        let timer = Box::pin(sleep_until(later(now, keepalive.state.lock().keepalive.interval)));
         Pinger {
             pings,
-            pulse,
+            keepalive,
             timer,
             read: 0,
-            heard: now,
-            asked: None,
+            last_read: now,
+            ping_sent: None,
             window,
             host: HostSilence::default(),
             looked: now,
@@ -203,22 +203,22 @@ impl Pinger {
         let now = Instant::now();
         if self.read != read {
             self.read = read;
-            self.heard = now;
+            self.last_read = now;
         }
-        if let Some(asked) = self.asked
+        if let Some(ping_sent) = self.ping_sent
             && let Poll::Ready(pong) = pings.poll_pong(cx)
         {
-            self.asked = None;
+            self.ping_sent = None;
             if pong.is_ok() {
-                self.pulse.sampled(now - asked);
+                self.keepalive.sampled(now - ping_sent);
             }
         }
         let (keepalive, probe) = self.look(cx);
-        if self.asked.is_none() && (probe || now >= later(self.heard, keepalive.interval)) {
-            self.ask(now, idle && !keepalive.while_idle && !probe);
+        if self.ping_sent.is_none() && (probe || now >= later(self.last_read, keepalive.interval)) {
+            self.send_ping(now, idle && !keepalive.while_idle && !probe);
         }
-        let silent_since = self.asked.map(|asked| asked.max(self.heard));
-        let ping_due = later(self.heard, keepalive.interval);
+        let silent_since = self.ping_sent.map(|ping_sent| ping_sent.max(self.last_read));
+        let ping_due = later(self.last_read, keepalive.interval);
         let mut due = match silent_since {
             // An early ping on request shows whether the peer is unresponsive, but does not end the connection earlier.
             Some(since) => later(since.max(ping_due), keepalive.timeout),
@@ -227,7 +227,7 @@ impl Pinger {
         if silent_since.is_some() && now >= due {
             return Poll::Ready(Dead::Program);
         }
-        due = due.min(self.tell_unresponsive(now, silent_since).unwrap_or(due));
+        due = due.min(self.notify_unresponsive(now, silent_since).unwrap_or(due));
         match self.look_at_host(now, silent_since) {
             Ok(next) => due = due.min(next.unwrap_or(due)),
             Err(dead) => return Poll::Ready(dead),
@@ -237,18 +237,18 @@ impl Pinger {
     }
 
     /// Reports whether the peer is unresponsive. Returns when it will be, unless something is read.
-    fn tell_unresponsive(&mut self, now: Instant, silent_since: Option<Instant>) -> Option<Instant> {
+    fn notify_unresponsive(&mut self, now: Instant, silent_since: Option<Instant>) -> Option<Instant> {
         let from = silent_since.map(|since| since + UNRESPONSIVE_AFTER);
         let unresponsive = from.is_some_and(|from| now >= from);
         if std::mem::replace(&mut self.unresponsive, unresponsive) != unresponsive {
-            self.pulse.unresponsive.send_replace(unresponsive);
+            self.keepalive.unresponsive.send_replace(unresponsive);
         }
         from.filter(|from| now < *from)
     }
 
     /// Samples the peer's kernel when it is time. Returns the time of the next sample.
     fn look_at_host(&mut self, now: Instant, silent_since: Option<Instant>) -> Result<Option<Instant>, Dead> {
-        let Some(kernel) = self.pulse.kernel.get() else { return Ok(None) };
+        let Some(kernel) = self.keepalive.kernel.get() else { return Ok(None) };
         if now >= self.next_look(silent_since) {
             self.looked = now;
             if kernel.look().is_some_and(|seen| self.host.is_over(now, seen)) {
@@ -262,7 +262,7 @@ impl Pinger {
         match silent_since {
             Some(since) => self.looked.max(since) + LOOK_EVERY,
             None if self.host.is_silent() => self.looked + LOOK_EVERY,
-            None => self.looked.max(self.heard) + LOOK_WHILE_QUIET,
+            None => self.looked.max(self.last_read) + LOOK_WHILE_IDLE,
         }
     }
 
@@ -274,7 +274,7 @@ impl Pinger {
         unmeasured: u32,
         set: impl FnOnce(u32) -> Result<(), E>,
     ) {
-        let window = self.pulse.round_trip().map_or(unmeasured, stream_window);
+        let window = self.keepalive.rtt().map_or(unmeasured, stream_window);
         // Fails while an earlier change is not acknowledged; the next turn tries again.
         if self.window != window && set(window).is_ok() {
             self.window = window;
@@ -282,14 +282,14 @@ impl Pinger {
         }
     }
 
-    fn ask(&mut self, now: Instant, spare: bool) {
+    fn send_ping(&mut self, now: Instant, spare: bool) {
         if spare {
             // The next stream arrives by a read, which restarts the idle time.
-            self.heard = now;
+            self.last_read = now;
         } else if let Some(pings) = &mut self.pings
             && pings.send_ping(Ping::opaque()).is_ok()
         {
-            self.asked = Some(now);
+            self.ping_sent = Some(now);
         } else {
             // The connection is already closing.
             self.pings = None;
@@ -308,13 +308,13 @@ impl Pinger {
     }
 
     fn look(&mut self, cx: &Context<'_>) -> (Keepalive, bool) {
-        let mut state = self.pulse.state.lock();
+        let mut state = self.keepalive.state.lock();
         match &mut state.driver {
             Some(driver) => driver.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
         let mut probe = std::mem::take(&mut state.probe);
-        if self.asked.is_none()
+        if self.ping_sent.is_none()
             && let Some(left) = state.samples.as_mut().filter(|left| **left > 0)
         {
             *left -= 1;

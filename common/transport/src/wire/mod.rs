@@ -9,8 +9,9 @@ pub mod capabilities;
 mod client;
 mod deframe;
 mod frame;
-mod handover;
 mod keepalive;
+mod lingering;
+mod mailbox;
 mod packet;
 mod protobuf;
 mod request;
@@ -18,7 +19,6 @@ mod server;
 mod settings;
 mod status;
 mod stream;
-mod tail;
 #[cfg(test)]
 mod tests;
 mod unadmitted;
@@ -34,11 +34,11 @@ pub use buffered::Buffering;
 pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;
-pub use keepalive::{Keepalive, PeerKernel, Pulse, UNRESPONSIVE_AFTER};
+pub use keepalive::{Keepalive, KeepaliveHandle, PeerKernel, UNRESPONSIVE_AFTER};
 pub use packet::decode;
 pub use request::Request;
 pub use server::{ConnectionError, serve_connection, serve_connection_until};
-pub use settings::{ClientSettings, Farewell, ServerSettings};
+pub use settings::{ClientSettings, ServerSettings, ShutdownMode};
 pub use stream::WireStream;
 pub use unadmitted::Unadmitted;
 
@@ -96,7 +96,7 @@ pub trait Wire {
     }
 
     /// The lowest RTT to the peer measured so far.
-    fn round_trip(&self) -> Option<Duration> {
+    fn rtt(&self) -> Option<Duration> {
         None
     }
 

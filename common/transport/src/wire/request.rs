@@ -10,10 +10,10 @@ use http::{Method, Response, StatusCode};
 use super::admission::Admission;
 use super::backlog::Backlog;
 use super::frame::Queued;
-use super::keepalive::Pulse;
+use super::keepalive::KeepaliveHandle;
+use super::lingering::LingeringHandle;
 use super::status::{self, GRPC};
 use super::stream::{Side, WireStream};
-use super::tail::Tails;
 use super::{Code, OutFrame, WireError};
 
 /// A new stream, to be accepted or refused. If dropped without an answer, it is reset.
@@ -23,12 +23,12 @@ pub struct Request {
     /// The request's headers.
     pub metadata: HeaderMap,
     /// The keepalive of the connection that the stream is on.
-    pub pulse: Arc<Pulse>,
+    pub keepalive: Arc<KeepaliveHandle>,
     /// Whether the connection has had an accepted stream; [`Request::accept`] grants it.
     pub admission: Admission,
     respond: SendResponse<OutFrame>,
     body: RecvStream,
-    tails: Tails,
+    lingering: LingeringHandle,
     window: u32,
     /// Where streams wait for the transport.
     backlog: Option<Arc<Backlog>>,
@@ -39,16 +39,25 @@ impl Request {
     pub(super) fn read(
         request: http::Request<RecvStream>,
         respond: SendResponse<OutFrame>,
-        pulse: Arc<Pulse>,
+        keepalive: Arc<KeepaliveHandle>,
         admission: Admission,
-        tails: Tails,
+        lingering: LingeringHandle,
         window: u32,
         backlog: Option<Arc<Backlog>>,
     ) -> Option<Self> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
-        let request =
-            Request { path, metadata: head.headers, pulse, admission, respond, body, tails, window, backlog };
+        let request = Request {
+            path,
+            metadata: head.headers,
+            keepalive,
+            admission,
+            respond,
+            body,
+            lingering,
+            window,
+            backlog,
+        };
         if head.method != Method::POST {
             request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
             return None;
@@ -69,8 +78,8 @@ impl Request {
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
         self.admission.grant();
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
-        let side = Side::Server(self.tails, Queued::default());
-        let stream = WireStream::new(Some((send, self.body)), side, self.pulse, encoded, self.window);
+        let side = Side::Server(self.lingering, Queued::default());
+        let stream = WireStream::new(Some((send, self.body)), side, self.keepalive, encoded, self.window);
         Ok(self.backlog.into_iter().fold(stream, WireStream::following))
     }
 

@@ -16,10 +16,10 @@ use tokio::time::{Sleep, sleep};
 
 use super::admission::Admission;
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
-use super::keepalive::{Dead, Pinger, Pulse};
+use super::keepalive::{Dead, KeepaliveHandle, Pinger};
+use super::lingering::LingeringStreams;
 use super::request::Request;
-use super::settings::{Farewell, ServerSettings};
-use super::tail::Tailing;
+use super::settings::{ServerSettings, ShutdownMode};
 use super::unadmitted::{Charge, TooMuch, Unadmitted};
 use super::{Code, OutFrame};
 use crate::kernel::HOST_TIMEOUT;
@@ -91,7 +91,7 @@ where
 }
 
 /// Like [`serve_connection`]. Once `shutdown` completes, the connection accepts no new streams, and ends with its last
-/// stream as [`ServerSettings::farewell`] says.
+/// stream as [`ServerSettings::shutdown_mode`] says.
 pub async fn serve_connection_until<IO, F>(
     io: IO,
     settings: &ServerSettings,
@@ -126,7 +126,7 @@ where
             && over.as_mut().poll(cx).is_ready()
         {
             shutdown = None;
-            serving.leave();
+            serving.shut_down();
         }
         serving.poll(cx, &mut on_stream)
     })
@@ -152,21 +152,21 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         poll_turn_end(cx, &flusher, &mut overdue, false)
     });
     let Some(mut connection) = connection.await? else { return Ok(None) };
-    let pulse = Pulse::new(settings.keepalive);
-    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&pulse), settings.first_windows().1);
+    let keepalive = KeepaliveHandle::new(settings.keepalive);
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), settings.first_windows().1);
     Ok(Some(Serving {
         connection,
-        tailing: Tailing::default(),
+        lingering: LingeringStreams::default(),
         flusher,
         pinger,
-        pulse,
+        keepalive,
         admission: Admission::default(),
         admitted: false,
         unadmitted: settings.unadmitted.as_ref().map(Unadmitted::join),
         overdue,
         next_stream: settings.next_stream_timeout,
-        farewell: settings.farewell,
-        leaving: Leaving::No,
+        shutdown_mode: settings.shutdown_mode,
+        shutdown_state: ShutdownState::Running,
         window: settings.initial_stream_window,
         follows: settings.buffering == Buffering::OVER_TLS,
         connection_window: settings.initial_connection_window,
@@ -192,10 +192,10 @@ fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
 struct Serving<IO> {
     connection: Connection<Buffered<IO>, OutFrame>,
     /// Declared after the connection, so that it is dropped later.
-    tailing: Tailing,
+    lingering: LingeringStreams,
     flusher: Flusher<IO>,
     pinger: Pinger,
-    pulse: Arc<Pulse>,
+    keepalive: Arc<KeepaliveHandle>,
     admission: Admission,
     /// Whether the driver has seen that the admission was granted.
     admitted: bool,
@@ -205,8 +205,8 @@ struct Serving<IO> {
     overdue: Option<Pin<Box<Sleep>>>,
     /// The second of these time-outs.
     next_stream: Option<Duration>,
-    farewell: Farewell,
-    leaving: Leaving,
+    shutdown_mode: ShutdownMode,
+    shutdown_state: ShutdownState,
     /// The window of each stream of an admitted peer, in bytes.
     window: u32,
     /// Whether streams wait for the transport.
@@ -217,24 +217,24 @@ struct Serving<IO> {
 
 /// The progress of the connection's shutdown.
 #[derive(PartialEq, Eq)]
-enum Leaving {
-    No,
+enum ShutdownState {
+    Running,
     /// New streams are refused; GOAWAY follows the last existing one.
     WhenIdle,
     /// GOAWAY was sent.
-    Said,
+    GoAwaySent,
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
-    fn leave(&mut self) {
-        match self.farewell {
-            Farewell::GoAway => self.say_goodbye(),
-            Farewell::WhenIdle => self.leaving = Leaving::WhenIdle,
+    fn shut_down(&mut self) {
+        match self.shutdown_mode {
+            ShutdownMode::GoAway => self.send_goaway(),
+            ShutdownMode::WhenIdle => self.shutdown_state = ShutdownState::WhenIdle,
         }
     }
 
-    fn say_goodbye(&mut self) {
-        self.leaving = Leaving::Said;
+    fn send_goaway(&mut self) {
+        self.shutdown_state = ShutdownState::GoAwaySent;
         self.connection.graceful_shutdown();
     }
 
@@ -247,18 +247,22 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
             match self.connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.pass_on(request, respond, on_stream),
                 // Peers may disconnect as soon as they have read GOAWAY.
-                Poll::Ready(Some(Err(error))) if self.leaving == Leaving::Said && error.is_io() => {
+                Poll::Ready(Some(Err(error)))
+                    if self.shutdown_state == ShutdownState::GoAwaySent && error.is_io() =>
+                {
                     return Poll::Ready(Ok(()));
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Pending if self.leaving == Leaving::WhenIdle && !self.connection.has_streams() => {
-                    self.say_goodbye();
+                Poll::Pending
+                    if self.shutdown_state == ShutdownState::WhenIdle && !self.connection.has_streams() =>
+                {
+                    self.send_goaway();
                 }
                 Poll::Pending => break,
             }
         }
-        self.tailing.poll(cx);
+        self.lingering.poll(cx);
         let idle = !self.connection.has_streams();
         if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
             return Poll::Ready(Err(dead.into()));
@@ -297,17 +301,17 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         respond: SendResponse<OutFrame>,
         on_stream: &mut impl FnMut(Request),
     ) {
-        let (pulse, admission, tails) =
-            (Arc::clone(&self.pulse), self.admission.clone(), self.tailing.tails());
+        let (keepalive, admission, lingering) =
+            (Arc::clone(&self.keepalive), self.admission.clone(), self.lingering.handle());
         if let Some(charge) = &mut self.unadmitted {
             charge.opened(request.headers());
         }
         let backlog = self.follows.then(|| self.flusher.backlog());
-        let request = Request::read(request, respond, pulse, admission, tails, self.window, backlog);
+        let request = Request::read(request, respond, keepalive, admission, lingering, self.window, backlog);
         let Some(request) = request else {
             return;
         };
-        if self.leaving == Leaving::No {
+        if self.shutdown_state == ShutdownState::Running {
             on_stream(request);
         } else {
             request.refuse(Code::Unavailable, "the server is shutting down");

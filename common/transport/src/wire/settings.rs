@@ -10,11 +10,11 @@ pub(super) const STREAM_WINDOW: u32 = 1 << 20;
 
 /// The largest receive window at a higher RTT, in bytes: the limit of grpc-go's window, too. With 8 MiB, 16 transfers at
 /// 50 ms RTT had a sixth less throughput.
-const FAR_STREAM_WINDOW: u32 = 16 << 20;
+const HIGH_BDP_STREAM_WINDOW: u32 = 16 << 20;
 
 /// The receive window of an agent stream at this RTT, in bytes.
-pub(super) fn stream_window(round_trip: Duration) -> u32 {
-    tunnel::in_flight(round_trip, STREAM_WINDOW, FAR_STREAM_WINDOW)
+pub(super) fn stream_window(rtt: Duration) -> u32 {
+    tunnel::bdp(rtt, STREAM_WINDOW, HIGH_BDP_STREAM_WINDOW)
 }
 
 /// The connection window between agents and servers, in bytes: enough for 64 stalled streams, or 4 at a high RTT. An agent
@@ -68,7 +68,7 @@ const STREAMLESS: Duration = Duration::from_secs(10);
 
 /// How a server announces the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Farewell {
+pub enum ShutdownMode {
     /// The server sends GOAWAY at once: clients finish their streams and open new ones elsewhere.
     GoAway,
     /// The server refuses new streams as Unavailable, and the connection ends with its last stream. The Go project's agent
@@ -110,7 +110,7 @@ pub struct ServerSettings {
     /// The time limit without any stream after that; `None`: no limit.
     pub next_stream_timeout: Option<Duration>,
     /// How a connection ends at shutdown.
-    pub farewell: Farewell,
+    pub shutdown_mode: ShutdownMode,
 }
 
 impl ServerSettings {
@@ -132,7 +132,7 @@ impl ServerSettings {
             admission_timeout: Some(ADMISSION),
             // Agents open a connection for each stream, so a connection without its stream is useless.
             next_stream_timeout: Some(STREAMLESS),
-            farewell: Farewell::WhenIdle,
+            shutdown_mode: ShutdownMode::WhenIdle,
         }
     }
 
@@ -154,7 +154,7 @@ impl ServerSettings {
             admission_timeout: Some(ADMISSION),
             // Authenticated clients may keep a connection for the next dial.
             next_stream_timeout: None,
-            farewell: Farewell::GoAway,
+            shutdown_mode: ShutdownMode::GoAway,
         }
     }
 

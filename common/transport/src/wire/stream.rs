@@ -24,10 +24,10 @@ use super::backlog::Backlog;
 use super::client::Linger;
 use super::deframe::{Deframer, Step};
 use super::frame::{OVERHEAD, OutFrame, Queued};
-use super::keepalive::Pulse;
+use super::keepalive::KeepaliveHandle;
+use super::lingering::LingeringHandle;
 use super::packet::decode;
 use super::settings::SEND_BUFFER;
-use super::tail::Tails;
 use super::{Code, Incoming, Wire, WireError, status};
 use crate::joined::Joined;
 
@@ -43,12 +43,12 @@ const GIVE_BACK: usize = 32 << 10;
 const LEAST: usize = 4 << 10;
 
 /// Both directions of an h2 stream.
-pub(super) type Halves = (SendStream<OutFrame>, RecvStream);
+pub(super) type Directions = (SendStream<OutFrame>, RecvStream);
 
 /// Our end of the stream.
 pub(super) enum Side {
     /// The driver's list that receives a finished stream with queued frames, and the count of its frames that h2 has not sent.
-    Server(Tails, Queued),
+    Server(LingeringHandle, Queued),
     /// The driver's list that receives a finished stream when it is dropped before the server has ended it.
     Client(Arc<Linger>),
 }
@@ -65,13 +65,13 @@ impl Side {
 /// One gRPC stream of packets.
 pub struct WireStream {
     /// `None` once the stream failed, or ended with its headers.
-    halves: Option<Halves>,
+    directions: Option<Directions>,
     /// Bytes that [`Wire::poll_hold`] has read. They precede the bytes that HTTP/2 holds.
     ahead: Joined,
     deframer: Deframer,
     side: Side,
     /// The connection's keepalive.
-    pulse: Arc<Pulse>,
+    keepalive: Arc<KeepaliveHandle>,
     /// The transport's limit on sends; `None`: the stream does not wait for the transport.
     backlog: Option<Arc<Backlog>>,
     /// The peer's initial window, in bytes.
@@ -90,20 +90,20 @@ impl WireStream {
     /// `encoded`: the peer named a `grpc-encoding`.
     /// `window`: the peer's initial window, in bytes.
     pub(super) fn new(
-        halves: Option<Halves>,
+        directions: Option<Directions>,
         side: Side,
-        pulse: Arc<Pulse>,
+        keepalive: Arc<KeepaliveHandle>,
         encoded: bool,
         window: u32,
     ) -> Self {
-        let ended = halves.is_none();
+        let ended = directions.is_none();
         let deframer = Deframer::new(encoded);
         WireStream {
-            halves,
+            directions,
             ahead: Joined::default(),
             deframer,
             side,
-            pulse,
+            keepalive,
             backlog: None,
             window: window as usize,
             owed: 0,
@@ -128,7 +128,7 @@ impl WireStream {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
-        let Some((send, _)) = &mut self.halves else { return };
+        let Some((send, _)) = &mut self.directions else { return };
         // An error means that the stream has ended already: `poll_packet` returns the reason.
         let _gone = match self.side {
             Side::Server(..) => send.send_trailers(status::trailers(code, message)),
@@ -148,7 +148,7 @@ impl WireStream {
         if self.finished {
             return Some(WireError::new(Code::Internal, "sent on a stream behind its end"));
         }
-        let Some((send, _)) = &mut self.halves else {
+        let Some((send, _)) = &mut self.directions else {
             return Some(WireError::new(Code::Internal, "sent on a stream that is over"));
         };
         match (send.poll_reset(&mut Context::from_waker(Waker::noop())), &self.side) {
@@ -167,7 +167,7 @@ impl WireStream {
 
     /// The end after the last message: a client reads the status in the trailers.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
-        let Some((_, recv)) = &mut self.halves else { return Poll::Ready(Ok(())) };
+        let Some((_, recv)) = &mut self.directions else { return Poll::Ready(Ok(())) };
         if let Side::Client(_) = self.side {
             match ready!(recv.poll_trailers(cx)) {
                 Ok(Some(trailers)) => status::verdict(&trailers)?,
@@ -188,7 +188,7 @@ impl WireStream {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WireError>> {
         loop {
             let step = self.deframer.step()?;
-            let Some((_, recv)) = &mut self.halves else { return Poll::Ready(Ok(None)) };
+            let Some((_, recv)) = &mut self.directions else { return Poll::Ready(Ok(None)) };
             let (message, mut used) = match step {
                 Step::Message(message, used) => (Some(message), used),
                 Step::Hungry(used) => (None, used),
@@ -225,7 +225,7 @@ impl WireStream {
 
 impl Wire for WireStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
-        let Some((send, _)) = &mut self.halves else {
+        let Some((send, _)) = &mut self.directions else {
             return self.why_closed().map_or(Poll::Pending, |error| Poll::Ready(Err(error)));
         };
         send.reserve_capacity(RESERVE);
@@ -259,7 +259,7 @@ impl Wire for WireStream {
         let frame = self.side.frame(packet);
         let bytes = frame.remaining();
         if !self.finished
-            && let Some((send, _)) = &mut self.halves
+            && let Some((send, _)) = &mut self.directions
         {
             // Counted before it is sent: the driver, on another thread, may flush the frame before `send_data` returns, and
             // the flush resets the count.
@@ -289,14 +289,14 @@ impl Wire for WireStream {
     }
 
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.halves {
+        match &mut self.directions {
             Some((send, _)) => send.poll_reset(cx).map(drop),
             None => Poll::Ready(()),
         }
     }
 
     fn poll_hold(&mut self, cx: &mut Context<'_>) {
-        let Some((_, recv)) = &mut self.halves else { return };
+        let Some((_, recv)) = &mut self.directions else { return };
         // HTTP/2 returns an error or the end of the stream again when `poll_packet` asks.
         while let Poll::Ready(Some(Ok(chunk))) = recv.poll_data(cx) {
             self.ahead.join(chunk);
@@ -306,19 +306,19 @@ impl Wire for WireStream {
     fn hold_back(&mut self, on: bool) {
         if on {
             self.held.get_or_insert(0);
-        } else if let (Some(held), Some((_, recv))) = (self.held.take(), &mut self.halves) {
+        } else if let (Some(held), Some((_, recv))) = (self.held.take(), &mut self.directions) {
             // h2 refuses only after the stream's end.
             let _closed = recv.flow_control().release_capacity(held);
         }
     }
 
     fn held(&mut self) -> usize {
-        let Some((_, recv)) = &mut self.halves else { return 0 };
+        let Some((_, recv)) = &mut self.directions else { return 0 };
         recv.flow_control().used_capacity().saturating_sub(self.owed) + self.deframer.waiting()
     }
 
-    fn round_trip(&self) -> Option<Duration> {
-        self.pulse.round_trip()
+    fn rtt(&self) -> Option<Duration> {
+        self.keepalive.rtt()
     }
 
     fn fail(&mut self, error: &WireError) {
@@ -334,13 +334,13 @@ impl Wire for WireStream {
 
 impl Drop for WireStream {
     fn drop(&mut self) {
-        let Some((mut send, recv)) = self.halves.take() else { return };
+        let Some((mut send, recv)) = self.directions.take() else { return };
         match &mut self.side {
-            Side::Client(linger) if self.finished && !self.ended => linger.leave((send, recv)),
+            Side::Client(linger) if self.finished && !self.ended => linger.push((send, recv)),
             // h2 sends the queued frames and, if the client has not ended, RST_STREAM with NO_ERROR.
-            Side::Server(tails, queued) if self.finished => {
+            Side::Server(lingering, queued) if self.finished => {
                 drop(recv);
-                tails.keep(send, std::mem::take(queued));
+                lingering.keep(send, std::mem::take(queued));
             }
             _ if self.finished && self.ended => {}
             _ => send.send_reset(Reason::CANCEL),

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_has_its_bound_and_all_together_have_theirs() {
+    fn charge_is_limited_for_each_connection_and_in_total() {
         let all = Unadmitted::default();
         let mut first = all.join();
         assert_eq!(first.read(EACH as u64), Ok(()));

@@ -1,28 +1,28 @@
 //! The steps between the links, as a shell does them: carry packets, read and deliver bytes, tell ends.
 
-use tunnel::{Agent, Dropped, Event, Link, Packet, ReadOutcome, Side, Transmit, Verdict};
+use tunnel::{Agent, Disposition, Dropped, Event, Link, Packet, ReadOutcome, Side, Transmit};
 
 use super::ends::{Phase, Segment};
 use super::scenario::{Scenario, Step};
 use super::world::Around;
-use super::{Checked, Half};
+use super::{Checked, Role};
 use crate::ensure;
 
 impl Around {
-    pub(super) fn budget(&self, half: Half, scenario: &Scenario) -> usize {
-        let full = self.lanes[half.other() as usize].len() >= scenario.lane;
-        if full || self.lost[half as usize] { 0 } else { scenario.chunk }
+    pub(super) fn budget(&self, role: Role, scenario: &Scenario) -> usize {
+        let full = self.lanes[role.other() as usize].len() >= scenario.lane;
+        if full || self.lost[role as usize] { 0 } else { scenario.chunk }
     }
 
     /// The connection with this key at this half.
-    fn find(&self, half: Half, key: tunnel::ConnKey) -> Result<usize, String> {
+    fn find(&self, role: Role, key: tunnel::ConnKey) -> Result<usize, String> {
         self.pairs
             .iter()
-            .position(|pair| match pair.ends[half as usize].phase {
+            .position(|pair| match pair.ends[role as usize].phase {
                 Phase::Dialing(known) | Phase::Open(known) => known == key,
                 _ => false,
             })
-            .ok_or_else(|| format!("{half:?} names {key:?}, which is dead"))
+            .ok_or_else(|| format!("{role:?} names {key:?}, which is dead"))
     }
 
     pub(super) fn dialed(&mut self, agent: &mut Link<Agent>, conn: usize, refused: bool) -> Checked {
@@ -42,20 +42,20 @@ impl Around {
     pub(super) fn transmit<S: Side>(
         &mut self,
         link: &mut Link<S>,
-        half: Half,
+        role: Role,
         scenario: &Scenario,
     ) -> Checked {
-        let budget = self.budget(half, scenario);
+        let budget = self.budget(role, scenario);
         match link.poll_transmit(budget) {
             None => {}
             Some(Transmit::Control(packet)) => {
                 ensure!(budget > 0, "a control packet on a stream that takes nothing");
-                self.sent(half, &packet)?;
+                self.sent(role, &packet)?;
                 let twice = scenario.closes_twice && matches!(packet, Packet::CloseReq { .. });
                 let packet = packet.map(|never| match never {});
-                let deaf = scenario.deaf_to_dial_cls && matches!(packet, Packet::DialCls { .. });
-                let lane = &mut self.lanes[half.other() as usize];
-                if !deaf && !self.lost[half.other() as usize] {
+                let write_closed = scenario.ignores_dial_cls && matches!(packet, Packet::DialCls { .. });
+                let lane = &mut self.lanes[role.other() as usize];
+                if !write_closed && !self.lost[role.other() as usize] {
                     if twice {
                         lane.push_back(packet.clone());
                     }
@@ -63,17 +63,17 @@ impl Around {
                 }
             }
             Some(Transmit::Read { key, id, max }) => {
-                let conn = self.find(half, key)?;
+                let conn = self.find(role, key)?;
                 let pair = &mut self.pairs[conn];
                 ensure!(pair.id == Some(id), "connection {conn} is sent under {id}");
                 ensure!(max > 0 && max <= budget, "{max} bytes are to be read with room for {budget}");
-                let end = &mut pair.ends[half as usize];
+                let end = &mut pair.ends[role as usize];
                 let over = end.close_sent || end.fin_sent || end.discarding;
                 ensure!(!over, "connection {conn} is sent after its close");
-                let outcome = end.read(scenario.plans[conn].script(half), max);
+                let outcome = end.read(scenario.plans[conn].script(role), max);
                 if let ReadOutcome::Data(len) = outcome {
                     let len = u16::try_from(len).expect("bounded by the plan");
-                    let payload = Segment { conn, from: half, first: end.sent, len };
+                    let payload = Segment { conn, from: role, first: end.sent, len };
                     end.sent += len;
                     ensure!(
                         u64::from(end.sent) <= end.allowed,
@@ -81,33 +81,33 @@ impl Around {
                         end.sent,
                         end.allowed
                     );
-                    if !self.lost[half.other() as usize] {
-                        self.lanes[half.other() as usize].push_back(Packet::Data { id, payload });
+                    if !self.lost[role.other() as usize] {
+                        self.lanes[role.other() as usize].push_back(Packet::Data { id, payload });
                     }
                 }
                 link.read(self.now, key, outcome);
             }
             Some(Transmit::NoCredit { key }) => {
-                let conn = self.find(half, key)?;
-                let end = &self.pairs[conn].ends[half as usize];
+                let conn = self.find(role, key)?;
+                let end = &self.pairs[conn].ends[role as usize];
                 ensure!(u64::from(end.sent) == end.allowed, "connection {conn} has credit and is not read");
-                if scenario.plans[conn].script(half)[..end.arrived].contains(&Step::Closed) {
-                    link.leaving(self.now, key);
+                if scenario.plans[conn].script(role)[..end.arrived].contains(&Step::Closed) {
+                    link.local_closed(self.now, key);
                 }
             }
             Some(Transmit::Discard { key }) => {
-                let conn = self.find(half, key)?;
-                let end = &mut self.pairs[conn].ends[half as usize];
+                let conn = self.find(role, key)?;
+                let end = &mut self.pairs[conn].ends[role as usize];
                 end.discarding = true;
                 ensure!(!end.source_over, "an ended source of connection {conn} is discarded");
-                link.read(self.now, key, end.read(scenario.plans[conn].script(half), usize::MAX));
+                link.read(self.now, key, end.read(scenario.plans[conn].script(role), usize::MAX));
             }
         }
         Ok(())
     }
 
     /// Checks a control packet that is sent.
-    fn sent(&mut self, half: Half, packet: &tunnel::Control) -> Checked {
+    fn sent(&mut self, role: Role, packet: &tunnel::Control) -> Checked {
         let id = match packet {
             Packet::DialReq { random, .. } => {
                 self.dials_sent |= 1 << random.0;
@@ -121,7 +121,7 @@ impl Around {
                 return Ok(());
             }
             Packet::CloseReq { id } | Packet::CloseRsp { id, .. } => *id,
-            Packet::Fin { id } => return self.fin_sent(half, *id),
+            Packet::Fin { id } => return self.fin_sent(role, *id),
             Packet::DialRsp { .. } | Packet::Data { .. } | Packet::Drain | Packet::Grant { .. } => {
                 return Ok(());
             }
@@ -149,15 +149,15 @@ impl Around {
             }
             _ => {}
         }
-        pair.ends[half as usize].close_sent = true;
+        pair.ends[role as usize].close_sent = true;
         Ok(())
     }
 
-    fn fin_sent(&mut self, half: Half, id: tunnel::ConnectId) -> Checked {
+    fn fin_sent(&mut self, role: Role, id: tunnel::ConnectId) -> Checked {
         let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(id)) else {
             return Err(format!("a FIN of {id}, which was never open"));
         };
-        let end = &mut pair.ends[half as usize];
+        let end = &mut pair.ends[role as usize];
         ensure!(end.source_over, "a FIN of {id} while its source goes on");
         ensure!(!std::mem::replace(&mut end.fin_sent, true), "a second FIN of {id}");
         ensure!(!end.close_sent, "a FIN of {id} after its close");
@@ -165,7 +165,7 @@ impl Around {
     }
 
     /// Records a packet that arrives.
-    fn arrives(&mut self, half: Half, packet: &Packet<Segment>) {
+    fn arrives(&mut self, role: Role, packet: &Packet<Segment>) {
         let (Packet::CloseReq { id }
         | Packet::CloseRsp { id, .. }
         | Packet::Fin { id }
@@ -174,7 +174,7 @@ impl Around {
             return;
         };
         let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(*id)) else { return };
-        let end = &mut pair.ends[half as usize];
+        let end = &mut pair.ends[role as usize];
         match packet {
             Packet::Grant { offset, .. } => end.allowed = end.allowed.max(*offset),
             Packet::Fin { .. } => end.peer_fin = true,
@@ -182,9 +182,9 @@ impl Around {
         }
     }
 
-    pub(super) fn receive<S: Side>(&mut self, link: &mut Link<S>, half: Half) -> Checked {
-        let Some(packet) = self.lanes[half as usize].pop_front() else { return Ok(()) };
-        self.arrives(half, &packet);
+    pub(super) fn receive<S: Side>(&mut self, link: &mut Link<S>, role: Role) -> Checked {
+        let Some(packet) = self.lanes[role as usize].pop_front() else { return Ok(()) };
+        self.arrives(role, &packet);
         let mut segment = None;
         let kind = packet.kind().name();
         let packet = packet.map(|payload| {
@@ -193,37 +193,39 @@ impl Around {
             len
         });
         match (link.handle_packet(self.now, packet), segment) {
-            (Verdict::Deliver(key), Some(segment)) => {
-                let conn = self.find(half, key)?;
-                let end = &mut self.pairs[conn].ends[half as usize];
-                end.deliver(conn, half, segment)?;
+            (Disposition::Deliver(key), Some(segment)) => {
+                let conn = self.find(role, key)?;
+                let end = &mut self.pairs[conn].ends[role as usize];
+                end.deliver(conn, role, segment)?;
                 link.queued(self.now, key, end.queued());
             }
-            (Verdict::Deliver(_), None) => return Err(format!("{kind} is no payload")),
-            (Verdict::Handled, None) => {}
-            (Verdict::Handled, Some(_)) => return Err(format!("{kind} vanished")),
-            (Verdict::Late, Some(segment)) => self.check_dropped(half, &segment)?,
-            (Verdict::Late | Verdict::Dropped(Dropped::UnknownDial), None) => {}
-            (Verdict::Dropped(reason), _) => return Err(format!("an honest {kind} was dropped: {reason:?}")),
+            (Disposition::Deliver(_), None) => return Err(format!("{kind} is no payload")),
+            (Disposition::Handled, None) => {}
+            (Disposition::Handled, Some(_)) => return Err(format!("{kind} vanished")),
+            (Disposition::Late, Some(segment)) => self.check_dropped(role, &segment)?,
+            (Disposition::Late | Disposition::Dropped(Dropped::UnknownDial), None) => {}
+            (Disposition::Dropped(reason), _) => {
+                return Err(format!("an honest {kind} was dropped: {reason:?}"));
+            }
         }
         Ok(())
     }
 
-    pub(super) fn events<S: Side>(&mut self, link: &mut Link<S>, half: Half, scenario: &Scenario) -> Checked {
+    pub(super) fn events<S: Side>(&mut self, link: &mut Link<S>, role: Role, scenario: &Scenario) -> Checked {
         while let Some(event) = link.poll_event() {
             match event {
                 Event::Dial { key, address, .. } => {
                     let conn: usize = address.parse().map_err(|_| format!("who is {address}?"))?;
                     let end = &mut self.pairs[conn].ends[1];
-                    ensure!(end.phase == Phase::Idle, "connection {conn} is dialled twice");
+                    ensure!(end.phase == Phase::Idle, "connection {conn} is dialed twice");
                     end.phase = Phase::Dialing(key);
                 }
-                Event::DialCancelled { key } => {
-                    let conn = self.find(half, key)?;
+                Event::DialCanceled { key } => {
+                    let conn = self.find(role, key)?;
                     self.pairs[conn].ends[1].phase = Phase::Cancelled(key);
                 }
                 Event::Opened { key, id } => {
-                    let conn = self.find(half, key)?;
+                    let conn = self.find(role, key)?;
                     ensure!(self.pairs[conn].id == Some(id), "connection {conn} opened as {id}");
                     let end = &mut self.pairs[conn].ends[0];
                     ensure!(end.phase == Phase::Dialing(key), "connection {conn} opened twice");
@@ -232,37 +234,37 @@ impl Around {
                     link.readable(key);
                 }
                 Event::DialFailed { key, error } => {
-                    let conn = self.find(half, key)?;
+                    let conn = self.find(role, key)?;
                     self.check_failed(conn, key, &error)?;
                     self.pairs[conn].ends[0].phase = Phase::Over;
                 }
                 Event::ShutDown { key } => {
-                    let conn = self.find(half, key)?;
+                    let conn = self.find(role, key)?;
                     let (here, there) = (
-                        &self.pairs[conn].ends[half as usize],
-                        &self.pairs[conn].ends[half.other() as usize],
+                        &self.pairs[conn].ends[role as usize],
+                        &self.pairs[conn].ends[role.other() as usize],
                     );
                     ensure!(
                         here.peer_fin && !here.shut,
-                        "connection {conn} is shut down at {half:?} for no reason"
+                        "connection {conn} is shut down at {role:?} for no reason"
                     );
                     ensure!(here.taken == there.sent, "connection {conn} is shut down before all was taken");
-                    self.pairs[conn].ends[half as usize].shut = true;
-                    if half == Half::Server && scenario.plans[conn].frontend_whole {
+                    self.pairs[conn].ends[role as usize].shut = true;
+                    if role == Role::Server && scenario.plans[conn].frontend_whole {
                         link.cannot_half_close(self.now, key);
                     }
                 }
                 Event::Ended { key, end } => {
-                    let conn = self.find(half, key)?;
-                    self.check_ended(half, conn, &end)?;
-                    let local = &mut self.pairs[conn].ends[half as usize];
+                    let conn = self.find(role, key)?;
+                    self.check_ended(role, conn, &end)?;
+                    let local = &mut self.pairs[conn].ends[role as usize];
                     local.phase = Phase::Over;
                     local.queue.clear();
                     local.end = Some(end);
                 }
                 Event::Draining => {
-                    ensure!(self.drained && !self.drain_told, "draining is told without need");
-                    self.drain_told = true;
+                    ensure!(self.drained && !self.drain_reported, "draining is told without need");
+                    self.drain_reported = true;
                 }
             }
         }

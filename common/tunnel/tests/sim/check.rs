@@ -5,7 +5,7 @@ use tunnel::{Cause, ConnKey, DialError, End, Link, Side};
 use super::ends::{Phase, Segment};
 use super::scenario::{Scenario, Step};
 use super::world::{Around, World};
-use super::{Checked, Half};
+use super::{Checked, Role};
 use crate::ensure;
 
 /// The number of bytes that a source sends in all.
@@ -16,44 +16,44 @@ fn total(script: &[Step]) -> u16 {
 impl World {
     /// After each action: the sums are exact, and the link does not receive while a limit is exceeded.
     pub(crate) fn check(&self, scenario: &Scenario) -> Checked {
-        self.around.check_link(&self.server, Half::Server, scenario)?;
-        self.around.check_link(&self.agent, Half::Agent, scenario)
+        self.around.check_link(&self.server, Role::Server, scenario)?;
+        self.around.check_link(&self.agent, Role::Agent, scenario)
     }
 
     /// When no action is possible any more: nothing is left, and every local end was notified.
     pub(crate) fn check_over(&self, scenario: &Scenario) -> Checked {
         let around = &self.around;
-        for (half, len, queued, timeout, receiving) in [
+        for (role, len, queued, timeout, receiving) in [
             (
-                Half::Server,
+                Role::Server,
                 self.server.len(),
                 self.server.total_queued(),
                 self.server.poll_timeout(),
                 self.server.receiving(),
             ),
             (
-                Half::Agent,
+                Role::Agent,
                 self.agent.len(),
                 self.agent.total_queued(),
                 self.agent.poll_timeout(),
                 self.agent.receiving(),
             ),
         ] {
-            ensure!(len == 0, "{half:?} still holds {len} connections");
-            ensure!(queued == 0, "{half:?} still counts {queued} queued bytes");
-            ensure!(timeout.is_none(), "{half:?} still waits until {timeout:?}");
-            ensure!(receiving != around.lost[half as usize], "{half:?} receives: {receiving}");
-            ensure!(around.lanes[half as usize].is_empty(), "packets towards {half:?} were left");
+            ensure!(len == 0, "{role:?} still holds {len} connections");
+            ensure!(queued == 0, "{role:?} still counts {queued} queued bytes");
+            ensure!(timeout.is_none(), "{role:?} still waits until {timeout:?}");
+            ensure!(receiving != around.lost[role as usize], "{role:?} receives: {receiving}");
+            ensure!(around.lanes[role as usize].is_empty(), "packets towards {role:?} were left");
         }
         let lost = around.lost.contains(&true);
-        ensure!(!scenario.drain || lost || around.drain_told, "the drain was not told");
+        ensure!(!scenario.drain || lost || around.drain_reported, "the drain was not told");
         for (conn, pair) in around.pairs.iter().enumerate() {
             let [frontend, endpoint] = &pair.ends;
             for end in [frontend, endpoint] {
                 let broken = matches!(end.end, Some(End::Broken(_)));
                 ensure!(!(scenario.calm && broken), "connection {conn} ended by {:?}", end.end);
             }
-            if scenario.calm && scenario.terms.half_close {
+            if scenario.calm && scenario.negotiated.half_close {
                 let plan = &scenario.plans[conn];
                 let whole =
                     endpoint.taken == total(&plan.frontend) && frontend.taken == total(&plan.endpoint);
@@ -78,49 +78,49 @@ impl World {
 }
 
 impl Around {
-    fn check_link<S: Side>(&self, link: &Link<S>, half: Half, scenario: &Scenario) -> Checked {
+    fn check_link<S: Side>(&self, link: &Link<S>, role: Role, scenario: &Scenario) -> Checked {
         let open =
-            || self.pairs.iter().map(|pair| &pair.ends[half as usize]).filter(|end| end.open().is_some());
+            || self.pairs.iter().map(|pair| &pair.ends[role as usize]).filter(|end| end.open().is_some());
         let total: usize = open().map(super::ends::LocalEnd::queued).sum();
         ensure!(
             link.total_queued() == total,
-            "{half:?} counts {} queued bytes where {total} are",
+            "{role:?} counts {} queued bytes where {total} are",
             link.total_queued()
         );
         let limits = &scenario.limits;
         let held_up = total > limits.link_budget || open().any(|end| end.queued() > limits.hard_cap);
-        let lost = self.lost[half as usize];
-        ensure!(!(link.receiving() && (held_up || lost)), "{half:?} receives above a bound");
-        ensure!(link.receiving() || held_up || lost, "{half:?} does not receive and nothing holds it up");
-        ensure!(!held_up || link.poll_timeout().is_some(), "{half:?} is held up and measures nothing");
-        ensure!(!self.lost[half as usize] || link.is_lost(), "{half:?} does not know that it is lost");
+        let lost = self.lost[role as usize];
+        ensure!(!(link.receiving() && (held_up || lost)), "{role:?} receives above a bound");
+        ensure!(link.receiving() || held_up || lost, "{role:?} does not receive and nothing holds it up");
+        ensure!(!held_up || link.poll_timeout().is_some(), "{role:?} is held up and measures nothing");
+        ensure!(!self.lost[role as usize] || link.is_lost(), "{role:?} does not know that it is lost");
         for end in open() {
             ensure!(!end.closed_itself || end.queue.is_empty(), "bytes are kept for one who left");
-            if let Some(windows) = scenario.terms.credits {
+            if let Some(windows) = scenario.negotiated.credits {
                 let limits = &scenario.limits;
-                let grown = if scenario.far { limits.window_far } else { limits.window_max };
-                let widest = windows.ours.max(windows.theirs).max(grown) as usize;
-                ensure!(end.queued() <= widest, "{half:?} keeps {} bytes for one connection", end.queued());
+                let grown = if scenario.high_bdp { limits.window_high_bdp } else { limits.window_max };
+                let widest = windows.receive.max(windows.send).max(grown) as usize;
+                ensure!(end.queued() <= widest, "{role:?} keeps {} bytes for one connection", end.queued());
             }
         }
         Ok(())
     }
 
     /// DATA may be dropped only if the receiver has ended by itself, or was notified of its end.
-    pub(super) fn check_dropped(&self, half: Half, segment: &Segment) -> Checked {
-        let end = &self.pairs[segment.conn].ends[half as usize];
+    pub(super) fn check_dropped(&self, role: Role, segment: &Segment) -> Checked {
+        let end = &self.pairs[segment.conn].ends[role as usize];
         let left = end.phase == Phase::Over || end.closed_itself || end.failed;
-        let ended = half == Half::Agent && end.source_over && !self.half_close;
+        let ended = role == Role::Agent && end.source_over && !self.half_close;
         ensure!(
             left || ended || self.time_passed,
-            "{segment:?} was lost at {half:?}, and its receiver listens"
+            "{segment:?} was lost at {role:?}, and its receiver listens"
         );
         Ok(())
     }
 
     pub(super) fn check_failed(&self, conn: usize, key: ConnKey, error: &DialError) -> Checked {
         let frontend = &self.pairs[conn].ends[0];
-        ensure!(frontend.phase == Phase::Dialing(key), "an open connection {conn} failed to be dialled");
+        ensure!(frontend.phase == Phase::Dialing(key), "an open connection {conn} failed to be dialed");
         match error {
             DialError::Refused(text) => {
                 ensure!(text == "refused" && self.pairs[conn].id.is_none(), "connection {conn}: {text}");
@@ -133,33 +133,33 @@ impl Around {
         Ok(())
     }
 
-    pub(super) fn check_ended(&self, half: Half, conn: usize, end: &End) -> Checked {
+    pub(super) fn check_ended(&self, role: Role, conn: usize, end: &End) -> Checked {
         let pair = &self.pairs[conn];
-        let (here, there) = (&pair.ends[half as usize], &pair.ends[half.other() as usize]);
-        ensure!(here.open().is_some(), "connection {conn} ended at {half:?} before it was open");
+        let (here, there) = (&pair.ends[role as usize], &pair.ends[role.other() as usize]);
+        ensure!(here.open().is_some(), "connection {conn} ended at {role:?} before it was open");
         let well = match end {
             End::Flushed => {
-                ensure!(here.queue.is_empty(), "connection {conn} ended at {half:?} with bytes in its queue");
-                ensure!(!here.failed, "connection {conn} broke at {half:?}, which is called an orderly end");
-                let close_decided = here.peer_closed && !(half == Half::Agent && here.source_over);
+                ensure!(here.queue.is_empty(), "connection {conn} ended at {role:?} with bytes in its queue");
+                ensure!(!here.failed, "connection {conn} broke at {role:?}, which is called an orderly end");
+                let close_decided = here.peer_closed && !(role == Role::Agent && here.source_over);
                 if (close_decided || here.peer_fin) && !here.closed_itself {
                     ensure!(
                         here.taken == there.sent,
-                        "connection {conn} at {half:?}: {} of {} bytes before an orderly end",
+                        "connection {conn} at {role:?}: {} of {} bytes before an orderly end",
                         here.taken,
                         there.sent
                     );
                 }
-                let named = half == Half::Server && here.peer_closed && pair.error_named;
+                let named = role == Role::Server && here.peer_closed && pair.error_named;
                 ensure!(!named, "connection {conn}: the agent's error became an orderly end");
                 here.peer_closed || here.peer_fin || here.source_over
             }
             End::Broken(Cause::LinkLost) => {
                 ensure!(
                     here.queue.is_empty(),
-                    "connection {conn} at {half:?}: what had arrived was thrown away"
+                    "connection {conn} at {role:?}: data that had arrived was discarded"
                 );
-                self.lost[half as usize]
+                self.lost[role as usize]
             }
             End::Broken(Cause::Local(_)) => here.failed,
             End::Broken(Cause::Peer(text)) => {
@@ -170,7 +170,7 @@ impl Around {
             End::Broken(Cause::Stalled | Cause::FlushTimeout) => self.time_passed,
             End::Broken(Cause::Overrun) => false,
         };
-        ensure!(well, "connection {conn} ended at {half:?} by {end:?} for no reason");
+        ensure!(well, "connection {conn} ended at {role:?} by {end:?} for no reason");
         Ok(())
     }
 }

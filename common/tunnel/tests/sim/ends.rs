@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tunnel::{ConnKey, End, ReadOutcome};
 
-use super::Half;
+use super::Role;
 use super::scenario::Step;
 use crate::ensure;
 
@@ -14,7 +14,7 @@ pub(crate) struct Segment {
     /// The connection that it belongs to, whatever the packet says.
     pub(crate) conn: usize,
     /// The half that sent it.
-    pub(crate) from: Half,
+    pub(crate) from: Role,
     /// The number of its first byte.
     pub(crate) first: u16,
     /// The number of bytes.
@@ -156,16 +156,16 @@ impl LocalEnd {
     }
 
     /// Queues a segment. It must belong to this connection, come from the other half and be the next in order.
-    pub(crate) fn deliver(&mut self, conn: usize, half: Half, segment: Segment) -> Result<(), String> {
-        ensure!(segment.conn == conn, "bytes of connection {} delivered to {conn} at {half:?}", segment.conn);
-        ensure!(segment.from != half, "bytes came back to their sender: {segment:?}");
+    pub(crate) fn deliver(&mut self, conn: usize, role: Role, segment: Segment) -> Result<(), String> {
+        ensure!(segment.conn == conn, "bytes of connection {} delivered to {conn} at {role:?}", segment.conn);
+        ensure!(segment.from != role, "bytes came back to their sender: {segment:?}");
         ensure!(
             segment.first == self.received,
-            "connection {conn} at {half:?}: byte {} arrived when {} was expected",
+            "connection {conn} at {role:?}: byte {} arrived when {} was expected",
             segment.first,
             self.received
         );
-        ensure!(!self.closed_itself, "connection {conn} at {half:?}: bytes for somebody who has left");
+        ensure!(!self.closed_itself, "connection {conn} at {role:?}: bytes for somebody who has left");
         self.received += segment.len;
         self.queue.push_back(segment);
         Ok(())

@@ -13,7 +13,7 @@ struct Trail {
     before: Option<Rc<Trail>>,
 }
 
-fn tell(trail: Option<&Rc<Trail>>) -> String {
+fn describe(trail: Option<&Rc<Trail>>) -> String {
     let mut actions = Vec::new();
     let mut at = trail;
     while let Some(trail) = at {
@@ -37,7 +37,11 @@ pub(crate) fn explore(scenario: &Scenario, limit: usize) -> (usize, bool) {
         let actions = world.enabled(scenario);
         if actions.is_empty() {
             if let Err(broken) = world.check_over(scenario) {
-                panic!("{}: at the end {broken}\nafter {}\n{world:#?}", scenario.name, tell(trail.as_ref()));
+                panic!(
+                    "{}: at the end {broken}\nafter {}\n{world:#?}",
+                    scenario.name,
+                    describe(trail.as_ref())
+                );
             }
             continue;
         }
@@ -45,7 +49,7 @@ pub(crate) fn explore(scenario: &Scenario, limit: usize) -> (usize, bool) {
             let mut next = world.clone();
             let done = next.apply(scenario, action).and_then(|()| next.check(scenario));
             if let Err(broken) = done {
-                let before = tell(trail.as_ref());
+                let before = describe(trail.as_ref());
                 panic!("{}: {broken}\nby {action:?} after {before}\n{next:#?}", scenario.name);
             }
             if seen.insert(fingerprint(&next)) {

@@ -15,19 +15,19 @@ pub(crate) mod world;
 
 /// One end of the agent stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Half {
+pub(crate) enum Role {
     /// Sends dials; its local ends are frontends.
     Server,
     /// Receives dials; its local ends are endpoints.
     Agent,
 }
 
-impl Half {
+impl Role {
     /// The other end.
-    pub(crate) fn other(self) -> Half {
+    pub(crate) fn other(self) -> Role {
         match self {
-            Half::Server => Half::Agent,
-            Half::Agent => Half::Server,
+            Role::Server => Role::Agent,
+            Role::Agent => Role::Server,
         }
     }
 }

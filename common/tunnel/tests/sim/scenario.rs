@@ -1,6 +1,6 @@
 //! The input of a run, whose order is open: the connections' plans and the faults.
 
-use tunnel::{Limits, Terms, Windows};
+use tunnel::{Limits, Negotiated, Windows};
 
 /// One step of a local source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,15 +61,15 @@ pub(crate) struct Scenario {
     /// The agent drains at some time.
     pub(crate) drain: bool,
     /// The agent ignores DIAL_CLS, like Go's.
-    pub(crate) deaf_to_dial_cls: bool,
+    pub(crate) ignores_dial_cls: bool,
     /// Each CLOSE_REQ arrives twice.
     pub(crate) closes_twice: bool,
     /// Every connection must end in order.
     pub(crate) calm: bool,
     /// The RTT is high, and both ends know it.
-    pub(crate) far: bool,
+    pub(crate) high_bdp: bool,
     /// The terms that the server negotiated with the agent.
-    pub(crate) terms: Terms,
+    pub(crate) negotiated: Negotiated,
     /// The limits of both links.
     pub(crate) limits: Limits,
 }
@@ -85,11 +85,11 @@ impl Default for Scenario {
             hurried_ticks: 0,
             loss: false,
             drain: false,
-            deaf_to_dial_cls: false,
+            ignores_dial_cls: false,
             closes_twice: false,
             calm: false,
-            far: false,
-            terms: Terms::default(),
+            high_bdp: false,
+            negotiated: Negotiated::default(),
             limits: Limits::default(),
         }
     }
@@ -103,21 +103,22 @@ pub(crate) fn tight() -> Limits {
         link_budget: 3,
         min_drain: 2,
         window_max: 4,
-        window_far: 12,
-        far_budget: 10,
+        window_high_bdp: 12,
+        high_bdp_budget: 10,
         ..Limits::default()
     }
 }
 
 /// Native peers, with windows of one and two bytes.
-pub(crate) fn own_peers() -> Terms {
-    Terms { credits: Some(Windows { ours: 2, theirs: 1 }), half_close: true }
+pub(crate) fn native_peers() -> Negotiated {
+    Negotiated { credits: Some(Windows { receive: 2, send: 1 }), half_close: true }
 }
 
 /// The same terms, as the other end sees them.
-pub(crate) fn mirrored(terms: Terms) -> Terms {
-    let credits = terms.credits.map(|Windows { ours, theirs }| Windows { ours: theirs, theirs: ours });
-    Terms { credits, ..terms }
+pub(crate) fn mirrored(negotiated: Negotiated) -> Negotiated {
+    let credits =
+        negotiated.credits.map(|Windows { receive, send }| Windows { receive: send, send: receive });
+    Negotiated { credits, ..negotiated }
 }
 
 /// A plan without faults.
@@ -127,10 +128,10 @@ pub(crate) fn plan(frontend: &[Step], endpoint: &[Step]) -> Plan {
 
 impl Plan {
     /// The steps of this half's local end.
-    pub(crate) fn script(&self, half: super::Half) -> &[Step] {
-        match half {
-            super::Half::Server => &self.frontend,
-            super::Half::Agent => &self.endpoint,
+    pub(crate) fn script(&self, role: super::Role) -> &[Step] {
+        match role {
+            super::Role::Server => &self.frontend,
+            super::Role::Agent => &self.endpoint,
         }
     }
 }

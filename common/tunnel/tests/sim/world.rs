@@ -7,7 +7,7 @@ use tunnel::{Agent, ConnectId, Link, Packet, Server, Time};
 
 use super::ends::{LocalEnd, Phase, Segment};
 use super::scenario::{Scenario, mirrored};
-use super::{Checked, Half};
+use super::{Checked, Role};
 use crate::ensure;
 
 /// An action that may happen next.
@@ -20,17 +20,17 @@ pub(crate) enum Action {
     /// The agent's dialer completes.
     Dialed(usize),
     /// A source's next step reaches its socket.
-    Arrive(Half, usize),
+    Arrive(Role, usize),
     /// A sink reads the first segment of its queue.
-    Take(Half, usize),
+    Take(Role, usize),
     /// A write to a sink fails.
-    Break(Half, usize),
+    Break(Role, usize),
     /// The shell polls a link for the next transmission.
-    Transmit(Half),
+    Transmit(Role),
     /// The oldest packet towards this half arrives.
-    Receive(Half),
+    Receive(Role),
     /// This half notices that the stream is lost.
-    Lose(Half),
+    StreamLost(Role),
     /// The agent asks for no new dials.
     Drain,
     /// Time passes until the next timer expires.
@@ -61,7 +61,7 @@ pub(crate) struct Around {
     /// The dial ids that were sent, one bit each.
     pub(crate) dials_sent: u64,
     pub(crate) drained: bool,
-    pub(crate) drain_told: bool,
+    pub(crate) drain_reported: bool,
     /// Half-close is negotiated: sources end one by one.
     pub(crate) half_close: bool,
     /// A close was answered, or given up, before its flush was complete: time has passed.
@@ -81,15 +81,15 @@ impl World {
         let pair =
             Pair { ends: [LocalEnd::new(), LocalEnd::new()], id: None, last_words: 0, error_named: false };
         let mut pair = pair;
-        if let Some(windows) = scenario.terms.credits {
-            pair.ends[0].allowed = windows.theirs.into();
-            pair.ends[1].allowed = windows.ours.into();
+        if let Some(windows) = scenario.negotiated.credits {
+            pair.ends[0].allowed = windows.send.into();
+            pair.ends[1].allowed = windows.receive.into();
         }
-        let mut server = Link::with_terms(scenario.limits.clone(), scenario.terms);
-        let mut agent = Link::with_terms(scenario.limits.clone(), mirrored(scenario.terms));
-        if scenario.far {
-            server.set_round_trip(Duration::from_secs(1));
-            agent.set_round_trip(Duration::from_secs(1));
+        let mut server = Link::with_negotiated(scenario.limits.clone(), scenario.negotiated);
+        let mut agent = Link::with_negotiated(scenario.limits.clone(), mirrored(scenario.negotiated));
+        if scenario.high_bdp {
+            server.set_rtt(Duration::from_secs(1));
+            agent.set_rtt(Duration::from_secs(1));
         }
         let mut world = World {
             server,
@@ -102,15 +102,15 @@ impl World {
                 hurried_ticks: 0,
                 dials_sent: 0,
                 drained: false,
-                drain_told: false,
-                half_close: scenario.terms.half_close,
+                drain_reported: false,
+                half_close: scenario.negotiated.half_close,
                 time_passed: false,
             },
         };
         if scenario.prompt {
             for (conn, plan) in scenario.plans.iter().enumerate() {
-                for half in [Half::Server, Half::Agent] {
-                    world.around.pairs[conn].ends[half as usize].arrived = plan.script(half).len();
+                for role in [Role::Server, Role::Agent] {
+                    world.around.pairs[conn].ends[role as usize].arrived = plan.script(role).len();
                 }
                 world.apply(scenario, Action::Dial(conn)).expect("a new link takes dials");
             }
@@ -134,46 +134,46 @@ impl World {
                 actions.push(Action::Dialed(conn));
             }
             let sides = [
-                (Half::Server, frontend, &plan.frontend, plan.frontend_breaks, plan.frontend_stuck),
+                (Role::Server, frontend, &plan.frontend, plan.frontend_breaks, plan.frontend_stuck),
                 (
-                    Half::Agent,
+                    Role::Agent,
                     endpoint,
                     &plan.endpoint,
                     plan.endpoint_breaks,
                     plan.endpoint_stuck || (plan.endpoint_echoes && endpoint.unread()),
                 ),
             ];
-            for (half, end, script, breaks, stuck) in sides {
+            for (role, end, script, breaks, stuck) in sides {
                 if end.open().is_none() {
                     continue;
                 }
                 if end.arrived < script.len() {
-                    actions.push(Action::Arrive(half, conn));
+                    actions.push(Action::Arrive(role, conn));
                 }
                 if !stuck && !end.queue.is_empty() {
-                    actions.push(Action::Take(half, conn));
+                    actions.push(Action::Take(role, conn));
                 }
                 if breaks && !end.failed {
-                    actions.push(Action::Break(half, conn));
+                    actions.push(Action::Break(role, conn));
                 }
             }
         }
-        for half in [Half::Server, Half::Agent] {
-            let budget = around.budget(half, scenario);
-            let (sends, receives) = match half {
-                Half::Server => {
+        for role in [Role::Server, Role::Agent] {
+            let budget = around.budget(role, scenario);
+            let (sends, receives) = match role {
+                Role::Server => {
                     (self.server.clone().poll_transmit(budget).is_some(), self.server.receiving())
                 }
-                Half::Agent => (self.agent.clone().poll_transmit(budget).is_some(), self.agent.receiving()),
+                Role::Agent => (self.agent.clone().poll_transmit(budget).is_some(), self.agent.receiving()),
             };
             if sends {
-                actions.push(Action::Transmit(half));
+                actions.push(Action::Transmit(role));
             }
-            if receives && !around.lanes[half as usize].is_empty() {
-                actions.push(Action::Receive(half));
+            if receives && !around.lanes[role as usize].is_empty() {
+                actions.push(Action::Receive(role));
             }
-            if scenario.loss && !around.lost[half as usize] {
-                actions.push(Action::Lose(half));
+            if scenario.loss && !around.lost[role as usize] {
+                actions.push(Action::StreamLost(role));
             }
         }
         if scenario.drain && !around.drained {
@@ -205,53 +205,53 @@ impl World {
                 end.queue.clear();
             }
             Action::Dialed(conn) => around.dialed(agent, conn, scenario.plans[conn].refused)?,
-            Action::Arrive(half, conn) => {
-                let end = &mut around.pairs[conn].ends[half as usize];
+            Action::Arrive(role, conn) => {
+                let end = &mut around.pairs[conn].ends[role as usize];
                 end.arrived += 1;
                 if let Some(key) = end.open() {
-                    match half {
-                        Half::Server => server.readable(key),
-                        Half::Agent => agent.readable(key),
+                    match role {
+                        Role::Server => server.readable(key),
+                        Role::Agent => agent.readable(key),
                     }
                 }
             }
-            Action::Take(half, conn) => {
-                let end = &mut around.pairs[conn].ends[half as usize];
+            Action::Take(role, conn) => {
+                let end = &mut around.pairs[conn].ends[role as usize];
                 let taken = end.take();
                 if let Some(key) = end.open() {
-                    match half {
-                        Half::Server => {
+                    match role {
+                        Role::Server => {
                             server.taken(key, taken);
                             server.queued(now, key, end.queued());
                         }
-                        Half::Agent => {
+                        Role::Agent => {
                             agent.taken(key, taken);
                             agent.queued(now, key, end.queued());
                         }
                     }
                 }
             }
-            Action::Break(half, conn) => {
-                let end = &mut around.pairs[conn].ends[half as usize];
+            Action::Break(role, conn) => {
+                let end = &mut around.pairs[conn].ends[role as usize];
                 end.failed = true;
                 if let Some(key) = end.open() {
                     end.queue.clear();
-                    match half {
-                        Half::Server => server.write_failed(now, key, "write".into()),
-                        Half::Agent => agent.write_failed(now, key, "write".into()),
+                    match role {
+                        Role::Server => server.write_failed(now, key, "write".into()),
+                        Role::Agent => agent.write_failed(now, key, "write".into()),
                     }
                 }
             }
-            Action::Transmit(Half::Server) => around.transmit(server, Half::Server, scenario)?,
-            Action::Transmit(Half::Agent) => around.transmit(agent, Half::Agent, scenario)?,
-            Action::Receive(Half::Server) => around.receive(server, Half::Server)?,
-            Action::Receive(Half::Agent) => around.receive(agent, Half::Agent)?,
-            Action::Lose(half) => {
-                around.lost[half as usize] = true;
-                around.lanes[half as usize].clear();
-                match half {
-                    Half::Server => server.lose(now),
-                    Half::Agent => agent.lose(now),
+            Action::Transmit(Role::Server) => around.transmit(server, Role::Server, scenario)?,
+            Action::Transmit(Role::Agent) => around.transmit(agent, Role::Agent, scenario)?,
+            Action::Receive(Role::Server) => around.receive(server, Role::Server)?,
+            Action::Receive(Role::Agent) => around.receive(agent, Role::Agent)?,
+            Action::StreamLost(role) => {
+                around.lost[role as usize] = true;
+                around.lanes[role as usize].clear();
+                match role {
+                    Role::Server => server.stream_lost(now),
+                    Role::Agent => agent.stream_lost(now),
                 }
             }
             Action::Drain => {
@@ -269,7 +269,7 @@ impl World {
                 ensure!(later.is_none_or(|later| later > around.now), "a timer that was due is due again");
             }
         }
-        around.events(server, Half::Server, scenario)?;
-        around.events(agent, Half::Agent, scenario)
+        around.events(server, Role::Server, scenario)?;
+        around.events(agent, Role::Agent, scenario)
     }
 }

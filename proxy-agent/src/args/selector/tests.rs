@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::LabelSelector;
 
 #[test]
-fn what_they_match() {
+fn selectors_match_labels() {
     let labels = [("app", "web"), ("tier", ""), ("n", "5"), ("in", "notin")];
     let labels: BTreeMap<String, String> = labels.map(|(key, value)| (key.into(), value.into())).into();
     let table = [
@@ -51,7 +51,7 @@ fn what_they_match() {
 }
 
 #[test]
-fn what_kubernetes_refuses() {
+fn rejects_like_kubernetes() {
     let long = format!("a={}", "x".repeat(64));
     let table = [
         ",",
@@ -100,7 +100,7 @@ fn what_kubernetes_refuses() {
 }
 
 #[test]
-fn the_default_is_what_its_text_says() {
+fn default_matches_its_text() {
     let default = LabelSelector::konnectivity_server();
     assert_eq!(LabelSelector::parse(&default.to_string()), Ok(default));
 }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_about_nothing_else_allows_what_only_the_host_reaches() {
+    fn specific_rule_allows_addresses_that_only_the_host_reaches() {
         let (metadata, local) = (Err(Denied::CloudMetadata), Err(Denied::LinkLocal));
         let rows = [
             ("169.254.20.10", "169.254.20.10:53", Ok(())),

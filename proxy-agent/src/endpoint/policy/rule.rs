@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_says_why() {
+    fn invalid_rules_name_the_reason() {
         let rows = [
             ("", RuleError::NoHost),
             (":80", RuleError::NoHost),

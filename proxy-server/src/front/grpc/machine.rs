@@ -151,7 +151,7 @@ impl Machine {
 
     fn handle_dial(&mut self, random: DialId, protocol: String, address: String) -> Reaction {
         match self.state {
-            State::Idle if let Some(text) = unfit(&protocol, &address) => {
+            State::Idle if let Some(text) = invalid_request(&protocol, &address) => {
                 self.state = State::Over;
                 reply(dial_error(random, text), Order::Finish)
             }
@@ -190,12 +190,12 @@ impl Machine {
 
     fn handle_dial_close(&mut self, random: DialId) -> Reaction {
         match self.state {
-            State::Dialing(ours) if ours == random => {
+            State::Dialing(dialed_id) if dialed_id == random => {
                 self.state = State::Over;
                 Order::Cancel.into()
             }
             // The client canceled while the DIAL_RSP was on its way.
-            State::Open(ours) if ours == random => {
+            State::Open(dialed_id) if dialed_id == random => {
                 self.state = State::Closing;
                 Order::Close.into()
             }
@@ -236,7 +236,7 @@ impl Machine {
     }
 
     /// The dial succeeded: returns the DIAL_RSP to send, or `None` if the dial is no longer wanted.
-    pub fn handle_dialled(&mut self) -> Option<Packet<Bytes>> {
+    pub fn handle_dialed(&mut self) -> Option<Packet<Bytes>> {
         let State::Dialing(random) = self.state else { return None };
         self.state = State::Open(random);
         Some(Packet::DialRsp { random, outcome: Ok(CONNECTION) })
@@ -267,7 +267,7 @@ fn reply(packet: Packet<Bytes>, order: Order) -> Reaction {
 }
 
 /// Why a target is refused before any agent sees it, if it is.
-fn unfit(protocol: &str, address: &str) -> Option<String> {
+fn invalid_request(protocol: &str, address: &str) -> Option<String> {
     if protocol.len() > MAX_PROTOCOL_BYTES {
         return Some(format!("dial: protocol of more than {MAX_PROTOCOL_BYTES} bytes"));
     }

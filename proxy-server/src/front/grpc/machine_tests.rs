@@ -87,7 +87,7 @@ fn table() -> Vec<Row> {
 }
 
 #[test]
-fn what_arrives_and_what_is_answered() {
+fn packets_and_their_answers() {
     for (state, incoming, replies, order, after) in table() {
         let mut machine = machine_in(state);
         let reaction = machine.handle(incoming.clone());
@@ -123,7 +123,7 @@ fn a_dial_that_no_target_needs_is_refused_before_an_agent_sees_it() {
 }
 
 #[test]
-fn what_makes_no_sense_is_dropped_in_every_state() {
+fn invalid_packets_are_dropped_in_every_state() {
     let packets = [
         Incoming::Packet(Packet::DialRsp { random: FIRST, outcome: Ok(ConnectId(1)) }),
         Incoming::Packet(Packet::DialRsp { random: FIRST, outcome: Err("no".into()) }),
@@ -169,15 +169,15 @@ fn events_of_the_backend() {
         (f(&mut machine), machine.state)
     };
     for state in STATES {
-        let dialled = answer(state, Machine::handle_dialled);
+        let dialed = answer(state, Machine::handle_dialed);
         let refused = answer(state, |m| m.handle_refused("no such host".into()));
         let ended = answer(state, |m| m.handle_backend_end("reset"));
         if state == State::Dialing(FIRST) {
             let ok = Packet::DialRsp { random: FIRST, outcome: Ok(ConnectId(1)) };
-            assert_eq!(dialled, (Some(ok), State::Open(FIRST)));
+            assert_eq!(dialed, (Some(ok), State::Open(FIRST)));
             assert_eq!(refused, (Some(dial_error(FIRST, "no such host".into())), State::Over));
         } else {
-            assert_eq!((dialled, refused), ((None, state), (None, state)));
+            assert_eq!((dialed, refused), ((None, state), (None, state)));
         }
         if matches!(state, State::Open(_) | State::Closing) {
             assert_eq!(ended, (Some(rsp(1, "reset")), State::Over));

@@ -3,9 +3,9 @@
 //! One task for each stream reads until DIAL_REQ, dials and answers. It ends when the stream is attached to its link, whose
 //! task polls the stream from then on. The [`machine`] decides the replies; this module waits.
 
-pub mod local;
+mod chunk_sizer;
+pub mod local_io;
 pub mod machine;
-mod pieces;
 pub mod stream;
 
 #[cfg(test)]
@@ -21,12 +21,12 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use transport::wire::Wire;
 
-use self::local::GrpcLocal;
+use self::local_io::GrpcIo;
 use self::machine::Order;
 use self::stream::Stream;
-use super::account::{Account, Identity};
+use super::connection_log::{ConnectionLog, Identity};
 use super::meters::Meters;
-use super::{Attach, Dial, WASTE, next_id};
+use super::{Attach, DISCARD_LIMIT, Dial, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 
 /// Time between a CLOSE_RSP and the end of its stream. The end wakes a reader of the Go client that missed the CLOSE_RSP; a
@@ -64,7 +64,7 @@ impl<D: Dial> GrpcFrontend<D> {
         match dial(&self.dialer, &target, &mut stream).await {
             Ok(dialed) => {
                 let Dialed { connection, agent_id: agent, slot, .. } = dialed;
-                let Some(Ok(())) = stream.machine().handle_dialled().map(|answer| stream.pass_on(answer))
+                let Some(Ok(())) = stream.machine().handle_dialed().map(|answer| stream.pass_on(answer))
                 else {
                     tracing::error!(
                         dialID = dial_id, agentID = %Peer(&agent), connectionID = connection.connect_id(), %peer,
@@ -75,11 +75,11 @@ impl<D: Dial> GrpcFrontend<D> {
                 };
                 let connect_id = connection.connect_id();
                 let identity = Identity { id, frontend: "grpc", peer, target, agent, connect_id };
-                let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
-                connection.attach(Box::new(GrpcLocal::new(stream, account)));
+                let log = ConnectionLog::open(identity, self.meters.clone(), live, slot, lifetime);
+                connection.attach(Box::new(GrpcIo::new(stream, log)));
             }
             Err(failure) => {
-                tell_failed(&target, &failure, stream.has_ended());
+                log_dial_failure(&target, &failure, stream.has_ended());
                 if refuse(&mut stream, &failure) {
                     return stream.finish();
                 }
@@ -90,7 +90,7 @@ impl<D: Dial> GrpcFrontend<D> {
 }
 
 /// Logs a dial that failed before an agent took part.
-fn tell_failed(target: &Target, failure: &DialFailure, ended: bool) {
+fn log_dial_failure(target: &Target, failure: &DialFailure, ended: bool) {
     let (dial_id, address) = (target.dial_id, Peer(&target.address));
     match failure {
         DialFailure::Cancelled if ended => {
@@ -151,7 +151,7 @@ fn refuse<W: Wire>(stream: &mut Stream<W>, failure: &DialFailure) -> bool {
 /// Ends a stream [`LINGER`] after its last packet, or as soon as the client ends it.
 async fn end<W: Wire>(mut stream: Stream<W>) {
     if !stream.is_lost() {
-        let mut allowance = WASTE;
+        let mut allowance = DISCARD_LIMIT;
         let _in_time = timeout(LINGER, poll_fn(|cx| stream.poll_drained(cx, &mut allowance))).await;
         stream.finish();
     }

@@ -1,7 +1,7 @@
 //! One Proxy stream against a scripted dialer and a wire in memory, in paused time.
 
 use bytes::Bytes;
-use relay::Ending;
+use relay::CloseReason;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
@@ -213,7 +213,7 @@ async fn a_stream_that_never_dials_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_leaves_cancels_his_dial() {
+async fn client_that_leaves_cancels_its_dial() {
     let leave: [fn(&TestClient); 3] = [
         |client| client.send(Packet::DialCls { random: RANDOM }),
         |client| client.end(),
@@ -263,7 +263,7 @@ async fn a_second_dial_is_refused_and_the_first_goes_on() {
     bench.client.send(data(1, b"still here"));
     let mut bytes = [0; 10];
     endpoint.stream.read_exact(&mut bytes).await.unwrap();
-    assert!(bench.dials.try_recv().is_err(), "nothing else was dialled");
+    assert!(bench.dials.try_recv().is_err(), "nothing else was dialed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,7 +279,7 @@ async fn another_connect_id_ends_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_delivers_what_came_before_it() {
+async fn reset_delivers_earlier_data() {
     let (bench, mut endpoint) = Bench::established().await;
     bench.client.send(data(1, b"last words"));
     bench.client.reset();
@@ -295,7 +295,7 @@ async fn a_reset_delivers_what_came_before_it() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_agent_is_a_close_with_its_text() {
     let (mut bench, endpoint) = Bench::established().await;
-    endpoint.end.send(Ending::Broken(Cause::LinkLost)).expect("attached");
+    endpoint.end.send(CloseReason::Broken(Cause::LinkLost)).expect("attached");
     let lost = Instant::now();
     assert_eq!(bench.client.packet().await, close_rsp(""));
     assert_eq!(lost.elapsed(), barrier::LONGEST, "a CLOSE_RSP at once is lost in the Go client");

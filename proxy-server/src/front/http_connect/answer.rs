@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_why() {
+    fn invalid_requests_are_answered_with_the_reason() {
         assert_eq!(
             refusal(HeadError::Port),
             "HTTP/1.1 400 Bad Request: CONNECT target needs a port from 1 to 65535\r\n\

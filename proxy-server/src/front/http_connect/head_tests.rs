@@ -14,7 +14,7 @@ fn address(target: &str) -> Result<String, HeadError> {
 }
 
 #[test]
-fn takes_what_kube_apiserver_sends() {
+fn accepts_requests_of_kube_apiserver() {
     let bytes = b"CONNECT 10.0.0.7:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n\x16\x03\x01";
     let head = parse(bytes).unwrap().unwrap();
     assert_eq!(head.address, "10.0.0.7:10250");
@@ -22,7 +22,7 @@ fn takes_what_kube_apiserver_sends() {
 }
 
 #[test]
-fn takes_odd_but_harmless_heads() {
+fn accepts_unusual_but_harmless_heads() {
     for head in [
         "CONNECT a:1 HTTP/1.0\r\n\r\n",
         "CONNECT a:1 HTTP/1.1\r\n\r\n",
@@ -141,7 +141,7 @@ fn user_agent_is_cut_and_escaped() {
 }
 
 /// Pieces of valid and invalid heads, so that random sequences often get past the request line.
-fn pieces() -> impl Strategy<Value = Vec<u8>> {
+fn chunks() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"CONNECT a:1 HTTP/1.1\r\n".to_vec()),
         Just(b"CONNECT [::1]:443 HTTP/1.1\r\n".to_vec()),
@@ -163,7 +163,7 @@ proptest! {
 
     #[test]
     fn any_split_gives_the_same_verdict(
-        bytes in pieces(),
+        bytes in chunks(),
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
         let whole = parse(&bytes);
@@ -183,7 +183,7 @@ proptest! {
 
     #[test]
     fn never_panics_and_payload_changes_nothing(
-        bytes in pieces(),
+        bytes in chunks(),
         payload in proptest::collection::vec(any::<u8>(), 0..32),
     ) {
         if let Ok(Some(head)) = parse(&bytes) {

@@ -12,7 +12,7 @@
 
 pub mod answer;
 pub mod head;
-mod local;
+mod local_io;
 pub mod socket;
 
 #[cfg(test)]
@@ -33,11 +33,11 @@ use tokio_util::task::TaskTracker;
 use transport::scratch::poll_read_once;
 
 use self::head::{Head, HeadError, HeadParser};
-use self::local::SocketLocal;
+use self::local_io::SocketIo;
 use self::socket::Socket;
-use super::account::{Account, Identity};
+use super::connection_log::{ConnectionLog, Identity};
 use super::meters::Meters;
-use super::{Attach, Dial, WASTE, next_id};
+use super::{Attach, DISCARD_LIMIT, Dial, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 
 /// Time limit from the first byte of a connection to the last byte of its head. Go allows 60 s; no client needs one.
@@ -122,9 +122,9 @@ impl<D: Dial> HttpConnect<D> {
             Ok(dialed) => {
                 let Dialed { connection, agent_id: agent, slot, .. } = dialed;
                 let start = Instant::now();
-                let told = send_head(&mut socket).await;
+                let sent = send_head(&mut socket).await;
                 self.meters.frontend_write(start.elapsed());
-                if let Err(error) = told {
+                if let Err(error) = sent {
                     tracing::error!(
                         err = %error, host, agentID = %Peer(&agent), connection = id, %peer,
                         "failed to send 200 connection established"
@@ -137,12 +137,12 @@ impl<D: Dial> HttpConnect<D> {
                     host, agentID = %Peer(&agent), connectionID = connect_id, "Connection established, sent 200 OK"
                 );
                 let identity = Identity { id, frontend: "http-connect", peer, target, agent, connect_id };
-                let account = Account::open(identity, self.meters.clone(), live, slot, lifetime);
+                let log = ConnectionLog::open(identity, self.meters.clone(), live, slot, lifetime);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
-                connection.attach(Box::new(SocketLocal::new(socket, early, account)));
+                connection.attach(Box::new(SocketIo::new(socket, early, log)));
             }
             Err(failure) => {
-                tell_failed(&target, &failure);
+                log_dial_failure(&target, &failure);
                 if failure != DialFailure::Cancelled {
                     self.refuse(&mut socket, &failure).await;
                 }
@@ -153,18 +153,18 @@ impl<D: Dial> HttpConnect<D> {
     /// Answers a failed dial, and closes.
     async fn refuse<S: Socket>(&self, socket: &mut S, failure: &DialFailure) {
         let start = Instant::now();
-        let told = tell(socket, failure.http_response().as_bytes()).await;
+        let sent = send_answer(socket, failure.http_response().as_bytes()).await;
         if let DialFailure::Refused(_) = failure {
             self.meters.frontend_write(start.elapsed());
         }
-        if told {
+        if sent {
             linger(socket).await;
         }
     }
 }
 
 /// Logs a dial that failed before an agent took part.
-fn tell_failed(target: &Target, failure: &DialFailure) {
+fn log_dial_failure(target: &Target, failure: &DialFailure) {
     let (dial_id, host) = (target.dial_id, Peer(&target.address));
     match failure {
         DialFailure::Cancelled => {
@@ -221,13 +221,13 @@ async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
 
 /// Writes an answer and closes.
 async fn answer<S: Socket>(socket: &mut S, bytes: &[u8]) {
-    if tell(socket, bytes).await {
+    if send_answer(socket, bytes).await {
         linger(socket).await;
     }
 }
 
 /// Writes an answer and the end of file; false if that failed.
-async fn tell<S: Socket>(socket: &mut S, bytes: &[u8]) -> bool {
+async fn send_answer<S: Socket>(socket: &mut S, bytes: &[u8]) -> bool {
     let written = timeout(ANSWER_TIMEOUT, async {
         socket.write_all(bytes).await?;
         socket.shutdown().await
@@ -242,6 +242,6 @@ async fn tell<S: Socket>(socket: &mut S, bytes: &[u8]) -> bool {
 
 /// Lets the client read its answer even if it has sent more bytes than we read.
 async fn linger<S: Socket>(socket: &mut S) {
-    let (mut linger, mut allowance) = (Linger::new(S::LINGER), WASTE);
+    let (mut linger, mut allowance) = (Linger::new(S::LINGER), DISCARD_LIMIT);
     poll_fn(|cx| linger.poll(cx, &mut allowance, |cx, max| poll_read_once(socket, cx, max))).await;
 }

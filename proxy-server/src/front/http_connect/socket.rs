@@ -26,13 +26,13 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     fn abort(&self);
 
     /// After an end of file: whether the peer does not read either. `false` if the transport cannot tell.
-    fn is_deaf(&self) -> bool {
+    fn is_write_closed(&self) -> bool {
         false
     }
 
     /// While the peer's bytes are not read: whether the peer seems to have gone.
     fn may_be_gone(&self) -> bool {
-        self.is_deaf()
+        self.is_write_closed()
     }
 
     /// How long to wait for the peer's end of file before an orderly close. A close with unread input resets the connection: a
@@ -54,7 +54,7 @@ impl Socket for UnixStream {
 
     fn abort(&self) {}
 
-    fn is_deaf(&self) -> bool {
+    fn is_write_closed(&self) -> bool {
         // Sends nothing, but makes the kernel check the peer's state.
         matches!(rustix::net::send(self, &[], SendFlags::NOSIGNAL), Err(rustix::io::Errno::PIPE))
     }

@@ -13,7 +13,7 @@ use rustls_pki_types::UnixTime;
 use super::cases::{NAME, Role, World, ca_flag, expired, extension, with};
 use super::pki::{Pair, ca, leaf, version_1};
 use super::world::World as Ends;
-use crate::tls::{CaSource, OddPki};
+use crate::tls::{CaSource, LegacyPki};
 
 /// A root that is a CA except for `change`.
 fn root(change: impl FnOnce(&mut CertificateParams)) -> Pair {
@@ -90,8 +90,8 @@ fn times(world: &mut World) {
     world.both("intermediate beside expired", &[&old, &middle], &[&below, &middle], true);
     let old_1 = root(expired).altered(None, version_1);
     world.both("expired, version 1", &[&old_1], &[&issued(&old_1)], false);
-    let odd = old.issue(with(leaf(&[NAME]), ca_flag));
-    world.both("expired above a CA as leaf", &[&old], &[&odd], false);
+    let legacy = old.issue(with(leaf(&[NAME]), ca_flag));
+    world.both("expired above a CA as leaf", &[&old], &[&legacy], false);
 }
 
 /// A certificate in the CA file is trusted for itself; that does not make it a CA.
@@ -102,8 +102,8 @@ fn pinned(world: &mut World) {
     world.both("minted by a pinned leaf, which is sent", &[&pinned], &[&issued(&pinned), &pinned], false);
     let minted_ca = pinned.issue(ca("minted"));
     world.both("below a CA minted by a pinned leaf", &[&pinned], &[&issued(&minted_ca), &minted_ca], false);
-    let odd = pinned.issue(with(leaf(&[NAME]), ca_flag));
-    world.both("CA as leaf, minted by a pinned leaf", &[&pinned], &[&odd], false);
+    let legacy = pinned.issue(with(leaf(&[NAME]), ca_flag));
+    world.both("CA as leaf, minted by a pinned leaf", &[&pinned], &[&legacy], false);
     let good = world.root.clone_der();
     world.both("pinned beside a CA", &[&pinned, &good], &[&pinned], true);
     world.both("minted by a pinned leaf beside a CA", &[&pinned, &good], &[&issued(&pinned)], false);
@@ -119,8 +119,8 @@ fn pinned(world: &mut World) {
 }
 
 fn rights(world: &mut World) {
-    let mute = root(usages(&[KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature]));
-    world.both("may not sign", &[&mute], &[&issued(&mute)], false);
+    let crl_only = root(usages(&[KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature]));
+    world.both("may not sign", &[&crl_only], &[&issued(&crl_only)], false);
     let silent = root(usages(&[]));
     world.both("no key usage", &[&silent], &[&issued(&silent)], true);
     let empty = root(|params| {
@@ -151,22 +151,22 @@ fn unread(world: &mut World) {
         ("the issuer's other names, cut off", &[2, 5, 29, 18], true),
         ("key usage, cut off", &[2, 5, 29, 15], false),
     ] {
-        let odd = root(|params| {
+        let legacy = root(|params| {
             params.key_usages = vec![];
             params.custom_extensions = vec![CustomExtension::from_oid_content(oid, vec![0x16, 2, 0xfc])];
         });
-        world.both(name, &[&odd], &[&issued(&odd)], go);
+        world.both(name, &[&legacy], &[&issued(&legacy)], go);
     }
 }
 
 fn intermediates(world: &mut World) {
     let top = root(|_| ());
-    let mute = top.issue(with(ca("middle"), usages(&[KeyUsagePurpose::CrlSign])));
+    let crl_only = top.issue(with(ca("middle"), usages(&[KeyUsagePurpose::CrlSign])));
     let silent = top.issue(with(ca("middle"), usages(&[])));
-    world.both("intermediate that may not sign", &[&top], &[&issued(&mute), &mute], false);
+    world.both("intermediate that may not sign", &[&top], &[&issued(&crl_only), &crl_only], false);
     world.both("intermediate without key usage", &[&top], &[&issued(&silent), &silent], true);
     let plain = top.issue(ca("plain"));
-    world.both("one that may not sign is sent beside", &[&top], &[&issued(&plain), &plain, &mute], true);
+    world.both("one that may not sign is sent beside", &[&top], &[&issued(&plain), &plain, &crl_only], true);
     world.both("something else is sent beside", &[&top], &[&issued(&top), &issued(&top)], true);
 }
 
@@ -253,13 +253,13 @@ fn authorities_are_judged_as_by_go() {
     let world = table();
     assert_eq!(world.wrong(), Vec::<String>::new());
     for case in &world.cases {
-        let odd = case.name.starts_with("pinned").then_some(OddPki::PinnedLeaf);
-        assert_eq!(case.verdict().unwrap_or(odd), odd, "{}", case.name);
+        let legacy = case.name.starts_with("pinned").then_some(LegacyPki::PinnedLeaf);
+        assert_eq!(case.verdict().unwrap_or(legacy), legacy, "{}", case.name);
     }
 }
 
 #[test]
-fn refusals_say_what_is_wrong() {
+fn refusals_name_the_reason() {
     for case in table().cases.iter().filter(|case| !case.ours) {
         let Err(Error::InvalidCertificate(why)) = case.verdict() else {
             panic!("{}: accepted", case.name);

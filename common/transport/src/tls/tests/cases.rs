@@ -11,8 +11,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::pki::{Pair, ca};
 pub(super) use super::world::NAME;
-use crate::tls::OddPki;
-use crate::tls::odd::{ClientCerts, Report, ServerCerts};
+use crate::tls::LegacyPki;
+use crate::tls::legacy::{ClientCerts, Report, ServerCerts};
 
 /// `Server` is verified by an agent, `Client` by a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct Case {
 pub(super) struct World {
     pub(super) root: Pair,
     pub(super) middle: Pair,
-    pub(super) stranger: Pair,
+    pub(super) unknown_ca: Pair,
     pub(super) cases: Vec<Case>,
 }
 
@@ -44,7 +44,7 @@ impl World {
         let root = Pair::self_signed(ca("root"));
         Self {
             middle: root.issue(ca("middle")),
-            stranger: Pair::self_signed(ca("root")),
+            unknown_ca: Pair::self_signed(ca("root")),
             root,
             cases: Vec::new(),
         }
@@ -88,15 +88,15 @@ impl World {
 
 impl Case {
     /// Our verifiers' verdict, and the reason that they counted if only Go's rules accept.
-    pub(super) fn verdict(&self) -> Result<Option<OddPki>, Error> {
+    pub(super) fn verdict(&self) -> Result<Option<LegacyPki>, Error> {
         self.verdict_at(UnixTime::now())
     }
 
-    pub(super) fn verdict_at(&self, now: UnixTime) -> Result<Option<OddPki>, Error> {
+    pub(super) fn verdict_at(&self, now: UnixTime) -> Result<Option<LegacyPki>, Error> {
         let provider = Arc::new(crate::tls::provider());
         let counted = Arc::new(Mutex::new(None));
         let seen = Arc::clone(&counted);
-        let report = Report::new(Arc::new(move |why: OddPki| *seen.lock() = Some(why)));
+        let report = Report::new(Arc::new(move |why: LegacyPki| *seen.lock() = Some(why)));
         let (leaf, rest) = self.chain.split_first().unwrap();
         match self.role {
             Role::Server => {

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::pki::{Files, Pair, block, ca, leaf, pem};
 use crate::tls::{
     CaSource, CipherSuites, ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
-    ignore_odd_pki,
+    ignore_legacy_pki,
 };
 
 fn load(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> Result<ServerTls, String> {
@@ -21,7 +21,7 @@ fn load(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> Result<Serve
         min_version: TlsVersion::default(),
         suites: CipherSuites::default(),
     };
-    ServerTls::load(options, ignore_odd_pki()).map_err(|error| error.to_string())
+    ServerTls::load(options, ignore_legacy_pki()).map_err(|error| error.to_string())
 }
 
 /// Loads, and checks that the refusal is one line with all of `words`.
@@ -82,7 +82,7 @@ fn unreadable_files_are_named() {
 }
 
 #[test]
-fn encrypted_keys_are_told_apart() {
+fn encrypted_keys_are_recognized() {
     let files = Files::new();
     let (cert, _) = files.pair("server", &Pair::self_signed(leaf(&["server.test"])));
     let new = files.write("new.key", block("ENCRYPTED PRIVATE KEY", b"secret"));
@@ -154,7 +154,7 @@ const SHORT: &str = "\
     ArExpzCqB9fEjm4+lGXOn/1VPOsNuJu359+CIT4dDzoK8RtJcn7pADFeR0lpbeHHj/xlOJa8mq4/2w==";
 
 #[test]
-fn short_rsa_keys_are_told_apart() {
+fn short_rsa_keys_are_recognized() {
     let files = Files::new();
     let (cert, _) = files.pair("server", &Pair::self_signed(leaf(&["server.test"])));
     let pkcs8 = STANDARD.decode(SHORT).unwrap();
@@ -182,7 +182,7 @@ fn server_names_are_checked() {
             server_name: name.to_owned(),
             alpn_extras: vec![],
         };
-        ClientTls::load(options, ignore_odd_pki()).map_err(|error| error.to_string())
+        ClientTls::load(options, ignore_legacy_pki()).map_err(|error| error.to_string())
     };
     for name in
         ["server.test", "127.0.0.1", "::1", "[::1]", "under_score", "konnectivity-server.kube-system.svc."]

@@ -33,10 +33,10 @@ async fn a_client_certificate_is_required_with_a_ca_only() {
 }
 
 #[tokio::test]
-async fn strangers_are_refused() {
+async fn unknown_certificates_are_refused() {
     let mut world = World::new();
-    let stranger = Pair::self_signed(ca("root"));
-    world.client.identity = Some(world.files.pair("foreign", &stranger.issue(leaf(&["client.test"]))));
+    let unknown_ca = Pair::self_signed(ca("root"));
+    world.client.identity = Some(world.files.pair("foreign", &unknown_ca.issue(leaf(&["client.test"]))));
     // A root of the same name: only the signature differs.
     let text = world.shake().await.refused_by_server();
     assert!(text.contains("invalid peer certificate"), "{text}");
@@ -107,27 +107,27 @@ async fn intermediates_are_sent() {
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_refused() {
+async fn bytes_that_are_not_tls_are_refused() {
     let server = World::new().server();
-    let (mut near, far) = duplex(1024);
-    near.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-    assert!(matches!(server.accept(far).await, Err(HandshakeError::Tls(_))));
-    let (near, far) = duplex(1024);
-    drop(near);
-    assert!(matches!(server.accept(far).await, Err(HandshakeError::Closed)));
+    let (mut client_io, server_io) = duplex(1024);
+    client_io.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    assert!(matches!(server.accept(server_io).await, Err(HandshakeError::Tls(_))));
+    let (client_io, server_io) = duplex(1024);
+    drop(client_io);
+    assert!(matches!(server.accept(server_io).await, Err(HandshakeError::Closed)));
 }
 
 /// A record announces a ClientHello of 60,000 bytes, and more records follow.
 #[tokio::test]
 async fn a_client_hello_is_one_record_at_most() {
     let server = World::new().server();
-    let (mut near, far) = duplex(64 << 10);
+    let (mut client_io, server_io) = duplex(64 << 10);
     let mut record = vec![0x16, 3, 1, 0x3f, 0xff, 1, 0, 0xea, 0x60];
     record.resize(5 + 0x3fff, 0);
-    near.write_all(&record).await.unwrap();
-    near.write_all(&[&[0x16, 3, 1, 0x3f, 0xff], &record[5..]].concat()).await.unwrap();
+    client_io.write_all(&record).await.unwrap();
+    client_io.write_all(&[&[0x16, 3, 1, 0x3f, 0xff], &record[5..]].concat()).await.unwrap();
     let mut told = false;
-    let end = server.accept_with(far, || told = true).await;
+    let end = server.accept_with(server_io, || told = true).await;
     assert!(matches!(end, Err(HandshakeError::TooLarge)), "{:?}", end.err());
     assert!(!told, "the hello is not whole");
 }

@@ -16,7 +16,7 @@ async fn foreign_client(
     alpn: &[&[u8]],
     only: Option<&'static rustls::SupportedProtocolVersion>,
 ) -> Ends {
-    let (near, far) = duplex(64 * 1024);
+    let (client_io, server_io) = duplex(64 * 1024);
     let mut roots = RootCertStore::empty();
     roots.add(world.root.der.clone()).unwrap();
     let versions: Vec<_> = only.map_or(rustls::ALL_VERSIONS.to_vec(), |version| vec![version]);
@@ -30,10 +30,10 @@ async fn foreign_client(
     let connector = TlsConnector::from(Arc::new(config));
     let server = world.server();
     let client = async {
-        let connected = connector.connect(ServerName::try_from(NAME).unwrap(), near).await;
+        let connected = connector.connect(ServerName::try_from(NAME).unwrap(), client_io).await;
         connected.map_err(HandshakeError::from)
     };
-    let (server, client) = tokio::join!(server.accept(far), client);
+    let (server, client) = tokio::join!(server.accept(server_io), client);
     Ends { server, client }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::pki::{Pair, ca, leaf};
 use super::world::{NAME, World, shake};
-use crate::tls::{PeerIdentity, Rotating, ignore_odd_pki};
+use crate::tls::{PeerIdentity, Rotating, ignore_legacy_pki};
 
 fn copy(pair: &(PathBuf, PathBuf), cert: &Path, key: &Path) {
     std::fs::copy(&pair.0, cert).unwrap();
@@ -78,8 +78,14 @@ async fn a_certificate_out_of_its_time_is_taken_at_the_start_only() {
         let own = world.client.identity.clone().unwrap();
         copy(&pair, &own.0, &own.1);
         for (reloaded, loaded) in [
-            (server.reload(), crate::tls::ServerTls::load(world.server.clone(), ignore_odd_pki()).map(drop)),
-            (client.reload(), crate::tls::ClientTls::load(world.client.clone(), ignore_odd_pki()).map(drop)),
+            (
+                server.reload(),
+                crate::tls::ServerTls::load(world.server.clone(), ignore_legacy_pki()).map(drop),
+            ),
+            (
+                client.reload(),
+                crate::tls::ClientTls::load(world.client.clone(), ignore_legacy_pki()).map(drop),
+            ),
         ] {
             loaded.unwrap();
             match why {
@@ -95,7 +101,7 @@ async fn a_certificate_out_of_its_time_is_taken_at_the_start_only() {
 }
 
 #[test]
-fn what_changed_is_seen_and_when_it_ends_is_known() {
+fn changed_files_and_their_expiry_are_reported() {
     let world = World::new();
     let server = world.server();
     assert!(server.uses(&server.read().unwrap()));

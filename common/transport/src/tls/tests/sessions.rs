@@ -19,15 +19,15 @@ macro_rules! twice {
     ($accept:expr, $connect:expr) => {{
         let mut kinds = (None, None);
         for _ in 0..2 {
-            let (near, far) = duplex(64 * 1024);
+            let (client_io, server_io) = duplex(64 * 1024);
             let server = async {
-                let mut stream = $accept(far).await.unwrap();
+                let mut stream = $accept(server_io).await.unwrap();
                 stream.write_all(b"s").await.unwrap();
                 stream.flush().await.unwrap();
                 stream
             };
             let client = async {
-                let mut stream = $connect(near).await.unwrap();
+                let mut stream = $connect(client_io).await.unwrap();
                 stream.read_u8().await.unwrap();
                 stream
             };

@@ -93,7 +93,7 @@ const REFUSED: Option<Rotated> = Some(Rotated::Refused);
 const RESTORED: Option<Rotated> = Some(Rotated::Restored);
 
 #[tokio::test(start_paused = true)]
-async fn a_change_is_taken_within_one_round_and_told_once() {
+async fn change_is_loaded_within_one_round_and_reported_once() {
     let mut rig = Rig::new();
     rig.silent().await;
     assert_eq!(*rig.files.takes.lock(), 0, "what did not change is not loaded again");
@@ -106,7 +106,7 @@ async fn a_change_is_taken_within_one_round_and_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_used_is_told_once_and_tried_again() {
+async fn unusable_files_are_reported_once_and_tried_again() {
     let mut rig = Rig::new();
     for bad in ["bad", "gone", "bad again"] {
         rig.write(&[bad]);

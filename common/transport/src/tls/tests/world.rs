@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use super::pki::{Files, Pair, ca, leaf};
 use crate::tls::{
     ALPN_H2, CaSource, CipherSuites, ClientStream, ClientTls, ClientTlsOptions, HandshakeError, ReadAhead,
-    ServerStream, ServerTls, ServerTlsOptions, TlsVersion, ignore_odd_pki,
+    ServerStream, ServerTls, ServerTlsOptions, TlsVersion, ignore_legacy_pki,
 };
 
 pub(super) const NAME: &str = "server.test";
@@ -50,11 +50,11 @@ impl World {
     }
 
     pub(super) fn server(&self) -> ServerTls {
-        ServerTls::load(self.server.clone(), ignore_odd_pki()).unwrap()
+        ServerTls::load(self.server.clone(), ignore_legacy_pki()).unwrap()
     }
 
     pub(super) fn client(&self) -> ClientTls {
-        ClientTls::load(self.client.clone(), ignore_odd_pki()).unwrap()
+        ClientTls::load(self.client.clone(), ignore_legacy_pki()).unwrap()
     }
 
     /// Both ends' results, after one byte in each direction if the handshake succeeded.
@@ -88,16 +88,16 @@ impl Ends {
 }
 
 pub(super) async fn shake(server: &ServerTls, client: &ClientTls) -> Ends {
-    let (near, far) = duplex(64 * 1024);
+    let (client_io, server_io) = duplex(64 * 1024);
     let server = async {
-        let mut stream = server.accept(far).await?;
+        let mut stream = server.accept(server_io).await?;
         stream.write_all(b"s").await?;
         stream.flush().await?;
         Ok(stream)
     };
     // With TLS 1.3 a client's handshake completes before the server has verified it: the first read shows the result.
     let client = async {
-        let mut stream = client.connect(near).await?;
+        let mut stream = client.connect(client_io).await?;
         stream.read_u8().await?;
         Ok(stream)
     };

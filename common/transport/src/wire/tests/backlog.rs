@@ -57,10 +57,10 @@ impl AsyncWrite for Narrow {
 /// The bytes that wait above the transport are sent before a ping.
 #[tokio::test(start_paused = true)]
 async fn little_waits_above_a_transport_that_takes_little() {
-    let (near, far) = duplex(8 << 10);
+    let (client_io, server_io) = duplex(8 << 10);
     let stop = Arc::new(Mutex::new((false, None::<Waker>)));
-    let mut served = serve(Narrow { io: far, stop: Arc::clone(&stop) }, ServerSettings::for_agents());
-    let (client, server) = tokio::join!(dial(near, HeaderMap::new()), served.accept());
+    let mut served = serve(Narrow { io: server_io, stop: Arc::clone(&stop) }, ServerSettings::for_agents());
+    let (client, server) = tokio::join!(dial(client_io, HeaderMap::new()), served.accept());
     let (mut client, mut server) = (client.unwrap(), server);
     for _ in 0..6 {
         stop.lock().0 = true;

@@ -17,7 +17,7 @@ use crate::wire::buffered::{Buffered, Flusher, READ_FOR, buffered};
 
 /// The transport's answer to the next call.
 #[derive(Debug, Clone, Copy)]
-enum Say {
+enum IoStep {
     /// Accepts at most this many bytes.
     Take(usize),
     /// Is blocked, and wakes the task later.
@@ -26,7 +26,7 @@ enum Say {
 
 #[derive(Default)]
 struct Script {
-    say: VecDeque<Say>,
+    steps: VecDeque<IoStep>,
     written: Vec<u8>,
     writes: usize,
     /// How many bytes were written at the last flush.
@@ -49,12 +49,12 @@ impl AsyncWrite for Scripted {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut script = self.0.lock();
-        let limit = match script.say.pop_front() {
-            Some(Say::Block) => {
+        let limit = match script.steps.pop_front() {
+            Some(IoStep::Block) => {
                 script.blocked = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            Some(Say::Take(limit)) => limit,
+            Some(IoStep::Take(limit)) => limit,
             None => usize::MAX,
         };
         let all = bufs.iter().flat_map(|slice| slice.to_vec()).collect::<Vec<u8>>();
@@ -70,8 +70,8 @@ impl AsyncWrite for Scripted {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut script = self.0.lock();
-        if let Some(Say::Block) = script.say.front() {
-            script.say.pop_front();
+        if let Some(IoStep::Block) = script.steps.front() {
+            script.steps.pop_front();
             script.blocked = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -113,9 +113,9 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(say: &[Say]) -> Self {
+    fn new(steps: &[IoStep]) -> Self {
         let script = Scripted::default();
-        script.0.lock().say.extend(say);
+        script.0.lock().steps.extend(steps);
         let (io, flusher) = buffered(script.clone(), crate::wire::Buffering::OVER_TLS);
         Driver { script, io, flusher, wakes: Arc::default() }
     }
@@ -200,7 +200,7 @@ fn small_writes_of_a_turn_go_out_as_one() {
 }
 
 #[test]
-fn a_large_write_goes_out_at_once_behind_what_was_gathered() {
+fn large_write_follows_gathered_bytes_at_once() {
     let mut driver = Driver::new(&[]);
     let large = vec![7; 65_536];
     assert_eq!(driver.write(&[IoSlice::new(b"head")]), Poll::Ready(4));
@@ -213,13 +213,13 @@ fn a_large_write_goes_out_at_once_behind_what_was_gathered() {
 
 #[test]
 fn a_blocked_flush_is_finished_by_a_later_turn_without_new_writes() {
-    for say in [
-        vec![Say::Block],
-        vec![Say::Take(2), Say::Block],
-        vec![Say::Take(2), Say::Block, Say::Take(1), Say::Block],
-        vec![Say::Take(usize::MAX), Say::Block],
+    for steps in [
+        vec![IoStep::Block],
+        vec![IoStep::Take(2), IoStep::Block],
+        vec![IoStep::Take(2), IoStep::Block, IoStep::Take(1), IoStep::Block],
+        vec![IoStep::Take(usize::MAX), IoStep::Block],
     ] {
-        let mut driver = Driver::new(&say);
+        let mut driver = Driver::new(&steps);
         assert_eq!(driver.write(&[IoSlice::new(b"hello")]), Poll::Ready(5));
         while driver.turn_ends().is_pending() {
             driver.unblock();
@@ -230,14 +230,14 @@ fn a_blocked_flush_is_finished_by_a_later_turn_without_new_writes() {
 
 #[test]
 fn a_transport_that_blocks_blocks_h2_within_the_buffer() {
-    let mut driver = Driver::new(&[Say::Block; 200]);
+    let mut driver = Driver::new(&[IoStep::Block; 200]);
     let mut taken = 0;
     while driver.write(&[IoSlice::new(&[1; 1000])]).is_ready() {
         taken += 1000;
         assert!(taken <= 16 << 10, "nothing piles up");
     }
     driver.unblock();
-    driver.script.0.lock().say.clear();
+    driver.script.0.lock().steps.clear();
     assert_eq!(driver.write(&[IoSlice::new(&[1; 1000])]), Poll::Ready(1000));
     assert_eq!(driver.turn_ends(), Poll::Ready(()));
     driver.assert_flushed(&vec![1; taken + 1000]);
@@ -258,7 +258,7 @@ fn memory_is_kept_from_one_busy_turn_to_the_next_and_by_no_idle_connection() {
 
 #[test]
 fn shutdown_flushes_first() {
-    let mut driver = Driver::new(&[Say::Take(3), Say::Block]);
+    let mut driver = Driver::new(&[IoStep::Take(3), IoStep::Block]);
     assert_eq!(driver.write(&[IoSlice::new(b"goodbye")]), Poll::Ready(7));
     let waker = Waker::from(Arc::clone(&driver.wakes));
     let cx = &mut Context::from_waker(&waker);
@@ -269,17 +269,21 @@ fn shutdown_flushes_first() {
     assert!(driver.script.0.lock().shut);
 }
 
-fn say() -> impl Strategy<Value = Say> {
-    prop_oneof![Just(Say::Block), (1_usize..20).prop_map(Say::Take), (1_usize..40_000).prop_map(Say::Take),]
+fn steps() -> impl Strategy<Value = IoStep> {
+    prop_oneof![
+        Just(IoStep::Block),
+        (1_usize..20).prop_map(IoStep::Take),
+        (1_usize..40_000).prop_map(IoStep::Take),
+    ]
 }
 
 proptest! {
     #[test]
     fn every_byte_once_and_in_order(
         turns in vec(vec(vec(prop_oneof![0_usize..60, 0_usize..30_000], 1..4), 0..6), 1..6),
-        say in vec(say(), 0..60),
+        steps in vec(steps(), 0..60),
     ) {
-        let mut driver = Driver::new(&say);
+        let mut driver = Driver::new(&steps);
         let (mut sent, mut stamp) = (Vec::new(), 0_u8);
         for write in turns.into_iter().flatten().map(Some).chain([None]) {
             let parts = write.into_iter().flatten().map(|length| {

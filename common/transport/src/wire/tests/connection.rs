@@ -32,10 +32,10 @@ async fn answer(requests: &SendRequest<Bytes>, request: Request<()>) -> Response
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_grpc_is_refused_before_the_caller_sees_it() {
-    let (near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_frontends());
-    let (requests, connection) = h2::client::handshake(near).await.unwrap();
+async fn requests_that_are_not_grpc_are_refused_before_the_caller() {
+    let (client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_frontends());
+    let (requests, connection) = h2::client::handshake(client_io).await.unwrap();
     tokio::spawn(connection);
     for (method, content_type, status) in [
         (Method::GET, "application/grpc", StatusCode::METHOD_NOT_ALLOWED),
@@ -59,9 +59,9 @@ async fn what_is_no_grpc_is_refused_before_the_caller_sees_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_the_clients_error() {
-    let (near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_agents());
-    let (client, ()) = tokio::join!(dial(near, HeaderMap::new()), async {
+    let (client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
+    let (client, ()) = tokio::join!(dial(client_io, HeaderMap::new()), async {
         soon(served.requests.recv()).await.unwrap().refuse(Code::Unknown, "token: größer als erlaubt");
     });
     assert_eq!(client.unwrap_err(), WireError::new(Code::Unknown, "token: größer als erlaubt"));
@@ -71,11 +71,11 @@ async fn a_refusal_is_the_clients_error() {
 
 #[tokio::test(start_paused = true)]
 async fn metadata_goes_both_ways() {
-    let (near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_agents());
+    let (client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
     let mut metadata = HeaderMap::new();
     metadata.insert("agentid", HeaderValue::from_static("a1"));
-    let (client, server) = tokio::join!(dial(near, metadata), async {
+    let (client, server) = tokio::join!(dial(client_io, metadata), async {
         let request = soon(served.requests.recv()).await.unwrap();
         assert_eq!(request.metadata["agentid"], "a1");
         assert_eq!(request.metadata["te"], "trailers");
@@ -95,24 +95,28 @@ async fn answers_that_are_no_grpc() {
         (403, "application/grpc", Code::PermissionDenied),
         (200, "text/html", Code::Unknown),
     ] {
-        let (near, far) = duplex(1 << 20);
+        let (client_io, server_io) = duplex(1 << 20);
         tokio::spawn(async move {
-            let mut connection = h2::server::handshake(far).await.unwrap();
+            let mut connection = h2::server::handshake(server_io).await.unwrap();
             while let Some(Ok((_, mut respond))) = connection.accept().await {
                 let response = Response::builder().status(status).header("content-type", content_type);
                 let _sent: h2::SendStream<Bytes> =
                     respond.send_response(response.body(()).unwrap(), true).unwrap();
             }
         });
-        assert_eq!(dial(near, HeaderMap::new()).await.unwrap_err().code, code, "{status} {content_type}");
+        assert_eq!(
+            dial(client_io, HeaderMap::new()).await.unwrap_err().code,
+            code,
+            "{status} {content_type}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_may_be_over_with_its_headers() {
-    let (near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_agents());
-    let (client, ()) = tokio::join!(dial(near, HeaderMap::new()), async {
+    let (client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
+    let (client, ()) = tokio::join!(dial(client_io, HeaderMap::new()), async {
         soon(served.requests.recv()).await.unwrap().refuse(Code::OK, "");
     });
     let mut client = client.unwrap();
@@ -122,30 +126,31 @@ async fn a_stream_may_be_over_with_its_headers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_answer_is_a_deadline() {
-    let (near, _far) = duplex(1 << 20);
+    let (client_io, _server_io) = duplex(1 << 20);
     let deadline = Instant::now() + Duration::from_secs(30);
     let settings = ClientSettings::for_agents();
-    let error = connect(near, &settings, "server", "/AgentService/Connect", HeaderMap::new(), deadline).await;
+    let error =
+        connect(client_io, &settings, "server", "/AgentService/Connect", HeaderMap::new(), deadline).await;
     assert_eq!(error.unwrap_err().code, Code::DeadlineExceeded);
     assert_eq!(Instant::now(), deadline);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_authority_that_is_none_is_named() {
-    let (near, _far) = duplex(1 << 20);
+    let (client_io, _server_io) = duplex(1 << 20);
     let settings = ClientSettings::for_agents();
     let error =
-        connect(near, &settings, "a b", "/AgentService/Connect", HeaderMap::new(), Instant::now()).await;
+        connect(client_io, &settings, "a b", "/AgentService/Connect", HeaderMap::new(), Instant::now()).await;
     assert!(error.unwrap_err().message.contains("\"a b\""));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_without_a_stream_ends() {
     for hello in [false, true] {
-        let (near, far) = duplex(1 << 20);
-        let served = serve(far, ServerSettings::for_agents());
+        let (client_io, server_io) = duplex(1 << 20);
+        let served = serve(server_io, ServerSettings::for_agents());
         let before = Instant::now();
-        let mut silent = Some(near);
+        let mut silent = Some(client_io);
         let mut kept = None;
         if hello {
             let (requests, connection) = h2::client::handshake::<_>(silent.take().unwrap()).await.unwrap();
@@ -163,9 +168,9 @@ async fn a_connection_without_a_stream_ends() {
 #[tokio::test(start_paused = true)]
 async fn refused_and_waiting_streams_do_not_keep_a_connection() {
     for waiting in [false, true] {
-        let (near, far) = duplex(1 << 20);
-        let mut served = serve(far, ServerSettings::for_agents());
-        let (requests, connection) = h2::client::handshake(near).await.unwrap();
+        let (client_io, server_io) = duplex(1 << 20);
+        let mut served = serve(server_io, ServerSettings::for_agents());
+        let (requests, connection) = h2::client::handshake(client_io).await.unwrap();
         tokio::spawn(connection);
         let before = Instant::now();
         let mut held = Vec::new();
@@ -194,9 +199,9 @@ async fn refused_and_waiting_streams_do_not_keep_a_connection() {
 #[tokio::test(start_paused = true)]
 async fn an_agents_connection_ends_behind_its_last_stream() {
     for open_for in [0, 3600] {
-        let (near, far) = duplex(1 << 20);
-        let mut served = serve(far, ServerSettings::for_agents());
-        let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+        let (client_io, server_io) = duplex(1 << 20);
+        let mut served = serve(server_io, ServerSettings::for_agents());
+        let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
         tokio::spawn(connection);
         tokio::time::sleep(Duration::from_secs(14)).await;
         let mut kept = requests.ready().await.unwrap();
@@ -221,9 +226,9 @@ async fn an_agents_connection_ends_behind_its_last_stream() {
 /// Each stream restarts the time-out.
 #[tokio::test(start_paused = true)]
 async fn a_stream_in_time_keeps_an_agents_connection() {
-    let (near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_agents());
-    let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+    let (client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
+    let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
     tokio::spawn(connection);
     for _ in 0..5 {
         accept_one(&requests, &mut served).await;
@@ -243,9 +248,9 @@ async fn accept_one(requests: &SendRequest<Bytes>, served: &mut Served) {
 
 #[tokio::test(start_paused = true)]
 async fn a_frontends_connection_stays_for_the_next_stream() {
-    let (near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_frontends());
-    let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+    let (client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_frontends());
+    let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
     tokio::spawn(connection);
     for _ in 0..2 {
         accept_one(&requests, &mut served).await;
@@ -256,25 +261,25 @@ async fn a_frontends_connection_stays_for_the_next_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn garbage_instead_of_http2_is_an_error() {
-    let (mut near, far) = duplex(1 << 20);
-    let served = serve(far, ServerSettings::for_frontends());
-    near.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let (mut client_io, server_io) = duplex(1 << 20);
+    let served = serve(server_io, ServerSettings::for_frontends());
+    client_io.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let end = soon(served.serving).await.unwrap();
     assert!(matches!(end, Err(ConnectionError::Http2(_))), "{end:?}");
     let mut rest = Vec::new();
-    near.read_to_end(&mut rest).await.unwrap();
+    client_io.read_to_end(&mut rest).await.unwrap();
 }
 
 /// A shutdown with one open stream and a later request. Returns the result of the later request.
 async fn shut_down(settings: ServerSettings) -> Result<Response<h2::RecvStream>, h2::Error> {
-    let (near, far) = duplex(1 << 20);
+    let (client_io, server_io) = duplex(1 << 20);
     let (requests, mut arrivals) = mpsc::unbounded_channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(async move {
         let on_stream = |request| drop(requests.send(request));
-        serve_connection_until(far, &settings, on_stream, async { drop(stopped.await) }).await
+        serve_connection_until(server_io, &settings, on_stream, async { drop(stopped.await) }).await
     });
-    let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+    let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
     let connection = tokio::spawn(connection);
     let mut requests = requests.ready().await.unwrap();
     let (first, mut send) = requests.send_request(request(Method::POST, "application/grpc"), false).unwrap();
@@ -318,12 +323,12 @@ async fn frontends_see_goaway() {
 #[tokio::test(start_paused = true)]
 async fn an_idle_connection_ends_at_shutdown() {
     for settings in [ServerSettings::for_agents(), ServerSettings::for_frontends()] {
-        let (near, far) = duplex(1 << 20);
+        let (client_io, server_io) = duplex(1 << 20);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(async move {
-            serve_connection_until(far, &settings, drop, async { drop(stopped.await) }).await
+            serve_connection_until(server_io, &settings, drop, async { drop(stopped.await) }).await
         });
-        let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+        let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
         tokio::spawn(connection);
         assert_eq!(
             answer(&requests, request(Method::GET, "")).await.status(),
@@ -336,18 +341,18 @@ async fn an_idle_connection_ends_at_shutdown() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_before_the_preface_ends_at_once() {
-    let (_near, far) = duplex(1 << 20);
+    let (_client_io, server_io) = duplex(1 << 20);
     let settings = ServerSettings::for_agents();
-    soon(serve_connection_until(far, &settings, drop, async {})).await.unwrap();
-    let (near, far) = duplex(1 << 20);
-    drop(near);
-    soon(serve_connection_until(far, &settings, drop, pending())).await.unwrap_err();
+    soon(serve_connection_until(server_io, &settings, drop, async {})).await.unwrap();
+    let (client_io, server_io) = duplex(1 << 20);
+    drop(client_io);
+    soon(serve_connection_until(server_io, &settings, drop, pending())).await.unwrap_err();
 }
 
 /// Frontends have a connection for each tunnel, so the handshake's state must not be kept.
 #[tokio::test]
 async fn a_connection_does_not_keep_the_memory_of_its_handshake() {
-    let (near, _far) = duplex(1 << 10);
-    let size = size_of_val(&serve_connection(near, &ServerSettings::for_frontends(), drop));
+    let (client_io, _server_io) = duplex(1 << 10);
+    let size = size_of_val(&serve_connection(client_io, &ServerSettings::for_frontends(), drop));
     assert!(size <= 2 << 10, "{size} bytes");
 }

@@ -59,10 +59,10 @@ async fn all_of(io: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
 
 /// Returns a listener's answer to these bytes.
 async fn answer(settings: ServerSettings, flood: Vec<u8>) -> Vec<u8> {
-    let (near, far) = duplex(1 << 20);
+    let (client_io, server_io) = duplex(1 << 20);
     // The requests stay unanswered, as with a slow caller.
-    let _served = serve(far, settings);
-    let (mut reading, mut writing) = tokio::io::split(near);
+    let _served = serve(server_io, settings);
+    let (mut reading, mut writing) = tokio::io::split(client_io);
     let flooding = tokio::spawn(async move {
         // An error means that the listener has closed the connection.
         let _ = writing.write_all(&flood).await;
@@ -105,9 +105,9 @@ async fn limits_and_windows_are_announced() {
         let bytes = answer(settings, with(&[], [])).await;
         assert_eq!(announced(&bytes), (pairs.into(), window));
     }
-    let (near, mut far) = duplex(1 << 20);
-    tokio::spawn(dial(near, HeaderMap::new()));
-    let bytes = all_of(&mut far).await;
+    let (client_io, mut server_io) = duplex(1 << 20);
+    tokio::spawn(dial(client_io, HeaderMap::new()));
+    let bytes = all_of(&mut server_io).await;
     let pairs = [(2, 0), (4, 1 << 20), (5, 128 << 10), (6, 64 << 10)];
     assert_eq!(announced(bytes.strip_prefix(PREFACE).unwrap()), (pairs.into(), 64 << 20));
 }
@@ -115,25 +115,25 @@ async fn limits_and_windows_are_announced() {
 /// An agent's windows are small until its stream is accepted.
 #[tokio::test(start_paused = true)]
 async fn windows_widen_when_a_stream_is_accepted() {
-    let (mut near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_agents());
+    let (mut client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
     let ack = frame(SETTINGS, ACK, 0, &[]);
-    near.write_all(&with(&[], [ack.clone(), frame(HEADERS, END_HEADERS, 1, REQUEST)])).await.unwrap();
+    client_io.write_all(&with(&[], [ack.clone(), frame(HEADERS, END_HEADERS, 1, REQUEST)])).await.unwrap();
     let request = soon(served.requests.recv()).await.unwrap();
-    assert_eq!(announced(&all_of(&mut near).await).1, (1 << 16) - 1, "as long as it is under review");
+    assert_eq!(announced(&all_of(&mut client_io).await).1, (1 << 16) - 1, "as long as it is under review");
     let _stream = request.accept(HeaderMap::new()).unwrap();
-    let (settings, window) = announced(&all_of(&mut near).await);
+    let (settings, window) = announced(&all_of(&mut client_io).await);
     assert_eq!((settings, window), ([(4, 1 << 20)].into(), 64 << 20));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_sends_too_much_before_it_is_admitted_ends() {
-    let (mut near, far) = duplex(1 << 20);
-    let served = serve(far, ServerSettings::for_agents());
-    near.write_all(&hello(&[])).await.unwrap();
+    let (mut client_io, server_io) = duplex(1 << 20);
+    let served = serve(server_io, ServerSettings::for_agents());
+    client_io.write_all(&hello(&[])).await.unwrap();
     let ping = frame(PING, ACK, 0, &[1; 8]).repeat(10_000);
     let mut sent = 0;
-    while near.write_all(&ping).await.is_ok() {
+    while client_io.write_all(&ping).await.is_ok() {
         sent += ping.len();
         assert!(sent < 4 << 20, "it is read on");
     }
@@ -156,15 +156,15 @@ async fn streams_above_the_limit_are_refused() {
 /// Between native peers a DATA and its head fit into one frame.
 #[tokio::test(start_paused = true)]
 async fn sixty_four_kibibytes_are_one_frame() {
-    let (mut near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_agents());
+    let (mut client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
     let open = frame(HEADERS, END_HEADERS, 1, REQUEST);
-    near.write_all(&with(&[(4, 1 << 20), (5, 128 << 10)], [open])).await.unwrap();
-    near.write_all(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes())).await.unwrap();
+    client_io.write_all(&with(&[(4, 1 << 20), (5, 128 << 10)], [open])).await.unwrap();
+    client_io.write_all(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes())).await.unwrap();
     let mut stream = served.accept().await;
     assert!(super::ready(&mut stream).await.unwrap() >= 64 << 10);
     stream.send(data(vec![7; 64 << 10])).unwrap();
-    let bytes = all_of(&mut near).await;
+    let bytes = all_of(&mut client_io).await;
     let lengths: Vec<_> =
         frames(&bytes).iter().filter(|(kind, _, _)| *kind == DATA).map(|(_, _, data)| data.len()).collect();
     assert!(matches!(lengths[..], [length] if length > 64 << 10), "{lengths:?}");
@@ -220,15 +220,17 @@ async fn a_flood_of_empty_data_ends_the_connection() {
 
 /// While a peer does not read the answers to its pings and settings, the server reads nothing from it, so no answers queue.
 #[tokio::test(start_paused = true)]
-async fn a_flood_whose_answers_are_not_read_is_not_read_either() {
+async fn flood_with_unread_answers_is_not_read() {
     for settings in listeners() {
         for flood in [frame(PING, 0, 0, &[1; 8]), frame(SETTINGS, 0, 0, &[])] {
-            let (mut near, far) = duplex(64 << 10);
-            let _served = serve(far, settings.clone());
-            near.write_all(&hello(&[])).await.unwrap();
+            let (mut client_io, server_io) = duplex(64 << 10);
+            let _served = serve(server_io, settings.clone());
+            client_io.write_all(&hello(&[])).await.unwrap();
             let block = flood.repeat(1_000);
             let mut taken = 0;
-            while timeout(Duration::from_secs(5), near.write_all(&block)).await.is_ok_and(|sent| sent.is_ok())
+            while timeout(Duration::from_secs(5), client_io.write_all(&block))
+                .await
+                .is_ok_and(|sent| sent.is_ok())
             {
                 taken += block.len();
                 assert!(taken < 2 << 20, "{taken} bytes were read, and their answers kept");
@@ -251,25 +253,25 @@ async fn header_lists_are_limited() {
     let (agents, frontends) = (ServerSettings::for_agents, ServerSettings::for_frontends);
     let rows = [(agents(), 60_000, true), (agents(), 70_000, false), (frontends(), 250_000, true)];
     for (settings, length, fits) in rows.into_iter().chain([(frontends(), 270_000, false)]) {
-        let (near, far) = duplex(1 << 20);
-        let mut served = serve(far, settings);
-        let dialling = dial(near, metadata(length));
+        let (client_io, server_io) = duplex(1 << 20);
+        let mut served = serve(server_io, settings);
+        let connecting = dial(client_io, metadata(length));
         if fits {
-            let (client, server) = tokio::join!(dialling, served.accept());
+            let (client, server) = tokio::join!(connecting, served.accept());
             client.unwrap();
             drop(server);
         } else {
             // The connection refuses it at once, before the caller receives the request.
-            assert_ne!(dialling.await.unwrap_err().code, Code::DeadlineExceeded, "{length}");
+            assert_ne!(connecting.await.unwrap_err().code, Code::DeadlineExceeded, "{length}");
             assert!(served.requests.try_recv().is_err(), "{length}");
         }
     }
     // The client applies the same limit to the server's response headers.
     for (length, fits) in [(60_000, true), (70_000, false)] {
-        let (near, far) = duplex(1 << 20);
-        let mut served = serve(far, agents());
+        let (client_io, server_io) = duplex(1 << 20);
+        let mut served = serve(server_io, agents());
         let accepting = async { soon(served.requests.recv()).await.unwrap().accept(metadata(length)) };
-        let (client, server) = tokio::join!(dial(near, HeaderMap::new()), accepting);
+        let (client, server) = tokio::join!(dial(client_io, HeaderMap::new()), accepting);
         assert_eq!(client.is_ok(), fits, "{length}");
         drop(server);
     }

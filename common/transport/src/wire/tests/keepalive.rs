@@ -78,13 +78,13 @@ async fn unread_data_does_not_delay_pings() {
 #[tokio::test(start_paused = true)]
 async fn idle_connections_are_pinged_only_if_wanted() {
     for while_idle in [false, true] {
-        let (mut near, far) = duplex(1 << 20);
-        let served = serve(far, settings(Keepalive { while_idle, ..TEN_AND_FIVE }));
+        let (mut client_io, server_io) = duplex(1 << 20);
+        let served = serve(server_io, settings(Keepalive { while_idle, ..TEN_AND_FIVE }));
         // A preface and SETTINGS, nothing more.
-        near.write_all(&hello(&[])).await.unwrap();
+        client_io.write_all(&hello(&[])).await.unwrap();
         let end = timeout(Duration::from_secs(3000), served.serving).await;
         assert_eq!(end.is_ok(), while_idle);
-        drop(near);
+        drop(client_io);
     }
 }
 
@@ -93,19 +93,19 @@ async fn a_peer_that_does_not_answer_is_unresponsive_and_keeps_its_connection() 
     let mut pair = pair().await;
     let five_minutes = Duration::from_secs(300);
     pair.client.connection.set_keepalive(Keepalive { timeout: five_minutes, ..TEN_AND_FIVE });
-    let mut unresponsive = pair.client.connection.pulse.unresponsive();
-    pair.client.connection.pulse.probe();
+    let mut unresponsive = pair.client.connection.keepalive.unresponsive();
+    pair.client.connection.keepalive.probe();
     assert!(timeout(Duration::from_secs(5), unresponsive.changed()).await.is_err(), "answered");
     pair.frozen.store(true, Ordering::Relaxed);
     let before = Instant::now();
-    pair.client.connection.pulse.probe();
+    pair.client.connection.keepalive.probe();
     soon(unresponsive.changed()).await.unwrap();
     assert_eq!((before.elapsed(), *unresponsive.borrow_and_update()), (UNRESPONSIVE_AFTER, true));
     sleep(five_minutes - Duration::from_secs(10)).await;
     pair.frozen.store(false, Ordering::Relaxed);
     // A frozen transport does not wake its reader.
     pair.server.send(data("awake")).unwrap();
-    pair.client.connection.pulse.probe();
+    pair.client.connection.keepalive.probe();
     soon(unresponsive.changed()).await.unwrap();
     assert!(!*unresponsive.borrow());
     pair.client.stream.send(data("here")).unwrap();
@@ -128,9 +128,9 @@ async fn silent_with_kernel(outstanding: bool) -> (u64, Result<(), ConnectionErr
     let keepalive = Keepalive { timeout: Duration::from_secs(300), ..TEN_AND_FIVE };
     pair.client.connection.set_keepalive(keepalive);
     pair.frozen.store(true, Ordering::Relaxed);
-    let (last_sent, last_heard) = (Duration::from_secs(5), Duration::from_secs(60));
-    let seen = Acknowledgment { outstanding, last_sent, last_heard, probes: 0 };
-    pair.client.connection.pulse.watch_kernel(Arc::new(Says(seen)));
+    let (last_sent, last_received) = (Duration::from_secs(5), Duration::from_secs(60));
+    let seen = Acknowledgment { outstanding, last_sent, last_received, probes: 0 };
+    pair.client.connection.keepalive.watch_kernel(Arc::new(Says(seen)));
     let before = Instant::now();
     let end = soon(pair.client.connection.closed()).await;
     (before.elapsed().as_secs(), end)
@@ -147,7 +147,7 @@ async fn a_stopped_program_is_given_five_minutes_and_a_silent_host_thirty_second
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_period_of_nothing_does_not_spin() {
+async fn zero_interval_does_not_spin() {
     let pair = pair().await;
     pair.client.connection.set_keepalive(Keepalive {
         interval: Duration::ZERO,
@@ -161,13 +161,13 @@ async fn a_period_of_nothing_does_not_spin() {
 }
 
 /// A transport that delays all bytes.
-fn far(delay: Duration) -> (DuplexStream, DuplexStream) {
-    let ((near, a), (b, far)) = (duplex(64 << 20), duplex(64 << 20));
+fn delayed_pair(delay: Duration) -> (DuplexStream, DuplexStream) {
+    let ((client_io, a), (b, server_io)) = (duplex(64 << 20), duplex(64 << 20));
     let ((mut a_in, mut a_out), (mut b_in, mut b_out)) = (tokio::io::split(a), tokio::io::split(b));
     tokio::spawn(async move {
         tokio::join!(late(&mut a_in, &mut b_out, delay), late(&mut b_in, &mut a_out, delay))
     });
-    (near, far)
+    (client_io, server_io)
 }
 
 async fn late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
@@ -183,16 +183,16 @@ async fn late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + U
 /// How many bytes the client may send while the server reads nothing, and the RTT that the server knows. The server
 /// measures it only if `asked`, but sends pings in any case.
 async fn sent_unread(delay: Duration, asked: bool) -> (usize, Option<Duration>) {
-    let (near, far) = far(delay);
-    let mut served = serve(far, settings(TEN_AND_FIVE));
+    let (client_io, server_io) = delayed_pair(delay);
+    let mut served = serve(server_io, settings(TEN_AND_FIVE));
     let accept = async {
         let request = served.requests.recv().await.unwrap();
         if asked {
-            request.pulse.measure(4);
+            request.keepalive.measure(4);
         }
-        (Arc::clone(&request.pulse), request.accept(HeaderMap::new()).unwrap())
+        (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
     };
-    let (client, (pulse, _server)) = tokio::join!(dial(near, HeaderMap::new()), accept);
+    let (client, (keepalive, _server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
     let mut client = client.unwrap();
     sleep(Duration::from_secs(30)).await;
     let mut sent = 0;
@@ -203,38 +203,38 @@ async fn sent_unread(delay: Duration, asked: bool) -> (usize, Option<Duration>) 
         client.stream.send(data(vec![1; room.min(60_000)])).unwrap();
         sent += room.min(60_000);
     }
-    (sent, pulse.round_trip())
+    (sent, keepalive.rtt())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_way_gets_a_wide_window_and_a_short_one_does_not() {
+async fn high_bdp_path_gets_a_wide_window_and_a_short_path_does_not() {
     const MIB: usize = 1 << 20;
     for (delay, window) in [(0, 1), (1, 4), (25, 16)] {
-        let (sent, way) = sent_unread(Duration::from_millis(delay), true).await;
-        assert_eq!(way.map(|way| way.as_millis()), Some(2 * u128::from(delay)));
+        let (sent, rtt) = sent_unread(Duration::from_millis(delay), true).await;
+        assert_eq!(rtt.map(|rtt| rtt.as_millis()), Some(2 * u128::from(delay)));
         // Frame heads take a part of the window.
         assert!((window * MIB - MIB / 16..(window + 1) * MIB).contains(&sent), "{delay} ms: {sent}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_that_nobody_asked_to_fit_stays() {
-    let (sent, way) = sent_unread(Duration::from_millis(25), false).await;
-    assert_eq!(way, None, "pings of the keepalive say nothing");
+async fn window_stays_without_rtt_probes() {
+    let (sent, rtt) = sent_unread(Duration::from_millis(25), false).await;
+    assert_eq!(rtt, None, "pings of the keepalive say nothing");
     assert!(sent < 2 << 20, "{sent}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_measures_the_round_trip_when_it_is_asked_to() {
-    let (near, far) = far(Duration::from_millis(25));
-    let mut served = serve(far, settings(TEN_AND_FIVE));
+    let (client_io, server_io) = delayed_pair(Duration::from_millis(25));
+    let mut served = serve(server_io, settings(TEN_AND_FIVE));
     let accept = async { served.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap() };
-    let (client, _server) = tokio::join!(dial(near, HeaderMap::new()), accept);
+    let (client, _server) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
     let client = client.unwrap();
-    let pulse = &client.connection.pulse;
+    let keepalive = &client.connection.keepalive;
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(pulse.round_trip(), None, "its keepalive says nothing");
-    pulse.measure(1);
+    assert_eq!(keepalive.rtt(), None, "its keepalive says nothing");
+    keepalive.measure(1);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(pulse.round_trip(), Some(Duration::from_millis(50)));
+    assert_eq!(keepalive.rtt(), Some(Duration::from_millis(50)));
 }

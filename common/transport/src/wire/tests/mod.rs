@@ -7,9 +7,9 @@ mod floods;
 mod framing;
 mod interop;
 mod keepalive;
+mod lingering;
 mod packet;
 mod stream;
-mod tail;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -129,11 +129,11 @@ async fn pair() -> Pair {
 }
 
 async fn pair_with(settings: ServerSettings) -> Pair {
-    let (near, far) = duplex(1 << 20);
+    let (client_io, server_io) = duplex(1 << 20);
     let frozen = Arc::new(AtomicBool::new(false));
     let freezing = |io| Freezing { io, frozen: Arc::clone(&frozen) };
-    let mut served = serve(freezing(far), settings);
-    let (client, server) = tokio::join!(dial(freezing(near), HeaderMap::new()), served.accept());
+    let mut served = serve(freezing(server_io), settings);
+    let (client, server) = tokio::join!(dial(freezing(client_io), HeaderMap::new()), served.accept());
     Pair { client: client.unwrap(), server, served, frozen }
 }
 

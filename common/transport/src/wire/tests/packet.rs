@@ -121,7 +121,7 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn a_payload_does_not_keep_what_is_around_it() {
+fn payload_does_not_pin_its_packet() {
     let mut message = BytesMut::new();
     let data = Packet::Data { id: ConnectId(1), payload: Bytes::from_static(&[7; 40_000]) };
     encode_head(&data, &mut message);
@@ -185,16 +185,16 @@ proptest! {
     fn encodes_as_prost_does(message in message()) {
         let message = Bytes::from(message);
         if let Incoming::Packet(packet) = decode(&message) {
-            let ours = encoded(&packet);
-            let mut theirs = proto::Packet::decode(message).unwrap();
-            match &mut theirs.payload {
+            let encoded_packet = encoded(&packet);
+            let mut decoded_packet = proto::Packet::decode(message).unwrap();
+            match &mut decoded_packet.payload {
                 // Fields that our enum does not have.
                 Some(Payload::Data(it)) => it.error.clear(),
                 Some(Payload::DialResponse(it)) if !it.error.is_empty() => it.connect_id = 0,
                 _ => {}
             }
-            prop_assert_eq!(&ours, &theirs.encode_to_vec());
-            prop_assert_eq!(decode(&ours), Incoming::Packet(packet));
+            prop_assert_eq!(&encoded_packet, &decoded_packet.encode_to_vec());
+            prop_assert_eq!(decode(&encoded_packet), Incoming::Packet(packet));
         }
     }
 }

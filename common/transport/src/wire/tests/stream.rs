@@ -99,7 +99,7 @@ async fn read_on(from: &mut WireStream, to: &mut WireStream) -> usize {
 
 /// For frames of any size: a Go client splits messages of 32 KiB or more into frames of 16 KiB.
 #[tokio::test(start_paused = true)]
-async fn what_is_read_ahead_stays_within_the_window() {
+async fn bytes_read_ahead_stay_within_the_window() {
     for settings in [ServerSettings::for_agents(), ServerSettings::for_frontends()] {
         let window = settings.initial_stream_window as usize;
         let mut pair = pair_with(settings).await;
@@ -140,9 +140,9 @@ async fn twenty_thousand_small_frames_unread() {
     }
     // The second pong proves that the server's connection has read everything before it.
     for _ in 0..2 {
-        pair.client.connection.pulse.probe();
+        pair.client.connection.keepalive.probe();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert!(!*pair.client.connection.pulse.unresponsive().borrow());
+        assert!(!*pair.client.connection.keepalive.unresponsive().borrow());
     }
     for number in 0..20_000_u32 {
         assert_eq!(packet(&mut pair.server).await, data(vec![number as u8]));
@@ -248,7 +248,7 @@ async fn the_client_ends_and_the_server_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_finished_client_sent_arrives_although_it_is_gone() {
+async fn data_of_a_finished_client_arrives_after_its_end() {
     let mut pair = pair().await;
     let mut sent = 0;
     while sent < 900_000 {
@@ -281,7 +281,7 @@ async fn closing_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_stream_is_cancelled() {
+async fn dropped_stream_is_canceled() {
     let mut one = pair().await;
     drop(one.client.stream);
     assert_eq!(failure(&mut one.server).await.code, Code::Canceled);
@@ -340,9 +340,9 @@ async fn an_empty_data_is_never_sent() {
 
 /// The error of the server's stream for a hand-built body.
 async fn verdict_on(encoding: &'static str, body: &'static [u8]) -> WireError {
-    let (near, far) = duplex(1 << 20);
-    let mut served = serve(far, ServerSettings::for_agents());
-    let (requests, connection) = h2::client::handshake::<_>(near).await.unwrap();
+    let (client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
+    let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
     tokio::spawn(connection);
     let mut request = Request::new(());
     *request.method_mut() = Method::POST;
@@ -373,9 +373,9 @@ fn trailers_carry_any_text() {
     }
     assert_eq!(verdict(&trailers(Code::OK, "")), Ok(()));
     assert_eq!(verdict(&HeaderMap::new()).unwrap_err().code, Code::Unknown);
-    let mut odd = HeaderMap::new();
-    odd.insert("grpc-status", HeaderValue::from_static("77"));
-    assert_eq!(verdict(&odd).unwrap_err().code, Code::Unknown);
+    let mut unusual = HeaderMap::new();
+    unusual.insert("grpc-status", HeaderValue::from_static("77"));
+    assert_eq!(verdict(&unusual).unwrap_err().code, Code::Unknown);
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use relay::{Ending, Local};
+use relay::{CloseReason, LocalIo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::UnixStream;
 use tunnel::Cause;
 
 use super::*;
-use crate::front::testing::account;
+use crate::front::testing::connection_log;
 
 /// The calls on a client's socket.
 #[derive(Debug, Default)]
@@ -23,10 +23,10 @@ struct Seen {
 }
 
 /// Endings after which the client must still get the written bytes.
-fn delivering() -> [Ending; 4] {
+fn delivering() -> [CloseReason; 4] {
     let broken = [Cause::LinkLost, Cause::Peer("reset".into()), Cause::Local("reset".into())];
-    let [lost, peer, local] = broken.map(Ending::Broken);
-    [Ending::Flushed, lost, peer, local]
+    let [lost, peer, local] = broken.map(CloseReason::Broken);
+    [CloseReason::Flushed, lost, peer, local]
 }
 
 /// A client that sends endlessly, and whose window may stay closed.
@@ -73,45 +73,45 @@ impl Socket for Hostile {
     }
 }
 
-fn local(takes_nothing: bool) -> (SocketLocal<Hostile>, Arc<Seen>, Readings) {
+fn local(takes_nothing: bool) -> (SocketIo<Hostile>, Arc<Seen>, Readings) {
     let (seen, readings) = (Arc::<Seen>::default(), Readings::new());
     let socket = Hostile { seen: Arc::clone(&seen), takes_nothing };
-    (SocketLocal::new(socket, Bytes::new(), account(&readings)), seen, readings)
+    (SocketIo::new(socket, Bytes::new(), connection_log(&readings)), seen, readings)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
-    for ending in delivering() {
+    for close_reason in delivering() {
         let (mut local, seen, readings) = local(false);
         let mut cx = Context::from_waker(Waker::noop());
         let mut allowance = 2_000;
         while allowance > 0 {
             let (before, reads) = (allowance, seen.reads.load(Ordering::Relaxed));
-            assert!(local.poll_end(&mut cx, &ending, &mut allowance).is_pending(), "lingers");
+            assert!(local.poll_end(&mut cx, &close_reason, &mut allowance).is_pending(), "lingers");
             assert!(allowance < before, "reads on");
             assert!(seen.reads.load(Ordering::Relaxed) <= reads + 16, "not all in one turn");
         }
         let thrown_away = seen.reads.load(Ordering::Relaxed);
         assert_eq!(thrown_away * 4, 2_000, "no more than it may");
-        assert!(local.poll_end(&mut cx, &ending, &mut allowance).is_pending(), "lingers");
+        assert!(local.poll_end(&mut cx, &close_reason, &mut allowance).is_pending(), "lingers");
         assert_eq!(seen.reads.load(Ordering::Relaxed), thrown_away, "nothing is read without an allowance");
         tokio::time::advance(Hostile::LINGER).await;
-        assert!(local.poll_end(&mut cx, &ending, &mut allowance).is_ready(), "no longer than that");
-        assert!(!seen.aborted.load(Ordering::Relaxed), "{ending:?}: what was written is delivered");
-        let orderly = ending == Ending::Flushed;
-        assert_eq!(seen.shut_down.load(Ordering::Relaxed), orderly, "{ending:?}");
-        assert_eq!(seen.cut.load(Ordering::Relaxed), !orderly, "{ending:?}");
+        assert!(local.poll_end(&mut cx, &close_reason, &mut allowance).is_ready(), "no longer than that");
+        assert!(!seen.aborted.load(Ordering::Relaxed), "{close_reason:?}: what was written is delivered");
+        let orderly = close_reason == CloseReason::Flushed;
+        assert_eq!(seen.shut_down.load(Ordering::Relaxed), orderly, "{close_reason:?}");
+        assert_eq!(seen.cut.load(Ordering::Relaxed), !orderly, "{close_reason:?}");
         assert_eq!(readings.metrics.frontend_write.count(), 1, "told once");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_nothing_is_cut_off() {
-    for ending in delivering() {
+    for close_reason in delivering() {
         let (mut local, seen, readings) = local(true);
         let began = Instant::now();
         let mut allowance = 2_000;
-        let end = poll_fn(|cx| local.poll_end(cx, &ending, &mut allowance));
+        let end = poll_fn(|cx| local.poll_end(cx, &close_reason, &mut allowance));
         timeout(Duration::from_secs(60), end).await.expect("an end");
         assert_eq!(began.elapsed(), Duration::from_secs(10));
         assert!(seen.aborted.load(Ordering::Relaxed), "reset");
@@ -128,20 +128,20 @@ async fn a_client_that_did_not_read_is_reset_at_once() {
     for cause in [Cause::Stalled, Cause::FlushTimeout, Cause::Overrun] {
         let (mut local, seen, readings) = local(true);
         let mut cx = Context::from_waker(Waker::noop());
-        let ended = local.poll_end(&mut cx, &Ending::Broken(cause), &mut 2_000);
+        let ended = local.poll_end(&mut cx, &CloseReason::Broken(cause), &mut 2_000);
         assert!(ended.is_ready() && seen.aborted.load(Ordering::Relaxed), "reset");
         assert_eq!(readings.metrics.frontend_write.count(), 1, "told once");
     }
 }
 
 #[tokio::test]
-async fn a_unix_client_whose_upload_is_cut_off_reads_what_there_was_and_then_an_error() {
+async fn unix_client_whose_upload_is_cut_off_reads_pending_data_and_then_an_error() {
     for upload in [&b"unread"[..], b""] {
         let (mut near, mut client) = UnixStream::pair().unwrap();
         near.write_all(b"answer").await.unwrap();
         client.write_all(upload).await.unwrap();
-        let mut local = SocketLocal::new(near, Bytes::new(), account(&Readings::new()));
-        let lost = Ending::Broken(Cause::LinkLost);
+        let mut local = SocketIo::new(near, Bytes::new(), connection_log(&Readings::new()));
+        let lost = CloseReason::Broken(Cause::LinkLost);
         assert!(local.poll_end(&mut Context::from_waker(Waker::noop()), &lost, &mut 2_000).is_ready());
         drop(local);
         let mut answer = [0; 6];

@@ -52,7 +52,7 @@ impl Bench {
         let answer = read_all(&mut client).await;
         drop(client);
         task.await.expect("no panic");
-        assert!(self.dials.try_recv().is_err(), "nothing was dialled");
+        assert!(self.dials.try_recv().is_err(), "nothing was dialed");
         assert_eq!(self.readings.metrics.http_connections.count(), 0);
         answer
     }
@@ -143,21 +143,21 @@ async fn a_shutdown_waits_from_before_the_dial_until_the_clients_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_follows_the_head_is_payload() {
+async fn bytes_after_the_head_are_payload() {
     let mut bench = Bench::new();
     let (mut client, _task) = bench.connect();
     client.write_all(&[REQUEST, b"\r\nwith the head, "].concat()).await.unwrap();
     let dial = bench.dial().await;
-    client.write_all(b"while dialling, ").await.unwrap();
+    client.write_all(b"while dialing, ").await.unwrap();
     let mut endpoint = dial.succeed();
     expect_established(&mut client).await;
     client.write_all(b"after").await.unwrap();
-    let expected = b"\r\nwith the head, while dialling, after";
+    let expected = b"\r\nwith the head, while dialing, after";
     assert_eq!(read_exactly(&mut endpoint.stream, expected.len()).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_came_with_the_request_does_not_show_that_its_answer_was_read() {
+async fn payload_sent_with_the_request_does_not_lift_the_barrier() {
     let mut bench = Bench::new();
     let (mut client, _task) = bench.connect();
     client.write_all(&[REQUEST, b"early"].concat()).await.unwrap();
@@ -286,7 +286,7 @@ async fn half_a_head_gets_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_ends_who_has_not_asked_yet_and_nobody_else() {
+async fn stop_ends_only_clients_without_a_request() {
     let mut bench = Bench::new();
     let (mut asked, _task) = bench.connect();
     asked.write_all(REQUEST).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use relay::Ending;
+use relay::CloseReason;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tunnel::Cause;
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::front::testing::Endpoint;
 
 #[tokio::test]
-async fn a_unix_socket_tells_a_half_close_from_a_close() {
+async fn unix_socket_distinguishes_half_close_from_close() {
     let mut bench = Bench::new();
     for (half, expected) in [(true, ReadEnd::Eof), (false, ReadEnd::Closed)] {
         let (mut client, server) = UnixStream::pair().unwrap();
@@ -39,13 +39,13 @@ async fn tcp_pair() -> (TcpStream, TcpStream) {
 
 #[tokio::test]
 async fn only_a_client_that_did_not_read_sees_a_reset() {
-    for (ending, reset) in [
-        (Ending::Broken(Cause::Stalled), true),
-        (Ending::Broken(Cause::FlushTimeout), true),
-        (Ending::Broken(Cause::Overrun), true),
-        (Ending::Broken(Cause::LinkLost), false),
-        (Ending::Broken(Cause::Peer("read: connection reset by peer".into())), false),
-        (Ending::Flushed, false),
+    for (close_reason, reset) in [
+        (CloseReason::Broken(Cause::Stalled), true),
+        (CloseReason::Broken(Cause::FlushTimeout), true),
+        (CloseReason::Broken(Cause::Overrun), true),
+        (CloseReason::Broken(Cause::LinkLost), false),
+        (CloseReason::Broken(Cause::Peer("read: connection reset by peer".into())), false),
+        (CloseReason::Flushed, false),
     ] {
         let mut bench = Bench::new();
         let (mut client, server) = tcp_pair().await;
@@ -53,7 +53,7 @@ async fn only_a_client_that_did_not_read_sees_a_reset() {
         client.write_all(REQUEST).await.unwrap();
         let Endpoint { stream: _stream, end, attached } = bench.dial().await.succeed();
         expect_established(&mut client).await;
-        end.send(ending).expect("not ended");
+        end.send(close_reason).expect("not ended");
         let mut rest = Vec::new();
         let end = timeout(SOON, client.read_to_end(&mut rest)).await.expect("an end");
         assert_eq!(
@@ -76,7 +76,7 @@ async fn the_last_bytes_reach_a_client_that_is_still_sending() {
     expect_established(&mut client).await;
     let response = vec![7; 900_000];
     endpoint.stream.write_all(&response).await.unwrap();
-    endpoint.end.send(Ending::Flushed).expect("not ended");
+    endpoint.end.send(CloseReason::Flushed).expect("not ended");
     // Arrives after the end: without the linger it would reset the connection before the response is read.
     let _late = client.write_all(b"still sending").await;
     let mut received = Vec::new();
@@ -95,14 +95,14 @@ async fn unread_input_does_not_turn_an_orderly_end_into_a_reset() {
     expect_established(&mut client).await;
     // No await between the two, so that the end is known before the input is read.
     client.try_write(b"unread").unwrap();
-    endpoint.end.send(Ending::Flushed).expect("not ended");
+    endpoint.end.send(CloseReason::Flushed).expect("not ended");
     assert_eq!(read_all(&mut client).await, "");
     drop(client);
     timeout(SOON, endpoint.attached).await.expect("an end").expect("attached");
 }
 
 #[tokio::test]
-async fn a_peer_that_has_gone_shows_behind_bytes_that_nobody_reads() {
+async fn closed_peer_is_noticed_behind_unread_bytes() {
     let (mut client, server) = tcp_pair().await;
     client.write_all(b"unread").await.unwrap();
     server.readable().await.unwrap();

@@ -1,0 +1,155 @@
+//! Values that several binaries check in the same way: ports, files, key pairs, bind addresses, identities.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use crate::FlagError;
+
+/// The address of a listener, without its port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BindHost {
+    /// All interfaces, IPv6 and IPv4 (an empty flag).
+    All,
+    /// One address.
+    Address(IpAddr),
+    /// A name to be resolved at the bind, as in Go (`localhost`), or an address with a zone.
+    Name(String),
+}
+
+impl BindHost {
+    /// Parses a flag's value; brackets around an IPv6 address are optional.
+    pub fn parse(text: &str) -> Self {
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        match bare.parse() {
+            _ if bare.is_empty() => Self::All,
+            Ok(address) => Self::Address(address),
+            Err(_) => Self::Name(bare.to_owned()),
+        }
+    }
+
+    /// The host for a listener: empty for all interfaces.
+    pub fn text(&self) -> String {
+        match self {
+            Self::All => String::new(),
+            Self::Address(address) => address.to_string(),
+            Self::Name(name) => name.clone(),
+        }
+    }
+}
+
+/// A host and a port to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The host.
+    pub host: BindHost,
+    /// The port. Never 0 from a flag.
+    pub port: u16,
+}
+
+impl fmt::Display for BindHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all interfaces"),
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A port from 1 to 65535. (Go accepts larger ones at the start, and then can neither bind nor dial them.)
+pub fn port(flag: &'static str, value: i64) -> Result<u16, FlagError> {
+    let usable = u16::try_from(value).ok().filter(|port| *port > 0);
+    usable.ok_or_else(|| FlagError::value(flag, value, "it must be a port from 1 to 65535"))
+}
+
+/// The path of a file that must exist; `None` for an empty flag.
+///
+/// Only a missing file is an error, as in Go: the code that reads the file reports other errors.
+pub fn existing_file(flag: &'static str, path: OsString) -> Result<Option<PathBuf>, FlagError> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let path = PathBuf::from(path);
+    match std::fs::metadata(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(FlagError::NoFile { flag, path }),
+        _ => Ok(Some(path)),
+    }
+}
+
+/// A certificate and its key: both, or neither. Each argument is a flag's name and its value.
+pub fn pair(
+    cert: (&'static str, OsString),
+    key: (&'static str, OsString),
+) -> Result<Option<(PathBuf, PathBuf)>, FlagError> {
+    let fix = "give both, or neither";
+    let key_path = existing_file(key.0, key.1)?;
+    let cert_path = existing_file(cert.0, cert.1)?;
+    match (cert_path, key_path) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(FlagError::Needs { flag: key.0, other: cert.0, fix }),
+        (Some(_), None) => Err(FlagError::Needs { flag: cert.0, other: key.0, fix }),
+    }
+}
+
+/// Text in gRPC metadata must be printable ASCII: Go programs accept other bytes at the start, and then every stream
+/// fails.
+pub fn header_text(flag: &'static str, text: &str) -> Result<(), FlagError> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Ok(());
+    }
+    let want = "it travels in a gRPC header: use printable ASCII only";
+    Err(FlagError::value(flag, format_args!("{text:?}"), want))
+}
+
+/// The id of this process among its peers: the flag, otherwise the environment's value, otherwise `fresh`.
+///
+/// An empty flag or variable counts as absent. (Go accepts an empty id, and then treats two such peers as one.)
+pub fn identity(
+    flag: &'static str,
+    given: String,
+    environment: Option<OsString>,
+    fresh: impl FnOnce() -> String,
+) -> Result<String, FlagError> {
+    let id = if given.is_empty() {
+        let inherited = environment.map(|value| value.to_string_lossy().into_owned());
+        inherited.filter(|id| !id.is_empty()).unwrap_or_else(fresh)
+    } else {
+        given
+    };
+    header_text(flag, &id)?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bind_hosts() {
+        assert_eq!(BindHost::parse(""), BindHost::All);
+        assert_eq!(BindHost::parse("::"), BindHost::Address("::".parse().unwrap()));
+        assert_eq!(BindHost::parse("[::1]"), BindHost::Address("::1".parse().unwrap()));
+        assert_eq!(BindHost::parse("localhost"), BindHost::Name("localhost".into()));
+        assert_eq!(BindHost::parse("fe80::1%eth0"), BindHost::Name("fe80::1%eth0".into()));
+        for (given, text) in [("", ""), ("[::1]", "::1"), ("0.0.0.0", "0.0.0.0"), ("localhost", "localhost")]
+        {
+            assert_eq!(BindHost::parse(given).text(), text);
+        }
+    }
+
+    #[test]
+    fn an_identity_comes_from_the_flag_then_the_environment_then_chance() {
+        let id = |flag: &str, env: Option<&str>| {
+            identity("server-id", flag.into(), env.map(OsString::from), || "fresh".into()).unwrap()
+        };
+        assert_eq!(id("flag", Some("env")), "flag");
+        assert_eq!(id("", Some("env")), "env");
+        assert_eq!(id("", Some("")), "fresh");
+        assert_eq!(id("", None), "fresh");
+        assert!(identity("server-id", "zoë".into(), None, String::new).is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! Certificates that Go accepts and webpki refuses.
+//!
+//! Clusters run for years with home-made certificates: a CA's own certificate as the server's, a leaf pinned as its own
+//! authority, `anyExtendedKeyUsage`, X.509 v1 client certificates. All of them worked with the Go images, so they work
+//! here: if webpki refuses a chain for one of the reasons in [`LegacyPki`], [`chain`] judges it again by Go's rules. The
+//! observer counts each acceptance and a warning is logged, so that operators can repair their PKI.
+//!
+//! Conversely, Go checks the certificates of the CA file and webpki does not: [`authorities`] refuses chains that those
+//! certificates had no right to issue.
+//!
+//! Never here: a second opinion on expiry, on bad signatures, or on names except wildcards. Go also refuses what webpki
+//! refuses for those reasons.
+
+mod authorities;
+mod certificate;
+mod chain;
+mod client_certs;
+mod server_certs;
+mod signature;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustls::{CertificateError, Error};
+use rustls_pki_types::CertificateDer;
+
+use super::PeerIdentity;
+
+pub(super) use client_certs::ClientCerts;
+pub(super) use server_certs::ServerCerts;
+
+/// Why webpki refused a chain that Go's rules accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LegacyPki {
+    /// The peer's own certificate is a CA certificate.
+    CaAsLeaf,
+    /// The certificate is itself in the CA file, and no CA in the file issued it.
+    PinnedLeaf,
+    /// The certificate has `anyExtendedKeyUsage` instead of the required purpose.
+    AnyPurpose,
+    /// X.509 version 1 or 2, without extensions.
+    OldVersion,
+    /// A critical extension that Go understands and webpki does not (certificate policies).
+    CriticalExtension,
+    /// A wildcard in front of a single label (`*.local`).
+    ShortWildcard,
+}
+
+impl LegacyPki {
+    /// The value of the metric's label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::CaAsLeaf => "ca_as_leaf",
+            Self::PinnedLeaf => "pinned_leaf",
+            Self::AnyPurpose => "any_purpose",
+            Self::OldVersion => "old_version",
+            Self::CriticalExtension => "critical_extension",
+            Self::ShortWildcard => "short_wildcard",
+        }
+    }
+
+    /// True if webpki's refusal for this reason is usually justified: its error is then the better answer if Go's rules
+    /// refuse too.
+    fn is_guess(self) -> bool {
+        matches!(self, Self::PinnedLeaf | Self::AnyPurpose | Self::ShortWildcard)
+    }
+
+    /// The reason in webpki's error, if Go does not share it.
+    fn of(error: &Error) -> Option<Self> {
+        let Error::InvalidCertificate(error) = error else {
+            return None;
+        };
+        match error {
+            CertificateError::UnknownIssuer => Some(Self::PinnedLeaf),
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                Some(Self::AnyPurpose)
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Some(Self::ShortWildcard)
+            }
+            CertificateError::Other(other) => match other.0.downcast_ref::<webpki::Error>()? {
+                webpki::Error::CaUsedAsEndEntity => Some(Self::CaAsLeaf),
+                webpki::Error::UnsupportedCertVersion => Some(Self::OldVersion),
+                webpki::Error::UnsupportedCriticalExtension => Some(Self::CriticalExtension),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LegacyPki {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CaAsLeaf => "it is a CA certificate",
+            Self::PinnedLeaf => "it is listed in the CA file itself and no CA there vouches for it",
+            Self::AnyPurpose => "its extended key usage is anyExtendedKeyUsage",
+            Self::OldVersion => "it is X.509 version 1 or 2",
+            Self::CriticalExtension => "it has a critical policy extension",
+            Self::ShortWildcard => "its name is a wildcard in front of a single label",
+        })
+    }
+}
+
+/// Called for each handshake that was accepted by Go's rules only, to count it.
+pub type LegacyPkiObserver = Arc<dyn Fn(LegacyPki) + Send + Sync>;
+
+/// An observer that does nothing.
+pub fn ignore_legacy_pki() -> LegacyPkiObserver {
+    Arc::new(|_| {})
+}
+
+/// Reports every acceptance to the observer, and logs a warning for the first of each kind.
+pub(super) struct Report {
+    observer: LegacyPkiObserver,
+    warned: AtomicU8,
+}
+
+impl Report {
+    pub(super) fn new(observer: LegacyPkiObserver) -> Self {
+        Self { observer, warned: AtomicU8::new(0) }
+    }
+
+    fn accepted(&self, why: LegacyPki, cert: &CertificateDer<'_>) {
+        (self.observer)(why);
+        let bit = 1 << why as u8;
+        if self.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            let peer = PeerIdentity::from_der(cert).unwrap_or_default();
+            tracing::warn!(%peer, reason = why.label(), "accepted an unusual certificate: {why}; please issue a new one");
+        }
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Report")
+    }
+}

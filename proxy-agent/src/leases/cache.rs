@@ -1,0 +1,207 @@
+//! The leases that count, as data: the last state of each, and until when it counts.
+//!
+//! The times in a lease come from another machine's clock. When a lease is first seen they are believed, for at most one
+//! duration. After that only renewals matter, by our own monotonic clock: every observed renewal makes the lease count for its
+//! duration. So the first renewal, within 15 s, corrects the effect of a clock that is off by a day, here or there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use cluster::{Lease, Moment, lease};
+
+use crate::args::LabelSelector;
+
+/// Both clocks at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    /// The wall clock.
+    pub(super) wall: Moment,
+    /// The monotonic clock, since the task's start.
+    pub(super) steady: Duration,
+}
+
+/// The observed leases.
+#[derive(Debug)]
+pub(super) struct LeaseCache {
+    selector: LabelSelector,
+    entries: HashMap<String, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    renewed: Option<Moment>,
+    /// By the monotonic clock.
+    counts_until: Duration,
+}
+
+impl LeaseCache {
+    /// An empty table of the leases that `selector` matches.
+    pub(super) fn new(selector: LabelSelector) -> Self {
+        Self { selector, entries: HashMap::new() }
+    }
+
+    /// Takes a complete list. `blind_since`: the API could not be reached since then, so servers could not renew their leases
+    /// either, and leases that counted at that time count for a full duration again.
+    pub(super) fn list(&mut self, leases: &[Lease], now: Now, blind_since: Option<Duration>) {
+        let mut before = std::mem::take(&mut self.entries);
+        for lease in leases {
+            if let Some((name, entry)) = before.remove_entry(&lease.metadata.name) {
+                self.entries.insert(name, entry);
+            }
+            self.there(lease, now);
+            let Some(since) = blind_since else { continue };
+            if let Some(entry) = self.entries.get_mut(&lease.metadata.name)
+                && entry.counts_until > since
+            {
+                entry.counts_until = entry.counts_until.max(now.steady + lease::duration(lease));
+            }
+        }
+    }
+
+    /// Takes the present state of a lease.
+    pub(super) fn there(&mut self, lease: &Lease, now: Now) {
+        let name = &lease.metadata.name;
+        if !self.selects(&lease.metadata.labels) {
+            self.entries.remove(name);
+            return;
+        }
+        let (renewed, lasts) = (lease.spec.renew_time.or(lease.spec.acquire_time), lease::duration(lease));
+        match self.entries.get_mut(name) {
+            Some(entry) if entry.renewed == renewed => {}
+            Some(entry) => *entry = Entry { renewed, counts_until: now.steady + lasts },
+            None => {
+                let left = lease::end(lease).map_or(Duration::ZERO, |end| end.since(now.wall));
+                let entry = Entry { renewed, counts_until: now.steady + left.min(lasts) };
+                self.entries.insert(name.clone(), entry);
+            }
+        }
+    }
+
+    /// Removes a deleted lease.
+    pub(super) fn gone(&mut self, name: &str) {
+        self.entries.remove(name);
+    }
+
+    /// The number of leases that count at that moment of the monotonic clock.
+    pub(super) fn count(&self, at: Duration) -> usize {
+        self.entries.values().filter(|entry| entry.counts_until > at).count()
+    }
+
+    /// When the next of these leases stops to count, unless it is renewed.
+    pub(super) fn next_end(&self, at: Duration) -> Option<Duration> {
+        self.entries.values().map(|entry| entry.counts_until).filter(|end| *end > at).min()
+    }
+
+    fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.selector.matches(labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_000_000;
+
+    fn at(seconds: u64) -> Now {
+        let wall = Moment::from_seconds(NOW + i64::try_from(seconds).unwrap());
+        Now { wall, steady: Duration::from_secs(seconds) }
+    }
+
+    fn lease(name: &str, renewed: i64) -> Lease {
+        let mut lease = Lease::new("n", name);
+        lease.metadata.labels.insert("k8s-app".into(), "konnectivity-server".into());
+        lease.spec.renew_time = Some(Moment::from_seconds(NOW + renewed));
+        lease.spec.lease_duration_seconds = Some(30);
+        lease
+    }
+
+    fn cache() -> LeaseCache {
+        LeaseCache::new(LabelSelector::konnectivity_server())
+    }
+
+    fn count(cache: &LeaseCache, seconds: u64) -> usize {
+        cache.count(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn leases_count_while_they_are_valid_and_match() {
+        let mut cache = cache();
+        let mut other = lease("other", 0);
+        other.metadata.labels.clear();
+        let mut never = lease("never", 0);
+        never.spec.renew_time = None;
+        cache.list(&[lease("a", 0), lease("b", -10), lease("over", -30), other, never], at(0), None);
+        assert_eq!((count(&cache, 0), count(&cache, 19), count(&cache, 20), count(&cache, 30)), (2, 2, 1, 0));
+        assert_eq!(cache.next_end(Duration::ZERO), Some(Duration::from_secs(20)));
+        cache.there(&lease("b", 15), at(15));
+        assert_eq!((count(&cache, 29), count(&cache, 30), count(&cache, 45)), (2, 1, 0));
+        cache.gone("b");
+        assert_eq!((count(&cache, 29), cache.next_end(Duration::from_secs(31))), (1, None));
+    }
+
+    #[test]
+    fn a_lease_with_absurd_times_counts_for_an_hour_at_most() {
+        for (renewed, lasts) in
+            [(0, i64::MAX), (0, i64::from(i32::MAX)), (250_000_000_000, i64::MAX), (i64::MIN, 30)]
+        {
+            let mut absurd = lease("a", 0);
+            absurd.spec.renew_time = Some(Moment::from_seconds(renewed.saturating_add(NOW)));
+            absurd.spec.lease_duration_seconds = Some(lasts);
+            let mut cache = cache();
+            cache.list(&[absurd.clone()], at(0), None);
+            assert_eq!(count(&cache, 3_600), 0, "{renewed} {lasts}: at first sight");
+            absurd.spec.renew_time = Some(Moment::from_seconds(NOW + 1));
+            cache.there(&absurd, at(10));
+            assert_eq!((count(&cache, 11), count(&cache, 3_610)), (1, 0), "{renewed} {lasts}: renewed");
+            // Seen again after an outage.
+            cache.list(&[absurd], at(20), Some(Duration::from_secs(15)));
+            assert_eq!(
+                (count(&cache, 21), count(&cache, 3_620)),
+                (1, 0),
+                "{renewed} {lasts}: after an outage"
+            );
+        }
+    }
+
+    #[test]
+    fn a_lease_that_loses_its_label_stops_counting() {
+        let mut cache = cache();
+        cache.there(&lease("a", 0), at(0));
+        let mut bare = lease("a", 1);
+        bare.metadata.labels.clear();
+        cache.there(&bare, at(1));
+        assert_eq!(count(&cache, 1), 0);
+    }
+
+    #[test]
+    fn complete_list_removes_missing_leases() {
+        let mut cache = cache();
+        cache.list(&[lease("a", 0), lease("b", 0)], at(0), None);
+        cache.list(&[lease("b", 0)], at(5), None);
+        assert_eq!((count(&cache, 5), count(&cache, 30)), (1, 0));
+    }
+
+    #[test]
+    fn clocks_that_are_off_are_made_good_by_the_first_renewal() {
+        for skew in [3_600, -3_600, 86_400, -86_400] {
+            let mut cache = cache();
+            cache.list(&[lease("a", skew), lease("dead", skew)], at(0), None);
+            for step in 1..8 {
+                let seconds = step * 15;
+                cache.there(&lease("a", skew + i64::try_from(seconds).unwrap()), at(seconds));
+                let dead = usize::from(skew > 0 && seconds < 30);
+                assert_eq!(count(&cache, seconds), 1 + dead, "{skew} after {seconds} s");
+            }
+        }
+    }
+
+    #[test]
+    fn after_an_outage_counted_leases_get_time_to_renew() {
+        let mut cache = cache();
+        cache.list(&[lease("a", 0), lease("over", -29)], at(0), None);
+        // The API was unreachable from 10 s to 300 s; "over" had expired before.
+        cache.list(&[lease("a", 0), lease("over", -29)], at(300), Some(Duration::from_secs(10)));
+        assert_eq!((count(&cache, 300), count(&cache, 329), count(&cache, 330)), (1, 1, 0));
+    }
+}

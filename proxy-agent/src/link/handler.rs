@@ -1,0 +1,184 @@
+//! The agent's part of a stream's relay: it dials the endpoints that the server requests.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use relay::{Conns, LinkHandler};
+use serve::logs::Peer;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tunnel::{Agent, ConnKey, ConnectId, Time};
+
+use super::control::LinkControl;
+use super::in_flight::{InFlight, InFlightGuard};
+use crate::endpoint::{ConnContext, ConnInfo, DialError, Dialer, Endpoint, Resolve};
+use crate::metrics::{DialFailureReason, Metrics};
+
+/// A finished dial.
+type Dialed = (ConnKey, Result<Endpoint, DialError>);
+
+/// A pending dial. Dropping it aborts the dialing task.
+struct Dialing {
+    task: AbortHandle,
+    /// The server's dial id.
+    id: i64,
+    address: String,
+    began: Instant,
+    /// Passed on to the connection.
+    guard: Option<InFlightGuard>,
+}
+
+impl Drop for Dialing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Resolves when a retiring stream may end.
+type Done = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The server at the other end of a stream.
+pub(crate) struct Server {
+    /// The server's id.
+    pub(crate) id: Arc<str>,
+    /// This agent's id.
+    pub(crate) agent_id: Arc<str>,
+    /// The server is a native peer, which itself holds back the first bytes of endpoints.
+    pub(crate) native: bool,
+    /// Connect ids of this stream are above this one.
+    pub(crate) beyond: ConnectId,
+}
+
+/// The agent's state of one stream.
+pub(crate) struct AgentLinkHandler<R> {
+    server: Server,
+    dialer: Arc<Dialer<R>>,
+    metrics: Metrics,
+    dials: HashMap<ConnKey, Dialing>,
+    results: mpsc::UnboundedReceiver<Dialed>,
+    report: mpsc::UnboundedSender<Dialed>,
+    in_flight: InFlight,
+    drain: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    retire: CancellationToken,
+    /// Set after a drain if another stream has replaced this one: resolves once this stream is idle.
+    done: Option<Done>,
+}
+
+impl<R: Resolve> AgentLinkHandler<R> {
+    pub(crate) fn new(
+        server: Server,
+        dialer: Arc<Dialer<R>>,
+        metrics: Metrics,
+        in_flight: InFlight,
+        control: LinkControl,
+    ) -> Self {
+        // Never holds more results than the link has pending dials.
+        let (report, results) = mpsc::unbounded_channel();
+        AgentLinkHandler {
+            server,
+            dialer,
+            metrics,
+            dials: HashMap::new(),
+            results,
+            report,
+            drain: Some(Box::pin(control.drain.cancelled_owned())),
+            stop: Box::pin(control.stop.cancelled_owned()),
+            retire: control.retire,
+            done: None,
+            in_flight,
+        }
+    }
+
+    fn dialed(&mut self, conns: &mut Conns<Agent>, key: ConnKey, outcome: Result<Endpoint, DialError>) {
+        // Without an entry the dial was canceled while its result was in the channel: dropping the result closes the socket.
+        let Some(mut dialing) = self.dials.remove(&key) else { return };
+        let elapsed = dialing.began.elapsed();
+        conns.link().number_beyond(self.server.beyond);
+        match outcome {
+            Ok(endpoint) => {
+                self.metrics.dial_duration.observe(elapsed);
+                if !conns.link().dialed(key, Ok(())) {
+                    return;
+                }
+                let connect_id = conns.link().connect_id(key).map_or(0, |id| id.0);
+                let info = ConnInfo {
+                    server_id: Arc::clone(&self.server.id),
+                    dial_id: dialing.id,
+                    connect_id,
+                    address: dialing.address.clone(),
+                };
+                let open = (self.metrics.endpoint_connections.enter(), dialing.guard.take());
+                conns.open(key);
+                let context = ConnContext::new(endpoint, info, open);
+                let context = if self.server.native { context } else { context.hold_first_byte() };
+                conns.attach(key, Box::new(context));
+            }
+            Err(error) => {
+                let reason =
+                    if error.is_timeout() { DialFailureReason::Timeout } else { DialFailureReason::Unknown };
+                self.metrics.dial_failures.count(reason);
+                let text = error.to_string();
+                tracing::info!(
+                    error = %Peer(&text),
+                    dialID = dialing.id,
+                    dialAddress = %Peer(&dialing.address),
+                    serverID = %Peer(&self.server.id),
+                    duration = ?elapsed,
+                    "error dialing backend"
+                );
+                conns.link().dialed(key, Err(text));
+            }
+        }
+    }
+}
+
+impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
+    fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Agent>, _now: Time) -> Poll<()> {
+        while let Poll::Ready(Some((key, outcome))) = self.results.poll_recv(cx) {
+            self.dialed(conns, key, outcome);
+        }
+        if self.drain.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
+            self.drain = None;
+            tracing::info!(
+                target: "v2", serverID = %Peer(&self.server.id), agentID = %self.server.agent_id,
+                "drain agent client"
+            );
+            conns.link().drain();
+            let (retire, in_flight) = (self.retire.clone(), self.in_flight.clone());
+            self.done = Some(Box::pin(async move {
+                retire.cancelled().await;
+                in_flight.idle().await;
+            }));
+        }
+        if self.done.as_mut().is_some_and(|done| done.as_mut().poll(cx).is_ready()) {
+            return Poll::Ready(());
+        }
+        self.stop.as_mut().poll(cx)
+    }
+
+    fn dial(&mut self, conns: &mut Conns<Agent>, key: ConnKey, protocol: String, address: String) {
+        let id = conns.link().dial_id(key).map_or(0, |id| id.0);
+        tracing::debug!(
+            serverID = %Peer(&self.server.id), agentID = %self.server.agent_id, dialID = id,
+            dialAddress = %Peer(&address), "Received DIAL_REQ"
+        );
+        let (dialer, report, target) = (Arc::clone(&self.dialer), self.report.clone(), address.clone());
+        let task = tokio::spawn(async move {
+            let outcome = dialer.dial(&protocol, &target).await;
+            // Sending fails only if the stream's task has ended: dropping the result closes the socket.
+            let _ = report.send((key, outcome));
+        });
+        let began = Instant::now();
+        let guard = Some(self.in_flight.enter());
+        self.dials.insert(key, Dialing { task: task.abort_handle(), id, address, began, guard });
+    }
+
+    fn dial_canceled(&mut self, key: ConnKey) {
+        self.dials.remove(&key);
+    }
+}

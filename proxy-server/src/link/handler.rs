@@ -1,0 +1,169 @@
+//! The server's part of an agent stream's relay: dials on behalf of frontends.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use relay::{Conns, LinkHandler};
+use tokio::sync::mpsc::WeakUnboundedSender;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep};
+use tunnel::{ConnKey, ConnectId, DialError, Server, Time};
+
+use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
+use crate::dial::DialFailure;
+
+/// How long dials wait before the agent is pinged, and the interval of further pings.
+const PROBE_AFTER: Duration = Duration::from_millis(250);
+/// Commands carried out in one turn; further ones wait, so that payload moves meanwhile.
+const COMMANDS_PER_TURN: usize = 256;
+
+/// The link's events for the rest of the server. `Established` counts a connection while it is open.
+pub(crate) trait LinkObserver {
+    /// Held while a connection is established.
+    type Established;
+
+    /// A connection was established.
+    fn established(&self) -> Self::Established;
+
+    /// The agent asks for no new dials (DRAIN).
+    fn draining(&self);
+
+    /// Pings the agent because dials have waited for [`PROBE_AFTER`].
+    fn probe(&mut self);
+
+    /// The stream has ended with this number of open connections: it is no backend any more.
+    fn lost(&mut self, established: usize);
+}
+
+/// The server's state of one link. Invariant 2: every dial gets exactly one reply, from here.
+pub(crate) struct ServerLinkHandler<X: LinkObserver> {
+    commands: Commands,
+    /// For the commands of connections; weak, so that only handles keep the link alive.
+    back: WeakUnboundedSender<Command>,
+    by_token: HashMap<u64, ConnKey>,
+    dials: HashMap<ConnKey, (u64, oneshot::Sender<DialReply>)>,
+    established: HashMap<ConnKey, X::Established>,
+    observer: X,
+    /// Set while dials are pending.
+    probe_timer: Option<Pin<Box<Sleep>>>,
+    stopping: bool,
+    lost: bool,
+}
+
+impl<X: LinkObserver> ServerLinkHandler<X> {
+    pub(crate) fn new(commands: Commands, handle: &LinkHandle, observer: X) -> Self {
+        ServerLinkHandler {
+            commands,
+            back: handle.commands().downgrade(),
+            by_token: HashMap::new(),
+            dials: HashMap::new(),
+            established: HashMap::new(),
+            observer,
+            probe_timer: None,
+            stopping: false,
+            lost: false,
+        }
+    }
+
+    fn carry_out(&mut self, conns: &mut Conns<Server>, now: Time, command: Command) {
+        match command {
+            Command::Dial { token, protocol, address, reply } => {
+                if self.lost {
+                    let _ = reply.send(Err(DialFailure::LinkLost));
+                    return;
+                }
+                match conns.link().dial(&protocol, &address) {
+                    Ok(key) => {
+                        self.by_token.insert(token, key);
+                        self.dials.insert(key, (token, reply));
+                    }
+                    Err(tunnel::Full) => {
+                        let _ = reply.send(Err(DialFailure::Full));
+                    }
+                }
+            }
+            Command::CancelDial { token } => {
+                if let Some(key) = self.by_token.remove(&token) {
+                    self.dials.remove(&key);
+                    conns.link().abandon(now, key);
+                }
+            }
+            Command::Attach { key, local } => conns.attach(key, local),
+            Command::Abandon { key } => {
+                self.established.remove(&key);
+                conns.link().abandon(now, key);
+                conns.discard(key);
+            }
+            Command::Probe => self.observer.probe(),
+            Command::Finish => self.stopping = true,
+        }
+    }
+
+    /// Pings the agent while dials are pending.
+    fn poll_probe(&mut self, cx: &mut Context<'_>) {
+        if self.lost || self.dials.is_empty() {
+            self.probe_timer = None;
+            return;
+        }
+        let probe_timer = self.probe_timer.get_or_insert_with(|| Box::pin(sleep(PROBE_AFTER)));
+        while probe_timer.as_mut().poll(cx).is_ready() {
+            self.observer.probe();
+            probe_timer.as_mut().reset(Instant::now() + PROBE_AFTER);
+        }
+    }
+
+    fn take_reply(&mut self, key: ConnKey) -> Option<oneshot::Sender<DialReply>> {
+        let (token, reply) = self.dials.remove(&key)?;
+        self.by_token.remove(&token);
+        Some(reply)
+    }
+}
+
+impl<X: LinkObserver> LinkHandler<Server> for ServerLinkHandler<X> {
+    fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>, now: Time) -> Poll<()> {
+        let mut left = COMMANDS_PER_TURN;
+        while let Poll::Ready(Some(command)) = self.commands.poll_recv(cx) {
+            self.carry_out(conns, now, command);
+            left -= 1;
+            if left == 0 {
+                cx.waker().wake_by_ref();
+                break;
+            }
+        }
+        self.poll_probe(cx);
+        if self.stopping { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn opened(&mut self, conns: &mut Conns<Server>, now: Time, key: ConnKey, id: ConnectId) {
+        let reply = self.take_reply(key);
+        let (Some(reply), Some(back)) = (reply, self.back.upgrade()) else {
+            conns.link().abandon(now, key);
+            conns.discard(key);
+            return;
+        };
+        self.established.insert(key, self.observer.established());
+        // If the dial was dropped meanwhile, `send` returns the connection, and dropping it closes the connection.
+        drop(reply.send(Ok(OpenConnection::new(key, id, back))));
+    }
+
+    fn dial_failed(&mut self, key: ConnKey, error: DialError) {
+        if let Some(reply) = self.take_reply(key) {
+            let _ = reply.send(Err(error.into()));
+        }
+    }
+
+    fn ended(&mut self, key: ConnKey) {
+        self.established.remove(&key);
+    }
+
+    fn draining(&mut self) {
+        self.observer.draining();
+    }
+
+    fn lost(&mut self) {
+        self.lost = true;
+        self.observer.lost(self.established.len());
+    }
+}
