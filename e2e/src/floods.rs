@@ -172,7 +172,7 @@ impl<'a> Bystander<'a> {
         within_limit("a ping", LIMIT, ping).await??;
         outcome.pings[when].0.push(began.elapsed());
         self.looks += 1;
-        if self.looks % 5 == 0 {
+        if self.looks.is_multiple_of(5) {
             let began = Instant::now();
             works(self.pair.frontend(), &self.target).await?;
             outcome.dials[when].0.push(began.elapsed());
