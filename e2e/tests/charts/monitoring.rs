@@ -24,7 +24,7 @@ const RARE: [&str; 19] = [
     "agent_dropped_packets_total",
     "agent_lease_calls_unanswered_total",
     "agent_lease_lists_total",
-    "agent_odd_certificates_total",
+    "agent_legacy_certificates_total",
     "agent_server_connection_failure_count",
     "agent_stream_errors_total",
     "server_agent_claims_total",
@@ -36,7 +36,7 @@ const RARE: [&str; 19] = [
     "server_lease_last_renewal_timestamp_seconds",
     "server_lease_list_total",
     "server_name_refusals_total",
-    "server_odd_certificates_total",
+    "server_legacy_certificates_total",
     "server_stream_errors_total",
     "server_token_reviews_total",
 ];

@@ -96,7 +96,7 @@ impl RawFlags {
         set.add(
             "default-route-allowed-names",
             &mut self.default_route_allowed_names,
-            "Names of agents that may announce default-route and cidr with --agent-identity-binding=enforce: names in \
+            "Names of agents that may announce default-route and cidr if --agent-identity-binding is enforce: names in \
              their certificate, or their token's user or node. (Not a flag of the Go proxy-server.)",
         );
     }
