@@ -28,16 +28,20 @@ use crate::wait::within_limit;
 const STALLED: Duration = Duration::from_millis(500);
 /// The pause between two samples of the bystander's latency and the server's memory.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Dials beside a flood, at least.
+const DIALS: usize = 20;
 /// The time limit of a flood.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The behavior of a flood's peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Agents answer dials that the server did not request, in frames of one byte, and read nothing: their streams stall.
+    /// Agents answer dials that the server did not request, and read nothing: the server stops reading their streams.
     AgentsThatReadNothing,
-    /// Agents send data for connections that do not exist, in frames of one byte.
+    /// Agents send data for connections that do not exist.
     AgentsWithStrayData,
+    /// The same in frames of one byte.
+    AgentsWithFragments,
     /// Clients send messages of 16 bytes to an endpoint that reads nothing.
     ClientsOfAStalledEndpoint,
     /// Clients send a message that stays incomplete, in frames of one byte.
@@ -51,7 +55,7 @@ pub struct Flood {
     pub kind: Kind,
     /// The number of peers.
     pub peers: usize,
-    /// The number of frames, or messages, that each peer sends.
+    /// The number of messages that each peer sends, or of bytes in frames of one byte.
     pub pieces: usize,
 }
 
@@ -126,7 +130,7 @@ impl Flood {
         outcome.memory[0] = bystander.memory()?;
         let peers = Peers::start(self, &pair).await?;
         let began = Instant::now();
-        while !peers.have_sent() {
+        while !peers.have_sent() || outcome.dials[1].0.len() < DIALS {
             bystander.look(&mut outcome, 1).await?;
             outcome.memory[1] = outcome.memory[1].max(bystander.memory()?);
             ensure!(began.elapsed() < LIMIT, "the flood did not end within {LIMIT:?}");
@@ -203,14 +207,21 @@ impl Peers {
                 let (tls, frontend, target) = (Arc::clone(&tls), frontend.clone(), stalled.target());
                 sending.spawn(async move {
                     match flood.kind {
-                        Kind::AgentsThatReadNothing | Kind::AgentsWithStrayData => {
+                        Kind::AgentsThatReadNothing
+                        | Kind::AgentsWithStrayData
+                        | Kind::AgentsWithFragments => {
                             let socket = Box::new(tls_socket(address, tls).await?);
                             let mut meta = HeaderMap::new();
                             meta.insert("agentid", HeaderValue::try_from(format!("peer-{number}"))?);
                             meta.insert("agentidentifiers", HeaderValue::from_static("host=peer"));
                             let mut peer =
                                 SmallFrames::open(socket, "/AgentService/Connect", &meta, 1, 0).await?;
-                            peer.send(&packets(flood.kind, flood.pieces), 1).await;
+                            let message = message(flood.kind);
+                            if flood.kind == Kind::AgentsWithFragments {
+                                peer.send(&message.repeat(flood.pieces / message.len()).into(), 1).await;
+                            } else {
+                                peer.send(&message.repeat(flood.pieces).into(), message.len()).await;
+                            }
                             anyhow::Ok(Peer::Frames(peer))
                         }
                         Kind::ClientsOfAStalledEndpoint => messages(&frontend, &target, flood.pieces).await,
@@ -259,22 +270,17 @@ enum Peer {
     Messages(#[expect(dead_code, reason = "held")] Box<PacketStream>),
 }
 
-/// At least `length` bytes of packets, as gRPC messages.
-fn packets(kind: Kind, length: usize) -> Bytes {
-    let mut all = BytesMut::new();
-    for id in 1.. {
-        let packet: Packet = match kind {
-            Kind::AgentsThatReadNothing => dial_rsp(id, id, ""),
-            _ => data(1 << 40, Bytes::from_static(b"!")),
-        };
-        all.put_u8(0);
-        all.put_u32(packet.encoded_len() as u32);
-        all.extend_from_slice(&packet.encode_to_vec());
-        if all.len() >= length {
-            break;
-        }
-    }
-    all.freeze()
+/// A packet as a gRPC message.
+fn message(kind: Kind) -> Bytes {
+    let packet: Packet = match kind {
+        Kind::AgentsThatReadNothing => dial_rsp(1 << 40, 1 << 40, ""),
+        _ => data(1 << 40, Bytes::from_static(b"!")),
+    };
+    let mut message = BytesMut::new();
+    message.put_u8(0);
+    message.put_u32(packet.encoded_len() as u32);
+    message.extend_from_slice(&packet.encode_to_vec());
+    message.freeze()
 }
 
 async fn messages(frontend: &Frontend, target: &str, count: usize) -> Result<Peer> {

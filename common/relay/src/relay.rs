@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
-use transport::wire::{Wire, WireError};
+use transport::wire::{Code, Wire, WireError};
 use tunnel::{Event, Link, Negotiated, Side, Time};
 
 use crate::conns::Conns;
@@ -155,10 +155,23 @@ where
                 self.memory.skip();
             }
             if freed == 0 {
+                if waiting > 0 && before == 0 {
+                    self.end_unread(now);
+                }
                 break;
             }
         }
         self.meter.queued(self.conns.link.total_held());
+    }
+
+    /// Ends a stream whose peer fetches no answers: no connection waits here, and the process needs the bytes that it has sent.
+    fn end_unread(&mut self, now: Time) {
+        let error = WireError::new(Code::ResourceExhausted, "answers are not read, and memory is short");
+        self.meter.receive_error(&error);
+        if let Some(wire) = self.wire.as_mut() {
+            wire.fail(&error);
+        }
+        self.stream_lost(now, LinkEnd::Failed(error));
     }
 
     pub(crate) fn drain_events(&mut self, now: Time) {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use relay::{Bounds, CloseReason, LinkEnd, MemoryLimiter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
+use transport::wire::Code;
 use tunnel::{Cause, ConnectId, DialError, Limits, Negotiated, Packet, Windows};
 
 use pair::{ByHand, Pair, ToServer};
@@ -493,6 +494,22 @@ async fn a_stream_that_breaks_while_answers_wait_ends() {
     let end = tokio::time::timeout(Duration::from_secs(60), task).await.expect("an end").unwrap();
     assert_eq!(end, LinkEnd::Finished);
     assert_eq!(counts.lock()["send error"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_whose_answers_are_not_read_ends_when_memory_is_short() {
+    let data = |n, length| Packet::Data { id: ConnectId(n), payload: vec![7; length].into() };
+    let (agent, mut task, counts) = ByHand::within(Limits { outbox: 3, ..Limits::default() }, 10_000);
+    for n in 1..=5 {
+        agent.send(data(n, 1));
+    }
+    agent.send(data(6, 9_000));
+    let ended = tokio::time::timeout(Duration::from_secs(60), &mut task).await;
+    assert!(ended.is_err(), "the process has memory");
+    assert_eq!(counts.lock()["paused"], 1);
+    agent.send(data(7, 9_000));
+    let end = tokio::time::timeout(Duration::from_secs(60), task).await.expect("an end").unwrap();
+    assert!(matches!(end, LinkEnd::Failed(error) if error.code == Code::ResourceExhausted));
 }
 
 #[tokio::test(start_paused = true)]

@@ -46,12 +46,11 @@ impl Joined {
 
     /// Removes and returns the first bytes of the queue, at most `max` but at least one. Empty only if the queue is empty.
     pub fn take(&mut self, max: usize) -> Bytes {
-        let Some(first) = self.slices.front_mut() else {
-            let bytes = self.short.split_to(max.max(1).min(self.short.len()));
-            self.length -= bytes.len();
-            return bytes.freeze();
-        };
-        let bytes = first.split_to(max.clamp(1, first.len()));
+        if self.slices.is_empty() {
+            self.slices.push_back(std::mem::take(&mut self.short).freeze());
+        }
+        let Some(first) = self.slices.front_mut() else { return Bytes::new() };
+        let bytes = first.split_to(max.max(1).min(first.len()));
         if first.is_empty() {
             self.slices.pop_front();
         }
@@ -83,6 +82,7 @@ mod tests {
             slices += 1;
         }
         assert!(joined.take(1).is_empty());
+        assert_eq!((joined.slices.len(), joined.short.capacity()), (0, 0), "an empty queue keeps no memory");
         (all, slices)
     }
 

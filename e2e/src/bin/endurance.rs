@@ -116,8 +116,9 @@ async fn outages() -> Result<()> {
 
 async fn floods() -> Result<()> {
     for (kind, peers, pieces) in [
-        (Kind::AgentsThatReadNothing, 5, 740_000),
-        (Kind::AgentsWithStrayData, 20, 740_000),
+        (Kind::AgentsThatReadNothing, 20, 100_000),
+        (Kind::AgentsWithStrayData, 20, 100_000),
+        (Kind::AgentsWithFragments, 20, 740_000),
         (Kind::ClientsOfAStalledEndpoint, 200, 50_000),
         (Kind::ClientsWithoutADial, 20, 256 << 10),
         (Kind::ClientsWithoutADial, 40, 256 << 10),

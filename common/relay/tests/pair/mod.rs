@@ -39,13 +39,14 @@ pub(crate) struct MemoryWire {
     out: Arc<Mutex<Lane>>,
     inward: Arc<Mutex<Lane>>,
     window: usize,
+    held: usize,
 }
 
 /// A stream whose directions hold `window` payload bytes each.
 pub(crate) fn wires(window: usize) -> (MemoryWire, MemoryWire) {
     let (a, b) = (Arc::new(Mutex::new(Lane::default())), Arc::new(Mutex::new(Lane::default())));
-    let one = MemoryWire { out: Arc::clone(&a), inward: Arc::clone(&b), window };
-    (one, MemoryWire { out: b, inward: a, window })
+    let one = MemoryWire { out: Arc::clone(&a), inward: Arc::clone(&b), window, held: 0 };
+    (one, MemoryWire { out: b, inward: a, window, held: 0 })
 }
 
 /// The agent's end of a server's stream, controlled by the test.
@@ -57,6 +58,11 @@ pub(crate) struct ByHand {
 impl ByHand {
     /// A server whose agent the test plays.
     pub(crate) fn start(limits: Limits) -> (Self, JoinHandle<LinkEnd>, Counts) {
+        Self::within(limits, 1 << 30)
+    }
+
+    /// The same under a memory limit, in bytes.
+    pub(crate) fn within(limits: Limits, memory: usize) -> (Self, JoinHandle<LinkEnd>, Counts) {
         // A window of zero: nothing is ever sent.
         let (server_wire, agent_wire) = wires(0);
         let by_hand =
@@ -67,7 +73,7 @@ impl ByHand {
         let handler = TestServer { commands, dials: HashMap::new(), stopping: false };
         let meter = CountingMeter::default();
         let counts = Arc::clone(&meter.0);
-        let bounds = Bounds { limits, memory: MemoryLimiter::new(1 << 30) };
+        let bounds = Bounds { limits, memory: MemoryLimiter::new(memory) };
         let relay =
             Relay::<Server, _, _, _>::new(&bounds, Negotiated::default(), server_wire, handler, meter);
         (by_hand, tokio::spawn(relay), counts)
@@ -139,6 +145,17 @@ impl Wire for MemoryWire {
                 Poll::Pending
             }
         }
+    }
+
+    /// Only this makes unread bytes count.
+    fn poll_hold(&mut self, cx: &mut Context<'_>) {
+        let mut lane = self.inward.lock();
+        lane.reader = Some(cx.waker().clone());
+        self.held = lane.bytes;
+    }
+
+    fn held(&mut self) -> usize {
+        self.held
     }
 
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {

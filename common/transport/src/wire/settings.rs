@@ -47,17 +47,14 @@ const FRONTEND_HEADER_LIST: u32 = 256 << 10;
 pub(super) const SEND_BUFFER: usize = 256 << 10;
 
 /// The receive windows until a stream is accepted, in bytes: of the connection (HTTP/2's minimum) and of each stream. An agent
-/// sends no data before the server accepts it, so an unauthenticated peer cannot make HTTP/2 buffer data.
+/// sends no data before the server accepts it. A peer that does not acknowledge the settings may still fill the connection's
+/// window; h2 ends the connection if more than 128 of its small frames are unread (half of this window, see below).
 const UNADMITTED_CONNECTION_WINDOW: u32 = (1 << 16) - 1;
 const UNADMITTED_STREAM_WINDOW: u32 = 0;
 
-/// h2's budget for unread small DATA frames: a frame of n < 256 bytes costs 256 - n until it is read, and h2 ends a connection
-/// that exceeds the budget. The link's task reads its stream at once, even while it accepts no packets, so unread frames are
-/// those of one turn. The budget is enough for 130,000 frames of one byte.
-const AGENT_FRAME_BUDGET: usize = 32 << 20;
-
-/// The same budget for frontends, which may have many streams on one connection: enough for 113 stalled streams. Frontends
-/// are authenticated by certificate or by the socket's mode.
+/// h2's budget for unread small DATA frames of frontends: a frame of n < 256 bytes costs 256 - n until it is read, and h2 ends a
+/// connection that exceeds the budget. Frontends may have many streams on one connection: the budget is enough for 113 stalled
+/// streams. On the agent hop the budget is h2's default, half of the connection's window, and grows with it.
 const FRONTEND_FRAME_BUDGET: usize = 512 << 20;
 
 /// The time limit from the transport handshake to the first accepted stream. A token review takes at most 10 s.
@@ -99,8 +96,8 @@ pub struct ServerSettings {
     pub max_pending_accept_resets: usize,
     /// The most unsent bytes queued per stream.
     pub max_send_buffer: usize,
-    /// h2's budget for unread small DATA frames.
-    pub data_frame_budget: usize,
+    /// h2's budget for unread small DATA frames. `None`: half of the connection's window.
+    pub data_frame_budget: Option<usize>,
     /// The buffering between HTTP/2 and the transport.
     pub buffering: Buffering,
     /// The pings to peers that send nothing.
@@ -126,7 +123,7 @@ impl ServerSettings {
             max_local_error_resets: 1_024,
             max_pending_accept_resets: 20,
             max_send_buffer: SEND_BUFFER,
-            data_frame_budget: AGENT_FRAME_BUDGET,
+            data_frame_budget: None,
             buffering: Buffering::OVER_TLS,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             admission_timeout: Some(ADMISSION),
@@ -148,7 +145,7 @@ impl ServerSettings {
             max_local_error_resets: 65_536,
             max_pending_accept_resets: 1_000,
             max_send_buffer: SEND_BUFFER,
-            data_frame_budget: FRONTEND_FRAME_BUDGET,
+            data_frame_budget: Some(FRONTEND_FRAME_BUDGET),
             buffering: Buffering::OVER_SOCKET,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             admission_timeout: Some(ADMISSION),
@@ -177,8 +174,10 @@ impl ServerSettings {
             .max_frame_size(self.max_frame_size)
             .max_local_error_reset_streams(Some(self.max_local_error_resets))
             .max_pending_accept_reset_streams(self.max_pending_accept_resets)
-            .max_send_buffer_size(self.max_send_buffer)
-            .data_frame_budget(self.data_frame_budget);
+            .max_send_buffer_size(self.max_send_buffer);
+        if let Some(budget) = self.data_frame_budget {
+            builder.data_frame_budget(budget);
+        }
         builder
     }
 }
@@ -196,8 +195,6 @@ pub struct ClientSettings {
     pub max_frame_size: u32,
     /// The most unsent bytes queued.
     pub max_send_buffer: usize,
-    /// h2's budget for unread small DATA frames.
-    pub data_frame_budget: usize,
     /// The pings to a server that sends nothing.
     pub keepalive: Keepalive,
     /// The value of the `user-agent` header.
@@ -214,7 +211,6 @@ impl ClientSettings {
             initial_connection_window: AGENT_CONNECTION_WINDOW,
             max_frame_size: AGENT_FRAME,
             max_send_buffer: SEND_BUFFER,
-            data_frame_budget: AGENT_FRAME_BUDGET,
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             user_agent: concat!("konnectivity/", env!("CARGO_PKG_VERSION")),
         }
@@ -228,8 +224,7 @@ impl ClientSettings {
             .initial_window_size(self.initial_stream_window)
             .initial_connection_window_size(self.initial_connection_window)
             .max_frame_size(self.max_frame_size)
-            .max_send_buffer_size(self.max_send_buffer)
-            .data_frame_budget(self.data_frame_budget);
+            .max_send_buffer_size(self.max_send_buffer);
         builder
     }
 }

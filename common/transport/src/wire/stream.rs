@@ -64,8 +64,10 @@ impl Side {
 
 /// One gRPC stream of packets.
 pub struct WireStream {
-    /// `None` once the stream failed, or ended with its headers.
-    directions: Option<Directions>,
+    /// `None` if the stream ended with its headers.
+    send: Option<SendStream<OutFrame>>,
+    /// `None` if the stream ended with its headers, and after an error: HTTP/2 drops the frames that nobody will read.
+    recv: Option<RecvStream>,
     /// Bytes that [`Wire::poll_hold`] has read. They precede the bytes that HTTP/2 holds.
     ahead: Joined,
     deframer: Deframer,
@@ -97,9 +99,11 @@ impl WireStream {
         window: u32,
     ) -> Self {
         let ended = directions.is_none();
+        let (send, recv) = directions.unzip();
         let deframer = Deframer::new(encoded);
         WireStream {
-            directions,
+            send,
+            recv,
             ahead: Joined::default(),
             deframer,
             side,
@@ -128,7 +132,7 @@ impl WireStream {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
-        let Some((send, _)) = &mut self.directions else { return };
+        let Some(send) = &mut self.send else { return };
         // An error means that the stream has ended already: `poll_packet` returns the reason.
         let _gone = match self.side {
             Side::Server(..) => send.send_trailers(status::trailers(code, message)),
@@ -148,7 +152,7 @@ impl WireStream {
         if self.finished {
             return Some(WireError::new(Code::Internal, "sent on a stream behind its end"));
         }
-        let Some((send, _)) = &mut self.directions else {
+        let Some(send) = &mut self.send else {
             return Some(WireError::new(Code::Internal, "sent on a stream that is over"));
         };
         match (send.poll_reset(&mut Context::from_waker(Waker::noop())), &self.side) {
@@ -167,7 +171,7 @@ impl WireStream {
 
     /// The end after the last message: a client reads the status in the trailers.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
-        let Some((_, recv)) = &mut self.directions else { return Poll::Ready(Ok(())) };
+        let Some(recv) = &mut self.recv else { return Poll::Ready(Ok(())) };
         if let Side::Client(_) = self.side {
             match ready!(recv.poll_trailers(cx)) {
                 Ok(Some(trailers)) => status::verdict(&trailers)?,
@@ -188,7 +192,7 @@ impl WireStream {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WireError>> {
         loop {
             let step = self.deframer.step()?;
-            let Some((_, recv)) = &mut self.directions else { return Poll::Ready(Ok(None)) };
+            let Some(recv) = &mut self.recv else { return Poll::Ready(Ok(None)) };
             let (message, mut used) = match step {
                 Step::Message(message, used) => (Some(message), used),
                 Step::Hungry(used) => (None, used),
@@ -225,7 +229,7 @@ impl WireStream {
 
 impl Wire for WireStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
-        let Some((send, _)) = &mut self.directions else {
+        let Some(send) = &mut self.send else {
             return self.why_closed().map_or(Poll::Pending, |error| Poll::Ready(Err(error)));
         };
         send.reserve_capacity(RESERVE);
@@ -259,7 +263,7 @@ impl Wire for WireStream {
         let frame = self.side.frame(packet);
         let bytes = frame.remaining();
         if !self.finished
-            && let Some((send, _)) = &mut self.directions
+            && let Some(send) = &mut self.send
         {
             // Counted before it is sent: the driver, on another thread, may flush the frame before `send_data` returns, and
             // the flush resets the count.
@@ -277,7 +281,10 @@ impl Wire for WireStream {
         if self.ended {
             return Poll::Ready(None);
         }
-        let message = ready!(self.poll_message(cx)).inspect_err(|_| self.ended = true);
+        let message = ready!(self.poll_message(cx)).inspect_err(|_| {
+            self.ended = true;
+            self.recv = None;
+        });
         Poll::Ready(match message {
             Ok(Some(message)) => Some(Ok(decode(&message))),
             Ok(None) => {
@@ -289,14 +296,14 @@ impl Wire for WireStream {
     }
 
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.directions {
-            Some((send, _)) => send.poll_reset(cx).map(drop),
+        match &mut self.send {
+            Some(send) => send.poll_reset(cx).map(drop),
             None => Poll::Ready(()),
         }
     }
 
     fn poll_hold(&mut self, cx: &mut Context<'_>) {
-        let Some((_, recv)) = &mut self.directions else { return };
+        let Some(recv) = &mut self.recv else { return };
         // HTTP/2 returns an error or the end of the stream again when `poll_packet` asks.
         while let Poll::Ready(Some(Ok(chunk))) = recv.poll_data(cx) {
             self.ahead.join(chunk);
@@ -306,14 +313,14 @@ impl Wire for WireStream {
     fn hold_back(&mut self, on: bool) {
         if on {
             self.held.get_or_insert(0);
-        } else if let (Some(held), Some((_, recv))) = (self.held.take(), &mut self.directions) {
+        } else if let (Some(held), Some(recv)) = (self.held.take(), &mut self.recv) {
             // h2 refuses only after the stream's end.
             let _closed = recv.flow_control().release_capacity(held);
         }
     }
 
     fn held(&mut self) -> usize {
-        let Some((_, recv)) = &mut self.directions else { return 0 };
+        let Some(recv) = &mut self.recv else { return 0 };
         recv.flow_control().used_capacity().saturating_sub(self.owed) + self.deframer.waiting()
     }
 
@@ -334,11 +341,11 @@ impl Wire for WireStream {
 
 impl Drop for WireStream {
     fn drop(&mut self) {
-        let Some((mut send, recv)) = self.directions.take() else { return };
-        match &mut self.side {
-            Side::Client(linger) if self.finished && !self.ended => linger.push((send, recv)),
+        let Some(mut send) = self.send.take() else { return };
+        match (&mut self.side, self.recv.take()) {
+            (Side::Client(linger), Some(recv)) if self.finished && !self.ended => linger.push((send, recv)),
             // h2 sends the queued frames and, if the client has not ended, RST_STREAM with NO_ERROR.
-            Side::Server(lingering, queued) if self.finished => {
+            (Side::Server(lingering, queued), recv) if self.finished => {
                 drop(recv);
                 lingering.keep(send, std::mem::take(queued));
             }

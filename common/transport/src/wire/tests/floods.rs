@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::timeout;
 
-use super::{data, dial, serve, soon};
+use super::{data, dial, failure, serve, soon};
 use crate::raw::{
     ACK, CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame, hello,
@@ -124,6 +124,38 @@ async fn windows_widen_when_a_stream_is_accepted() {
     let _stream = request.accept(HeaderMap::new()).unwrap();
     let (settings, window) = announced(&all_of(&mut client_io).await);
     assert_eq!((settings, window), ([(4, 1 << 20)].into(), 64 << 20));
+}
+
+/// The peer does not acknowledge the settings: its streams keep the windows that HTTP/2 begins with.
+#[tokio::test(start_paused = true)]
+async fn small_frames_before_admission_end_the_connection() {
+    for (count, ends) in [(100, None), (200, Some(ENHANCE_YOUR_CALM))] {
+        let request = frame(HEADERS, END_HEADERS, 1, REQUEST);
+        let data = std::iter::repeat_n(frame(DATA, 0, 1, b"x"), count);
+        let flood = with(&[], std::iter::once(request).chain(data));
+        assert_eq!(goaway(&answer(ServerSettings::for_agents(), flood).await), ends, "{count} frames");
+    }
+}
+
+/// A message in fragments ends the stream, and nothing of it is held although its owner keeps it.
+#[tokio::test(start_paused = true)]
+async fn stream_that_failed_holds_nothing_of_later_frames() {
+    let (mut client_io, server_io) = duplex(16 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
+    let ack = frame(SETTINGS, ACK, 0, &[]);
+    client_io.write_all(&with(&[], [ack.clone(), frame(HEADERS, END_HEADERS, 1, REQUEST)])).await.unwrap();
+    let request = soon(served.requests.recv()).await.unwrap();
+    let mut stream = request.accept(HeaderMap::new()).unwrap();
+    all_of(&mut client_io).await;
+    client_io.write_all(&ack).await.unwrap();
+    let fragment = frame(DATA, 0, 1, b"\0");
+    client_io.write_all(&frame(DATA, 0, 1, b"\0\0\x10\0\0")).await.unwrap();
+    client_io.write_all(&fragment.repeat(2_000)).await.unwrap();
+    assert_eq!(failure(&mut stream).await.code, Code::ResourceExhausted);
+    // More than the connection's budget for unread frames.
+    client_io.write_all(&fragment.repeat(200_000)).await.unwrap();
+    let bytes = all_of(&mut client_io).await;
+    assert_eq!(goaway(&bytes), None, "they are dropped as they come");
 }
 
 #[tokio::test(start_paused = true)]
