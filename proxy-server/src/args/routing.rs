@@ -17,6 +17,7 @@ pub(super) struct RawFlags {
     backend_dial_timeout: GoDuration,
     graceful_shutdown_timeout: GoDuration,
     xfr_channel_size: i64,
+    frontend_write_channel_size: i64,
     warn_on_channel_limit: bool,
 }
 
@@ -38,6 +39,7 @@ impl Default for RawFlags {
             backend_dial_timeout: GoDuration::ZERO,
             graceful_shutdown_timeout: GoDuration::ZERO,
             xfr_channel_size: 10,
+            frontend_write_channel_size: 10,
             warn_on_channel_limit: true,
         }
     }
@@ -75,6 +77,12 @@ impl RawFlags {
         );
         set.add("xfr-channel-size", &mut self.xfr_channel_size, "Packets queued for each stream. Above 0.")
             .no_effect("what may be queued is limited in bytes, not in packets");
+        set.add(
+            "frontend-write-channel-size",
+            &mut self.frontend_write_channel_size,
+            "Packets queued for each HTTP CONNECT client. At least 0. (A flag of Go proxy-servers after v0.36.)",
+        )
+        .no_effect("what may be queued is limited in bytes, not in packets");
         set.add("warn-on-channel-limit", &mut self.warn_on_channel_limit, "")
             .no_effect("it is deprecated, full queues show in the metric full_receive_channels");
     }
@@ -87,6 +95,10 @@ impl RawFlags {
         let strategies = strategies(&self.proxy_strategies)?;
         if self.xfr_channel_size <= 0 {
             return Err(FlagError::value("xfr-channel-size", self.xfr_channel_size, "it must be above 0"));
+        }
+        if self.frontend_write_channel_size < 0 {
+            let size = self.frontend_write_channel_size;
+            return Err(FlagError::value("frontend-write-channel-size", size, "it must not be below 0"));
         }
         if self.server_count < 1 {
             warnings

@@ -62,6 +62,16 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
             )
             .refuses(&["--xfr-channel-size=0"], "--xfr-channel-size=0: it must be above 0")
             .refuses(&["--xfr-channel-size=-10"], "--xfr-channel-size=-10: it must be above 0"),
+        flag("frontend-write-channel-size", |c| c.warnings.join("; "))
+            .default("")
+            .takes(
+                &["--frontend-write-channel-size=0"],
+                "--frontend-write-channel-size has no effect: what may be queued is limited in bytes, not in packets",
+            )
+            .refuses(
+                &["--frontend-write-channel-size=-1"],
+                "--frontend-write-channel-size=-1: it must not be below 0",
+            ),
         flag("warn-on-channel-limit", |c| c.warnings.join("; "))
             .default("")
             .takes(
