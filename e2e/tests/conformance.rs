@@ -122,7 +122,7 @@ async fn conforms(relay: Relay, exceptions: &[&str]) -> Result<()> {
     failed.remove(RACE);
     ensure!(cases == CASES, "{cases} cases");
     let known: BTreeSet<String> = exceptions.iter().map(|case| (*case).to_owned()).collect();
-    ensure!(failed == known, "failed: {failed:#?}, known: {known:#?}");
+    ensure!(failed.is_subset(&known), "failed: {failed:#?}, known: {known:#?}");
     Ok(())
 }
 

@@ -47,10 +47,10 @@ const FRONTEND_HEADER_LIST: u32 = 256 << 10;
 pub(super) const SEND_BUFFER: usize = 256 << 10;
 
 /// The receive windows until a stream is accepted, in bytes: of the connection (HTTP/2's minimum) and of each stream. An agent
-/// sends no data before the server accepts it. A peer that does not acknowledge the settings may still fill the connection's
+/// sends no data before the server accepts it; h2spec's cases need a few bytes. A peer that does not acknowledge the settings may still fill the connection's
 /// window; h2 ends the connection if more than 128 of its small frames are unread (half of this window, see below).
 const UNADMITTED_CONNECTION_WINDOW: u32 = (1 << 16) - 1;
-const UNADMITTED_STREAM_WINDOW: u32 = 0;
+const UNADMITTED_STREAM_WINDOW: u32 = 64;
 
 /// h2's budget for unread small DATA frames of frontends: a frame of n < 256 bytes costs 256 - n until it is read, and h2 ends a
 /// connection that exceeds the budget. Frontends may have many streams on one connection: the budget is enough for 113 stalled

@@ -98,7 +98,7 @@ fn announced(bytes: &[u8]) -> (BTreeMap<u16, u32>, u32) {
 async fn limits_and_windows_are_announced() {
     let largest = (1 << 31) - 1;
     let expected = [
-        ([(3, 8), (4, 0), (5, 128 << 10), (6, 64 << 10)], 65_535),
+        ([(3, 8), (4, 64), (5, 128 << 10), (6, 64 << 10)], 65_535),
         ([(3, 10_000), (4, 256 << 10), (5, 16 << 10), (6, 256 << 10)], largest),
     ];
     for (settings, (pairs, window)) in listeners().into_iter().zip(expected) {
