@@ -65,8 +65,8 @@ pub struct Times(Vec<Duration>);
 
 impl Times {
     /// The percentile of the durations; zero without any.
-    pub fn percentile(&mut self, percent: usize) -> Duration {
-        percentile(&mut self.0, percent).unwrap_or_default()
+    pub fn percentile(&self, percent: usize) -> Duration {
+        percentile(&mut self.0.clone(), percent).unwrap_or_default()
     }
 }
 
@@ -94,9 +94,7 @@ impl Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut row = |name: &str, times: &[Times; 2]| {
             let of = |times: &Times| {
-                let mut sorted = Times(times.0.clone());
-                let millis = |time: Duration| time.as_secs_f64() * 1e3;
-                let [p50, p99] = [50, 99].map(|percent| millis(sorted.percentile(percent)));
+                let [p50, p99] = [50, 99].map(|percent| times.percentile(percent).as_secs_f64() * 1e3);
                 format!("{p50:.2}, {p99:.2}")
             };
             write!(f, "{name} p50, p99: {} -> {} ms; ", of(&times[0]), of(&times[1]))
@@ -162,7 +160,7 @@ impl<'a> Bystander<'a> {
     }
 
     fn memory(&self) -> Result<u64> {
-        Ok(self.pair.server().process.usage()?.rss_kib >> 10)
+        Ok(self.pair.server().process.usage()?.rss_mib())
     }
 
     /// Measures a ping, and a dial after every fifth ping.

@@ -22,6 +22,11 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Resident memory in MiB.
+    pub fn rss_mib(&self) -> u64 {
+        self.rss_kib >> 10
+    }
+
     /// Reads the figures of the process `pid`.
     pub fn of(pid: u32) -> Result<Self> {
         let status = read_to_string(format!("/proc/{pid}/status")).context("the process is gone")?;

@@ -45,9 +45,7 @@ where
                 Poll::Pending => return false,
                 Poll::Ready(Some(Ok(incoming))) => bytes += self.handle(now, incoming),
                 Poll::Ready(Some(Err(error))) => {
-                    self.meter.receive_error(&error);
-                    wire.fail(&error);
-                    self.stream_lost(now, LinkEnd::Failed(error));
+                    self.fail(now, error);
                     return false;
                 }
                 Poll::Ready(None) => {

@@ -156,7 +156,9 @@ where
             }
             if freed == 0 {
                 if waiting > 0 && before == 0 {
-                    self.end_unread(now);
+                    // The peer reads no answers, and no connection waits for bytes of this stream.
+                    let text = "answers are not read, and memory is short";
+                    self.fail(now, WireError::new(Code::ResourceExhausted, text));
                 }
                 break;
             }
@@ -164,9 +166,8 @@ where
         self.meter.queued(self.conns.link.total_held());
     }
 
-    /// Ends a stream whose peer fetches no answers: no connection waits here, and the process needs the bytes that it has sent.
-    fn end_unread(&mut self, now: Time) {
-        let error = WireError::new(Code::ResourceExhausted, "answers are not read, and memory is short");
+    /// Ends the stream for an error of its receiving direction.
+    pub(crate) fn fail(&mut self, now: Time, error: WireError) {
         self.meter.receive_error(&error);
         if let Some(wire) = self.wire.as_mut() {
             wire.fail(&error);

@@ -227,7 +227,7 @@ impl<G> Drop for ConnContext<G> {
     }
 }
 
-/// The size of the next read: doubles after a full read, halves after two reads that would have fit into half.
+/// The size of the next read: doubles after a full read, and is divided by two after two reads that would have fit into half.
 #[derive(Debug)]
 struct Chunk {
     size: usize,

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderMap;
 
-/// The limit of one connection, in bytes: twice the bytes of an agent with the longest headers. In frames of one byte they
-/// take about 20 times as much memory in HTTP/2's queue.
+/// The limit of one connection, in bytes: twice the bytes of an agent with the longest headers.
 const EACH: usize = 256 << 10;
 /// The limit of all connections of a listener, in bytes. Beyond it the server ends connections charged more than [`FAIR`].
 const ALL: usize = 64 << 20;

@@ -49,7 +49,7 @@ enum State {
     Over,
 }
 
-/// What the caller does after it has sent the replies.
+/// The caller's action after it has sent the replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Nothing: the replies alone answer the packet.

@@ -11,10 +11,10 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::authorities::Authorities;
 use super::certificate::Purpose;
-use super::{LegacyPki, Report, signature};
+use super::{Report, signature};
 use crate::tls::TlsError;
 
-/// Asks webpki first, then checks the authority that it found; refusals for a reason in [`LegacyPki`] are judged again. A
+/// Asks webpki first, then checks the authority that it found; refusals for a reason in [`super::LegacyPki`] are judged again. A
 /// certificate is always required.
 #[derive(Debug)]
 pub(in crate::tls) struct ClientCerts {
@@ -51,21 +51,10 @@ impl ClientCertVerifier for ClientCerts {
     ) -> Result<ClientCertVerified, Error> {
         let verdict = self.webpki.verify_client_cert(leaf, presented, now);
         let confirm = |verified| self.authorities.confirm(leaf, presented, now).map(|()| verified);
-        let refused = match verdict.and_then(confirm) {
-            Ok(verified) => return Ok(verified),
-            Err(refused) => refused,
-        };
-        let Some(why) = LegacyPki::of(&refused) else {
-            return Err(refused);
-        };
-        match self.authorities.by_go(leaf, presented, now) {
-            Ok(()) => {
-                self.report.accepted(why, leaf);
-                Ok(ClientCertVerified::assertion())
-            }
-            Err(_) if why.is_guess() => Err(refused),
-            Err(error) => Err(error),
-        }
+        verdict.and_then(confirm).or_else(|refused| {
+            let by_go = || self.authorities.by_go(leaf, presented, now);
+            self.report.judge_again(refused, leaf, by_go).map(|()| ClientCertVerified::assertion())
+        })
     }
 
     fn verify_tls12_signature(

@@ -122,6 +122,29 @@ impl Report {
         Self { observer, warned: AtomicU8::new(0) }
     }
 
+    /// Judges `refused`, webpki's error about the certificate `leaf`, again: `by_go` is the verdict by Go's rules.
+    ///
+    /// # Errors
+    /// Go refuses the certificate too; or Go shares the reason, and is not asked.
+    fn judge_again(
+        &self,
+        refused: Error,
+        leaf: &CertificateDer<'_>,
+        by_go: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(why) = LegacyPki::of(&refused) else {
+            return Err(refused);
+        };
+        match by_go() {
+            Ok(()) => {
+                self.accepted(why, leaf);
+                Ok(())
+            }
+            Err(_) if why.is_guess() => Err(refused),
+            Err(error) => Err(error),
+        }
+    }
+
     fn accepted(&self, why: LegacyPki, cert: &CertificateDer<'_>) {
         (self.observer)(why);
         let bit = 1 << why as u8;

@@ -10,10 +10,10 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::authorities::Authorities;
 use super::certificate::{Certificate, Purpose};
-use super::{LegacyPki, Report, signature};
+use super::{Report, signature};
 use crate::tls::TlsError;
 
-/// Asks webpki first, then checks the authority that it found; refusals for a reason in [`LegacyPki`] are judged again.
+/// Asks webpki first, then checks the authority that it found; refusals for a reason in [`super::LegacyPki`] are judged again.
 #[derive(Debug)]
 pub(in crate::tls) struct ServerCerts {
     webpki: Arc<WebPkiServerVerifier>,
@@ -47,26 +47,14 @@ impl ServerCertVerifier for ServerCerts {
     ) -> Result<ServerCertVerified, Error> {
         let verdict = self.webpki.verify_server_cert(leaf, presented, name, ocsp, now);
         let confirm = |verified| self.authorities.confirm(leaf, presented, now).map(|()| verified);
-        let refused = match verdict.and_then(confirm) {
-            Ok(verified) => return Ok(verified),
-            Err(refused) => refused,
-        };
-        let Some(why) = LegacyPki::of(&refused) else {
-            return Err(refused);
-        };
         let right_name = || match Certificate::parse(leaf) {
             Some(parsed) if parsed.is_for(name) => Ok(()),
             _ => Err(CertificateError::NotValidForName.into()),
         };
-        let verdict = self.authorities.by_go(leaf, presented, now);
-        match verdict.and_then(|()| right_name()) {
-            Ok(()) => {
-                self.report.accepted(why, leaf);
-                Ok(ServerCertVerified::assertion())
-            }
-            Err(_) if why.is_guess() => Err(refused),
-            Err(error) => Err(error),
-        }
+        verdict.and_then(confirm).or_else(|refused| {
+            let by_go = || self.authorities.by_go(leaf, presented, now).and_then(|()| right_name());
+            self.report.judge_again(refused, leaf, by_go).map(|()| ServerCertVerified::assertion())
+        })
     }
 
     fn verify_tls12_signature(

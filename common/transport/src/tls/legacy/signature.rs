@@ -20,10 +20,7 @@ pub(super) fn tls12(
     signed: &DigitallySignedStruct,
     algorithms: &WebPkiSupportedAlgorithms,
 ) -> SignatureResult {
-    if !is_unread(&verdict) {
-        return verdict;
-    }
-    let key = public_key(cert)?;
+    let Some(key) = unread_key(&verdict, cert)? else { return verdict };
     let key = webpki::RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
     let candidates = algorithms.mapping.iter().filter(|(scheme, _)| *scheme == signed.scheme);
     candidates
@@ -41,18 +38,19 @@ pub(super) fn tls13(
     signed: &DigitallySignedStruct,
     algorithms: &WebPkiSupportedAlgorithms,
 ) -> SignatureResult {
-    if !is_unread(&verdict) {
-        return verdict;
-    }
-    verify_tls13_signature_with_raw_key(message, &public_key(cert)?, signed, algorithms)
+    let Some(key) = unread_key(&verdict, cert)? else { return verdict };
+    verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
 }
 
-fn is_unread(verdict: &SignatureResult) -> bool {
+/// The certificate's key if webpki could not read the certificate; `None` if webpki's verdict counts.
+fn unread_key(
+    verdict: &SignatureResult,
+    cert: &CertificateDer<'_>,
+) -> Result<Option<SubjectPublicKeyInfoDer<'static>>, Error> {
     let why = verdict.as_ref().err().and_then(LegacyPki::of);
-    matches!(why, Some(LegacyPki::OldVersion | LegacyPki::CriticalExtension))
-}
-
-fn public_key(cert: &CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
+    if !matches!(why, Some(LegacyPki::OldVersion | LegacyPki::CriticalExtension)) {
+        return Ok(None);
+    }
     let cert = Certificate::parse(cert).ok_or(CertificateError::BadEncoding)?;
-    Ok(SubjectPublicKeyInfoDer::from(cert.public_key_info().to_vec()))
+    Ok(Some(SubjectPublicKeyInfoDer::from(cert.public_key_info().to_vec())))
 }

@@ -5,13 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rcgen::{BasicConstraints, CustomExtension, IsCa, KeyPair};
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::ServerName;
-use tokio::io::duplex;
-use tokio_rustls::TlsConnector;
 
 use super::pki::{Pair, leaf, version_1};
 use super::world::{Ends, NAME, World, shake};
-use crate::tls::{ClientTls, HandshakeError, LegacyPki, LegacyPkiObserver, ServerTls};
+use crate::tls::{ClientTls, LegacyPki, LegacyPkiObserver, ServerTls};
 
 #[tokio::test]
 async fn legacy_certificates_complete_handshakes_and_are_counted() {
@@ -73,13 +70,5 @@ async fn version_1_client(
         .unwrap()
         .with_root_certificates(roots)
         .with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
-    let (client_io, server_io) = duplex(64 * 1024);
-    let connector = TlsConnector::from(Arc::new(config));
-    let server = world.server();
-    let client = async {
-        let connected = connector.connect(ServerName::try_from(NAME).unwrap(), client_io).await;
-        connected.map_err(HandshakeError::from)
-    };
-    let (server, client) = tokio::join!(server.accept(server_io), client);
-    Ends { server, client }
+    world.handshake_with(config).await
 }

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use rustls::{ClientConfig, ProtocolVersion, RootCertStore};
-use rustls_pki_types::ServerName;
-use tokio::io::duplex;
-use tokio_rustls::TlsConnector;
 
-use super::world::{Ends, NAME, World};
-use crate::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, TlsVersion};
+use super::world::{Ends, World};
+use crate::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, TlsVersion};
 
 /// A client with settings that [`ClientTls`] does not have.
 async fn foreign_client(
@@ -16,7 +13,6 @@ async fn foreign_client(
     alpn: &[&[u8]],
     only: Option<&'static rustls::SupportedProtocolVersion>,
 ) -> Ends {
-    let (client_io, server_io) = duplex(64 * 1024);
     let mut roots = RootCertStore::empty();
     roots.add(world.root.der.clone()).unwrap();
     let versions: Vec<_> = only.map_or(rustls::ALL_VERSIONS.to_vec(), |version| vec![version]);
@@ -27,14 +23,7 @@ async fn foreign_client(
             .with_root_certificates(roots)
             .with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    let connector = TlsConnector::from(Arc::new(config));
-    let server = world.server();
-    let client = async {
-        let connected = connector.connect(ServerName::try_from(NAME).unwrap(), client_io).await;
-        connected.map_err(HandshakeError::from)
-    };
-    let (server, client) = tokio::join!(server.accept(server_io), client);
-    Ends { server, client }
+    world.handshake_with(config).await
 }
 
 /// Set by the build's feature only.

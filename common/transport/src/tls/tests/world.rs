@@ -1,8 +1,12 @@
 //! A client and a server that perform a handshake over a pipe in memory.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio_rustls::TlsConnector;
 
 use super::pki::{Files, Pair, ca, leaf};
 use crate::tls::{
@@ -22,6 +26,19 @@ pub(super) struct World {
 }
 
 impl World {
+    /// A handshake of the server with a client whose settings [`ClientTls`] does not have.
+    pub(super) async fn handshake_with(&self, config: ClientConfig) -> Ends {
+        let (client_io, server_io) = duplex(64 * 1024);
+        let connector = TlsConnector::from(Arc::new(config));
+        let server = self.server();
+        let client = async {
+            let connected = connector.connect(ServerName::try_from(NAME).unwrap(), client_io).await;
+            connected.map_err(HandshakeError::from)
+        };
+        let (server, client) = tokio::join!(server.accept(server_io), client);
+        Ends { server, client }
+    }
+
     pub(super) fn new() -> Self {
         Self::with_server(leaf(&[NAME]))
     }

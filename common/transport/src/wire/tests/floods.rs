@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::timeout;
 
-use super::{data, dial, failure, serve, soon};
+use super::{Served, data, dial, failure, serve, soon};
 use crate::raw::{
     ACK, CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame, hello,
 };
-use crate::wire::{Code, ConnectionError, ServerSettings, Wire};
+use crate::wire::{Code, ConnectionError, Request, ServerSettings, Wire};
 
 // HTTP/2 error codes.
 const REFUSED_STREAM: u32 = 7;
@@ -112,14 +112,20 @@ async fn limits_and_windows_are_announced() {
     assert_eq!(announced(bytes.strip_prefix(PREFACE).unwrap()), (pairs.into(), 64 << 20));
 }
 
+/// An agent that has acknowledged the settings and opened a stream, which is not accepted yet.
+async fn under_review() -> (DuplexStream, Served, Request) {
+    let (mut client_io, server_io) = duplex(16 << 20);
+    let mut served = serve(server_io, ServerSettings::for_agents());
+    let opened = [frame(SETTINGS, ACK, 0, &[]), frame(HEADERS, END_HEADERS, 1, REQUEST)];
+    client_io.write_all(&with(&[], opened)).await.unwrap();
+    let request = soon(served.requests.recv()).await.unwrap();
+    (client_io, served, request)
+}
+
 /// An agent's windows are small until its stream is accepted.
 #[tokio::test(start_paused = true)]
 async fn windows_widen_when_a_stream_is_accepted() {
-    let (mut client_io, server_io) = duplex(1 << 20);
-    let mut served = serve(server_io, ServerSettings::for_agents());
-    let ack = frame(SETTINGS, ACK, 0, &[]);
-    client_io.write_all(&with(&[], [ack.clone(), frame(HEADERS, END_HEADERS, 1, REQUEST)])).await.unwrap();
-    let request = soon(served.requests.recv()).await.unwrap();
+    let (mut client_io, _served, request) = under_review().await;
     assert_eq!(announced(&all_of(&mut client_io).await).1, (1 << 16) - 1, "as long as it is under review");
     let _stream = request.accept(HeaderMap::new()).unwrap();
     let (settings, window) = announced(&all_of(&mut client_io).await);
@@ -140,14 +146,10 @@ async fn small_frames_before_admission_end_the_connection() {
 /// A message in fragments ends the stream, and nothing of it is held although its owner keeps it.
 #[tokio::test(start_paused = true)]
 async fn stream_that_failed_holds_nothing_of_later_frames() {
-    let (mut client_io, server_io) = duplex(16 << 20);
-    let mut served = serve(server_io, ServerSettings::for_agents());
-    let ack = frame(SETTINGS, ACK, 0, &[]);
-    client_io.write_all(&with(&[], [ack.clone(), frame(HEADERS, END_HEADERS, 1, REQUEST)])).await.unwrap();
-    let request = soon(served.requests.recv()).await.unwrap();
+    let (mut client_io, _served, request) = under_review().await;
     let mut stream = request.accept(HeaderMap::new()).unwrap();
     all_of(&mut client_io).await;
-    client_io.write_all(&ack).await.unwrap();
+    client_io.write_all(&frame(SETTINGS, ACK, 0, &[])).await.unwrap();
     let fragment = frame(DATA, 0, 1, b"\0");
     client_io.write_all(&frame(DATA, 0, 1, b"\0\0\x10\0\0")).await.unwrap();
     client_io.write_all(&fragment.repeat(2_000)).await.unwrap();
