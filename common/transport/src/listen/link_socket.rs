@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// How long bytes may wait unsent. The kernel asks for more at half of it; the task must have its turn before the rest
 /// is sent.
-const UNSENT_FOR: Duration = Duration::from_millis(40);
+const UNSENT_FOR: Duration = Duration::from_millis(8);
 
 /// The shortest sample of the rate: several RTTs of most paths, because acknowledgments come in bursts.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -179,14 +179,14 @@ mod tests {
     const TENTH: Duration = Duration::from_millis(100);
 
     #[test]
-    fn bound_is_forty_milliseconds_of_the_path() {
+    fn bound_is_eight_milliseconds_of_the_path() {
         let mut now = Instant::now();
         let mut unsent = UnsentBound::new(now);
         // 200 Mbit/s; then nearly the same; 800 Mbit/s; 7 Mbit/s; 100 Gbit/s.
         for (written, wanted) in [
-            (2_500_000, Some(1_000_000)),
+            (2_500_000, Some(200_000)),
             (2_400_000, None),
-            (10_000_000, Some(4_000_000)),
+            (10_000_000, Some(800_000)),
             (87_500, Some(64 << 10)),
             (1_250_000_000, Some(4 << 20)),
         ] {
