@@ -38,5 +38,5 @@ pub mod wan;
 /// The generated client and server stubs of both services.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated code")]
 pub mod stubs {
-    tonic::include_proto!("_");
+    include!("stubs.rs");
 }

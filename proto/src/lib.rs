@@ -6,4 +6,4 @@
 
 #![allow(missing_docs, reason = "generated code; the .proto carries the comments")]
 
-include!(concat!(env!("OUT_DIR"), "/_.rs"));
+include!("messages.rs");

@@ -1,114 +1,146 @@
 //! The text exposition format 0.0.4, byte for byte as Go's client library writes it.
 //!
-//! prometheus-client's own text encoder writes OpenMetrics, which does not fit dashboards for the Go programs: forced
-//! `_total` on counters, `le="1.0"`, `# EOF`. Its protobuf model is Prometheus' data model, from which Go encodes too;
-//! this module encodes that model. It removes two additions of the library: the `_total` at the end of every counter's
-//! name, and the full stop at the end of every HELP.
+//! prometheus-client writes OpenMetrics, which does not fit dashboards for the Go programs: forced `_total` on counters,
+//! a full stop after every HELP, `le="1.0"`, `# EOF`, and families in the order of registration. This module reads that
+//! text and writes it in Go's form.
 
 use std::fmt::Write;
 
-use prometheus_client::encoding::prometheus_protobuf::{self, prometheus_data_model as model};
+use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 
 use super::number;
 
+/// One family in the library's text.
+struct Family<'a> {
+    name: &'a str,
+    help: &'a str,
+    kind: &'a str,
+    samples: Vec<Sample<'a>>,
+}
+
+/// One line with a value.
+struct Sample<'a> {
+    /// `name="value"`, sorted by name, without `le`.
+    labels: Vec<&'a str>,
+    part: Part,
+    value: f64,
+}
+
+/// Which line of its metric a sample is, in the order of the lines.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Part {
+    /// A bucket of a histogram with its upper bound.
+    Bucket(f64),
+    Sum,
+    Count,
+    /// The only line of a counter or gauge.
+    Value,
+}
+
 /// Encodes the whole registry: families sorted by name, children by label values, labels by name. Families without
-/// children are omitted.
+/// children are omitted. A HELP must be one line.
 pub(super) fn encode(registry: &Registry) -> String {
-    let mut families = prometheus_protobuf::encode(registry).unwrap_or_else(|error| {
+    let mut text = String::with_capacity(16 * 1024);
+    if let Err(error) = encode_registry(&mut text, registry) {
         // Only a collector can fail, and ours skip unreadable values.
         tracing::error!(%error, "metrics cannot be encoded");
-        Vec::new()
-    });
-    families.retain(|family| !family.metric.is_empty());
-    for family in &mut families {
-        normalize(family);
     }
-    families.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut families = parse(&text);
+    families.retain(|family| !family.samples.is_empty());
+    families.sort_by_key(|family| family.name);
 
-    let mut out = String::with_capacity(16 * 1024);
-    for family in &families {
+    let mut out = String::with_capacity(text.len());
+    for family in &mut families {
+        family.samples.sort_by(|a, b| {
+            let parts = || a.part.partial_cmp(&b.part).unwrap_or(std::cmp::Ordering::Equal);
+            a.values().cmp(b.values()).then_with(parts)
+        });
         write_family(&mut out, family);
     }
     out
 }
 
-fn normalize(family: &mut model::MetricFamily) {
-    if family.r#type() == model::MetricType::Counter
-        && let Some(name) = family.name.strip_suffix("_total")
-    {
-        family.name.truncate(name.len());
+fn parse(text: &str) -> Vec<Family<'_>> {
+    let mut families = Vec::<Family<'_>>::new();
+    for line in text.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            let help = help.strip_suffix('.').unwrap_or(help);
+            families.push(Family { name, help, kind: "untyped", samples: Vec::new() });
+            continue;
+        }
+        let Some(family) = families.last_mut() else { continue };
+        if let Some((_, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            family.kind = if kind == "unknown" { "untyped" } else { kind };
+        } else if let Some(sample) = line.strip_prefix(family.name).and_then(Sample::parse) {
+            family.samples.push(sample);
+        }
     }
-    if family.help.ends_with('.') {
-        family.help.pop();
-    }
-    for metric in &mut family.metric {
-        metric.label.sort_by(|a, b| a.name.cmp(&b.name));
-    }
-    family.metric.sort_by(|a, b| {
-        let values =
-            |metric: &model::Metric| metric.label.iter().map(|l| l.value.clone()).collect::<Vec<_>>();
-        values(a).cmp(&values(b))
-    });
+    families
 }
 
-fn write_family(out: &mut String, family: &model::MetricFamily) {
-    let (name, kind) = (&family.name, kind(family.r#type()));
-    line(out, format_args!("# HELP {name} {}", escape(&family.help, false)));
-    line(out, format_args!("# TYPE {name} {kind}"));
-    for metric in &family.metric {
-        if let Some(histogram) = &metric.histogram {
-            write_histogram(out, name, &metric.label, histogram);
-        } else if let Some(value) = value(metric) {
-            line(out, format_args!("{name}{} {}", labels(&metric.label, None), number::format(value)));
+impl<'a> Sample<'a> {
+    /// Parses a line after the family's name.
+    fn parse(line: &'a str) -> Option<Self> {
+        let (series, value) = line.rsplit_once(' ')?;
+        let (suffix, labels) = series.split_once('{').unwrap_or((series, ""));
+        let mut labels = split_labels(labels.strip_suffix('}').unwrap_or_default());
+        let part = match suffix {
+            // The library writes `le` last.
+            "_bucket" => Part::Bucket(unquoted(labels.pop()?).parse().ok()?),
+            "_sum" => Part::Sum,
+            "_count" => Part::Count,
+            _ => Part::Value,
+        };
+        labels.sort_unstable();
+        Some(Self { labels, part, value: value.parse().ok()? })
+    }
+
+    fn values(&self) -> impl Iterator<Item = &'a str> {
+        self.labels.iter().map(|label| unquoted(label))
+    }
+}
+
+/// The value of `name="value"`, still escaped.
+fn unquoted(label: &str) -> &str {
+    label.split_once("=\"").and_then(|(_, value)| value.strip_suffix('"')).unwrap_or_default()
+}
+
+/// Splits `a="1",b="2"` at the commas outside of values.
+fn split_labels(labels: &str) -> Vec<&str> {
+    let (mut quoted, mut escaped) = (false, false);
+    let ends_label = |c: char| {
+        let ends = c == ',' && !quoted;
+        quoted ^= c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    };
+    labels.split(ends_label).filter(|label| !label.is_empty()).collect()
+}
+
+fn write_family(out: &mut String, family: &Family<'_>) {
+    let name = family.name;
+    line(out, format_args!("# HELP {name} {}", family.help.replace('\\', "\\\\")));
+    line(out, format_args!("# TYPE {name} {}", family.kind));
+    for sample in &family.samples {
+        let value = number::format(sample.value);
+        let labels = sample.labels.join(",");
+        match sample.part {
+            Part::Bucket(bound) => {
+                let comma = if labels.is_empty() { "" } else { "," };
+                let bound = number::format(bound);
+                line(out, format_args!("{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {value}"));
+            }
+            Part::Sum => line(out, format_args!("{name}_sum{} {value}", braced(&labels))),
+            Part::Count => line(out, format_args!("{name}_count{} {value}", braced(&labels))),
+            Part::Value => line(out, format_args!("{name}{} {value}", braced(&labels))),
         }
     }
 }
 
-fn write_histogram(out: &mut String, name: &str, label: &[model::LabelPair], histogram: &model::Histogram) {
-    for bucket in &histogram.bucket {
-        let labels = labels(label, Some(bucket.upper_bound));
-        let count = number::format(to_float(bucket.cumulative_count));
-        line(out, format_args!("{name}_bucket{labels} {count}"));
-    }
-    let labels = labels(label, None);
-    line(out, format_args!("{name}_sum{labels} {}", number::format(histogram.sample_sum)));
-    line(out, format_args!("{name}_count{labels} {}", number::format(to_float(histogram.sample_count))));
-}
-
-fn value(metric: &model::Metric) -> Option<f64> {
-    let counter = metric.counter.as_ref().map(|counter| counter.value);
-    let gauge = metric.gauge.as_ref().map(|gauge| gauge.value);
-    counter.or(gauge).or(metric.untyped.as_ref().map(|untyped| untyped.value))
-}
-
-fn kind(kind: model::MetricType) -> &'static str {
-    match kind {
-        model::MetricType::Counter => "counter",
-        model::MetricType::Gauge => "gauge",
-        model::MetricType::Histogram | model::MetricType::GaugeHistogram => "histogram",
-        model::MetricType::Summary => "summary",
-        model::MetricType::Untyped => "untyped",
-    }
-}
-
-/// `{a="b",le="0.5"}`, or nothing. `le` goes last, as in Go.
-fn labels(pairs: &[model::LabelPair], le: Option<f64>) -> String {
-    let pairs = pairs.iter().map(|pair| format!("{}=\"{}\"", pair.name, escape(&pair.value, true)));
-    let le = le.map(|bound| format!("le=\"{}\"", number::format(bound)));
-    let all: Vec<String> = pairs.chain(le).collect();
-    if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
-}
-
-fn escape(text: &str, quoted: bool) -> String {
-    let text = text.replace('\\', "\\\\").replace('\n', "\\n");
-    if quoted { text.replace('"', "\\\"") } else { text }
-}
-
-/// All numbers of the format are floats, including counts: a million is 1e+06.
-#[allow(clippy::cast_precision_loss, reason = "what Go does with counts above 2^53")]
-fn to_float(count: u64) -> f64 {
-    count as f64
+/// `{labels}`, or nothing.
+fn braced(labels: &str) -> String {
+    if labels.is_empty() { String::new() } else { format!("{{{labels}}}") }
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
@@ -142,7 +174,7 @@ mod tests {
         failures.get_or_create(&(Reason::NoAgent, Code::Ok)).inc_by(1_000_000);
         failures.get_or_create(&(Reason::Escaped, Code::Ok)).inc();
         let total = Counter::<u64>::default();
-        registry.register("packets_total", "With a \\ and\na second line.", total.clone());
+        registry.register("packets_total", "With a \\ inside.", total.clone());
         total.inc_by(7);
         let durations = Histogram::new(&[1e-6, 1e-5, 1e-4, 0.005, 1.0, 14400.0, 1e6]);
         registry.register("dial_duration_seconds", "Time that dials took", durations.clone());
