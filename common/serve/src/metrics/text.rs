@@ -86,8 +86,10 @@ impl<'a> Sample<'a> {
         let (suffix, labels) = series.split_once('{').unwrap_or((series, ""));
         let mut labels = split_labels(labels.strip_suffix('}').unwrap_or_default());
         let part = match suffix {
-            // The library writes `le` last.
-            "_bucket" => Part::Bucket(unquoted(labels.pop()?).parse().ok()?),
+            "_bucket" => {
+                let le = labels.iter().position(|label| label.starts_with("le="))?;
+                Part::Bucket(unquoted(labels.remove(le)).parse().ok()?)
+            }
             "_sum" => Part::Sum,
             "_count" => Part::Count,
             _ => Part::Value,

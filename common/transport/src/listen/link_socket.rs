@@ -206,7 +206,7 @@ mod tests {
         unsent.wrote(now, 4 << 20);
         assert_eq!(unsent.blocked(now), None, "ten seconds of nothing are no slow path");
         unsent.wrote(now + TENTH, 1 << 20);
-        assert!(unsent.blocked(now + TENTH).is_some_and(|bound| bound > 1 << 20));
+        assert!(unsent.blocked(now + TENTH).is_some_and(|bound| bound > 256 << 10));
     }
 
     #[tokio::test]
