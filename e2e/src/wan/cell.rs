@@ -70,9 +70,12 @@ pub struct Timing {
     pub warm_up: Duration,
     /// The measurement.
     pub measured: Duration,
-    /// After the measurement, for outstanding answers.
+    /// The longest wait for outstanding answers after the measurement.
     pub grace: Duration,
 }
+
+/// Time between looks at the outstanding answers.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Measures one subject on its own path.
 pub fn measure(cell: &Cell, subject: &Subject, timing: Timing) -> Result<Figures> {
@@ -105,9 +108,12 @@ async fn run(cell: &Cell, subject: &Subject, timing: Timing, area: &WideArea) ->
     let (took, carried) = (began.elapsed(), bytes() - before);
     let used = rig.cpu()?.zip(cpu).map(|(now, before)| (now - before).as_secs_f64());
     let end = Instant::now();
-    sleep(timing.grace).await;
-    let (mut pings, unanswered_pings) = load.pings.within(began, end);
-    let (mut dials, unanswered_dials) = load.dials.within(began, end);
+    let unanswered = || load.pings.within(began, end).1 + load.dials.within(began, end).1;
+    while unanswered() > 0 && end.elapsed() < timing.grace {
+        sleep(LOOK).await;
+    }
+    let unanswered = unanswered();
+    let (mut pings, mut dials) = (load.pings.within(began, end).0, load.dials.within(began, end).0);
     let millis = |times: &mut Vec<Duration>, percent| {
         percentile(times, percent).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
     };
@@ -122,7 +128,7 @@ async fn run(cell: &Cell, subject: &Subject, timing: Timing, area: &WideArea) ->
         dial_p99: millis(&mut dials, 99),
         refused: load.refused.load(Ordering::Relaxed) as f64,
         ended: load.ended.load(Ordering::Relaxed) as f64,
-        unanswered: (unanswered_pings + unanswered_dials) as f64,
+        unanswered: unanswered as f64,
         cpu: used.unwrap_or(f64::NAN),
         again,
     })
