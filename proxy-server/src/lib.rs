@@ -7,7 +7,6 @@ mod accept;
 pub mod args;
 pub mod auth;
 pub mod boot;
-mod certificates;
 pub mod dial;
 pub mod front;
 pub mod leases;

@@ -41,7 +41,7 @@ impl Readiness {
     }
 
     /// Every condition, in the order of their importance.
-    pub(crate) fn conditions<L>(
+    pub(crate) fn conditions<L: Clone>(
         &self,
         backends: &BackendManager<L>,
         policy: ReadinessPolicy,
@@ -72,7 +72,8 @@ fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{Backend, Identifiers};
+    use crate::route::{Backend, Identifiers, RouteMetrics};
+    use serve::metrics::Registry;
 
     fn failing(readiness: &Readiness, backends: &BackendManager<()>, policy: ReadinessPolicy) -> Vec<String> {
         let conditions = readiness.conditions(backends, policy);
@@ -87,7 +88,10 @@ mod tests {
     fn each_policy_asks_its_strategies() {
         let readiness = Readiness::default();
         readiness.listens();
-        let backends = BackendManager::new(&[Strategy::DestHost, Strategy::DefaultRoute], Arc::new(()));
+        let backends = BackendManager::new(
+            &[Strategy::DestHost, Strategy::DefaultRoute],
+            RouteMetrics::register(&mut Registry::default()),
+        );
         let register = |id: &str, identifiers: &str| {
             let identifiers = Identifiers::parse(identifiers).unwrap();
             backends.register(Backend { agent_id: id.into(), identifiers, handle: () }).unwrap()
@@ -113,7 +117,8 @@ mod tests {
     #[test]
     fn readiness_begins_with_a_listener_and_ends_with_a_signal() {
         let readiness = Readiness::default();
-        let backends = BackendManager::new(&[Strategy::Default], Arc::new(()));
+        let backends =
+            BackendManager::new(&[Strategy::Default], RouteMetrics::register(&mut Registry::default()));
         let first = |readiness: &Readiness| {
             failing(readiness, &backends, ReadinessPolicy::default()).first().cloned().unwrap_or_default()
         };

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tunnel::Cause;
 
-use super::meters::Meters;
 use crate::dial::Target;
-use crate::limits::ConnectionSlot;
+use crate::limits::Slot;
+use crate::metrics::Metrics;
 
 /// The names of a connection in the log.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub struct Identity {
 /// See the module.
 pub struct ConnectionLog {
     identity: Identity,
-    meters: Meters,
+    metrics: Metrics,
     since: Instant,
     from_client: u64,
     to_client: u64,
@@ -45,7 +45,7 @@ pub struct ConnectionLog {
     /// Counts this connection in the gauge.
     live: Option<LiveGuard>,
     /// The connection's slot within the server's limits.
-    _slot: ConnectionSlot,
+    _slot: Slot,
     /// Graceful shutdown waits for this token.
     _lifetime: TaskTrackerToken,
 }
@@ -54,9 +54,9 @@ impl ConnectionLog {
     /// Starts the record, and logs that the connection is established. `live`, `slot` and `lifetime` are released with it.
     pub fn open(
         identity: Identity,
-        meters: Meters,
+        metrics: Metrics,
         live: LiveGuard,
-        slot: ConnectionSlot,
+        slot: Slot,
         lifetime: TaskTrackerToken,
     ) -> Self {
         tracing::debug!(
@@ -71,7 +71,7 @@ impl ConnectionLog {
         );
         ConnectionLog {
             identity,
-            meters,
+            metrics,
             since: Instant::now(),
             from_client: 0,
             to_client: 0,
@@ -90,12 +90,12 @@ impl ConnectionLog {
     /// Counts payload that was written to the client, and the time that the write waited for the client.
     pub fn to_client(&mut self, bytes: usize, waited: Duration) {
         self.to_client += bytes as u64;
-        self.meters.frontend_write(waited);
+        self.metrics.frontend_write.observe(waited);
     }
 
     /// Counts the time that the client took to take the end of the connection.
     pub fn end_written(&mut self, waited: Duration) {
-        self.meters.frontend_write(waited);
+        self.metrics.frontend_write.observe(waited);
     }
 
     /// The client has gone, but its last bytes are still being delivered: removes it from the gauge.

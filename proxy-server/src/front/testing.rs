@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use relay::{CloseReason, LocalIo, Queue, Read};
+use relay::{CloseReason, LocalIo, MemoryLimiter, Queue, Read};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -17,11 +17,12 @@ use transport::wire::{Code, Incoming, Wire, WireError};
 use tunnel::{Cause, Packet};
 
 use super::connection_log::{ConnectionLog, Identity};
-use super::meters::Meters;
-use super::{Attach, Dial};
-use crate::dial::{DialFailure, Dialed, Target};
-use crate::limits::{AgentBudget, ServerBudget};
+use crate::dial::{DialFailure, Dialer, Target};
+use crate::limits::Budget;
+use crate::link::testing::{Command, DialReply};
+use crate::link::{LinkHandle, OpenConnection};
 use crate::metrics::{Metrics, PREFIX};
+use crate::route::{Backend, BackendManager, Identifiers, Strategy};
 
 /// Longer than any step of these tests takes.
 pub(super) const SOON: Duration = Duration::from_secs(20);
@@ -39,10 +40,6 @@ impl Readings {
         Readings { metrics, exposition: Exposition::new(registry) }
     }
 
-    pub(super) fn meters(&self) -> Meters {
-        Meters::new(self.metrics.clone())
-    }
-
     /// The samples whose names begin with `name` (after the prefix), one per line.
     pub(super) fn samples(&self, name: &str) -> Vec<String> {
         let scrape = self.exposition.scrape();
@@ -53,7 +50,7 @@ impl Readings {
 
 /// The record of a connection whose log lines are not checked.
 pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
-    let meters = readings.meters();
+    let metrics = readings.metrics.clone();
     let identity = Identity {
         id: 1,
         frontend: "http-connect",
@@ -62,36 +59,36 @@ pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
         agent: "agent".into(),
         connect_id: 1,
     };
-    let live = meters.http_connection();
-    let slot = ServerBudget::new(1, 1).connection(&AgentBudget::new(1, 1)).expect("room for one");
-    ConnectionLog::open(identity, meters, live, slot, TaskTracker::new().token())
+    let live = metrics.http_connections.enter();
+    let slot = Budget::new(1, 1).connection(&Budget::new(1, 1)).expect("room for one");
+    ConnectionLog::open(identity, metrics, live, slot, TaskTracker::new().token())
 }
-
-/// A dialer whose answers the test gives one by one.
-#[derive(Clone)]
-pub(super) struct ScriptedDialer(mpsc::UnboundedSender<ScriptedDial>);
 
 /// A dial that waits for the test's answer.
 pub(super) struct ScriptedDial {
     pub(super) target: Target,
-    answer: oneshot::Sender<Result<ScriptedConnection, DialFailure>>,
+    answer: oneshot::Sender<DialReply>,
 }
 
-pub(super) fn dialer() -> (ScriptedDialer, mpsc::UnboundedReceiver<ScriptedDial>) {
+/// A dialer through one agent, whose answers the test gives one by one.
+pub(super) fn dialer() -> (Dialer, mpsc::UnboundedReceiver<ScriptedDial>) {
+    let metrics = Metrics::new(&mut Registry::default());
+    let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+    let (handle, mut commands) = LinkHandle::new();
+    let backend = Backend { agent_id: "agent".into(), identifiers: Identifiers::default(), handle };
+    let registration = backends.register(backend).expect("the first agent");
     let (sender, receiver) = mpsc::unbounded_channel();
-    (ScriptedDialer(sender), receiver)
-}
-
-impl Dial for ScriptedDialer {
-    type Connection = ScriptedConnection;
-
-    async fn dial(&self, target: &Target) -> Result<Dialed<ScriptedConnection>, DialFailure> {
-        let (answer, outcome) = oneshot::channel();
-        self.0.send(ScriptedDial { target: target.clone(), answer }).map_err(|_| DialFailure::NoAgent)?;
-        let connection = outcome.await.map_err(|_| DialFailure::LinkLost)??;
-        let slot = ServerBudget::new(1, 1).connection(&AgentBudget::new(1, 1)).expect("room for one");
-        Ok(Dialed { connection, agent_id: "agent".into(), slot })
-    }
+    tokio::spawn(async move {
+        let _registration = registration;
+        while let Some(command) = commands.recv().await {
+            if let Command::Dial { protocol, address, reply, .. } = command {
+                let _gone =
+                    sender.send(ScriptedDial { target: Target::new(protocol, address), answer: reply });
+            }
+        }
+    });
+    let (budget, memory) = (Budget::new(1_000, 1_000), MemoryLimiter::new(1 << 20));
+    (Dialer::new(backends, budget, memory, Duration::from_secs(3_600), metrics.dials.clone()), receiver)
 }
 
 impl ScriptedDial {
@@ -100,8 +97,17 @@ impl ScriptedDial {
         let (local, remote) = tokio::io::duplex(1 << 20);
         let (end, ended) = oneshot::channel();
         let (report, attached) = oneshot::channel();
-        let answer = self.answer.send(Ok(ScriptedConnection { endpoint: local, ended, report }));
-        assert!(answer.is_ok(), "the frontend has given the dial up");
+        let (connection, mut commands) = OpenConnection::detached();
+        tokio::spawn(async move {
+            if let Some(Command::Attach { local: frontend, .. }) = commands.recv().await {
+                let mut pump = Pump::new(frontend, local, ended);
+                poll_fn(|cx| pump.poll(cx)).await;
+                let read_end = pump.read_end;
+                drop(pump);
+                let _nobody_asks = report.send(read_end);
+            }
+        });
+        assert!(self.answer.send(Ok(connection)).is_ok(), "the frontend has given the dial up");
         Endpoint { stream: remote, end, attached }
     }
 
@@ -133,38 +139,6 @@ pub(super) enum ReadEnd {
     Error(io::ErrorKind),
 }
 
-/// A link of one connection.
-pub(super) struct ScriptedConnection {
-    endpoint: DuplexStream,
-    ended: oneshot::Receiver<CloseReason>,
-    report: oneshot::Sender<Option<ReadEnd>>,
-}
-
-impl Attach for ScriptedConnection {
-    fn attach(self, local: Box<dyn LocalIo>) {
-        let ScriptedConnection { endpoint, ended, report } = self;
-        let mut pump = Pump {
-            local,
-            endpoint,
-            ended,
-            to_endpoint: Bytes::new(),
-            to_local: Queue::default(),
-            read_end: None,
-            close_reason: None,
-        };
-        tokio::spawn(async move {
-            poll_fn(|cx| pump.poll(cx)).await;
-            let read_end = pump.read_end;
-            drop(pump);
-            let _nobody_asks = report.send(read_end);
-        });
-    }
-
-    fn connect_id(&self) -> i64 {
-        1
-    }
-}
-
 /// A minimal relay, enough to test a [`LocalIo`].
 struct Pump {
     local: Box<dyn LocalIo>,
@@ -177,6 +151,11 @@ struct Pump {
 }
 
 impl Pump {
+    fn new(local: Box<dyn LocalIo>, endpoint: DuplexStream, ended: oneshot::Receiver<CloseReason>) -> Self {
+        let (to_endpoint, to_local) = (Bytes::new(), Queue::default());
+        Pump { local, endpoint, ended, to_endpoint, to_local, read_end: None, close_reason: None }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.close_reason.is_none() {
             if let Poll::Ready(Ok(close_reason)) = Pin::new(&mut self.ended).poll(cx) {

@@ -140,3 +140,14 @@ impl Drop for OpenConnection {
         }
     }
 }
+
+#[cfg(test)]
+impl OpenConnection {
+    /// A connection of no link, and the queue of its commands.
+    pub(crate) fn detached() -> (Self, Commands) {
+        let (handle, commands) = LinkHandle::new();
+        let key = tunnel::Link::<tunnel::Server>::new(tunnel::Limits::default()).dial("tcp", "node:1");
+        let key = key.expect("an empty link takes a dial");
+        (OpenConnection::new(key, ConnectId(1), handle.commands), commands)
+    }
+}

@@ -59,7 +59,7 @@ impl relay::Meter for LinkMeter {
 
     fn dropped(&self, reason: Dropped) {
         if reason == Dropped::UnknownDial {
-            self.metrics.dial_failures.count(FailureReason::UnrecognizedResponse);
+            self.metrics.dials.failures.count(FailureReason::UnrecognizedResponse);
             tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "DIAL_RSP not recognized; dropped");
         }
         self.metrics.drops.count(reason);

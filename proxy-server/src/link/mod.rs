@@ -14,5 +14,10 @@ mod slot;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::AgentGate;
-pub use handle::{LinkHandle, OpenConnection, PendingDial};
+pub use handle::{LinkHandle, OpenConnection};
 pub use listen::{AgentListener, ConnectionLimits};
+
+#[cfg(test)]
+pub(crate) mod testing {
+    pub(crate) use super::handle::{Command, DialReply};
+}

@@ -5,7 +5,6 @@
 
 mod established;
 mod labels;
-mod observers;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +18,8 @@ use serve::metrics::{
 use transport::wire::Code;
 use tunnel::PacketKind;
 
-use crate::dial::FailureReason;
-use crate::route::Strategy;
+use crate::dial::DialMetrics;
+use crate::route::RouteMetrics;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{
@@ -53,10 +52,8 @@ impl Deref for Metrics {
 /// The metric families.
 #[derive(Debug)]
 pub struct Families {
-    /// `dial_duration_seconds`: from the dial to the agent's answer; successful dials only.
-    pub dial_duration: Lazy<Histogram>,
-    /// `dial_failure_count`.
-    pub dial_failures: CountBy<FailureReason>,
+    /// The metrics of dials.
+    pub dials: DialMetrics,
     /// `established_connections`, and `connection_duration_seconds` when a connection ends.
     pub established: Established,
     /// `frontend_write_duration_seconds`: how long a packet waited for the frontend to take it.
@@ -102,29 +99,18 @@ pub struct Families {
     pub certificates: Certificates,
     /// `legacy_certificates_total` (ours).
     pub legacy_certificates: LegacyCertificates,
-    /// `pending_backend_dials`; changed by the dialer's own guard, see `observers`.
-    pending_dials: Lazy<Gauge>,
+    /// The gauges of the route tables.
+    pub routes: RouteMetrics,
     stream_errors: StreamErrors,
-    ready_backends: Family<Strategy, Gauge>,
-    ready_backend_connections: Gauge,
     agent_auth_mode: Family<AgentAuthMode, Gauge>,
 }
-
-serve::label!(Strategy in "proxy_strategy");
 
 impl Metrics {
     /// Registers every metric under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
         Self(Arc::new(Families {
-            dial_duration: histogram(
-                r,
-                "dial_duration_seconds",
-                "Seconds from a dial to the agent's answer, for successful dials",
-                latency,
-            ),
-            dial_failures: CountBy::register(r, "dial_failure_count", "Failed dials, by reason"),
-            pending_dials: lazy_gauge(r, "pending_backend_dials", "Dials that wait for an agent's answer"),
+            dials: DialMetrics::register(r, latency),
             established: Established::register(r),
             frontend_write: histogram(
                 r,
@@ -184,12 +170,7 @@ impl Metrics {
                 ("lease_delete_latency_seconds", "Seconds that deletions of leases took"),
             ),
             unanswered: Unanswered::register(r),
-            ready_backends: gauges(r, "ready_backends", "Backends known to a strategy, by strategy"),
-            ready_backend_connections: gauge(
-                r,
-                "ready_backend_connections",
-                "Backends of the strategy that changed last. DEPRECATED, see ready_backends",
-            ),
+            routes: RouteMetrics::register(r),
             agent_auth_mode: gauges(
                 r,
                 "agent_auth_mode",
@@ -205,24 +186,10 @@ impl Metrics {
         self.stream_errors.count(segment, code.name(), packet);
     }
 
-    /// Sets the number of backends that a strategy can choose from.
-    pub fn set_ready_backends(&self, strategy: Strategy, count: usize) {
-        self.0.ready_backends.get_or_create(&strategy).set(to_i64(count));
-    }
-
-    /// Sets the same number of the strategy that changed last, under its deprecated name.
-    pub fn set_ready_backend_connections(&self, count: usize) {
-        self.0.ready_backend_connections.set(to_i64(count));
-    }
-
     /// Sets the authentication method of agents; called once.
     pub fn set_agent_auth_mode(&self, mode: AgentAuthMode) {
         self.agent_auth_mode.get_or_create(&mode).set(1);
     }
-}
-
-fn to_i64(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn latency() -> Histogram {

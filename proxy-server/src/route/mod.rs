@@ -29,31 +29,24 @@
 
 pub mod identifiers;
 
-mod hosts;
 mod manager;
-mod members;
-mod pool;
+mod table;
 
 #[cfg(test)]
 mod model;
 
-use std::fmt;
 use std::sync::Arc;
+
+use serve::metrics::{Family, Gauge, Registry};
 
 pub use self::identifiers::{Identifiers, IdentifiersError};
 pub use self::manager::{BackendManager, Registration};
 pub use crate::args::{ProxyStrategy as Strategy, ReadinessPolicy};
-use crate::limits::{AgentBudget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
+use crate::limits::{Budget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
 /// The id of one agent stream on this server, from its registration on. Never reused in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
-
-impl fmt::Display for LinkId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// An agent stream to register.
 #[derive(Debug, Clone)]
@@ -74,7 +67,7 @@ pub struct Choice<L> {
     /// The agent's id.
     pub agent_id: Arc<str>,
     /// The limits that all streams of the agent share.
-    pub budget: AgentBudget,
+    pub budget: Budget,
     /// The handle to dial through the stream.
     pub handle: L,
     /// The strategy that found it.
@@ -92,20 +85,32 @@ pub enum RegisterError {
     TooManyAgents,
 }
 
-/// Notified of changes, for metrics. Called with the tables locked, so that the last call is correct: an implementation must
-/// neither block nor call the manager.
-pub trait RouteObserver: Send + Sync {
-    /// Sets the gauge `ready_backends{proxy_strategy}`: identifiers known to a strategy (agent ids; for destHost hosts and
-    /// networks), including those of draining and unresponsive streams. Called with 0 for each configured strategy at the start.
-    fn ready_backends(&self, strategy: Strategy, count: usize);
+serve::label!(Strategy in "proxy_strategy");
 
-    /// Sets the gauge `ready_backend_connections`, deprecated in Go: the same number, of the strategy that changed last.
-    fn ready_backend_connections(&self, count: usize);
+/// The gauges of the route tables. They are set with the tables locked, so that the last value is correct.
+#[derive(Debug, Clone)]
+pub struct RouteMetrics {
+    /// `ready_backends`: identifiers known to a strategy (agent ids; for destHost hosts and networks), including those of
+    /// draining and unresponsive streams.
+    pub(crate) ready_backends: Family<Strategy, Gauge>,
+    /// `ready_backend_connections`, deprecated in Go: the same number, of the strategy that changed last.
+    pub(crate) ready_backend_connections: Gauge,
 }
 
-#[cfg(test)]
-impl RouteObserver for () {
-    fn ready_backends(&self, _strategy: Strategy, _count: usize) {}
+impl RouteMetrics {
+    /// Registers both metrics.
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let (ready_backends, ready_backend_connections) = (Family::default(), Gauge::default());
+        let help = "Backends known to a strategy, by strategy";
+        registry.register("ready_backends", help, ready_backends.clone());
+        let help = "Backends of the strategy that changed last. DEPRECATED, see ready_backends";
+        registry.register("ready_backend_connections", help, ready_backend_connections.clone());
+        Self { ready_backends, ready_backend_connections }
+    }
 
-    fn ready_backend_connections(&self, _count: usize) {}
+    pub(crate) fn set(&self, strategy: Strategy, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.ready_backends.get_or_create(&strategy).set(count);
+        self.ready_backend_connections.set(count);
+    }
 }

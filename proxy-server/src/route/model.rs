@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 
-use parking_lot::Mutex;
 use proptest::prelude::{Strategy as Generator, *};
 use proptest::sample::Index;
 use rand::SeedableRng;
@@ -50,21 +52,8 @@ fn strategies() -> impl Generator<Value = Vec<Strategy>> {
     prop::collection::vec(prop::sample::select(all.to_vec()), 1..4)
 }
 
-/// The last values of the gauges.
-#[derive(Default)]
-struct Gauges {
-    backends: Mutex<BTreeMap<&'static str, usize>>,
-    connections: Mutex<Option<usize>>,
-}
-
-impl RouteObserver for Gauges {
-    fn ready_backends(&self, strategy: Strategy, count: usize) {
-        self.backends.lock().insert(strategy.name(), count);
-    }
-
-    fn ready_backend_connections(&self, count: usize) {
-        *self.connections.lock() = Some(count);
-    }
+fn metrics() -> RouteMetrics {
+    RouteMetrics::register(&mut Registry::default())
 }
 
 /// A registered stream in the model.
@@ -135,7 +124,7 @@ fn by_host(streams: &[&Stream], host: &str) -> Option<LinkId> {
 }
 
 fn play(strategies: &[Strategy], steps: Vec<Step>) {
-    let gauges = Arc::new(Gauges::default());
+    let gauges = metrics();
     let manager = BackendManager::new(strategies, gauges.clone());
     let mut streams: Vec<Stream> = Vec::new();
     let mut serial = 0;
@@ -207,12 +196,17 @@ fn play(strategies: &[Strategy], steps: Vec<Step>) {
     check_counts(&manager, &gauges, strategies, &streams);
 }
 
-fn check_counts(manager: &BackendManager<u64>, gauges: &Gauges, strategies: &[Strategy], streams: &[Stream]) {
+fn check_counts(
+    manager: &BackendManager<u64>,
+    gauges: &RouteMetrics,
+    strategies: &[Strategy],
+    streams: &[Stream],
+) {
     assert_eq!(manager.links(), streams.len());
     for (strategy, count) in manager.counts() {
         let distinct: HashSet<String> = streams.iter().flat_map(|s| s.identifiers(strategy)).collect();
         assert_eq!(count, distinct.len(), "{strategy:?}");
-        assert_eq!(gauges.backends.lock().get(strategy.name()), Some(&count));
+        assert_eq!(gauges.ready_backends.get_or_create(&strategy).get(), i64::try_from(count).unwrap());
         if strategy == strategies[0] {
             assert_eq!(manager.lacking(ReadinessPolicy::FirstStrategy).is_empty(), count > 0);
         }
@@ -231,7 +225,7 @@ fn backend(agent: &str, identifiers: &str) -> Backend<u64> {
 }
 
 fn manager(strategies: &[Strategy]) -> BackendManager<u64> {
-    BackendManager::new(strategies, Arc::new(()))
+    BackendManager::new(strategies, metrics())
 }
 
 /// How often each agent is chosen in `n` choices.
@@ -316,20 +310,19 @@ fn networks_come_after_exact_hosts_longest_prefix_first() {
 
 #[test]
 fn the_deprecated_gauge_follows_the_strategy_that_changed_last() {
-    let gauges = Arc::new(Gauges::default());
-    let manager =
-        BackendManager::new(&[Strategy::DestHost, Strategy::DefaultRoute], Arc::clone(&gauges) as Arc<_>);
-    assert_eq!(*gauges.connections.lock(), Some(0), "present from the start");
+    let gauges = metrics();
+    let manager = BackendManager::new(&[Strategy::DestHost, Strategy::DefaultRoute], gauges.clone());
+    assert_eq!(gauges.ready_backend_connections.get(), 0, "present from the start");
     let both = manager.register(backend("a", "host=n&host=m&default-route=true")).unwrap();
-    assert_eq!(*gauges.connections.lock(), Some(1), "agents with a default route");
+    assert_eq!(gauges.ready_backend_connections.get(), 1, "agents with a default route");
     let hosts = manager.register(backend("b", "host=x")).unwrap();
-    assert_eq!(*gauges.connections.lock(), Some(3), "hosts");
+    assert_eq!(gauges.ready_backend_connections.get(), 3, "hosts");
     let neither = manager.register(backend("c", "")).unwrap();
-    assert_eq!(*gauges.connections.lock(), Some(3), "nothing changed");
+    assert_eq!(gauges.ready_backend_connections.get(), 3, "nothing changed");
     drop(both);
-    assert_eq!(*gauges.connections.lock(), Some(0));
+    assert_eq!(gauges.ready_backend_connections.get(), 0);
     drop((hosts, neither));
-    assert_eq!(*gauges.connections.lock(), Some(0));
+    assert_eq!(gauges.ready_backend_connections.get(), 0);
 }
 
 #[test]
@@ -357,4 +350,34 @@ fn siblings_share_an_agent_id_and_nothing_else() {
     drop(one);
     assert_eq!(manager.siblings(twin.id()), [0; 0]);
     assert_eq!(manager.siblings(id), [0; 0], "gone");
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn registration_wakes_dials_only_if_one_may_change_its_agent() {
+    let manager = manager(&[Strategy::Default]);
+    let first = manager.register(backend("a", "")).unwrap();
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut waiting = pin!(manager.until_another_is_better(first.id(), ""));
+    let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+    assert!(!poll());
+    let other = manager.register(backend("b", "")).unwrap();
+    manager.set_draining(other.id());
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "every agent answers pings");
+    manager.set_unresponsive(first.id(), true);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    assert!(!poll(), "the other agent drains");
+    let _third = manager.register(backend("c", "")).unwrap();
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+    assert!(poll());
 }

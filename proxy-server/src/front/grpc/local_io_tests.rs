@@ -46,7 +46,7 @@ fn open(sent: impl IntoIterator<Item = Packet<Bytes>>) -> GrpcIo<Arrived> {
     let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
     let packets = std::iter::once(dial).chain(sent).collect();
     let readings = Readings::new();
-    let mut stream = Stream::new(Arrived { packets, held: None }, readings.meters());
+    let mut stream = Stream::new(Arrived { packets, held: None }, readings.metrics.clone());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(matches!(stream.poll_order(&mut cx), Poll::Ready(Order::Dial { .. })));
     assert!(stream.machine().handle_dialed().is_some());

@@ -5,12 +5,13 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use serve::metrics::{PacketMeter, Segment};
 use tokio::time::Instant;
 use transport::wire::{Incoming, Wire, WireError};
 use tunnel::Packet;
 
 use super::machine::{Machine, Order};
-use crate::front::meters::Meters;
+use crate::metrics::Metrics;
 
 /// Packets without an order that are handled in one turn, because many connections share a task.
 const PACKETS_PER_TURN: usize = 64;
@@ -20,7 +21,9 @@ const PACKETS_PER_TURN: usize = 64;
 pub struct Stream<W> {
     wire: W,
     machine: Machine,
-    meters: Meters,
+    metrics: Metrics,
+    from_client: PacketMeter,
+    to_client: PacketMeter,
     /// The client's direction, or the whole stream, has ended.
     ended: bool,
     /// The client receives nothing more.
@@ -31,8 +34,17 @@ pub struct Stream<W> {
 
 impl<W: Wire> Stream<W> {
     /// A stream that has received nothing yet.
-    pub fn new(wire: W, meters: Meters) -> Self {
-        Stream { wire, machine: Machine::default(), meters, ended: false, lost: false, answered: false }
+    pub fn new(wire: W, metrics: Metrics) -> Self {
+        Stream {
+            wire,
+            machine: Machine::default(),
+            from_client: metrics.packets.meter(Segment::FromClient),
+            to_client: metrics.packets.meter(Segment::ToClient),
+            metrics,
+            ended: false,
+            lost: false,
+            answered: false,
+        }
     }
 
     /// The protocol's state.
@@ -71,7 +83,7 @@ impl<W: Wire> Stream<W> {
             }
             match reaction.order {
                 Order::Nothing => {}
-                Order::Drop(why) => self.meters.dropped(why),
+                Order::Drop(why) => self.metrics.drops.count(why),
                 order => return Poll::Ready(order),
             }
         }
@@ -111,7 +123,7 @@ impl<W: Wire> Stream<W> {
         Poll::Ready(match ready!(self.wire.poll_packet(cx)) {
             Some(Ok(incoming)) => {
                 match &incoming {
-                    Incoming::Packet(packet) => self.meters.received(packet.kind()),
+                    Incoming::Packet(packet) => self.from_client.count(packet.kind()),
                     packet => tracing::trace!(?packet, "Ignoring unrecognized packet from frontend"),
                 }
                 Ok(Some(incoming))
@@ -122,7 +134,7 @@ impl<W: Wire> Stream<W> {
             }
             Some(Err(error)) => {
                 tracing::debug!(err = %error, "Stream read from frontend cancelled");
-                self.meters.receive_failed(&error);
+                self.metrics.stream_error(Segment::FromClient, error.code, None);
                 self.wire.fail(&error);
                 (self.ended, self.lost) = (true, true);
                 Err(())
@@ -150,10 +162,10 @@ impl<W: Wire> Stream<W> {
     /// Counts and sends a packet.
     pub fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
         let kind = packet.kind();
-        self.meters.sending(kind);
+        self.to_client.count(kind);
         self.wire.send(packet).inspect_err(|error| {
             self.lost = true;
-            self.meters.send_failed(error, kind);
+            self.metrics.stream_error(Segment::ToClient, error.code, Some(kind));
         })
     }
 
@@ -161,7 +173,7 @@ impl<W: Wire> Stream<W> {
     pub fn pass_on(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
         let start = Instant::now();
         let sent = self.send(packet);
-        self.meters.frontend_write(start.elapsed());
+        self.metrics.frontend_write.observe(start.elapsed());
         sent
     }
 

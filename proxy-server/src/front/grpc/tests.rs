@@ -32,8 +32,9 @@ impl Bench {
         let (dialer, dials) = dialer();
         let (server, client) = wire();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
-        let frontend = GrpcFrontend::new(dialer, readings.meters(), lifetimes.clone());
-        let task = tokio::spawn(async move { frontend.serve(server, "test".into()).await });
+        let (metrics, lifetimes_of) = (readings.metrics.clone(), lifetimes.clone());
+        let frontend = Frontend { dialer, metrics, lifetimes: lifetimes_of };
+        let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into()).await });
         Bench { client, dials, readings, lifetimes, task }
     }
 

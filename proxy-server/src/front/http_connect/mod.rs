@@ -29,16 +29,14 @@ use serve::logs::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use transport::scratch::poll_read_once;
 
 use self::head::{Head, HeadError, HeadParser};
 use self::local_io::SocketIo;
 use self::socket::Socket;
 use super::connection_log::{ConnectionLog, Identity};
-use super::meters::Meters;
-use super::{Attach, DISCARD_LIMIT, Dial, next_id};
-use crate::dial::{DialFailure, Dialed, Target};
+use super::{DISCARD_LIMIT, Frontend, next_id};
+use crate::dial::{DialFailure, Dialed, FailureReason, Target};
 
 /// Time limit from the first byte of a connection to the last byte of its head. Go allows 60 s; no client needs one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,14 +46,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_EARLY: usize = 64 * 1024;
 /// First buffer of a head, in bytes; kube-apiserver's heads have about 70.
 const FIRST_READ: usize = 1024;
-
-/// The state that all connections of this frontend share.
-#[derive(Debug, Clone)]
-pub struct HttpConnect<D> {
-    dialer: D,
-    meters: Meters,
-    lifetimes: TaskTracker,
-}
 
 /// Why a connection ended before its dial. For the log.
 #[derive(Debug, thiserror::Error)]
@@ -72,16 +62,15 @@ enum NotServed {
     Read(#[from] io::Error),
 }
 
-impl<D: Dial> HttpConnect<D> {
-    /// A frontend that dials through `dialer`. `lifetimes` counts the connections that a shutdown waits for: from before a dial
-    /// until the client's socket is closed.
-    pub fn new(dialer: D, meters: Meters, lifetimes: TaskTracker) -> Self {
-        HttpConnect { dialer, meters, lifetimes }
-    }
-
+impl Frontend {
     /// Serves one connection until it is attached to its link or closed. `peer` is for the log. `stop` ends it only before a
     /// request has arrived.
-    pub async fn serve<S: Socket>(&self, mut socket: S, peer: Arc<str>, stop: &CancellationToken) {
+    pub(super) async fn serve_socket<S: Socket>(
+        &self,
+        mut socket: S,
+        peer: Arc<str>,
+        stop: &CancellationToken,
+    ) {
         let mut buffer = BytesMut::with_capacity(FIRST_READ);
         let head = tokio::select! {
             head = timeout(HEAD_TIMEOUT, read_head(&mut socket, &mut buffer)) => head.unwrap_or(Err(NotServed::Slow)),
@@ -95,15 +84,17 @@ impl<D: Dial> HttpConnect<D> {
             Err(why) => {
                 tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");
                 if let NotServed::Refused(error) = why {
-                    let _live = self.meters.http_connection();
-                    answer(&mut socket, answer::refusal(error).as_bytes()).await;
+                    let _live = self.metrics.http_connections.enter();
+                    if send_answer(&mut socket, answer::refusal(error).as_bytes()).await {
+                        linger(&mut socket).await;
+                    }
                 }
             }
         }
     }
 
     async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
-        let live = self.meters.http_connection();
+        let live = self.metrics.http_connections.enter();
         let lifetime = self.lifetimes.token();
         let id = next_id();
         let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());
@@ -116,67 +107,50 @@ impl<D: Dial> HttpConnect<D> {
         // Not biased: if both are ready, either result is correct.
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&target) => outcome,
-            () = left(&mut socket, &mut early) => Err(DialFailure::Cancelled),
+            () = left(&mut socket, &mut early) => {
+                tracing::info!(
+                    target: "v2", host, dialID = target.dial_id, "Frontend connection closed before being established"
+                );
+                return;
+            }
         };
         match outcome {
-            Ok(dialed) => {
-                let Dialed { connection, agent_id: agent, slot, .. } = dialed;
+            Ok(Dialed { connection, agent_id: agent, slot }) => {
                 let start = Instant::now();
                 let sent = send_head(&mut socket).await;
-                self.meters.frontend_write(start.elapsed());
+                self.metrics.frontend_write.observe(start.elapsed());
                 if let Err(error) = sent {
                     tracing::error!(
                         err = %error, host, agentID = %Peer(&agent), connection = id, %peer,
                         "failed to send 200 connection established"
                     );
-                    self.meters.answer_not_delivered();
+                    self.metrics.dials.failures.count(FailureReason::SendRsp);
                     return; // dropping the connection closes it
                 }
-                let connect_id = connection.connect_id();
+                let connect_id = connection.connect_id().0;
                 tracing::debug!(
                     host, agentID = %Peer(&agent), connectionID = connect_id, "Connection established, sent 200 OK"
                 );
                 let identity = Identity { id, frontend: "http-connect", peer, target, agent, connect_id };
-                let log = ConnectionLog::open(identity, self.meters.clone(), live, slot, lifetime);
+                let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
                 connection.attach(Box::new(SocketIo::new(socket, early, log)));
             }
             Err(failure) => {
-                log_dial_failure(&target, &failure);
-                if failure != DialFailure::Cancelled {
-                    self.refuse(&mut socket, &failure).await;
+                // The dialer logs the failures at an agent.
+                if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
+                    tracing::error!(err = %failure, host, dialID = target.dial_id, "no tunnels available");
+                }
+                let start = Instant::now();
+                let sent = send_answer(&mut socket, failure.http_response().as_bytes()).await;
+                if let DialFailure::Refused(_) = failure {
+                    self.metrics.frontend_write.observe(start.elapsed());
+                }
+                if sent {
+                    linger(&mut socket).await;
                 }
             }
         }
-    }
-
-    /// Answers a failed dial, and closes.
-    async fn refuse<S: Socket>(&self, socket: &mut S, failure: &DialFailure) {
-        let start = Instant::now();
-        let sent = send_answer(socket, failure.http_response().as_bytes()).await;
-        if let DialFailure::Refused(_) = failure {
-            self.meters.frontend_write(start.elapsed());
-        }
-        if sent {
-            linger(socket).await;
-        }
-    }
-}
-
-/// Logs a dial that failed before an agent took part.
-fn log_dial_failure(target: &Target, failure: &DialFailure) {
-    let (dial_id, host) = (target.dial_id, Peer(&target.address));
-    match failure {
-        DialFailure::Cancelled => {
-            tracing::info!(
-                target: "v2", host = %host, dialID = dial_id, "Frontend connection closed before being established"
-            );
-        }
-        DialFailure::NoAgent | DialFailure::NoMemory => {
-            tracing::error!(err = %failure, host = %host, dialID = dial_id, "no tunnels available");
-        }
-        // The dialer logs these, with the agent.
-        _ => {}
     }
 }
 
@@ -217,13 +191,6 @@ async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
         }
     }
     std::future::pending().await
-}
-
-/// Writes an answer and closes.
-async fn answer<S: Socket>(socket: &mut S, bytes: &[u8]) {
-    if send_answer(socket, bytes).await {
-        linger(socket).await;
-    }
 }
 
 /// Writes an answer and the end of file; false if that failed.

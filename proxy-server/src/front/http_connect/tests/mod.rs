@@ -8,15 +8,16 @@ use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::front::barrier;
-use crate::front::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, ScriptedDialer, dialer};
+use crate::front::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, dialer};
 
 const REQUEST: &[u8] = b"CONNECT node:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
 
 struct Bench {
-    frontend: HttpConnect<ScriptedDialer>,
+    frontend: Frontend,
     dials: UnboundedReceiver<ScriptedDial>,
     readings: Readings,
     lifetimes: TaskTracker,
@@ -27,13 +28,13 @@ impl Bench {
     fn new() -> Self {
         let (dialer, dials) = dialer();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
-        let frontend = HttpConnect::new(dialer, readings.meters(), lifetimes.clone());
+        let frontend = Frontend { dialer, metrics: readings.metrics.clone(), lifetimes: lifetimes.clone() };
         Bench { frontend, dials, readings, lifetimes, stop: CancellationToken::new() }
     }
 
     fn serve<S: Socket>(&self, socket: S) -> JoinHandle<()> {
         let (frontend, stop) = (self.frontend.clone(), self.stop.clone());
-        tokio::spawn(async move { frontend.serve(socket, "test".into(), &stop).await })
+        tokio::spawn(async move { frontend.serve_socket(socket, "test".into(), &stop).await })
     }
 
     fn connect(&self) -> (DuplexStream, JoinHandle<()>) {
