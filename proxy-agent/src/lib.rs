@@ -5,7 +5,6 @@
 
 pub mod args;
 pub mod boot;
-mod certificates;
 pub mod endpoint;
 pub mod leases;
 pub mod link;

@@ -4,7 +4,6 @@
 //! remaining time; the addresses of the other family start 300 ms later, or at once when all of the first family have failed.
 //! Dropping the future cancels the dial. Never reads or writes a byte.
 
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::pin::pin;
@@ -14,7 +13,7 @@ use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::address::{Host, Network, Target, this_machine};
 use super::error::{DialError, LookupError, Step};
@@ -73,23 +72,11 @@ impl<R: Resolve> Dialer<R> {
         Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, unsent: Some(UNSENT) }
     }
 
-    /// Replaces the time limit of a dial, including its lookup.
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Leaves the limit of unsent bytes to the caller, for connections to peers that are not endpoints.
-    pub fn without_unsent_bound(mut self) -> Self {
-        self.unsent = None;
-        self
-    }
-
-    /// Tries a name's addresses of equal preference in random order: each may be another server, and sources such as a hosts
+    /// A dialer to servers, which are no endpoints: without a policy, within `timeout`. The caller limits the unsent bytes. A
+    /// name's addresses of equal preference are tried in random order: each may be another server, and sources such as a hosts
     /// file always list them in the same order.
-    pub fn spreading(mut self) -> Self {
-        self.spread = true;
-        self
+    pub fn to_servers(resolver: R, timeout: Duration) -> Self {
+        Self { resolver, policy: DestinationPolicy::unrestricted(), timeout, spread: true, unsent: None }
     }
 
     /// Dials the protocol and `host:port` of a DIAL_REQ.
@@ -202,37 +189,26 @@ async fn race(
         return in_turn(network, &first, unsent, deadline).await;
     }
     let mut preferred = pin!(in_turn(network, &first, unsent, deadline));
-    let head_start = tokio::time::sleep(HEAD_START);
-    let failed = tokio::select! {
-        result = &mut preferred => match result {
-            Ok(endpoint) => return Ok(endpoint),
-            Err(error) => Some(error),
-        },
-        () = head_start => None,
-    };
-    let other = in_turn(network, &second, unsent, deadline);
-    match failed {
+    let mut other = pin!(in_turn(network, &second, unsent, deadline));
+    let mut head_start = pin!(sleep(HEAD_START));
+    let (mut failed, mut other_starts, mut other_failed) = (None, false, false);
+    loop {
+        tokio::select! {
+            result = &mut preferred, if failed.is_none() => match result {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(error) => (failed, other_starts) = (Some(error), true),
+            },
+            () = &mut head_start, if !other_starts => other_starts = true,
+            result = &mut other, if other_starts && !other_failed => match result {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(_) => other_failed = true,
+            },
+        }
         // The preferred family's error is returned.
-        Some(error) => other.await.map_err(|_| error),
-        None => either(preferred, pin!(other)).await,
-    }
-}
-
-/// The first success of the two; if both fail, the first future's error.
-async fn either<A, B>(mut a: A, mut b: B) -> Result<Endpoint, DialError>
-where
-    A: Future<Output = Result<Endpoint, DialError>> + Unpin,
-    B: Future<Output = Result<Endpoint, DialError>> + Unpin,
-{
-    tokio::select! {
-        result = &mut a => match result {
-            Ok(endpoint) => Ok(endpoint),
-            Err(error) => b.await.map_err(|_| error),
-        },
-        result = &mut b => match result {
-            Ok(endpoint) => Ok(endpoint),
-            Err(_) => a.await,
-        },
+        failed = match failed {
+            Some(error) if other_failed => return Err(error),
+            failed => failed,
+        };
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
+use transport::host_port::Joined;
 use transport::kernel::{TcpPeer, bound_silence};
 use transport::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
@@ -20,10 +21,10 @@ use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
 
 use super::metadata::{self, AgentMetadata};
 use super::{CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream};
-use crate::endpoint::{DestinationPolicy, DialError, Dialer, Resolve};
+use crate::endpoint::{DialError, Dialer, Resolve};
 
 /// Time limit for resolving and dialing together.
-const DIAL_LIMIT: Duration = Duration::from_secs(10);
+pub const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit for the server's answer to the stream. A Go server first reviews the token by the Kubernetes API, by default for
 /// five agents per second. After its restart 2,000 agents wait up to seven minutes, and an agent that gives up leaves its
@@ -41,6 +42,12 @@ const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Keepalive for a server that is not known to be a native peer.
 const fn pings(interval: Duration) -> Keepalive {
     Keepalive { interval, timeout: GO_PING_TIMEOUT, while_idle: true }
+}
+
+/// Until the server has answered, it is pinged as often as every server permits: a server that hangs here keeps the agent from
+/// the others.
+fn settings() -> ClientSettings {
+    ClientSettings { keepalive: pings(GO_PING_INTERVAL), ..ClientSettings::for_agents() }
 }
 
 /// Why an attempt failed.
@@ -99,7 +106,7 @@ pub enum ConnectError {
 /// The address of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerAddress {
-    /// `--proxy-server-host`: a name or an address, without brackets.
+    /// `--proxy-server-host`: a name or an address.
     pub host: String,
     /// `--proxy-server-port`.
     pub port: u16,
@@ -115,69 +122,44 @@ impl ServerAddress {
 
 impl std::fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { host, port } = self;
-        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-        if bare.contains(':') { write!(f, "[{bare}]:{port}") } else { write!(f, "{bare}:{port}") }
+        let bare = self.host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        Joined(bare.unwrap_or(&self.host), self.port).fmt(f)
     }
 }
 
 /// Opens streams over TLS and HTTP/2.
 #[derive(Debug)]
 pub struct GrpcConnector<R> {
-    server: ServerAddress,
-    dialer: Dialer<R>,
-    proxy: EnvProxy,
-    tls: ClientTls,
-    agent: AgentMetadata,
-    /// `--keepalive-time`.
-    keepalive: Duration,
-    /// `--unresponsive-timeout`.
-    unresponsive_timeout: Duration,
+    /// The address of the servers.
+    pub server: ServerAddress,
+    /// See [`Dialer::to_servers`], within [`DIAL_LIMIT`].
+    pub dialer: Dialer<R>,
+    /// The HTTP proxy of the environment.
+    pub proxy: EnvProxy,
+    /// The TLS configuration.
+    pub tls: ClientTls,
+    /// The request headers.
+    pub agent: AgentMetadata,
+    /// `--keepalive-time`: idle time before a ping, within the limit of the server.
+    pub keepalive: Duration,
+    /// `--unresponsive-timeout`: how long a stream to a native server is kept while the server answers no ping.
+    pub unresponsive_timeout: Duration,
 }
 
 impl<R: Resolve> GrpcConnector<R> {
-    /// A connector. `keepalive` is `--keepalive-time`: idle time before a ping, within the limit of the server.
-    pub fn new(
-        server: ServerAddress,
-        resolver: R,
-        proxy: EnvProxy,
-        tls: ClientTls,
-        agent: AgentMetadata,
-        keepalive: Duration,
-    ) -> Self {
-        // The destination policy limits servers' requests, not the servers' own address.
-        let dialer = Dialer::new(resolver, DestinationPolicy::unrestricted())
-            .with_timeout(DIAL_LIMIT)
-            .spreading()
-            .without_unsent_bound();
-        let unresponsive_timeout = capabilities::UNRESPONSIVE_TIMEOUT;
-        Self { server, dialer, proxy, tls, agent, keepalive, unresponsive_timeout }
-    }
-
-    /// Sets `--unresponsive-timeout`: how long a stream to a native server is kept while the server answers no ping.
-    pub fn unresponsive_timeout(self, unresponsive_timeout: Duration) -> Self {
-        Self { unresponsive_timeout, ..self }
-    }
-
     /// Dials; returns the connection, and a handle to ask the kernel about its peer.
     async fn dial(&self, address: &str) -> Result<(TcpStream, Option<TcpPeer>), ConnectError> {
         let stream = match self.proxy.proxy_for(&self.server.host, self.server.port)? {
             None => self.dialer.dial("tcp", address).await?.stream,
             Some(proxy) => {
-                let at = ServerAddress { host: proxy.host().to_owned(), port: proxy.port() };
-                let stream = self.dialer.dial("tcp", &at.to_string()).await?.stream;
+                let at = Joined(proxy.host(), proxy.port()).to_string();
+                let stream = self.dialer.dial("tcp", &at).await?.stream;
                 env_proxy::tunnel(stream, proxy, address).await?
             }
         };
         tune(&stream, SocketKeepalive::default(), None).map_err(ConnectError::Socket)?;
         let kernel = bound_silence(&stream).map_err(ConnectError::Socket)?;
         Ok((stream, kernel))
-    }
-
-    /// Until the server has answered, it is pinged as often as every server permits: a server that hangs here keeps the agent
-    /// from the others.
-    fn settings(&self) -> ClientSettings {
-        ClientSettings { keepalive: pings(GO_PING_INTERVAL), ..ClientSettings::for_agents() }
     }
 
     async fn open(&self) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
@@ -195,10 +177,9 @@ impl<R: Resolve> GrpcConnector<R> {
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;
         let io = tls::Gathering::new(io);
-        let settings = self.settings();
         let authority =
             if self.tls.validities().own.is_some() { self.server.bare_host() } else { address.clone() };
-        let connected = wire::connect(io, &settings, &authority, PATH, metadata, deadline).await?;
+        let connected = wire::connect(io, &settings(), &authority, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if let Some(kernel) = kernel {
@@ -209,7 +190,7 @@ impl<R: Resolve> GrpcConnector<R> {
             false => pings(self.keepalive.max(GO_PING_INTERVAL)),
         });
         connected.connection.keepalive.measure(if answer.pings { capabilities::RTT_PROBES } else { 1 });
-        let negotiated = self.agent.offer().negotiated(answer);
+        let negotiated = self.agent.offer.negotiated(answer);
         let stream = GrpcStream {
             wire: connected.stream,
             native: answer.pings,
@@ -236,22 +217,6 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
 
     fn certificate_validity(&self) -> Option<Validity> {
         self.tls.validities().own
-    }
-}
-
-impl<C: Connector> Connector for Arc<C> {
-    type Stream = C::Stream;
-
-    async fn connect(&self) -> Result<ConnectedStream<C::Stream>, ConnectError> {
-        C::connect(self).await
-    }
-
-    async fn close(&self, stream: C::Stream) {
-        C::close(self, stream).await;
-    }
-
-    fn certificate_validity(&self) -> Option<Validity> {
-        C::certificate_validity(self)
     }
 }
 

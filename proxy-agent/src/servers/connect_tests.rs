@@ -120,14 +120,15 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
         env.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
     let token = pki.directory.path().join("token");
     std::fs::write(&token, "secret\n").unwrap();
-    GrpcConnector::new(
-        ServerAddress { host: host.into(), port },
-        Names,
-        EnvProxy::from_lookup(|name| env.get(name).cloned()),
-        pki.client(),
-        AgentMetadata::new("agent-1", "host=a", Some(token)).unwrap(),
-        Duration::from_secs(3600),
-    )
+    GrpcConnector {
+        server: ServerAddress { host: host.into(), port },
+        dialer: Dialer::to_servers(Names, DIAL_LIMIT),
+        proxy: EnvProxy::from_lookup(|name| env.get(name).cloned()),
+        tls: pki.client(),
+        agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)).unwrap(),
+        keepalive: Duration::from_secs(3600),
+        unresponsive_timeout: capabilities::UNRESPONSIVE_TIMEOUT,
+    }
 }
 
 #[tokio::test]
@@ -217,7 +218,7 @@ fn addresses_are_written_with_brackets_where_needed() {
 async fn server_that_hangs_before_its_answer_is_always_pinged() {
     let connector = connector(&Pki::new(), NAME, 1, &[]);
     assert_eq!(connector.keepalive, Duration::from_secs(3600));
-    let Keepalive { interval, timeout, while_idle } = connector.settings().keepalive;
+    let Keepalive { interval, timeout, while_idle } = settings().keepalive;
     assert_eq!((interval, timeout, while_idle), (GO_PING_INTERVAL, GO_PING_TIMEOUT, true));
     assert!(interval + timeout < ANSWER_LIMIT);
 }

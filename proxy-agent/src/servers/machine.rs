@@ -18,6 +18,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::args::ServerCountSource;
+
 /// Growth of the pause with each error (Go: 1.5).
 const FACTOR: f64 = 1.5;
 
@@ -36,16 +38,6 @@ const PATIENCE: usize = 3;
 /// be a duplicate.
 const MOST_RETIRED: usize = 2;
 
-/// How the number of servers is derived if both sources have one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CountSource {
-    /// The leases' count if leases are counted, otherwise the count of the last new server.
-    #[default]
-    Default,
-    /// The larger of the two.
-    Max,
-}
-
 /// The client set's settings, from flags of the same names.
 #[derive(Debug, Clone)]
 pub struct SyncSettings {
@@ -56,7 +48,7 @@ pub struct SyncSettings {
     /// Whether to continue with as many streams as there are servers.
     pub forever: bool,
     /// The source of the number of servers.
-    pub count_source: CountSource,
+    pub count_source: ServerCountSource,
 }
 
 /// The id of one kept stream. Never reused, because a server id alone must not decide which stream ends.
@@ -153,8 +145,8 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// The known number of servers; at least 1.
     pub fn server_count(&self) -> usize {
         let count = match (self.settings.count_source, self.leases) {
-            (CountSource::Default, Some(leases)) => leases,
-            (CountSource::Max, Some(leases)) => leases.max(self.told),
+            (ServerCountSource::Default, Some(leases)) => leases,
+            (ServerCountSource::Max, Some(leases)) => leases.max(self.told),
             (_, None) => self.told,
         };
         count.max(1)
@@ -194,14 +186,14 @@ impl<J: FnMut() -> f64> Machine<J> {
             self.duplicates = self.duplicates.saturating_add(1);
             let beyond = self.duplicates.saturating_sub(PATIENCE.saturating_mul(self.server_count()));
             let shorter = if beyond > 0 { SPREAD * (self.jitter)() } else { 0.0 };
-            self.wait_for(now, u32::try_from(beyond).unwrap_or(u32::MAX), 1.0 - shorter);
+            self.wait(now, u32::try_from(beyond).unwrap_or(u32::MAX), 1.0 - shorter);
             return Decision::Duplicate;
         }
         let id = StreamId(self.next_id);
         self.next_id += 1;
         self.open.insert(server.clone(), Kept { id, unresponsive: false, aged: false });
         self.duplicates = 0;
-        self.wait(now, 0);
+        self.wait(now, 0, 1.0);
         match incumbent {
             Some(Kept { id: old, .. }) => {
                 self.retired.insert(old, server.clone());
@@ -254,7 +246,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     pub fn failed(&mut self, now: Duration) -> Duration {
         let steps = self.failures;
         self.failures = self.failures.saturating_add(1);
-        self.wait(now, steps)
+        self.wait(now, steps, 1.0)
     }
 
     /// A kept stream has ended. The next attempt is not due at once: a restarted server loses all its agents at the same
@@ -305,13 +297,8 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.settings.forever || self.open.len() < self.server_count() || self.lacks_successor()
     }
 
-    /// Makes the next attempt due after the interval, grown `steps` times, with jitter.
-    fn wait(&mut self, now: Duration, steps: u32) -> Duration {
-        self.wait_for(now, steps, 1.0)
-    }
-
-    /// Like `wait`, with a fraction of the pause.
-    fn wait_for(&mut self, now: Duration, steps: u32, share: f64) -> Duration {
+    /// Makes the next attempt due after this share of the interval, grown `steps` times, with jitter.
+    fn wait(&mut self, now: Duration, steps: u32, share: f64) -> Duration {
         // The growth of more steps is far above any cap; the limit keeps it finite.
         let growth = FACTOR.powi(i32::try_from(steps.min(64)).unwrap_or(64));
         let grown = self.settings.interval.as_secs_f64() * growth;

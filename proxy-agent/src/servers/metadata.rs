@@ -27,37 +27,30 @@ pub struct AgentMetadata {
     id: HeaderValue,
     identifiers: HeaderValue,
     token: Option<PathBuf>,
-    offer: Capabilities,
+    pub(super) offer: Capabilities,
 }
 
 impl AgentMetadata {
-    /// `identifiers` is the flag's text, `token` the path of a service account token.
+    /// `identifiers` is the flag's text, `token` the path of a service account token, `offer` what servers may use.
     ///
     /// # Errors
     /// A text that cannot be a header value, with its name.
-    pub fn new(id: &str, identifiers: &str, token: Option<PathBuf>) -> Result<Self, ConnectError> {
+    pub fn new(
+        id: &str,
+        identifiers: &str,
+        token: Option<PathBuf>,
+        offer: Capabilities,
+    ) -> Result<Self, ConnectError> {
         let value = |name: &'static str, text: &str| {
             HeaderValue::from_str(text)
                 .map_err(|_| ConnectError::Metadata { name, text: text.escape_debug().to_string() })
         };
-        let offer = Capabilities::supported(true);
         Ok(Self {
             id: value("agentID", id)?,
             identifiers: value("agentIdentifiers", identifiers)?,
             token,
             offer,
         })
-    }
-
-    /// Replaces the offered capabilities; the default is all known ones.
-    #[must_use]
-    pub fn with_offer(self, offer: Capabilities) -> Self {
-        Self { offer, ..self }
-    }
-
-    /// The capabilities offered to servers.
-    pub(super) fn offer(&self) -> Capabilities {
-        self.offer
     }
 
     /// The headers of one Connect.
@@ -150,7 +143,13 @@ mod tests {
     fn the_token_is_read_anew_trimmed_and_kept_secret() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
-        let agent = AgentMetadata::new("agent-1", "ipv4=10.0.0.1&host=a", Some(path.clone())).unwrap();
+        let agent = AgentMetadata::new(
+            "agent-1",
+            "ipv4=10.0.0.1&host=a",
+            Some(path.clone()),
+            Capabilities::supported(true),
+        )
+        .unwrap();
         assert!(agent.headers().unwrap_err().to_string().contains("token"), "names the file");
         for token in ["one", "two"] {
             std::fs::write(&path, format!("  {token}\n")).unwrap();
@@ -168,7 +167,7 @@ mod tests {
 
     #[test]
     fn an_id_that_is_no_header_is_refused_at_once() {
-        let error = AgentMetadata::new("a\nb", "", None).unwrap_err();
+        let error = AgentMetadata::new("a\nb", "", None, Capabilities::supported(true)).unwrap_err();
         assert!(error.to_string().contains("agentID"), "{error}");
     }
 }

@@ -23,8 +23,8 @@ use tunnel::Negotiated;
 use crate::endpoint::Resolve;
 use crate::link::{LinkControl, Links, UnresponsiveObserver};
 
-pub use connect::{ConnectError, GrpcConnector, ServerAddress};
-pub use machine::{CountSource, SyncSettings};
+pub use connect::{ConnectError, DIAL_LIMIT, GrpcConnector, ServerAddress};
+pub use machine::SyncSettings;
 pub use metadata::AgentMetadata;
 pub use set::{ClientSet, RunEnd, Servers};
 

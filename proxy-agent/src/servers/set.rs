@@ -53,12 +53,15 @@ type Jitter = fn() -> f64;
 /// The server of a stream stopped answering pings (true), or answers again (false).
 type UnresponsiveChange = (StreamId, bool);
 
-/// The state that is needed to replace a stream.
-struct Replaceable {
+/// A stream whose task runs.
+struct Stream {
+    id: StreamId,
+    server_id: Arc<str>,
     drain: CancellationToken,
     retire: CancellationToken,
     presented: Option<PresentedCert>,
-    _open: LiveGuard,
+    /// Counts it as open or, once another stream has replaced it, as retiring.
+    counted: LiveGuard,
 }
 
 /// The set of streams to servers.
@@ -71,11 +74,8 @@ pub struct ClientSet<C: Connector, L> {
     servers: watch::Sender<Servers>,
     attempt: Option<Attempt<C::Stream>>,
     running: JoinSet<LinkEnd>,
-    kept: HashMap<Id, (StreamId, Arc<str>)>,
-    /// The state that is needed to replace each kept stream.
-    replaceable: HashMap<StreamId, Replaceable>,
-    /// Streams that another stream has replaced.
-    retiring: HashMap<StreamId, LiveGuard>,
+    /// The streams of the tasks in `running`.
+    streams: HashMap<Id, Stream>,
     unresponsive_changes:
         (mpsc::UnboundedSender<UnresponsiveChange>, mpsc::UnboundedReceiver<UnresponsiveChange>),
     /// Unix time in seconds.
@@ -104,9 +104,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             servers: watch::Sender::default(),
             attempt: None,
             running: JoinSet::new(),
-            kept: HashMap::new(),
-            replaceable: HashMap::new(),
-            retiring: HashMap::new(),
+            streams: HashMap::new(),
             unresponsive_changes: mpsc::unbounded_channel(),
             clock: unix_now,
             closing: JoinSet::new(),
@@ -157,26 +155,24 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     fn unresponsive_changed(&mut self, id: StreamId, unresponsive: bool) {
-        let server_id = self.kept.values().find(|(kept, _)| *kept == id).map(|(_, server_id)| server_id);
-        match server_id.map(|server_id| Peer(server_id)) {
-            Some(server_id) if unresponsive => {
+        if let Some(Stream { server_id, .. }) = self.streams.values().find(|stream| stream.id == id) {
+            let server_id = Peer(server_id);
+            if unresponsive {
                 tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
+            } else {
+                tracing::info!(serverID = %server_id, "keepalive ping answered again");
             }
-            Some(server_id) => tracing::info!(serverID = %server_id, "keepalive ping answered again"),
-            None => {}
         }
         self.machine.set_unresponsive(self.now(), id, unresponsive);
     }
 
     /// Checks whether a stream's certificate is about to expire.
     fn renew(&mut self) {
-        let (now, newest) = ((self.clock)(), self.connector.certificate_validity());
-        let due =
-            |entry: &Replaceable| entry.presented.is_some_and(|presented| presented.is_due(now, newest));
-        let aged: Vec<StreamId> =
-            self.replaceable.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| *id).collect();
-        for id in aged {
-            if self.machine.aged(self.now(), id) {
+        let (unix_now, newest) = ((self.clock)(), self.connector.certificate_validity());
+        let due = |stream: &&Stream| stream.presented.is_some_and(|cert| cert.is_due(unix_now, newest));
+        let now = self.now();
+        for stream in self.streams.values().filter(due) {
+            if self.machine.aged(now, stream.id) {
                 tracing::info!("client certificate of a stream is about to expire, opening another stream");
             }
         }
@@ -225,11 +221,10 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         match self.machine.connected(now, &server_id, server_count) {
             Decision::Replace(id, old) => {
                 tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
-                // Stays counted until the new stream is.
-                let replaced = self.replaceable.remove(&old);
+                // Stays counted as open until the new stream is.
                 self.keep(id, server_id, stream, presented, drain, stop);
-                if let Some(replaced) = replaced {
-                    self.retiring.insert(old, self.metrics.retiring_connections.enter());
+                if let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old) {
+                    replaced.counted = self.metrics.retiring_connections.enter();
                     replaced.retire.cancel();
                     replaced.drain.cancel();
                 }
@@ -265,13 +260,10 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     ) {
         let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
         let (drain, retire) = (drain.child_token(), CancellationToken::new());
-        let open = self.metrics.server_connections.enter();
-        let entry = Replaceable { drain: drain.clone(), retire: retire.clone(), presented, _open: open };
-        self.replaceable.insert(id, entry);
         let unresponsive_changes = self.unresponsive_changes.0.clone();
         let control = LinkControl {
-            drain,
-            retire,
+            drain: drain.clone(),
+            retire: retire.clone(),
             stop: stop.clone(),
             // Sending fails only after the set has ended.
             unresponsive: Arc::new(move |unresponsive| {
@@ -279,15 +271,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             }),
         };
         let task = self.running.spawn(async move { links.run(name, stream, control).await });
-        self.kept.insert(task.id(), (id, server_id));
+        let counted = self.metrics.server_connections.enter();
+        self.streams.insert(task.id(), Stream { id, server_id, drain, retire, presented, counted });
     }
 
     fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {
         let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
-        // Every task of `running` is in `kept`, and only this function removes entries.
-        let Some((id, server_id)) = self.kept.remove(&task) else { return };
-        self.replaceable.remove(&id);
-        self.retiring.remove(&id);
+        // Every task of `running` is in `streams`, and only this function removes entries.
+        let Some(Stream { id, server_id, .. }) = self.streams.remove(&task) else { return };
         self.machine.lost(self.now(), id);
         let server_id = Peer(&server_id);
         match ended {

@@ -4,7 +4,7 @@ use transport::tls::Validity;
 use transport::wire::{Code, WireError};
 
 use super::*;
-use crate::servers::CountSource;
+use crate::args::ServerCountSource;
 
 /// A load balancer in front of `servers`: answers attempts by the script, then round-robin.
 #[derive(Default)]
@@ -58,6 +58,22 @@ impl Connector for Balancer {
 
     fn certificate_validity(&self) -> Option<Validity> {
         *self.certificate.lock()
+    }
+}
+
+impl<C: Connector> Connector for Arc<C> {
+    type Stream = C::Stream;
+
+    async fn connect(&self) -> Result<ConnectedStream<C::Stream>, ConnectError> {
+        C::connect(self).await
+    }
+
+    async fn close(&self, stream: C::Stream) {
+        C::close(self, stream).await;
+    }
+
+    fn certificate_validity(&self) -> Option<Validity> {
+        C::certificate_validity(self)
     }
 }
 
@@ -134,7 +150,7 @@ impl Rig {
             interval: Duration::from_secs(1),
             cap: Duration::from_secs(10),
             forever: false,
-            count_source: CountSource::Default,
+            count_source: ServerCountSource::Default,
         };
         let metrics = Metrics::new(&mut Registry::default());
         let (leases, leases_rx) = watch::channel(None);
