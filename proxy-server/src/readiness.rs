@@ -15,24 +15,15 @@ use crate::route::{BackendManager, Strategy};
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
     /// Whether clients can reach the frontend's listener. A Unix socket updates it itself.
-    listening: Arc<AtomicBool>,
-    shutting_down: Arc<AtomicBool>,
+    pub(crate) listening: Arc<AtomicBool>,
+    /// A Unix socket leaves its address to a successor then.
+    pub(crate) shutting_down: Arc<AtomicBool>,
 }
 
 impl Readiness {
     /// The frontend's listener is bound.
     pub(crate) fn listens(&self) {
         self.listening.store(true, Ordering::Release);
-    }
-
-    /// The flag for a listener that clients may lose and reach again.
-    pub(crate) fn listening(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.listening)
-    }
-
-    /// The flag for a listener that leaves its address to a successor.
-    pub(crate) fn shutting_down(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.shutting_down)
     }
 
     /// A signal arrived: the server is not ready any more.
@@ -125,7 +116,7 @@ mod tests {
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
         readiness.listens();
         assert_eq!(first(&readiness), "backends: no connection to any proxy agent");
-        readiness.listening().store(false, Ordering::Release);
+        readiness.listening.store(false, Ordering::Release);
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
         readiness.leaves();
         assert_eq!(first(&readiness), "shutdown: the server is shutting down");

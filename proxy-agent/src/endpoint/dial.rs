@@ -16,7 +16,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::address::{Host, Network, Target, this_machine};
-use super::error::{DialError, LookupError, Step};
+use super::error::{DialError, Failure, LookupError};
 use super::order;
 use super::policy::DestinationPolicy;
 use super::resolve::Resolve;
@@ -110,7 +110,7 @@ impl<R: Resolve> Dialer<R> {
         }
         match denied {
             Some((address, reason)) if allowed.is_empty() => {
-                Err(DialError::Denied { network: network.name(), address, reason })
+                Err(DialError::new(network, &address, Failure::Denied(reason)))
             }
             _ => Ok(allowed),
         }
@@ -124,7 +124,7 @@ impl<R: Resolve> Dialer<R> {
         deadline: Instant,
     ) -> Result<Vec<Candidate>, DialError> {
         let port = target.port;
-        let unsuitable = |host: String| DialError::NoSuitableAddress { network: network.name(), host };
+        let unsuitable = |host: String| DialError::new(network, "", Failure::NoSuitableAddress(host));
         match &target.host {
             Host::Empty => {
                 let ip: IpAddr = match network {
@@ -138,7 +138,7 @@ impl<R: Resolve> Dialer<R> {
             Host::Name(name) => {
                 let found = timeout_at(deadline, self.resolver.lookup(name, network)).await;
                 let found = found.unwrap_or_else(|_| Err(LookupError::Deadline { host: name.clone() }));
-                let found = found.map_err(|source| DialError::Lookup { network: network.name(), source })?;
+                let found = found.map_err(|error| DialError::new(network, "", error))?;
                 let mut admitted: Vec<IpAddr> =
                     found.into_iter().map(|ip| ip.to_canonical()).filter(|ip| network.admits(*ip)).collect();
                 if admitted.is_empty() {
@@ -223,9 +223,9 @@ async fn in_turn(
     for (index, candidate) in candidates.iter().enumerate() {
         let share = share(deadline.saturating_duration_since(Instant::now()), candidates.len() - index);
         let until = Instant::now() + share;
-        let tried = timeout_at(until, connect(network, candidate, unsent)).await.unwrap_or_else(|_| {
-            Err(DialError::Timeout { network: network.name(), address: candidate.text.clone() })
-        });
+        let tried = timeout_at(until, connect(network, candidate, unsent))
+            .await
+            .unwrap_or_else(|_| Err(DialError::new(network, &candidate.text, Failure::Timeout)));
         match tried {
             Ok(stream) => return Ok(Endpoint { stream, peer: candidate.address }),
             Err(error) => first = first.or(Some(error)),
@@ -234,7 +234,7 @@ async fn in_turn(
             break;
         }
     }
-    Err(first.unwrap_or(DialError::Timeout { network: network.name(), address: String::new() }))
+    Err(first.unwrap_or(DialError::new(network, "", Failure::Timeout)))
 }
 
 /// Go's partial deadline: an equal share of the time left, at least 2 s if that much is left.
@@ -248,26 +248,21 @@ async fn connect(
     candidate: &Candidate,
     unsent: Option<u32>,
 ) -> Result<TcpStream, DialError> {
-    let fail = |step, source: io::Error| DialError::Os {
-        network: network.name(),
-        address: candidate.text.clone(),
-        step,
-        source,
-    };
+    let fail = |step, error| DialError::new(network, &candidate.text, Failure::Os { step, error });
     // A connect to a closed port of this machine can connect to itself; Go tries twice more.
     for _ in 0..3 {
         let socket = match candidate.address {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         };
-        let socket = socket.map_err(|source| fail(Step::Socket, source))?;
-        configure(&socket, unsent).map_err(|source| fail(Step::SetSockOpt, source))?;
-        let stream = socket.connect(candidate.address).await.map_err(|source| fail(Step::Connect, source))?;
+        let socket = socket.map_err(|error| fail("socket", error))?;
+        configure(&socket, unsent).map_err(|error| fail("setsockopt", error))?;
+        let stream = socket.connect(candidate.address).await.map_err(|error| fail("connect", error))?;
         if stream.local_addr().ok() != stream.peer_addr().ok() {
             return Ok(stream);
         }
     }
-    Err(fail(Step::Connect, Errno::CONNREFUSED.into()))
+    Err(fail("connect", Errno::CONNREFUSED.into()))
 }
 
 fn configure(socket: &TcpSocket, unsent: Option<u32>) -> io::Result<()> {

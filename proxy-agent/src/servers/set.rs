@@ -123,7 +123,6 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         self.started = Instant::now();
         let leases = *self.leases.borrow_and_update();
         self.machine.leases_counted(Duration::ZERO, leases);
-        let mut leases_live = true;
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -143,10 +142,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 opened = pending_attempt(&mut self.attempt) => self.opened(opened, &drain, &stop),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
                 Some(_) = self.closing.join_next() => {}
-                changed = self.leases.changed(), if leases_live => match changed {
-                    Ok(()) => self.leases_counted(),
-                    Err(_) => leases_live = false,
-                },
+                Ok(()) = self.leases.changed() => self.leases_counted(),
                 Some((id, unresponsive)) = self.unresponsive_changes.1.recv() => self.unresponsive_changed(id, unresponsive),
                 _ = looks.tick() => self.renew(),
                 () = at(due) => {}

@@ -52,8 +52,9 @@ impl Frontend {
     fn bind(&self) -> Result<FrontendListener> {
         let listener = match (&self.config.frontend, &self.tls) {
             (args::FrontendListener::Unix { path, delete_existing }, _) => {
-                let socket = UnixSocket::bind(path, *delete_existing)?.reporting(self.readiness.listening());
-                FrontendListener::Unix(socket.yielding(self.readiness.shutting_down()))
+                let socket = UnixSocket::bind(path, *delete_existing)?
+                    .reporting(Arc::clone(&self.readiness.listening));
+                FrontendListener::Unix(socket.yielding(Arc::clone(&self.readiness.shutting_down)))
             }
             (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
                 let names = AllowedNames::new(self.config.frontend_names.clone());

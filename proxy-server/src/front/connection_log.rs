@@ -105,9 +105,7 @@ impl ConnectionLog {
 
     /// Sets the reason of the end if the frontend caused it. The first reason is kept.
     pub fn note(&mut self, reason: &dyn fmt::Display) {
-        if self.reason.is_none() {
-            self.reason = Some(format!("frontend: {reason}"));
-        }
+        self.reason.get_or_insert_with(|| format!("frontend: {reason}"));
     }
 
     /// Records that reading from the client failed. A client that closes without reading further is not logged as an error.
@@ -126,9 +124,7 @@ impl ConnectionLog {
 
     /// Sets the reason of the end as the link reports it. An earlier reason is kept.
     pub fn ended(&mut self, close_reason: &CloseReason) {
-        if self.reason.is_none() {
-            self.reason = Some(close_reason.to_string());
-        }
+        self.reason.get_or_insert_with(|| close_reason.to_string());
     }
 }
 

@@ -109,24 +109,39 @@ impl Metrics {
     /// Registers every metric under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
+        let http_connections = Live::register(r, "http_connections", "Open HTTP CONNECT connections");
+        http_connections.show();
+        let help = "Connections blocked by a full queue, by service method";
+        let full_receive_channels = LiveBy::register(r, "full_receive_channels", help);
+        // Present from the start: an alert cannot distinguish an absent series from zero.
+        full_receive_channels.show(ServiceMethod::Connect);
+        full_receive_channels.show(ServiceMethod::Proxy);
+        let frontend_write = Lazy::new(latency);
+        let help = "Seconds that packets from agents waited for the frontend";
+        r.register("frontend_write_duration_seconds", help, frontend_write.clone());
+        let lease_renewed = Lazy::<Gauge>::default();
+        let help = "Unix time of the last renewal of this server's lease in seconds, 0 before the first";
+        r.register("lease_last_renewal_timestamp_seconds", help, lease_renewed.clone());
+        let culled_leases = Counter::default();
+        r.register("culled_leases_count", "Expired leases that this server deleted", culled_leases.clone());
+        let queued_bytes_limit = Gauge::default();
+        r.register("queued_bytes_limit", "Limit of all queued bytes", queued_bytes_limit.clone());
+        let agent_auth_mode = Family::default();
+        let help = "1 for the method by which agents are authenticated";
+        r.register("agent_auth_mode", help, agent_auth_mode.clone());
         Self(Arc::new(Families {
             dials: DialMetrics::register(r, latency),
             established: Established::register(r),
-            frontend_write: histogram(
-                r,
-                "frontend_write_duration_seconds",
-                "Seconds that packets from agents waited for the frontend",
-                latency,
-            ),
+            frontend_write,
             grpc_connections: LiveBy::register(r, "grpc_connections", "Open gRPC streams, by service method"),
-            http_connections: shown(Live::register(r, "http_connections", "Open HTTP CONNECT connections")),
-            full_receive_channels: full_channels(r),
+            http_connections,
+            full_receive_channels,
             packets: StreamPackets::register(r),
             stream_errors: StreamErrors::register(r),
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued for frontends"),
-            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Limit of all queued bytes"),
+            queued_bytes_limit,
             certificates: Certificates::register(r),
             token_reviews: CountBy::register(
                 r,
@@ -153,12 +168,8 @@ impl Metrics {
                 "unauthenticated_connections_closed_total",
                 "Connections of unauthenticated peers that the server closed, by port and reason",
             ),
-            lease_renewed: lazy_gauge(
-                r,
-                "lease_last_renewal_timestamp_seconds",
-                "Unix time of the last renewal of this server's lease in seconds, 0 before the first",
-            ),
-            culled_leases: counter(r, "culled_leases_count", "Expired leases that this server deleted"),
+            lease_renewed,
+            culled_leases,
             lease_lists: lease_calls(
                 r,
                 ("lease_list_total", "Lists of leases for garbage collection, by HTTP status and reason"),
@@ -171,11 +182,7 @@ impl Metrics {
             ),
             unanswered: Unanswered::register(r),
             routes: RouteMetrics::register(r),
-            agent_auth_mode: gauges(
-                r,
-                "agent_auth_mode",
-                "1 for the method by which agents are authenticated",
-            ),
+            agent_auth_mode,
             legacy_certificates: LegacyCertificates::register(r),
         }))
     }
@@ -194,50 +201,6 @@ impl Metrics {
 
 fn latency() -> Histogram {
     Histogram::new(LATENCY)
-}
-
-fn histogram(registry: &mut Registry, name: &str, help: &str, make: fn() -> Histogram) -> Lazy<Histogram> {
-    let histogram = Lazy::new(make);
-    registry.register(name, help, histogram.clone());
-    histogram
-}
-
-fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
-    let counter = Counter::default();
-    registry.register(name, help, counter.clone());
-    counter
-}
-
-fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
-    let gauge = Gauge::default();
-    registry.register(name, help, gauge.clone());
-    gauge
-}
-
-fn lazy_gauge(registry: &mut Registry, name: &str, help: &str) -> Lazy<Gauge> {
-    let gauge: Lazy<Gauge> = Lazy::default();
-    registry.register(name, help, gauge.clone());
-    gauge
-}
-
-fn gauges<L: serve::metrics::Labels>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Gauge> {
-    let family = Family::default();
-    registry.register(name, help, family.clone());
-    family
-}
-
-fn shown(live: Live) -> Live {
-    live.show();
-    live
-}
-
-/// Present from the start: an alert cannot distinguish an absent series from zero.
-fn full_channels(registry: &mut Registry) -> LiveBy<ServiceMethod> {
-    let help = "Connections blocked by a full queue, by service method";
-    let gauges = LiveBy::register(registry, "full_receive_channels", help);
-    gauges.show(ServiceMethod::Connect);
-    gauges.show(ServiceMethod::Proxy);
-    gauges
 }
 
 fn lease_calls(registry: &mut Registry, calls: (&str, &str), latencies: (&str, &str)) -> ApiCalls {

@@ -118,110 +118,72 @@ impl Machine {
     }
 
     fn handle_packet(&mut self, packet: Packet<Bytes>) -> Reaction {
-        match packet {
-            Packet::Data { id, payload } => self.handle_data(id, payload),
-            Packet::DialReq { random, protocol, address } => self.handle_dial(random, protocol, address),
-            Packet::CloseReq { id } => self.handle_close(id),
-            Packet::DialCls { random } => self.handle_dial_close(random),
-            Packet::DialRsp { .. } | Packet::CloseRsp { .. } | Packet::Drain => {
-                useless(Dropped::WrongDirection)
+        use State::{Closing, Dialing, Idle, Open, Over};
+        let (next, reaction) = match (self.state, packet) {
+            (Idle, Packet::Data { id, .. }) => (Over, reply(close_rsp(id, BEFORE_DIAL_DATA), Order::Finish)),
+            (Open(_), Packet::Data { id: CONNECTION, payload }) => {
+                (self.state, Order::Deliver(payload).into())
             }
-            Packet::Grant { .. } | Packet::Fin { .. } => useless(Dropped::NotAgreed),
-        }
-    }
-
-    fn handle_data(&mut self, id: ConnectId, payload: Bytes) -> Reaction {
-        match self.state {
-            State::Idle => {
-                self.state = State::Over;
-                reply(close_rsp(id, BEFORE_DIAL_DATA), Order::Finish)
-            }
-            State::Open(_) if id == CONNECTION => Order::Deliver(payload).into(),
-            State::Open(_) if id.0 == 0 => useless(Dropped::UnknownConnection),
-            State::Open(_) => {
-                self.state = State::Over;
+            (Open(_), Packet::Data { id, .. }) if id.0 != 0 => {
                 let replies = vec![close_rsp(id, MISMATCHED), close_rsp(CONNECTION, MISMATCHED)];
-                Reaction { replies, order: Order::Close }
+                (Over, Reaction { replies, order: Order::Close })
             }
-            State::Dialing(_) => useless(Dropped::UnknownConnection),
-            State::Closing => useless(Dropped::AfterEnd),
-            State::Over => Order::Nothing.into(),
-        }
-    }
+            (Closing, Packet::Data { .. }) => (Closing, useless(Dropped::AfterEnd)),
+            // These crossed our terminal packet.
+            (Over, Packet::Data { .. } | Packet::CloseReq { .. } | Packet::DialCls { .. }) => {
+                (Over, Order::Nothing.into())
+            }
+            (state, Packet::Data { .. }) => (state, useless(Dropped::UnknownConnection)),
 
-    fn handle_dial(&mut self, random: DialId, protocol: String, address: String) -> Reaction {
-        match self.state {
-            State::Idle if let Some(text) = invalid_request(&protocol, &address) => {
-                self.state = State::Over;
-                reply(dial_error(random, text), Order::Finish)
-            }
-            State::Idle => {
-                self.state = State::Dialing(random);
-                Order::Dial { protocol, address }.into()
+            (Idle, Packet::DialReq { random, protocol, address }) => {
+                match invalid_request(&protocol, &address) {
+                    Some(text) => (Over, reply(dial_error(random, text), Order::Finish)),
+                    None => (Dialing(random), Order::Dial { protocol, address }.into()),
+                }
             }
             // An error under the id of the first dial would look like the failure of the first dial.
-            State::Dialing(first) | State::Open(first) if first == random => useless(Dropped::DuplicateDial),
-            State::Dialing(_) | State::Open(_) | State::Closing => {
-                reply(dial_error(random, SECOND_DIAL.to_owned()), Order::Nothing)
+            (state @ (Dialing(first) | Open(first)), Packet::DialReq { random, .. }) if first == random => {
+                (state, useless(Dropped::DuplicateDial))
             }
-            State::Over => useless(Dropped::DuplicateDial),
-        }
-    }
+            (Over, Packet::DialReq { .. }) => (Over, useless(Dropped::DuplicateDial)),
+            (state, Packet::DialReq { random, .. }) => {
+                (state, reply(dial_error(random, SECOND_DIAL.to_owned()), Order::Nothing))
+            }
 
-    fn handle_close(&mut self, id: ConnectId) -> Reaction {
-        match self.state {
-            State::Idle => reply(close_rsp(id, BEFORE_DIAL_CLOSE), Order::Nothing),
-            State::Dialing(_) => {
-                self.state = State::Over;
-                reply(close_rsp(id, CLOSE_WHILE_DIALING), Order::Cancel)
+            (Idle, Packet::CloseReq { id }) => {
+                (Idle, reply(close_rsp(id, BEFORE_DIAL_CLOSE), Order::Nothing))
             }
-            State::Open(_) if id == CONNECTION => {
-                self.state = State::Closing;
-                Order::Close.into()
+            (Dialing(_), Packet::CloseReq { id }) => {
+                (Over, reply(close_rsp(id, CLOSE_WHILE_DIALING), Order::Cancel))
             }
-            State::Open(_) | State::Closing if id != CONNECTION => {
-                reply(close_rsp(id, UNKNOWN_CLOSE), Order::Nothing)
-            }
-            State::Open(_) | State::Closing => useless(Dropped::AfterEnd),
-            // It crossed our CLOSE_RSP.
-            State::Over => Order::Nothing.into(),
-        }
-    }
+            (Open(_), Packet::CloseReq { id: CONNECTION }) => (Closing, Order::Close.into()),
+            (Closing, Packet::CloseReq { id: CONNECTION }) => (Closing, useless(Dropped::AfterEnd)),
+            (state, Packet::CloseReq { id }) => (state, reply(close_rsp(id, UNKNOWN_CLOSE), Order::Nothing)),
 
-    fn handle_dial_close(&mut self, random: DialId) -> Reaction {
-        match self.state {
-            State::Dialing(dialed_id) if dialed_id == random => {
-                self.state = State::Over;
-                Order::Cancel.into()
-            }
+            (Dialing(dialed), Packet::DialCls { random }) if dialed == random => (Over, Order::Cancel.into()),
             // The client canceled while the DIAL_RSP was on its way.
-            State::Open(dialed_id) if dialed_id == random => {
-                self.state = State::Closing;
-                Order::Close.into()
+            (Open(dialed), Packet::DialCls { random }) if dialed == random => (Closing, Order::Close.into()),
+            (state, Packet::DialCls { .. }) => (state, useless(Dropped::UnknownDial)),
+
+            (state, Packet::DialRsp { .. } | Packet::CloseRsp { .. } | Packet::Drain) => {
+                (state, useless(Dropped::WrongDirection))
             }
-            // It crossed our answer.
-            State::Over => Order::Nothing.into(),
-            _ => useless(Dropped::UnknownDial),
-        }
+            (state, Packet::Grant { .. } | Packet::Fin { .. }) => (state, useless(Dropped::NotAgreed)),
+        };
+        self.state = next;
+        reaction
     }
 
     /// The client ended its sending direction; it may still read.
     pub fn handle_end(&mut self) -> Order {
-        match self.state {
-            State::Idle => {
-                self.state = State::Over;
-                Order::Finish
-            }
-            State::Dialing(_) => {
-                self.state = State::Over;
-                Order::Cancel
-            }
-            State::Open(_) => {
-                self.state = State::Closing;
-                Order::Close
-            }
-            State::Closing | State::Over => Order::Finish,
-        }
+        let (next, order) = match self.state {
+            State::Idle => (State::Over, Order::Finish),
+            State::Dialing(_) => (State::Over, Order::Cancel),
+            State::Open(_) => (State::Closing, Order::Close),
+            state @ (State::Closing | State::Over) => (state, Order::Finish),
+        };
+        self.state = next;
+        order
     }
 
     /// The stream was reset or its connection lost: the client receives nothing more.
@@ -242,13 +204,12 @@ impl Machine {
         Some(Packet::DialRsp { random, outcome: Ok(CONNECTION) })
     }
 
-    /// The dial failed: returns the DIAL_RSP to send, after which the stream ends, or `None` if the client no longer waits.
-    ///
-    /// An empty text would mean success, so it is replaced.
+    /// The dial failed: returns the DIAL_RSP to send, after which the stream ends, or `None` if the client no longer waits. The
+    /// text is not empty: that would mean success.
     pub fn handle_refused(&mut self, text: String) -> Option<Packet<Bytes>> {
         let State::Dialing(random) = self.state else { return None };
         self.state = State::Over;
-        Some(dial_error(random, if text.is_empty() { "dial failed".to_owned() } else { text }))
+        Some(dial_error(random, text))
     }
 
     /// The backend's end of the connection has arrived: returns the CLOSE_RSP to send, after which the stream ends. `None` if

@@ -186,10 +186,3 @@ fn events_of_the_backend() {
         }
     }
 }
-
-#[test]
-fn an_error_is_never_empty() {
-    let mut machine = machine_in(State::Dialing(FIRST));
-    let expected = dial_error(FIRST, "dial failed".into());
-    assert_eq!(machine.handle_refused(String::new()), Some(expected));
-}

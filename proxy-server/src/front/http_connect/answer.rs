@@ -16,17 +16,7 @@ pub fn refusal(error: HeadError) -> String {
         HeadError::Method => method_not_allowed(&error.to_string()),
         HeadError::Version => plain("505 HTTP Version Not Supported", Some(error)),
         HeadError::TooLarge => plain("431 Request Header Fields Too Large", None),
-        HeadError::TransferEncoding
-        | HeadError::ContentLength
-        | HeadError::BareLf
-        | HeadError::Control
-        | HeadError::RequestLine
-        | HeadError::Target
-        | HeadError::LongTarget
-        | HeadError::Port
-        | HeadError::UserInfo
-        | HeadError::Folded
-        | HeadError::Field => plain("400 Bad Request", Some(error)),
+        _ => plain("400 Bad Request", Some(error)),
     }
 }
 
