@@ -167,7 +167,7 @@ impl LeaseCounter {
             let check = self.check_at();
             let event = tokio::select! {
                 event = watch.next() => event,
-                () = at(check) => {
+                () = sleep_until(check.unwrap_or(self.began)), if check.is_some() => {
                     self.check().await;
                     continue;
                 }
@@ -249,13 +249,6 @@ impl LeaseCounter {
 /// Lengthens a pause by up to a quarter, so that agents do not call the API in step.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(1.0 + rand::random::<f64>() / 4.0)
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 Ok(()) = self.leases.changed() => self.leases_counted(),
                 Some((id, unresponsive)) = self.unresponsive_changes.1.recv() => self.unresponsive_changed(id, unresponsive),
                 _ = looks.tick() => self.renew(),
-                () = at(due) => {}
+                () = sleep_until(due.unwrap_or(self.started)), if due.is_some() => {}
             }
         }
     }
@@ -204,7 +204,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         stop: &CancellationToken,
     ) {
         let now = self.now();
-        let ConnectedStream { server_id, server_count, presented, stream } = match opened {
+        let connected = match opened {
             Ok(connected) => connected,
             Err(error) => {
                 let pause = self.machine.failed(now);
@@ -213,12 +213,12 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 return;
             }
         };
-        let presented = presented.map(|validity| PresentedCert::new(validity, rand::random::<f64>()));
-        match self.machine.connected(now, &server_id, server_count) {
+        let server_id = Arc::clone(&connected.server_id);
+        match self.machine.connected(now, &server_id, connected.server_count) {
             Decision::Replace(id, old) => {
                 tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
                 // Stays counted as open until the new stream is.
-                self.keep(id, server_id, stream, presented, drain, stop);
+                self.keep(id, connected, drain, stop);
                 if let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old) {
                     replaced.counted = self.metrics.retiring_connections.enter();
                     replaced.retire.cancel();
@@ -229,18 +229,18 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 tracing::info!(
                     target: "v2",
                     serverID = %Peer(&server_id),
-                    newServerCount = server_count,
+                    newServerCount = connected.server_count,
                     open = self.machine.open_count(),
                     "successfully connected to new proxy server"
                 );
-                self.keep(id, server_id, stream, presented, drain, stop);
+                self.keep(id, connected, drain, stop);
             }
             Decision::Duplicate | Decision::Unwanted => {
                 tracing::debug!(
                     target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt"
                 );
                 let connector = Arc::clone(&self.connector);
-                self.closing.spawn(async move { connector.close(stream).await });
+                self.closing.spawn(async move { connector.close(connected.stream).await });
             }
         }
     }
@@ -248,12 +248,12 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     fn keep(
         &mut self,
         id: StreamId,
-        server_id: Arc<str>,
-        stream: C::Stream,
-        presented: Option<PresentedCert>,
+        connected: ConnectedStream<C::Stream>,
         drain: &CancellationToken,
         stop: &CancellationToken,
     ) {
+        let ConnectedStream { server_id, presented, stream, .. } = connected;
+        let presented = presented.map(|validity| PresentedCert::new(validity, rand::random::<f64>()));
         let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
         let (drain, retire) = (drain.child_token(), CancellationToken::new());
         let unresponsive_changes = self.unresponsive_changes.0.clone();
@@ -331,13 +331,6 @@ async fn pending_attempt<S>(attempt: &mut Option<Attempt<S>>) -> Result<Connecte
             *attempt = None;
             outcome
         }
-        None => std::future::pending().await,
-    }
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
         None => std::future::pending().await,
     }
 }

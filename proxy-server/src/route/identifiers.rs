@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use percent_encoding::percent_decode_str;
 
 use crate::limits::{MAX_IDENTIFIER_BYTES, MAX_IDENTIFIERS};
 
@@ -105,24 +106,11 @@ impl Identifiers {
 
 /// Decodes query escaping: `%XX`, and `+` for a space.
 fn unescape(text: &str) -> Result<String, IdentifiersError> {
-    let mut bytes = text.bytes();
-    let mut plain = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        plain.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digits = (hex(bytes.next()), hex(bytes.next()));
-                let (Some(high), Some(low)) = digits else { return Err(IdentifiersError::Escape) };
-                high << 4 | low
-            }
-            other => other,
-        });
+    let is_escape = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    if !text.split('%').skip(1).all(is_escape) {
+        return Err(IdentifiersError::Escape);
     }
-    Ok(String::from_utf8(plain).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
-}
-
-fn hex(digit: Option<u8>) -> Option<u8> {
-    char::from(digit?).to_digit(16).and_then(|value| u8::try_from(value).ok())
+    Ok(percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned())
 }
 
 fn is_true(text: &str) -> bool {
