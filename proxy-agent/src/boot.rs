@@ -22,13 +22,13 @@ use transport::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
 use transport::wire::capabilities::Capabilities;
 
 use crate::args::Config;
+use crate::client_set::{
+    AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
+};
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{InFlight, Links};
 use crate::metrics::Metrics;
-use crate::servers::{
-    AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
-};
 
 type Resolver = Arc<SystemResolver>;
 

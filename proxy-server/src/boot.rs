@@ -32,15 +32,14 @@ use transport::listen::bind_links;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions, TlsError};
 use transport::wire::capabilities::Capabilities;
 
+use crate::agent_stream::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
 use crate::args::{self, Config, FrontendListener, Mode};
+use crate::backends::BackendManager;
 use crate::dial::Dialer;
-use crate::front;
 use crate::leases::LeaseController;
 use crate::limits::{Budget, agent_connections_within, descriptor_limit, unauthenticated_within};
-use crate::link::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
-use crate::route::BackendManager;
 
 use frontend::Frontend;
 
@@ -134,8 +133,11 @@ impl Server {
         let of_agents = watch(&tls, AGENTS);
         let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig).collect();
         let readiness = Arc::<Readiness>::default();
-        let service =
-            front::Frontend { dialer, metrics: metrics.clone(), lifetimes: lifetimes.connections.clone() };
+        let service = crate::frontend::Frontend {
+            dialer,
+            metrics: metrics.clone(),
+            lifetimes: lifetimes.connections.clone(),
+        };
         let frontend = Frontend {
             config: config.clone(),
             tls: frontend_tls,
@@ -270,7 +272,7 @@ fn load_tls(
 fn serve_ports(
     config: &Config,
     registry: Registry,
-    backends: &BackendManager<crate::link::LinkHandle>,
+    backends: &BackendManager<crate::agent_stream::LinkHandle>,
     readiness: &Arc<Readiness>,
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serve::http::health::Condition;
 
 use crate::args::ReadinessPolicy;
-use crate::route::{BackendManager, Strategy};
+use crate::backends::{BackendManager, Strategy};
 
 /// Readiness conditions that follow from the life of the process. Shared between the listeners and the health port.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{Backend, Identifiers, RouteMetrics};
+    use crate::backends::{Backend, Identifiers, RouteMetrics};
     use serve::metrics::Registry;
 
     fn failing(readiness: &Readiness, backends: &BackendManager<()>, policy: ReadinessPolicy) -> Vec<String> {

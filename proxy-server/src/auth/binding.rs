@@ -25,7 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 use serve::logs::Peer;
 
 use super::Identity;
-use crate::route::Identifiers;
+use crate::backends::Identifiers;
 
 pub use crate::metrics::Claim;
 

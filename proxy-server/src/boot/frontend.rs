@@ -14,7 +14,7 @@ use transport::tls::ServerTls;
 
 use crate::args::{self, Config};
 use crate::auth::AllowedNames;
-use crate::front::{self, FrontendListener, serve_frontend};
+use crate::frontend::{self, FrontendListener, serve_frontend};
 use crate::readiness::Readiness;
 
 /// Pause between attempts to bind; short because kube-apiserver waits for the listener.
@@ -29,7 +29,7 @@ pub(super) struct Frontend {
     pub(super) tls: Option<ServerTls>,
     /// Learns whether clients can reach the socket.
     pub(super) readiness: Arc<Readiness>,
-    pub(super) service: front::Frontend,
+    pub(super) service: frontend::Frontend,
     /// The runtime of the TLS handshakes.
     pub(super) handshakes: Handle,
     pub(super) bound: Option<FrontendListener>,

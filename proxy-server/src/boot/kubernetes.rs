@@ -4,10 +4,10 @@ use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use serve::http::OpsRuntime;
 
+use crate::agent_stream::AgentGate;
 use crate::args::Config;
 use crate::auth::{AgentAuth, AllowedNames, Binding, Reviewer, api_review};
 use crate::leases::{LeaseController, LeaseSettings};
-use crate::link::AgentGate;
 use crate::metrics::{AgentAuthMode, Metrics};
 
 /// The Kubernetes API client, if tokens or leases need one.

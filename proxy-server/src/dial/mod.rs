@@ -20,9 +20,9 @@ use tokio::time::{Instant, timeout_at};
 
 pub use self::reason::{DialFailure, FailureReason};
 pub use self::target::Target;
+use crate::agent_stream::{LinkHandle, OpenConnection};
+use crate::backends::{BackendManager, Choice, LinkId};
 use crate::limits::{Budget, Slot};
-use crate::link::{LinkHandle, OpenConnection};
-use crate::route::{BackendManager, Choice, LinkId};
 
 /// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0. Below the 30 s of Go's client and of
 /// kube-apiserver, so that both get an answer.

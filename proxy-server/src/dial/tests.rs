@@ -4,10 +4,10 @@ use parking_lot::Mutex;
 use serve::metrics::Exposition;
 
 use super::*;
+use crate::agent_stream::testing::Command;
+use crate::backends::{Backend, Identifiers, Registration, Strategy};
 use crate::limits::MAX_PENDING_DIALS;
-use crate::link::testing::Command;
 use crate::metrics::Metrics;
-use crate::route::{Backend, Identifiers, Registration, Strategy};
 
 /// A link's reaction to each dial.
 #[derive(Debug, Clone)]

@@ -18,8 +18,8 @@ use serve::metrics::{
 use transport::wire::Code;
 use tunnel::PacketKind;
 
+use crate::backends::RouteMetrics;
 use crate::dial::DialMetrics;
-use crate::route::RouteMetrics;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{

@@ -7,8 +7,8 @@ use transport::tls::LegacyPki;
 use tunnel::{Cause, Dropped};
 
 use super::*;
+use crate::backends::Strategy;
 use crate::dial::FailureReason;
-use crate::route::Strategy;
 
 /// Name, type, labels in the order of the scrape, bounds of the buckets.
 type Family = (&'static str, &'static str, &'static [&'static str], &'static [&'static str]);

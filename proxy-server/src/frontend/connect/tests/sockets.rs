@@ -8,7 +8,7 @@ use tunnel::Cause;
 
 use super::super::socket::has_ended;
 use super::*;
-use crate::front::testing::Endpoint;
+use crate::frontend::testing::Endpoint;
 
 #[tokio::test]
 async fn unix_socket_distinguishes_half_close_from_close() {

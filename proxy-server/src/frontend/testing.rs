@@ -17,12 +17,12 @@ use transport::wire::{Code, Incoming, Wire, WireError};
 use tunnel::{Cause, Packet};
 
 use super::connection_log::{ConnectionLog, Identity};
+use crate::agent_stream::testing::{Command, DialReply};
+use crate::agent_stream::{LinkHandle, OpenConnection};
+use crate::backends::{Backend, BackendManager, Identifiers, Strategy};
 use crate::dial::{DialFailure, Dialer, Target};
 use crate::limits::Budget;
-use crate::link::testing::{Command, DialReply};
-use crate::link::{LinkHandle, OpenConnection};
 use crate::metrics::{Metrics, PREFIX};
-use crate::route::{Backend, BackendManager, Identifiers, Strategy};
 
 /// Longer than any step of these tests takes.
 pub(super) const SOON: Duration = Duration::from_secs(20);

@@ -10,8 +10,8 @@ use transport::wire::Incoming;
 use tunnel::{Cause, ConnectId, DialId, Packet};
 
 use super::*;
-use crate::front::barrier;
-use crate::front::testing::{
+use crate::frontend::barrier;
+use crate::frontend::testing::{
     Endpoint, ReadEnd, Readings, SOON, ScriptedDial, Sent, TestClient, dialer, wire,
 };
 

@@ -6,9 +6,9 @@
 //! connection than the client's own.
 
 pub mod barrier;
+pub mod connect;
 pub mod connection_log;
 pub mod grpc;
-pub mod http_connect;
 pub mod listen;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tunnel::Cause;
 
 use super::*;
-use crate::front::testing::connection_log;
+use crate::frontend::testing::connection_log;
 
 /// The calls on a client's socket.
 #[derive(Debug, Default)]

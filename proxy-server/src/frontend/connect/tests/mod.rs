@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::front::barrier;
-use crate::front::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, dialer};
+use crate::frontend::barrier;
+use crate::frontend::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, dialer};
 
 const REQUEST: &[u8] = b"CONNECT node:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
 

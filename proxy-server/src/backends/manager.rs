@@ -164,7 +164,7 @@ impl<L: Clone> BackendManager<L> {
         drop(link); // the handle's own Drop must not run under the lock
     }
 
-    /// Chooses a stream for a target's host by the rules of [`crate::route`]. `exclude` is short: the streams that this dial
+    /// Chooses a stream for a target's host by the rules of [`crate::backends`]. `exclude` is short: the streams that this dial
     /// has tried.
     pub fn choose(&self, host: &str, exclude: &[LinkId]) -> Option<Choice<L>> {
         self.choose_with(host, exclude, &mut rand::rng())

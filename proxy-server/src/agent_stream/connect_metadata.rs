@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use transport::wire::Code;
 
-use crate::route::Identifiers;
+use crate::backends::Identifiers;
 
 /// The agent's id. Lower case on the wire, like all metadata.
 const AGENT_ID: &str = "agentid";
@@ -31,7 +31,7 @@ pub(crate) enum ConnectMetadataError {
     #[error("expected at most one set of agent identifiers in the context, got {0}")]
     IdentifierSets(usize),
     #[error("{0}")]
-    Identifiers(#[from] crate::route::IdentifiersError),
+    Identifiers(#[from] crate::backends::IdentifiersError),
     #[error("the agent identifiers are not printable")]
     NotPrintable,
 }

@@ -22,8 +22,8 @@ use super::handler::{LinkObserver, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
+use crate::backends::{Backend, BackendManager, LinkId, Registration};
 use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
-use crate::route::{Backend, BackendManager, LinkId, Registration};
 
 /// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
 /// anyway, so the server does not wait for a client's own end as it does after an orderly end.

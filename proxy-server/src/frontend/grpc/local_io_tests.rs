@@ -5,7 +5,7 @@ use transport::wire::Incoming;
 use tunnel::DialId;
 
 use super::*;
-use crate::front::testing::{Readings, connection_log};
+use crate::frontend::testing::{Readings, connection_log};
 
 /// A wire with these received packets. `held` counts the payload that was read while the window is held back.
 struct Arrived {

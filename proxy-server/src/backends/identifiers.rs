@@ -17,7 +17,7 @@ use crate::limits::{MAX_IDENTIFIER_BYTES, MAX_IDENTIFIERS};
 ///
 /// Intended differences from the Go server: a value that is not UTF-8 is kept with replacement characters (it matches no real
 /// host, and an error would refuse an agent that Go admits), and `cidr` values are parsed, because this server routes by them
-/// (see [`crate::route`]). An invalid `cidr` value is ignored, as Go ignores all of them.
+/// (see [`crate::backends`]). An invalid `cidr` value is ignored, as Go ignores all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identifiers {
     /// The values of `ipv4`, `ipv6` and `host`: texts that are compared with a target's host byte by byte. As in Go, the three

@@ -15,8 +15,8 @@ use transport::scratch::poll_read_full;
 use tunnel::Cause;
 
 use super::socket::Socket;
-use crate::front::barrier::FirstByteBarrier;
-use crate::front::connection_log::ConnectionLog;
+use crate::frontend::barrier::FirstByteBarrier;
+use crate::frontend::connection_log::ConnectionLog;
 
 /// Largest single read in bytes, whatever the link permits: two frames on the wire.
 const LARGEST_READ: usize = 128 * 1024;

@@ -19,8 +19,8 @@ use super::LINGER;
 use super::chunk_sizer::ChunkSizer;
 use super::machine::{CONNECTION, Order};
 use super::stream::Stream;
-use crate::front::barrier::FirstByteBarrier;
-use crate::front::connection_log::ConnectionLog;
+use crate::frontend::barrier::FirstByteBarrier;
+use crate::frontend::connection_log::ConnectionLog;
 
 /// How long the answer to a CLOSE_REQ may take. A Go client waits 10 s for it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
