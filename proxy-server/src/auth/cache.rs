@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cluster::Moment;
 use tokio::time::Instant;
 
-use super::Verdict;
+use super::ReviewOutcome;
 
 /// How long an accepted token is cached at most; never beyond the token's own expiry.
 pub(super) const YES_HOLDS: Duration = Duration::from_secs(60);
@@ -32,18 +32,18 @@ pub(super) fn key(token: &str) -> Key {
 /// Verdicts with their expiry. A token has at most one.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    yes: HashMap<Key, (Verdict, Instant)>,
-    no: HashMap<Key, (Verdict, Instant)>,
+    yes: HashMap<Key, (ReviewOutcome, Instant)>,
+    no: HashMap<Key, (ReviewOutcome, Instant)>,
 }
 
 impl Cache {
-    pub(super) fn get(&self, key: &Key) -> Option<Verdict> {
+    pub(super) fn get(&self, key: &Key) -> Option<ReviewOutcome> {
         let (verdict, end) = self.yes.get(key).or_else(|| self.no.get(key))?;
         (*end > Instant::now()).then(|| verdict.clone())
     }
 
     /// Caches the verdict on a token that expires in `left` (`None`: unknown).
-    pub(super) fn put(&mut self, key: Key, verdict: Verdict, left: Option<Duration>) {
+    pub(super) fn put(&mut self, key: Key, verdict: ReviewOutcome, left: Option<Duration>) {
         let now = Instant::now();
         let (entries, other, holds, most) = match verdict {
             Ok(_) => (&mut self.yes, &mut self.no, left.unwrap_or(YES_HOLDS).min(YES_HOLDS), MOST_YES),

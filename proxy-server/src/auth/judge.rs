@@ -18,10 +18,10 @@ pub struct Doubt {
 }
 
 /// The result of a review: the agent's identity, or why there is none.
-pub type Verdict = Result<Arc<Identity>, Doubt>;
+pub type ReviewOutcome = Result<Arc<Identity>, Doubt>;
 
 /// Judges a review. `token` is the reviewed token, which is removed from the API's texts.
-pub(super) fn judge(expected: &TokenAuth, review: &TokenReview, token: &str) -> Verdict {
+pub(super) fn judge(expected: &TokenAuth, review: &TokenReview, token: &str) -> ReviewOutcome {
     if !review.error.is_empty() {
         let why = format!("lookup failed: {}", review.error.replace(token, "(the token)"));
         return Err(Doubt { why: why.into(), certain: false });

@@ -27,7 +27,7 @@ use transport::wire::Code;
 
 pub use binding::{Binding, Claim, Claims};
 pub use identity::Identity;
-pub use judge::{Doubt, Verdict};
+pub use judge::{Doubt, ReviewOutcome};
 pub use names::AllowedNames;
 pub use owners::{Owned, Owners};
 pub use reviewer::{Review, Reviewer, api_review};

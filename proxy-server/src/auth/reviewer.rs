@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-use super::Verdict;
+use super::ReviewOutcome;
 use super::bearer::Token;
 use super::cache::{self, Cache, Key};
 use super::judge::judge;
@@ -62,7 +62,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     cache: Cache,
-    flights: HashMap<Key, watch::Receiver<Option<Verdict>>>,
+    flights: HashMap<Key, watch::Receiver<Option<ReviewOutcome>>>,
     complained: Option<Instant>,
 }
 
@@ -96,7 +96,7 @@ impl Reviewer {
     }
 
     /// The verdict on a token, within the time limit; `None` if the API did not answer.
-    pub async fn review(&self, token: &Token) -> Option<Verdict> {
+    pub async fn review(&self, token: &Token) -> Option<ReviewOutcome> {
         let key = cache::key(token.reveal());
         let mut outcome = {
             let mut state = self.0.state.lock();
@@ -119,7 +119,7 @@ impl Reviewer {
     }
 }
 
-async fn fly(flight: Flight, token: Token, tell: watch::Sender<Option<Verdict>>) {
+async fn fly(flight: Flight, token: Token, tell: watch::Sender<Option<ReviewOutcome>>) {
     let shared = &flight.shared;
     let asked = async {
         // The semaphore is never closed.
@@ -143,7 +143,7 @@ async fn fly(flight: Flight, token: Token, tell: watch::Sender<Option<Verdict>>)
 
 impl Shared {
     /// Logs that a token could not be reviewed.
-    fn complain(&self, error: &str) -> (Option<Verdict>, ReviewResult) {
+    fn complain(&self, error: &str) -> (Option<ReviewOutcome>, ReviewResult) {
         let now = Instant::now();
         let mut state = self.state.lock();
         if state.complained.is_none_or(|then| now - then >= COMPLAIN_EVERY) {
