@@ -1,7 +1,7 @@
 //! The head of a CONNECT request: the result does not depend on how the bytes are split or on bytes after the head, and
 //! accepted values are safe on the wire and in a log.
 
-use proxy_server::front::http_connect::head::{Head, HeadError, HeadParser, MAX_HEAD};
+use proxy_server::frontend::connect::head::{Head, HeadError, HeadParser, MAX_HEAD};
 
 /// The first byte is the size of the pieces.
 pub fn connect(data: &[u8]) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use relay::Bounds;
-use serve::certificates::{keep_fresh, keep_kubeconfig_shown};
+use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -21,17 +21,25 @@ use transport::env_proxy::EnvProxy;
 use transport::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
 use transport::wire::capabilities::Capabilities;
 
-use crate::args::{Config, ServerCountSource};
-use crate::certificates::SERVERS;
+use crate::args::Config;
+use crate::client_set::{
+    AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
+};
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{InFlight, Links};
 use crate::metrics::Metrics;
-use crate::servers::{
-    AgentMetadata, ClientSet, CountSource, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
-};
 
 type Resolver = Arc<SystemResolver>;
+
+/// The certificates for handshakes with servers; the agent has no other handshakes. The files may change while it runs. The
+/// token file needs no watch, because it is read for each connect.
+const SERVERS: CertificateSide = CertificateSide {
+    name: "servers",
+    files: "--ca-cert, --agent-cert, --agent-key",
+    cert: "agent-cert",
+    authorities: "ca-cert",
+};
 
 /// An agent that is ready to connect.
 pub struct Agent {
@@ -53,9 +61,11 @@ impl Agent {
     pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
         let resolver: Resolver = Arc::new(SystemResolver::default());
-        let policy = DestinationPolicy::default()
-            .with_cloud_metadata(config.allow_cloud_metadata)
-            .with_rules(config.deny_destinations.clone(), config.allow_destinations.clone());
+        let policy = DestinationPolicy {
+            cloud_metadata: config.allow_cloud_metadata,
+            deny: config.deny_destinations.clone(),
+            allow: config.allow_destinations.clone(),
+        };
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(Arc::clone(&resolver), policy);
@@ -64,22 +74,23 @@ impl Agent {
             &config.agent_id,
             config.agent_identifiers.text(),
             config.service_account_token_path.clone(),
+            Capabilities::supported(config.flow.connection_flow_control),
         )
-        .context("--agent-id or --agent-identifiers")?
-        .with_offer(Capabilities::supported(config.flow.connection_flow_control));
+        .context("--agent-id or --agent-identifiers")?;
         let tls = tls(&config, &metrics)?;
         let every = config.certificate_reload_interval;
         let of_servers = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
         let in_flight = links.in_flight();
-        let connector = GrpcConnector::new(
-            ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },
-            resolver,
-            EnvProxy::from_env(),
+        let connector = GrpcConnector {
+            server: ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },
+            // The destination policy limits servers' requests, not the servers' own address.
+            dialer: Dialer::to_servers(resolver, DIAL_LIMIT),
+            proxy: EnvProxy::from_env(),
             tls,
-            metadata,
-            config.keepalive_time,
-        )
-        .unresponsive_timeout(config.unresponsive_timeout);
+            agent: metadata,
+            keepalive: config.keepalive_time,
+            unresponsive_timeout: config.unresponsive_timeout,
+        };
         let client = lease_client(&config)?;
         let counted = client
             .as_ref()
@@ -88,7 +99,13 @@ impl Agent {
         let of_kubeconfig = expiry
             .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
         let watches = of_servers.into_iter().chain(of_kubeconfig).collect();
-        let set = ClientSet::new(connector, links, sync_settings(&config), counted, metrics);
+        let settings = SyncSettings {
+            interval: config.sync_interval,
+            cap: config.sync_interval_cap,
+            forever: config.sync_forever,
+            count_source: config.server_count_source,
+        };
+        let set = ClientSet::new(connector, links, settings, counted, metrics);
         let draining = Arc::<AtomicBool>::default();
         let ports = serve_ports(&config, registry, set.servers(), &draining, ops);
         Ok(Agent { set, ports, config, in_flight, draining, _watches: watches })
@@ -190,18 +207,6 @@ fn count_leases(
     counted
 }
 
-fn sync_settings(config: &Config) -> SyncSettings {
-    SyncSettings {
-        interval: config.sync_interval,
-        cap: config.sync_interval_cap,
-        forever: config.sync_forever,
-        count_source: match config.server_count_source {
-            ServerCountSource::Default => CountSource::Default,
-            ServerCountSource::Max => CountSource::Max,
-        },
-    }
-}
-
 /// Go's text, with the numbers if the agent has some servers but needs more.
 fn too_few(servers: Servers, wanted: usize) -> String {
     match servers.open {
@@ -228,14 +233,10 @@ fn serve_ports(
             health::Condition::extra("draining", !draining, "the agent drains and takes no new dials"),
         ]
     };
+    let health = health::agent(readiness, exposition);
     let admin = admin::agent(config.health.port, config.profiling);
     vec![
-        serve::http::serve(
-            ops.handle(),
-            "health",
-            config.health.clone(),
-            health::agent(readiness, exposition),
-        ),
+        serve::http::serve(ops.handle(), "health", config.health.clone(), health),
         serve::http::serve(ops.handle(), "admin", config.admin.clone(), admin),
     ]
 }

@@ -1,13 +1,12 @@
 //! The proxy-agent: one stream to every server replica, and the endpoints that it dials for them.
 //!
-//! Data passes through the folders: [`servers`] opens streams, [`link`] serves one stream, [`endpoint`] dials. [`leases`]
+//! Data passes through the folders: [`client_set`] opens streams, [`link`] serves one stream, [`endpoint`] dials. [`leases`]
 //! counts the servers.
 
 pub mod args;
 pub mod boot;
-mod certificates;
+pub mod client_set;
 pub mod endpoint;
 pub mod leases;
 pub mod link;
 pub mod metrics;
-pub mod servers;

@@ -14,13 +14,14 @@
 mod frontend;
 mod kubernetes;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use flags::GoDuration;
 use relay::Bounds;
-use serve::certificates::{keep_fresh, keep_kubeconfig_shown};
+use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -28,21 +29,35 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::listen::bind_links;
-use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
+use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions, TlsError};
 use transport::wire::capabilities::Capabilities;
 
-use crate::args::{Config, FrontendListener, Mode};
-use crate::certificates;
+use crate::agent_stream::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
+use crate::args::{self, Config, FrontendListener, Mode};
+use crate::backends::BackendManager;
 use crate::dial::Dialer;
-use crate::front;
 use crate::leases::LeaseController;
-use crate::limits::{ServerBudget, agent_connections_within, descriptor_limit, unauthenticated_within};
-use crate::link::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
+use crate::limits::{Budget, agent_connections_within, descriptor_limit, unauthenticated_within};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
-use crate::route::BackendManager;
 
 use frontend::Frontend;
+
+/// The certificates of the listener for kube-apiserver; the files may change while the server runs.
+const FRONTEND: CertificateSide = CertificateSide {
+    name: "frontend",
+    files: "--server-cert, --server-key, --server-ca-cert",
+    cert: "server-cert",
+    authorities: "server-ca-cert",
+};
+
+/// The certificates of the listener for agents.
+const AGENTS: CertificateSide = CertificateSide {
+    name: "agents",
+    files: "--cluster-cert, --cluster-key, --cluster-ca-cert",
+    cert: "cluster-cert",
+    authorities: "cluster-ca-cert",
+};
 
 /// How long agent streams may take to end in order, after the connections have ended or their time is up.
 const STREAMS_END_WITHIN: Duration = Duration::from_secs(2);
@@ -52,12 +67,8 @@ const IDLE_TIME: Duration = Duration::from_millis(100);
 /// A server whose sockets are bound.
 pub struct Server {
     config: Config,
-    metrics: Metrics,
-    dialer: Dialer,
     agents: AgentListener,
-    frontend: Option<front::FrontendListener>,
-    /// The TLS configuration of the frontend, if it listens on a port.
-    frontend_tls: Option<ServerTls>,
+    frontend: Frontend,
     lifetimes: Lifetimes,
     readiness: Arc<Readiness>,
     ports: Vec<ServerHandle>,
@@ -80,19 +91,18 @@ impl Server {
         handshakes: &Handle,
     ) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
-        let backends = BackendManager::new(&config.strategies, Arc::new(metrics.clone()));
+        let backends = BackendManager::new(&config.strategies, metrics.routes.clone());
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(
             backends.clone(),
-            ServerBudget::of_process(),
+            Budget::of_process(),
             bounds.memory.clone(),
             config.dial_timeout.unwrap_or_default(),
-            Arc::new(metrics.clone()),
+            metrics.dials.clone(),
         );
         let lifetimes = Lifetimes::default();
         let kubernetes = kubernetes::client(&config)?;
-        kubernetes::announce_agent_auth(&config, &metrics);
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
         let flow = LinkFlow {
             keepalive: config.keepalive_time,
@@ -116,40 +126,31 @@ impl Server {
         let every = config.certificate_reload_interval;
         let watch =
             |tls: &ServerTls, side| keep_fresh(ops.handle(), tls.clone(), side, every, &metrics.certificates);
-        let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, certificates::FRONTEND));
+        let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, FRONTEND));
         let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
         let of_kubeconfig = expiry
             .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
-        let of_agents = watch(&tls, certificates::AGENTS);
+        let of_agents = watch(&tls, AGENTS);
         let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig).collect();
         let readiness = Arc::<Readiness>::default();
-        let frontend = match frontend::bind(&config, frontend_tls.as_ref(), &readiness, handshakes) {
-            Ok(listener) => {
-                readiness.listens();
-                Some(listener)
-            }
-            Err(error) if config.mode == Mode::HttpConnect && error.is::<transport::listen::BindError>() => {
-                frontend::say(&error);
-                None
-            }
-            Err(error) => return Err(error),
+        let service = crate::frontend::Frontend {
+            dialer,
+            metrics: metrics.clone(),
+            lifetimes: lifetimes.connections.clone(),
         };
+        let frontend = Frontend {
+            config: config.clone(),
+            tls: frontend_tls,
+            readiness: Arc::clone(&readiness),
+            service,
+            handshakes: handshakes.clone(),
+            bound: None,
+        };
+        let frontend = frontend.bind_once()?;
         let ports = serve_ports(&config, registry, &backends, &readiness, ops);
         let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
-        Ok(Server {
-            config,
-            metrics,
-            dialer,
-            agents,
-            frontend,
-            frontend_tls,
-            lifetimes,
-            readiness,
-            ports,
-            watches,
-            leases,
-            handshakes: handshakes.clone(),
-        })
+        let handshakes = handshakes.clone();
+        Ok(Server { config, agents, frontend, lifetimes, readiness, ports, watches, leases, handshakes })
     }
 
     /// Serves until the first signal and then drains.
@@ -157,17 +158,8 @@ impl Server {
         let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
         tracing::info!("Starting frontend server for client connections.");
         tracing::info!("Starting agent server for tunnel connections.");
-        let agents = tokio::spawn(self.agents.serve(self.handshakes.clone(), close_agents.clone()));
-        let frontend = Frontend {
-            config: self.config.clone(),
-            tls: self.frontend_tls,
-            readiness: Arc::clone(&self.readiness),
-            dialer: self.dialer,
-            metrics: self.metrics,
-            lifetimes: self.lifetimes.connections.clone(),
-            handshakes: self.handshakes,
-        };
-        let frontend = tokio::spawn(frontend.serve(self.frontend, close_frontends.clone()));
+        let agents = tokio::spawn(self.agents.serve(self.handshakes, close_agents.clone()));
+        let frontend = tokio::spawn(self.frontend.serve(close_frontends.clone()));
         tracing::info!(server_id = self.config.server_id, "Proxy server is running");
         signals.first().await;
 
@@ -176,8 +168,13 @@ impl Server {
         tracing::info!("Shutting down server.");
         tracing::info!(connections = connections.len(), grace = %GoDuration::from(grace), "draining connections");
         let finished = tokio::time::timeout(grace, drained(connections)).await.is_ok();
-        if !grace.is_zero() {
-            log_graceful_end(finished, grace, connections.len());
+        // Go's lines, and the number of connections that are cut.
+        if finished && !grace.is_zero() {
+            tracing::info!("Graceful shutdown completed successfully.");
+        } else if !grace.is_zero() {
+            let after = GoDuration::from(grace);
+            tracing::warn!("Graceful shutdown timed out after {after}, forcing termination.");
+            tracing::warn!(connections = connections.len(), "closing remaining connections");
         }
         close_frontends.cancel();
         // Not earlier: agents count the replicas by leases, and keep this server's streams until they end. If the lease went
@@ -202,18 +199,6 @@ impl Server {
             port.stop(Duration::from_millis(500)).await;
         }
         tracing::info!("Proxy server has stopped");
-    }
-}
-
-/// Logs the result of a graceful shutdown: Go's line, and the number of connections that are cut.
-fn log_graceful_end(finished: bool, grace: Duration, left: usize) {
-    if finished {
-        tracing::info!("Graceful shutdown completed successfully.");
-    } else {
-        let message =
-            format!("Graceful shutdown timed out after {}, forcing termination.", GoDuration::from(grace));
-        tracing::warn!("{message}");
-        tracing::warn!(connections = left, "closing remaining connections");
     }
 }
 
@@ -252,16 +237,8 @@ async fn drained(connections: &TaskTracker) {
 }
 
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
-    let listener = &config.agent_listener;
-    let options = ServerTlsOptions {
-        cert: listener.cert.clone(),
-        key: listener.key.clone(),
-        client_ca: listener.client_ca.clone(),
-        alpn: vec![ALPN_H2.to_vec()],
-        min_version: config.tls_min_version,
-        suites: config.cipher_suites.clone(),
-    };
-    ServerTls::load(options, metrics.legacy_certificates.observer())
+    let args::AgentListener { cert, key, client_ca, .. } = &config.agent_listener;
+    load_tls(config, metrics, (cert, key), client_ca.clone(), ALPN_H2)
         .context("--cluster-cert, --cluster-key or --cluster-ca-cert")
 }
 
@@ -269,43 +246,44 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
 fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>> {
     let FrontendListener::Tcp { cert, key, ca, .. } = &config.frontend else { return Ok(None) };
     let alpn = if config.mode == Mode::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
+    let tls = load_tls(config, metrics, (cert, key), Some(ca.clone()), alpn);
+    tls.context("--server-cert, --server-key or --server-ca-cert").map(Some)
+}
+
+fn load_tls(
+    config: &Config,
+    metrics: &Metrics,
+    (cert, key): (&Path, &Path),
+    client_ca: Option<PathBuf>,
+    alpn: &[u8],
+) -> Result<ServerTls, TlsError> {
     let options = ServerTlsOptions {
-        cert: cert.clone(),
-        key: key.clone(),
-        client_ca: Some(ca.clone()),
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        client_ca,
         alpn: vec![alpn.to_vec()],
         min_version: config.tls_min_version,
         suites: config.cipher_suites.clone(),
     };
-    let tls = ServerTls::load(options, metrics.legacy_certificates.observer())
-        .context("--server-cert, --server-key or --server-ca-cert")?;
-    Ok(Some(tls))
+    ServerTls::load(options, metrics.legacy_certificates.observer())
 }
 
 /// Starts the health and the admin port on their own thread.
 fn serve_ports(
     config: &Config,
     registry: Registry,
-    backends: &BackendManager<crate::link::LinkHandle>,
+    backends: &BackendManager<crate::agent_stream::LinkHandle>,
     readiness: &Arc<Readiness>,
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {
     let exposition = Exposition::new(registry);
     let (backends, readiness, policy) = (backends.clone(), Arc::clone(readiness), config.readiness_policy);
     let readiness = move || readiness.conditions(&backends, policy);
+    let health = health::server(readiness, exposition.clone());
+    let admin = admin::server(exposition, config.profiling);
     vec![
-        serve::http::serve(
-            ops.handle(),
-            "health",
-            config.health.clone(),
-            health::server(readiness, exposition.clone()),
-        ),
-        serve::http::serve(
-            ops.handle(),
-            "admin",
-            config.admin.clone(),
-            admin::server(exposition, config.profiling),
-        ),
+        serve::http::serve(ops.handle(), "health", config.health.clone(), health),
+        serve::http::serve(ops.handle(), "admin", config.admin.clone(), admin),
     ]
 }
 

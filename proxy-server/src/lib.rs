@@ -1,19 +1,18 @@
 //! The proxy-server: frontends, routes and agent links.
 //!
-//! Data passes through the folders [`front`], [`dial`], [`route`] and [`link`], and then through the crate `relay`. [`auth`]
+//! Data passes through the folders [`frontend`], [`dial`], [`backends`] and [`agent_stream`], and then through the crate `relay`. [`auth`]
 //! authenticates agents, and [`leases`] announces this replica to agents.
 
 mod accept;
+pub mod agent_stream;
 pub mod args;
 pub mod auth;
+pub mod backends;
 pub mod boot;
-mod certificates;
 pub mod dial;
-pub mod front;
+pub mod frontend;
 pub mod leases;
 pub mod limits;
-pub mod link;
 pub mod metrics;
 mod readiness;
-pub mod route;
 pub mod unauthenticated;

@@ -78,14 +78,14 @@ pub fn descriptor_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
-/// The limits shared by all streams of one agent id. Cheap to clone; clones share the counters.
+/// The limits of dials and connections of one agent id or of the whole server. Cheap to clone; clones share the counters.
 #[derive(Debug, Clone)]
-pub struct AgentBudget {
+pub struct Budget {
     pending: Arc<Semaphore>,
     connections: Arc<Semaphore>,
 }
 
-impl AgentBudget {
+impl Budget {
     /// A budget of `pending` dials and `connections` connections.
     pub fn new(pending: usize, connections: usize) -> Self {
         Self {
@@ -93,28 +93,10 @@ impl AgentBudget {
             connections: Arc::new(Semaphore::new(connections)),
         }
     }
-}
 
-impl Default for AgentBudget {
-    fn default() -> Self {
+    /// The limits that all streams of one agent id share.
+    pub fn of_agent() -> Self {
         Self::new(MAX_PENDING_DIALS_PER_AGENT, MAX_CONNECTIONS_PER_AGENT)
-    }
-}
-
-/// The limits of the whole server. Cheap to clone; clones share the counters.
-#[derive(Debug, Clone)]
-pub struct ServerBudget {
-    pending: Arc<Semaphore>,
-    connections: Arc<Semaphore>,
-}
-
-impl ServerBudget {
-    /// A budget of `pending` dials and `connections` connections.
-    pub fn new(pending: usize, connections: usize) -> Self {
-        Self {
-            pending: Arc::new(Semaphore::new(pending)),
-            connections: Arc::new(Semaphore::new(connections)),
-        }
     }
 
     /// The limits of this process.
@@ -123,35 +105,24 @@ impl ServerBudget {
     }
 
     /// A slot for one more connection, or `None` at once: connections last too long to wait for a free slot.
-    pub fn connection(&self, agent: &AgentBudget) -> Option<ConnectionSlot> {
-        Some(ConnectionSlot {
-            _agent: Arc::clone(&agent.connections).try_acquire_owned().ok()?,
-            _server: Arc::clone(&self.connections).try_acquire_owned().ok()?,
-        })
+    pub fn connection(&self, agent: &Budget) -> Option<Slot> {
+        let agent = Arc::clone(&agent.connections).try_acquire_owned().ok()?;
+        Some(Slot { _agent: agent, _server: Arc::clone(&self.connections).try_acquire_owned().ok()? })
     }
 
     /// Waits for a slot for one more dial, first come first served. Cancel-safe; the caller limits the wait.
     ///
     /// The agent's slot is taken first: dials that wait for one silent agent must not use up the server's slots.
-    pub async fn dial(&self, agent: &AgentBudget) -> DialSlot {
+    pub async fn dial(&self, agent: &Budget) -> Slot {
         const OPEN: &str = "a budget's semaphores are never closed";
-        DialSlot {
-            _agent: Arc::clone(&agent.pending).acquire_owned().await.expect(OPEN),
-            _server: Arc::clone(&self.pending).acquire_owned().await.expect(OPEN),
-        }
+        let agent = Arc::clone(&agent.pending).acquire_owned().await.expect(OPEN);
+        Slot { _agent: agent, _server: Arc::clone(&self.pending).acquire_owned().await.expect(OPEN) }
     }
 }
 
-/// The slot of one connection, from before its dial until this is dropped.
+/// The slot of one pending dial, or of one connection from before its dial. Released when this is dropped.
 #[derive(Debug)]
-pub struct ConnectionSlot {
-    _agent: OwnedSemaphorePermit,
-    _server: OwnedSemaphorePermit,
-}
-
-/// The slot of one pending dial, until this is dropped.
-#[derive(Debug)]
-pub struct DialSlot {
+pub struct Slot {
     _agent: OwnedSemaphorePermit,
     _server: OwnedSemaphorePermit,
 }
@@ -184,7 +155,7 @@ mod tests {
 
     #[test]
     fn connections_are_counted_per_agent_and_in_all() {
-        let (server, one, two) = (ServerBudget::new(9, 3), AgentBudget::new(9, 2), AgentBudget::new(9, 2));
+        let (server, one, two) = (Budget::new(9, 3), Budget::new(9, 2), Budget::new(9, 2));
         let first = server.connection(&one).expect("room");
         let _second = server.connection(&one).expect("room");
         assert!(server.connection(&one).is_none(), "the agent is full");
@@ -196,8 +167,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_agent_does_not_use_up_the_server() {
-        let (server, silent, other) =
-            (ServerBudget::new(2, 9), AgentBudget::new(1, 9), AgentBudget::new(1, 9));
+        let (server, silent, other) = (Budget::new(2, 9), Budget::new(1, 9), Budget::new(1, 9));
         let _pending = server.dial(&silent).await;
         let mut waiting = Box::pin(server.dial(&silent));
         tokio::select! {

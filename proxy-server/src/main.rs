@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use proxy_server::unauthenticated::HandshakeRuntime;
+use proxy_server::unauthenticated::handshake_runtime;
 use proxy_server::{args, boot::Server};
 use serve::http::OpsRuntime;
 use serve::logs::{self, Logs};
@@ -58,14 +58,14 @@ fn start(config: args::Config) -> anyhow::Result<()> {
         last_words.exit("second signal, exiting at once", 1);
     });
 
-    let handshakes = HandshakeRuntime::start()?;
+    let handshakes = handshake_runtime()?;
     let runtime = relay::data_runtime(relay::Turns::Short)?;
     Tasks::register(&mut registry, proxy_server::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
         Server::build(config, registry, &ops, handshakes.handle())?.run(&signals).await;
         Ok(())
     });
-    drop(handshakes);
+    handshakes.shutdown_background();
     runtime.shutdown_background();
     drop(logs);
     served

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serve::http::health::Condition;
 
 use crate::args::ReadinessPolicy;
-use crate::route::{BackendManager, Strategy};
+use crate::backends::{BackendManager, Strategy};
 
 /// Readiness conditions that follow from the life of the process. Shared between the listeners and the health port.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
     /// Whether clients can reach the frontend's listener. A Unix socket updates it itself.
-    listening: Arc<AtomicBool>,
-    shutting_down: Arc<AtomicBool>,
+    pub(crate) listening: Arc<AtomicBool>,
+    /// A Unix socket leaves its address to a successor then.
+    pub(crate) shutting_down: Arc<AtomicBool>,
 }
 
 impl Readiness {
@@ -25,23 +26,13 @@ impl Readiness {
         self.listening.store(true, Ordering::Release);
     }
 
-    /// The flag for a listener that clients may lose and reach again.
-    pub(crate) fn listening(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.listening)
-    }
-
-    /// The flag for a listener that leaves its address to a successor.
-    pub(crate) fn shutting_down(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.shutting_down)
-    }
-
     /// A signal arrived: the server is not ready any more.
     pub(crate) fn leaves(&self) {
         self.shutting_down.store(true, Ordering::Release);
     }
 
     /// Every condition, in the order of their importance.
-    pub(crate) fn conditions<L>(
+    pub(crate) fn conditions<L: Clone>(
         &self,
         backends: &BackendManager<L>,
         policy: ReadinessPolicy,
@@ -72,7 +63,8 @@ fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{Backend, Identifiers};
+    use crate::backends::{Backend, Identifiers, RouteMetrics};
+    use serve::metrics::Registry;
 
     fn failing(readiness: &Readiness, backends: &BackendManager<()>, policy: ReadinessPolicy) -> Vec<String> {
         let conditions = readiness.conditions(backends, policy);
@@ -87,7 +79,10 @@ mod tests {
     fn each_policy_asks_its_strategies() {
         let readiness = Readiness::default();
         readiness.listens();
-        let backends = BackendManager::new(&[Strategy::DestHost, Strategy::DefaultRoute], Arc::new(()));
+        let backends = BackendManager::new(
+            &[Strategy::DestHost, Strategy::DefaultRoute],
+            RouteMetrics::register(&mut Registry::default()),
+        );
         let register = |id: &str, identifiers: &str| {
             let identifiers = Identifiers::parse(identifiers).unwrap();
             backends.register(Backend { agent_id: id.into(), identifiers, handle: () }).unwrap()
@@ -113,14 +108,15 @@ mod tests {
     #[test]
     fn readiness_begins_with_a_listener_and_ends_with_a_signal() {
         let readiness = Readiness::default();
-        let backends = BackendManager::new(&[Strategy::Default], Arc::new(()));
+        let backends =
+            BackendManager::new(&[Strategy::Default], RouteMetrics::register(&mut Registry::default()));
         let first = |readiness: &Readiness| {
             failing(readiness, &backends, ReadinessPolicy::default()).first().cloned().unwrap_or_default()
         };
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
         readiness.listens();
         assert_eq!(first(&readiness), "backends: no connection to any proxy agent");
-        readiness.listening().store(false, Ordering::Release);
+        readiness.listening.store(false, Ordering::Release);
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
         readiness.leaves();
         assert_eq!(first(&readiness), "shutdown: the server is shutting down");

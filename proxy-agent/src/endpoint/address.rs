@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::error::{AddressError, DialError};
+use super::error::{AddressError, DialError, Failure};
 
 /// The protocols that an agent dials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,7 +25,10 @@ impl Network {
             "tcp" => Ok(Self::Tcp),
             "tcp4" => Ok(Self::Tcp4),
             "tcp6" => Ok(Self::Tcp6),
-            _ => Err(DialError::UnknownNetwork { network: protocol.to_owned() }),
+            _ => {
+                let (network, failure) = (protocol.to_owned(), Failure::UnknownNetwork(protocol.to_owned()));
+                Err(DialError { network, address: String::new(), failure })
+            }
         }
     }
 
@@ -76,8 +79,7 @@ pub struct Target {
 impl Target {
     /// Parses a DIAL_REQ's address.
     pub fn parse(network: Network, address: &str) -> Result<Self, DialError> {
-        Self::parse_parts(network, address)
-            .map_err(|problem| DialError::Address { network: network.name(), problem })
+        Self::parse_parts(network, address).map_err(|problem| DialError::new(network, "", problem))
     }
 
     fn parse_parts(network: Network, address: &str) -> Result<Self, AddressError> {

@@ -4,7 +4,6 @@
 //! remaining time; the addresses of the other family start 300 ms later, or at once when all of the first family have failed.
 //! Dropping the future cancels the dial. Never reads or writes a byte.
 
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::pin::pin;
@@ -14,10 +13,10 @@ use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::address::{Host, Network, Target, this_machine};
-use super::error::{DialError, LookupError, Step};
+use super::error::{DialError, Failure, LookupError};
 use super::order;
 use super::policy::DestinationPolicy;
 use super::resolve::Resolve;
@@ -73,23 +72,11 @@ impl<R: Resolve> Dialer<R> {
         Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, unsent: Some(UNSENT) }
     }
 
-    /// Replaces the time limit of a dial, including its lookup.
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Leaves the limit of unsent bytes to the caller, for connections to peers that are not endpoints.
-    pub fn without_unsent_bound(mut self) -> Self {
-        self.unsent = None;
-        self
-    }
-
-    /// Tries a name's addresses of equal preference in random order: each may be another server, and sources such as a hosts
+    /// A dialer to servers, which are no endpoints: without a policy, within `timeout`. The caller limits the unsent bytes. A
+    /// name's addresses of equal preference are tried in random order: each may be another server, and sources such as a hosts
     /// file always list them in the same order.
-    pub fn spreading(mut self) -> Self {
-        self.spread = true;
-        self
+    pub fn to_servers(resolver: R, timeout: Duration) -> Self {
+        Self { resolver, policy: DestinationPolicy::unrestricted(), timeout, spread: true, unsent: None }
     }
 
     /// Dials the protocol and `host:port` of a DIAL_REQ.
@@ -123,7 +110,7 @@ impl<R: Resolve> Dialer<R> {
         }
         match denied {
             Some((address, reason)) if allowed.is_empty() => {
-                Err(DialError::Denied { network: network.name(), address, reason })
+                Err(DialError::new(network, &address, Failure::Denied(reason)))
             }
             _ => Ok(allowed),
         }
@@ -137,7 +124,7 @@ impl<R: Resolve> Dialer<R> {
         deadline: Instant,
     ) -> Result<Vec<Candidate>, DialError> {
         let port = target.port;
-        let unsuitable = |host: String| DialError::NoSuitableAddress { network: network.name(), host };
+        let unsuitable = |host: String| DialError::new(network, "", Failure::NoSuitableAddress(host));
         match &target.host {
             Host::Empty => {
                 let ip: IpAddr = match network {
@@ -151,7 +138,7 @@ impl<R: Resolve> Dialer<R> {
             Host::Name(name) => {
                 let found = timeout_at(deadline, self.resolver.lookup(name, network)).await;
                 let found = found.unwrap_or_else(|_| Err(LookupError::Deadline { host: name.clone() }));
-                let found = found.map_err(|source| DialError::Lookup { network: network.name(), source })?;
+                let found = found.map_err(|error| DialError::new(network, "", error))?;
                 let mut admitted: Vec<IpAddr> =
                     found.into_iter().map(|ip| ip.to_canonical()).filter(|ip| network.admits(*ip)).collect();
                 if admitted.is_empty() {
@@ -202,37 +189,26 @@ async fn race(
         return in_turn(network, &first, unsent, deadline).await;
     }
     let mut preferred = pin!(in_turn(network, &first, unsent, deadline));
-    let head_start = tokio::time::sleep(HEAD_START);
-    let failed = tokio::select! {
-        result = &mut preferred => match result {
-            Ok(endpoint) => return Ok(endpoint),
-            Err(error) => Some(error),
-        },
-        () = head_start => None,
-    };
-    let other = in_turn(network, &second, unsent, deadline);
-    match failed {
+    let mut other = pin!(in_turn(network, &second, unsent, deadline));
+    let mut head_start = pin!(sleep(HEAD_START));
+    let (mut failed, mut other_starts, mut other_failed) = (None, false, false);
+    loop {
+        tokio::select! {
+            result = &mut preferred, if failed.is_none() => match result {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(error) => (failed, other_starts) = (Some(error), true),
+            },
+            () = &mut head_start, if !other_starts => other_starts = true,
+            result = &mut other, if other_starts && !other_failed => match result {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(_) => other_failed = true,
+            },
+        }
         // The preferred family's error is returned.
-        Some(error) => other.await.map_err(|_| error),
-        None => either(preferred, pin!(other)).await,
-    }
-}
-
-/// The first success of the two; if both fail, the first future's error.
-async fn either<A, B>(mut a: A, mut b: B) -> Result<Endpoint, DialError>
-where
-    A: Future<Output = Result<Endpoint, DialError>> + Unpin,
-    B: Future<Output = Result<Endpoint, DialError>> + Unpin,
-{
-    tokio::select! {
-        result = &mut a => match result {
-            Ok(endpoint) => Ok(endpoint),
-            Err(error) => b.await.map_err(|_| error),
-        },
-        result = &mut b => match result {
-            Ok(endpoint) => Ok(endpoint),
-            Err(_) => a.await,
-        },
+        failed = match failed {
+            Some(error) if other_failed => return Err(error),
+            failed => failed,
+        };
     }
 }
 
@@ -247,9 +223,9 @@ async fn in_turn(
     for (index, candidate) in candidates.iter().enumerate() {
         let share = share(deadline.saturating_duration_since(Instant::now()), candidates.len() - index);
         let until = Instant::now() + share;
-        let tried = timeout_at(until, connect(network, candidate, unsent)).await.unwrap_or_else(|_| {
-            Err(DialError::Timeout { network: network.name(), address: candidate.text.clone() })
-        });
+        let tried = timeout_at(until, connect(network, candidate, unsent))
+            .await
+            .unwrap_or_else(|_| Err(DialError::new(network, &candidate.text, Failure::Timeout)));
         match tried {
             Ok(stream) => return Ok(Endpoint { stream, peer: candidate.address }),
             Err(error) => first = first.or(Some(error)),
@@ -258,7 +234,7 @@ async fn in_turn(
             break;
         }
     }
-    Err(first.unwrap_or(DialError::Timeout { network: network.name(), address: String::new() }))
+    Err(first.unwrap_or(DialError::new(network, "", Failure::Timeout)))
 }
 
 /// Go's partial deadline: an equal share of the time left, at least 2 s if that much is left.
@@ -272,26 +248,21 @@ async fn connect(
     candidate: &Candidate,
     unsent: Option<u32>,
 ) -> Result<TcpStream, DialError> {
-    let fail = |step, source: io::Error| DialError::Os {
-        network: network.name(),
-        address: candidate.text.clone(),
-        step,
-        source,
-    };
+    let fail = |step, error| DialError::new(network, &candidate.text, Failure::Os { step, error });
     // A connect to a closed port of this machine can connect to itself; Go tries twice more.
     for _ in 0..3 {
         let socket = match candidate.address {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         };
-        let socket = socket.map_err(|source| fail(Step::Socket, source))?;
-        configure(&socket, unsent).map_err(|source| fail(Step::SetSockOpt, source))?;
-        let stream = socket.connect(candidate.address).await.map_err(|source| fail(Step::Connect, source))?;
+        let socket = socket.map_err(|error| fail("socket", error))?;
+        configure(&socket, unsent).map_err(|error| fail("setsockopt", error))?;
+        let stream = socket.connect(candidate.address).await.map_err(|error| fail("connect", error))?;
         if stream.local_addr().ok() != stream.peer_addr().ok() {
             return Ok(stream);
         }
     }
-    Err(fail(Step::Connect, Errno::CONNREFUSED.into()))
+    Err(fail("connect", Errno::CONNREFUSED.into()))
 }
 
 fn configure(socket: &TcpSocket, unsent: Option<u32>) -> io::Result<()> {

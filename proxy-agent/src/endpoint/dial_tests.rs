@@ -68,7 +68,7 @@ async fn dials_are_spread_over_all_addresses_of_a_name() {
     let (one, two) = two_replicas().await;
     let (one, two) = (one.local_addr().unwrap(), two.local_addr().unwrap());
     let fixed = dialer([("replicas", vec!["127.0.0.1", "127.0.0.2"])]);
-    let spreading = fixed.clone().spreading();
+    let spreading = Dialer { spread: true, ..fixed.clone() };
     let address = format!("replicas:{}", one.port());
     let mut seen = std::collections::HashSet::new();
     // Fewer connections than the listen backlog, because nothing accepts them.
@@ -161,11 +161,11 @@ async fn a_silent_endpoint_is_a_timeout_and_does_not_keep_the_next_from_its_turn
     let port = address.port();
     let open = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
     let names = [("only", vec!["127.0.0.1"]), ("two", vec!["127.0.0.1", "127.0.0.2"])];
-    let dialer = dialer(names).with_timeout(Duration::from_millis(500));
+    let dialer = Dialer { timeout: Duration::from_millis(500), ..dialer(names) };
     let error = dialer.dial("tcp", &format!("only:{port}")).await.unwrap_err();
     assert_eq!(error.to_string(), format!("dial tcp 127.0.0.1:{port}: i/o timeout"));
     assert!(error.is_timeout());
-    let dialer = dialer.with_timeout(Duration::from_secs(4));
+    let dialer = Dialer { timeout: Duration::from_secs(4), ..dialer };
     let endpoint = dialer.dial("tcp", &format!("two:{port}")).await.unwrap();
     assert_eq!(endpoint.peer, open.local_addr().unwrap());
 }
@@ -189,7 +189,7 @@ async fn rules_hold_for_every_address_of_a_name() {
     let with = |deny: &[&str], allow: &[&str]| {
         let mut dialer =
             dialer([("box", vec!["127.0.0.2", "127.0.0.1"]), ("rebound", vec!["::ffff:127.0.0.2"])]);
-        dialer.policy = DestinationPolicy::default().with_rules(rules(deny), rules(allow));
+        dialer.policy = DestinationPolicy { deny: rules(deny), allow: rules(allow), cloud_metadata: false };
         dialer
     };
     let open = with(&["127.0.0.2"], &[]);
@@ -216,7 +216,7 @@ async fn a_denied_loopback_is_denied_in_every_spelling() {
     let rules = ["127.0.0.0/8", "::1"].map(|text| crate::endpoint::DestinationRule::parse(text).unwrap());
     let mut dialer =
         dialer([("zero", vec!["0.0.0.0"]), ("mapped", vec!["::ffff:0.0.0.0"]), ("six", vec!["::"])]);
-    dialer.policy = DestinationPolicy::default().with_rules(rules.to_vec(), Vec::new());
+    dialer.policy = DestinationPolicy { deny: rules.to_vec(), ..DestinationPolicy::default() };
     for host in [
         "",
         "0.0.0.0",
@@ -247,7 +247,7 @@ async fn no_failure_leads_to_an_address_that_is_denied() {
     let mut dialer = dialer([("mixed", vec!["127.0.0.1", "127.0.0.2"])]);
     dialer.dial("tcp", &format!("mixed:{port}")).await.unwrap();
     let deny = crate::endpoint::DestinationRule::parse("127.0.0.2").unwrap();
-    dialer.policy = DestinationPolicy::default().with_rules(vec![deny], Vec::new());
+    dialer.policy = DestinationPolicy { deny: vec![deny], ..DestinationPolicy::default() };
     let text = refused(&dialer, "tcp", &format!("mixed:{port}")).await;
     assert_eq!(text, format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
 }

@@ -10,106 +10,77 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
+use super::address::Network;
 use super::policy::Denied;
 
 /// A failed dial. `Display` is the text of a DIAL_RSP.
 #[derive(Debug, thiserror::Error)]
-pub enum DialError {
+#[error("dial{}{}: {failure}", Word(.network), Word(.address))]
+pub struct DialError {
+    /// The protocol, as the peer sent it.
+    pub network: String,
+    /// The address that was tried or denied first, in Go's form (with the name of an IPv6 zone). Empty if there is none.
+    pub address: String,
+    /// What failed.
+    pub failure: Failure,
+}
+
+/// What failed in a dial.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
     /// The protocol is not tcp, tcp4 or tcp6. Go would also dial `unix` and `udp`; an agent relays TCP only, so these get Go's
     /// text for unknown names.
-    #[error("{}: unknown network {network}", prefix(.network))]
-    UnknownNetwork {
-        /// The protocol, as the peer sent it.
-        network: String,
-    },
+    #[error("unknown network {0}")]
+    UnknownNetwork(String),
     /// The address is not `host:port`.
-    #[error("dial {network}: {problem}")]
-    Address {
-        /// The dialed protocol.
-        network: &'static str,
-        /// What is wrong with the address.
-        problem: AddressError,
-    },
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// The name could not be resolved.
-    #[error("dial {network}: {source}")]
-    Lookup {
-        /// The dialed protocol.
-        network: &'static str,
-        /// The resolver's error.
-        source: LookupError,
-    },
-    /// The name resolved to no address of the requested family.
-    #[error("dial {network}: address {host}: no suitable address found")]
-    NoSuitableAddress {
-        /// The dialed protocol.
-        network: &'static str,
-        /// The host of the request.
-        host: String,
-    },
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    /// The host resolved to no address of the requested family.
+    #[error("address {0}: no suitable address found")]
+    NoSuitableAddress(String),
     /// The destination policy denies every resolved address.
-    #[error("dial {network} {address}: connect: {reason}")]
-    Denied {
-        /// The dialed protocol.
-        network: &'static str,
-        /// The first denied address.
-        address: String,
-        /// The reason.
-        reason: Denied,
-    },
+    #[error("connect: {0}")]
+    Denied(Denied),
     /// A system call failed at the first address tried.
-    #[error("dial {network} {address}: {step}: {}", ErrnoText(.source))]
+    #[error("{step}: {}", ErrnoText(.error))]
     Os {
-        /// The dialed protocol.
-        network: &'static str,
-        /// The address in Go's form (with the name of an IPv6 zone).
-        address: String,
-        /// The system call.
-        step: Step,
+        /// The system call, by its name in Go.
+        step: &'static str,
         /// Its error.
-        source: io::Error,
+        error: io::Error,
     },
     /// The first address did not answer within its share of the time.
-    #[error("dial {network} {address}: i/o timeout")]
-    Timeout {
-        /// The dialed protocol.
-        network: &'static str,
-        /// The address, in Go's form.
-        address: String,
-    },
+    #[error("i/o timeout")]
+    Timeout,
 }
 
 impl DialError {
+    pub(super) fn new(network: Network, address: &str, failure: impl Into<Failure>) -> Self {
+        Self { network: network.name().to_owned(), address: address.to_owned(), failure: failure.into() }
+    }
+
     /// Whether time ran out: the `timeout` of `endpoint_dial_failure_total`, else `unknown`.
     pub fn is_timeout(&self) -> bool {
-        match self {
-            Self::Timeout { .. } => true,
-            Self::Lookup { source, .. } => {
-                matches!(source, LookupError::Deadline { .. } | LookupError::ServerTimeout { .. })
+        match &self.failure {
+            Failure::Timeout => true,
+            Failure::Lookup(error) => {
+                matches!(error, LookupError::Deadline { .. } | LookupError::ServerTimeout { .. })
             }
-            Self::Os { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            Failure::Os { error, .. } => error.kind() == io::ErrorKind::TimedOut,
             _ => false,
         }
     }
 }
 
-/// The failed system call, by Go's names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// Creating the socket.
-    Socket,
-    /// Setting a socket option.
-    SetSockOpt,
-    /// Connecting the socket.
-    Connect,
-}
+/// A word with a space before it; nothing for an empty word, as in Go.
+struct Word<'a>(&'a str);
 
-impl fmt::Display for Step {
+impl fmt::Display for Word<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Socket => "socket",
-            Self::SetSockOpt => "setsockopt",
-            Self::Connect => "connect",
-        })
+        if self.0.is_empty() { Ok(()) } else { write!(f, " {}", self.0) }
     }
 }
 
@@ -203,11 +174,6 @@ impl fmt::Display for ServerIo<'_> {
     }
 }
 
-/// Go prints no space before the colon if the network's name is empty.
-fn prefix(network: &str) -> String {
-    if network.is_empty() { "dial".to_owned() } else { format!("dial {network}") }
-}
-
 /// An operating system error in Go's words, which are glibc's in lower case: C libraries differ (musl says "No file descriptors
 /// available"), and the texts are part of the protocol.
 pub(super) struct ErrnoText<'a>(pub(super) &'a io::Error);
@@ -244,27 +210,23 @@ impl fmt::Display for ErrnoText<'_> {
 mod tests {
     use super::*;
 
-    fn os(step: Step, errno: Errno) -> String {
-        let address = "1.2.3.4:9".to_owned();
-        DialError::Os { network: "tcp", address, step, source: errno.into() }.to_string()
+    fn os(step: &'static str, errno: Errno) -> String {
+        DialError::new(Network::Tcp, "1.2.3.4:9", Failure::Os { step, error: errno.into() }).to_string()
     }
 
     #[test]
     fn system_calls_read_as_in_go() {
-        assert_eq!(os(Step::Connect, Errno::CONNREFUSED), "dial tcp 1.2.3.4:9: connect: connection refused");
-        assert_eq!(os(Step::Connect, Errno::HOSTUNREACH), "dial tcp 1.2.3.4:9: connect: no route to host");
-        assert_eq!(
-            os(Step::Connect, Errno::NETUNREACH),
-            "dial tcp 1.2.3.4:9: connect: network is unreachable"
-        );
-        assert_eq!(os(Step::Socket, Errno::MFILE), "dial tcp 1.2.3.4:9: socket: too many open files");
-        assert_eq!(os(Step::Connect, Errno::INVAL), "dial tcp 1.2.3.4:9: connect: invalid argument");
+        assert_eq!(os("connect", Errno::CONNREFUSED), "dial tcp 1.2.3.4:9: connect: connection refused");
+        assert_eq!(os("connect", Errno::HOSTUNREACH), "dial tcp 1.2.3.4:9: connect: no route to host");
+        assert_eq!(os("connect", Errno::NETUNREACH), "dial tcp 1.2.3.4:9: connect: network is unreachable");
+        assert_eq!(os("socket", Errno::MFILE), "dial tcp 1.2.3.4:9: socket: too many open files");
+        assert_eq!(os("connect", Errno::INVAL), "dial tcp 1.2.3.4:9: connect: invalid argument");
     }
 
     #[test]
     fn lookups_read_as_in_go() {
         let (host, server): (String, SocketAddr) = ("a.b".into(), "10.9.9.1:53".parse().unwrap());
-        let text = |source| DialError::Lookup { network: "tcp", source }.to_string();
+        let text = |error: LookupError| DialError::new(Network::Tcp, "", error).to_string();
         assert_eq!(
             text(LookupError::NoSuchHost { host: host.clone(), server: Some(server) }),
             "dial tcp: lookup a.b on 10.9.9.1:53: no such host"
@@ -291,7 +253,7 @@ mod tests {
 
     #[test]
     fn unknown_networks_read_as_in_go() {
-        let text = |network: &str| DialError::UnknownNetwork { network: network.into() }.to_string();
+        let text = |network: &str| Network::parse(network).unwrap_err().to_string();
         assert_eq!(text("unix"), "dial unix: unknown network unix");
         assert_eq!(text(""), "dial: unknown network ");
     }

@@ -4,7 +4,7 @@
 //! duration. After that only renewals matter, by our own monotonic clock: every observed renewal makes the lease count for its
 //! duration. So the first renewal, within 15 s, corrects the effect of a clock that is off by a day, here or there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use cluster::{Lease, Moment, lease};
@@ -61,7 +61,7 @@ impl LeaseCache {
     /// Takes the present state of a lease.
     pub(super) fn there(&mut self, lease: &Lease, now: Now) {
         let name = &lease.metadata.name;
-        if !self.selects(&lease.metadata.labels) {
+        if !self.selector.matches(&lease.metadata.labels) {
             self.entries.remove(name);
             return;
         }
@@ -90,10 +90,6 @@ impl LeaseCache {
     /// When the next of these leases stops to count, unless it is renewed.
     pub(super) fn next_end(&self, at: Duration) -> Option<Duration> {
         self.entries.values().map(|entry| entry.counts_until).filter(|end| *end > at).min()
-    }
-
-    fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.selector.matches(labels)
     }
 }
 

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use cluster::{ApiError, Clock, Freshness, LeaseList, Leases, Watch, WatchEvent};
+use cluster::{ApiError, Clock, Freshness, Leases, WatchEvent};
 use flags::GoDuration;
 use serve::metrics::LeaseCall;
 use tokio::sync::watch;
@@ -62,16 +62,6 @@ pub struct LeaseCounter {
     next_check: Instant,
 }
 
-/// Why a watch ended.
-enum Over {
-    /// In order: the next watch continues from this version.
-    Ended(String),
-    /// The resource version is too old.
-    Stale,
-    /// A failure.
-    Failed(ApiError),
-}
-
 impl LeaseCounter {
     /// A counter of these leases, and the receiver of its count: `None` before the first list, then at least 1.
     pub fn new(
@@ -112,20 +102,21 @@ impl LeaseCounter {
             loop {
                 let began = Instant::now();
                 match self.watch(&version).await {
-                    Over::Ended(last) => version = last,
-                    Over::Stale => {
+                    Ok(last) => version = last,
+                    // The resource version is too old.
+                    Err(error) if error.is(410) => {
                         freshness = Freshness::Latest;
                         sleep_until(began + self.paced(BREATH)).await;
                         break;
                     }
-                    Over::Failed(error) if error.is(403) || error.is(405) => {
+                    Err(error) if error.is(403) || error.is(405) => {
                         tracing::warn!(%error, "Leases cannot be watched; they are listed every 15 s instead");
                         // Without watches a successful list is the only success that resets the failures.
                         self.failures = 0;
                         sleep(self.paced(jittered(POLL))).await;
                         break;
                     }
-                    Over::Failed(error) => {
+                    Err(error) => {
                         self.failed("watch", &error).await;
                         break;
                     }
@@ -137,22 +128,18 @@ impl LeaseCounter {
 
     /// Lists the leases and takes the list; returns the version from which to watch.
     async fn list(&mut self, freshness: Freshness) -> Result<String, ApiError> {
-        let list = self.ask(freshness).await?;
-        let (now, blind) = (self.now(), self.blind || list.slow);
-        self.cache.list(&list.items, now, blind.then_some(self.believed));
-        (self.believed, self.blind) = (now.steady, false);
-        self.publish();
-        Ok(list.metadata.resource_version)
-    }
-
-    async fn ask(&self, freshness: Freshness) -> Result<LeaseList, ApiError> {
         let asked = Instant::now();
         // The API applies the selector, which spares both sides other leases, and the table applies it again.
         let listed = self.leases.list(&self.settings.selector.to_string(), freshness).await;
         if let Some(status) = self.count_call(LeaseCall::List, &listed) {
             self.metrics.lease_lists.observe(status, asked.elapsed());
         }
-        listed
+        let list = listed?;
+        let (now, blind) = (self.now(), self.blind || list.slow);
+        self.cache.list(&list.items, now, blind.then_some(self.believed));
+        (self.believed, self.blind) = (now.steady, false);
+        self.publish();
+        Ok(list.metadata.resource_version)
     }
 
     /// Counts a call by its status, and returns the status; a call without an answer has no status (as in Go) and is counted
@@ -170,41 +157,32 @@ impl LeaseCounter {
         }
     }
 
-    /// Watches until the watch ends.
-    async fn watch(&mut self, version: &str) -> Over {
+    /// Watches until the watch ends; returns the version from which the next watch continues.
+    async fn watch(&mut self, version: &str) -> Result<String, ApiError> {
         let lasting = WATCH.mul_f64(1.0 + rand::random::<f64>());
         let opened = self.leases.watch(&self.settings.selector.to_string(), version, lasting).await;
         self.count_call(LeaseCall::Watch, &opened);
-        match opened {
-            Ok(watch) => self.follow(watch, version.to_owned()).await,
-            Err(error) if error.is(410) => Over::Stale,
-            Err(error) => Over::Failed(error),
-        }
-    }
-
-    async fn follow(&mut self, mut watch: Watch, mut version: String) -> Over {
+        let (mut watch, mut version) = (opened?, version.to_owned());
         loop {
             let check = self.check_at();
             let event = tokio::select! {
                 event = watch.next() => event,
-                () = at(check) => {
+                () = sleep_until(check.unwrap_or(self.began)), if check.is_some() => {
                     self.check().await;
                     continue;
                 }
             };
-            match event {
-                Ok(Some(WatchEvent::There(lease))) => {
+            match event? {
+                Some(WatchEvent::There(lease)) => {
                     version.clone_from(&lease.metadata.resource_version);
                     self.cache.there(&lease, self.now());
                 }
-                Ok(Some(WatchEvent::Gone(lease))) => {
+                Some(WatchEvent::Gone(lease)) => {
                     version.clone_from(&lease.metadata.resource_version);
                     self.cache.gone(&lease.metadata.name);
                 }
-                Ok(Some(WatchEvent::Bookmark(at))) => version = at,
-                Ok(None) => return Over::Ended(version),
-                Err(error) if error.is(410) => return Over::Stale,
-                Err(error) => return Over::Failed(error),
+                Some(WatchEvent::Bookmark(at)) => version = at,
+                None => return Ok(version),
             }
             self.failures = 0;
             self.publish();
@@ -271,19 +249,6 @@ impl LeaseCounter {
 /// Lengthens a pause by up to a quarter, so that agents do not call the API in step.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(1.0 + rand::random::<f64>() / 4.0)
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
-    }
-}
-
-impl std::fmt::Debug for LeaseCounter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LeaseCounter").field("leases", &self.leases).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

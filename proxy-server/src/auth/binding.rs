@@ -25,7 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 use serve::logs::Peer;
 
 use super::Identity;
-use crate::route::Identifiers;
+use crate::backends::Identifiers;
 
 pub use crate::metrics::Claim;
 
@@ -89,11 +89,9 @@ impl Binding {
     }
 }
 
-/// Whether the text has the form 8-4-4-4-12 hexadecimal digits.
+/// Whether the text has the form 8-4-4-4-12 hexadecimal digits. The other forms of a UUID have other lengths.
 fn is_uuid(text: &str) -> bool {
-    let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
-    let fits = |(at, byte): (usize, u8)| if dash(at) { byte == b'-' } else { byte.is_ascii_hexdigit() };
-    text.len() == 36 && text.bytes().enumerate().all(fits)
+    text.len() == 36 && uuid::Uuid::try_parse(text).is_ok()
 }
 
 impl fmt::Display for Claims {

@@ -1,7 +1,6 @@
 //! Cached verdicts, by the SHA-256 of the token.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -10,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cluster::Moment;
 use tokio::time::Instant;
 
-use super::{Doubt, Identity};
+use super::ReviewOutcome;
 
 /// How long an accepted token is cached at most; never beyond the token's own expiry.
 pub(super) const YES_HOLDS: Duration = Duration::from_secs(60);
@@ -30,59 +29,36 @@ pub(super) fn key(token: &str) -> Key {
     key
 }
 
-/// Verdicts with their expiry.
+/// Verdicts with their expiry. A token has at most one.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    yes: Shelf<Arc<Identity>>,
-    no: Shelf<Doubt>,
+    yes: HashMap<Key, (ReviewOutcome, Instant)>,
+    no: HashMap<Key, (ReviewOutcome, Instant)>,
 }
 
 impl Cache {
-    pub(super) fn get(&self, key: &Key) -> Option<Result<Arc<Identity>, Doubt>> {
+    pub(super) fn get(&self, key: &Key) -> Option<ReviewOutcome> {
+        let (verdict, end) = self.yes.get(key).or_else(|| self.no.get(key))?;
+        (*end > Instant::now()).then(|| verdict.clone())
+    }
+
+    /// Caches the verdict on a token that expires in `left` (`None`: unknown).
+    pub(super) fn put(&mut self, key: Key, verdict: ReviewOutcome, left: Option<Duration>) {
         let now = Instant::now();
-        self.yes.get(key, now).map(Ok).or_else(|| self.no.get(key, now).map(Err))
-    }
-
-    /// Caches an accepted token that expires in `left` (`None`: unknown).
-    pub(super) fn put_yes(&mut self, key: Key, identity: Arc<Identity>, left: Option<Duration>) {
-        let now = Instant::now();
-        self.no.entries.remove(&key);
-        self.yes.put(key, identity, now, now + left.unwrap_or(YES_HOLDS).min(YES_HOLDS), MOST_YES);
-    }
-
-    pub(super) fn put_no(&mut self, key: Key, doubt: Doubt) {
-        let now = Instant::now();
-        self.yes.entries.remove(&key);
-        self.no.put(key, doubt, now, now + NO_HOLDS, MOST_NO);
-    }
-}
-
-#[derive(Debug)]
-struct Shelf<V> {
-    entries: HashMap<Key, (V, Instant)>,
-}
-
-impl<V> Default for Shelf<V> {
-    fn default() -> Self {
-        Self { entries: HashMap::new() }
-    }
-}
-
-impl<V: Clone> Shelf<V> {
-    fn get(&self, key: &Key, now: Instant) -> Option<V> {
-        self.entries.get(key).filter(|(_, end)| *end > now).map(|(value, _)| value.clone())
-    }
-
-    fn put(&mut self, key: Key, value: V, now: Instant, end: Instant, most: usize) {
-        if self.entries.len() >= most {
-            self.entries.retain(|_, (_, end)| *end > now);
+        let (entries, other, holds, most) = match verdict {
+            Ok(_) => (&mut self.yes, &mut self.no, left.unwrap_or(YES_HOLDS).min(YES_HOLDS), MOST_YES),
+            Err(_) => (&mut self.no, &mut self.yes, NO_HOLDS, MOST_NO),
+        };
+        other.remove(&key);
+        if entries.len() >= most {
+            entries.retain(|_, (_, end)| *end > now);
         }
-        if self.entries.len() >= most {
+        if entries.len() >= most {
             // Rare: no entry has expired. The entry that expires first is evicted.
-            let soonest = self.entries.iter().min_by_key(|(_, (_, end))| *end).map(|(key, _)| *key);
-            soonest.and_then(|key| self.entries.remove(&key));
+            let soonest = entries.iter().min_by_key(|(_, (_, end))| *end).map(|(key, _)| *key);
+            soonest.and_then(|key| entries.remove(&key));
         }
-        self.entries.insert(key, (value, end));
+        entries.insert(key, (verdict, now + holds));
     }
 }
 
@@ -97,7 +73,10 @@ pub(super) fn left(token: &str, now: Moment) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::auth::{Doubt, Identity};
 
     fn jwt(claims: &str) -> String {
         format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
@@ -126,13 +105,14 @@ mod tests {
     async fn verdicts_end_and_garbage_evicts_no_yes() {
         let mut cache = Cache::default();
         let who = Arc::new(Identity::anonymous());
-        cache.put_yes(key("long"), Arc::clone(&who), Some(Duration::from_secs(3_600)));
-        cache.put_yes(key("short"), Arc::clone(&who), Some(Duration::from_secs(20)));
-        cache.put_yes(key("over"), who, Some(Duration::ZERO));
+        cache.put(key("long"), Ok(Arc::clone(&who)), Some(Duration::from_secs(3_600)));
+        cache.put(key("short"), Ok(Arc::clone(&who)), Some(Duration::from_secs(20)));
+        cache.put(key("over"), Ok(who), Some(Duration::ZERO));
         for n in 0..MOST_NO * 2 {
-            cache.put_no(key(&format!("garbage {n}")), Doubt { why: "no".into(), certain: true });
+            let doubt = Doubt { why: "no".into(), certain: true };
+            cache.put(key(&format!("garbage {n}")), Err(doubt), None);
         }
-        assert_eq!(cache.no.entries.len(), MOST_NO);
+        assert_eq!(cache.no.len(), MOST_NO);
         let is_yes =
             |cache: &Cache, token: &str| cache.get(&key(token)).is_some_and(|outcome| outcome.is_ok());
         assert!(is_yes(&cache, "long") && is_yes(&cache, "short") && !is_yes(&cache, "over"));

@@ -16,22 +16,25 @@ const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
 /// Names and addresses that a certificate authority or the API server attests.
-///
-/// A user who may create pods chooses their names. So a pod's name is a name of the agent but not of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// All names that the agent may use as its id.
-    names: BTreeSet<String>,
-    /// The names by which the agent may take over an agent id: the pod's, or all names of the certificate.
-    own: BTreeSet<String>,
-    /// The names that are host names.
-    hosts: BTreeSet<String>,
-    /// The names that a list of allowed names is compared with.
-    listed: BTreeSet<String>,
+    names: Vec<(Source, String)>,
     addresses: BTreeSet<IpAddr>,
-    /// Distinguishes parties: two streams with equal keys belong to one party.
+    /// Distinguishes parties: two streams with equal keys belong to one party. Empty if the agent was not authenticated.
     key: Arc<str>,
-    vouched: bool,
+}
+
+/// Where a name comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Certificate,
+    /// The token's user, which all agents share.
+    Account,
+    /// The node of the token's pod.
+    Node,
+    /// The token's pod. A user who may create pods chooses their names, so it is a name of the agent but not of a host.
+    Pod,
 }
 
 impl Identity {
@@ -49,60 +52,48 @@ impl Identity {
         names.extend(node.map(str::to_owned));
         let addresses: BTreeSet<IpAddr> = certificate.ips.iter().map(IpAddr::to_canonical).collect();
         let key = format!("certificate {names:?} {addresses:?}").into();
-        Self {
-            own: names.clone(),
-            hosts: names.clone(),
-            listed: names.clone(),
-            names,
-            addresses,
-            key,
-            vouched: true,
-        }
+        Self { names: names.into_iter().map(|name| (Source::Certificate, name)).collect(), addresses, key }
     }
 
     /// The identity of a token: its user, and the node and pod that the API server reports for it.
     pub fn of_token(user: &User) -> Self {
         let [node, pod, uid] = [NODE_NAME, POD_NAME, POD_UID].map(|fact| user.extra(fact));
         let account = Some(user.username.as_str());
-        let set = |names: &[Option<&str>]| {
-            names.iter().flatten().filter(|name| !name.is_empty()).map(|name| (*name).to_owned()).collect()
-        };
+        let names =
+            [(Source::Account, account), (Source::Node, node), (Source::Pod, pod), (Source::Pod, uid)];
+        let names = names.into_iter().filter_map(|(source, name)| Some((source, name?.to_owned())));
         // A pod's successor on the same node is the same party: its streams take over the agent id from streams that linger.
         let key = format!("token {} {:?}", user.username, node.or(uid)).into();
-        Self {
-            names: set(&[account, node, pod, uid]),
-            own: set(&[pod, uid]),
-            hosts: set(&[node]),
-            listed: set(&[account, node]),
-            addresses: BTreeSet::new(),
-            key,
-            vouched: true,
-        }
+        Self { names: names.filter(|(_, name)| !name.is_empty()).collect(), addresses: BTreeSet::new(), key }
     }
 
     /// Whether the agent was authenticated.
     pub fn is_vouched(&self) -> bool {
-        self.vouched
+        !self.key.is_empty()
+    }
+
+    fn has(&self, name: &str, sources: &[Source]) -> bool {
+        self.names.iter().any(|(source, known)| known == name && sources.contains(source))
     }
 
     /// Whether the agent may use this name as its id.
     pub fn is_named(&self, name: &str) -> bool {
-        self.names.contains(name)
+        self.names.iter().any(|(_, known)| known == name)
     }
 
-    /// Whether this name belongs to this one agent, and is not a name that all agents share.
+    /// Whether this name belongs to this one agent: the pod's, or a name of the certificate.
     pub fn is_called(&self, name: &str) -> bool {
-        self.own.contains(name)
+        self.has(name, &[Source::Certificate, Source::Pod])
     }
 
     /// Whether this is the name of the agent's host.
     pub fn is_host(&self, name: &str) -> bool {
-        self.hosts.contains(name)
+        self.has(name, &[Source::Certificate, Source::Node])
     }
 
     /// Whether the list contains a certificate name, or the token's user or node.
     pub fn is_any_of(&self, list: &[String]) -> bool {
-        list.iter().any(|name| self.listed.contains(name))
+        list.iter().any(|name| self.has(name, &[Source::Certificate, Source::Account, Source::Node]))
     }
 
     /// Whether this is an attested address of the agent.
@@ -118,6 +109,6 @@ impl Identity {
 
 impl std::fmt::Display for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.vouched { &self.key } else { "nobody" })
+        f.write_str(if self.is_vouched() { &self.key } else { "nobody" })
     }
 }

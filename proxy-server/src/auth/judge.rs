@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cluster::TokenReview;
 
 use super::Identity;
+use crate::args::TokenAuth;
 
 /// Why a token does not authenticate an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,50 +17,40 @@ pub struct Doubt {
     pub certain: bool,
 }
 
-/// The service account whose tokens admit an agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expected {
-    /// `--agent-namespace`.
-    pub namespace: String,
-    /// `--agent-service-account`.
-    pub service_account: String,
-    /// `--authentication-audience`.
-    pub audience: String,
+/// The result of a review: the agent's identity, or why there is none.
+pub type ReviewOutcome = Result<Arc<Identity>, Doubt>;
+
+/// Judges a review. `token` is the reviewed token, which is removed from the API's texts.
+pub(super) fn judge(expected: &TokenAuth, review: &TokenReview, token: &str) -> ReviewOutcome {
+    if !review.error.is_empty() {
+        let why = format!("lookup failed: {}", review.error.replace(token, "(the token)"));
+        return Err(Doubt { why: why.into(), certain: false });
+    }
+    judge_user(expected, review).map_err(|why| Doubt { why: why.into(), certain: true })
 }
 
-impl Expected {
-    /// Judges a review. `token` is the reviewed token, which is removed from the API's texts.
-    pub(super) fn judge(&self, review: &TokenReview, token: &str) -> Result<Arc<Identity>, Doubt> {
-        if !review.error.is_empty() {
-            let why = format!("lookup failed: {}", review.error.replace(token, "(the token)"));
-            return Err(Doubt { why: why.into(), certain: false });
-        }
-        self.judge_user(review).map_err(|why| Doubt { why: why.into(), certain: true })
+fn judge_user(expected: &TokenAuth, review: &TokenReview) -> Result<Arc<Identity>, String> {
+    if !review.authenticated {
+        return Err("lookup failed: service account jwt not valid".into());
     }
-
-    fn judge_user(&self, review: &TokenReview) -> Result<Arc<Identity>, String> {
-        if !review.authenticated {
-            return Err("lookup failed: service account jwt not valid".into());
-        }
-        let parts: Vec<&str> = review.user.username.split(':').collect();
-        let [system, kind, namespace, account] = parts.as_slice() else {
-            return Err("lookup failed: unexpected username format".into());
-        };
-        if (*system, *kind) != ("system", "serviceaccount") {
-            return Err("lookup failed: username returned is not a service account".into());
-        }
-        if *namespace != self.namespace {
-            return Err(unexpected("namespace", namespace, &self.namespace));
-        }
-        if *account != self.service_account {
-            return Err(unexpected("service account", account, &self.service_account));
-        }
-        // An authenticator that does not support audiences returns none: the token may be for any audience.
-        if !review.audiences.contains(&self.audience) {
-            return Err(format!("lookup failed: the token is not for audience {:?}", self.audience));
-        }
-        Ok(Arc::new(Identity::of_token(&review.user)))
+    let parts: Vec<&str> = review.user.username.split(':').collect();
+    let [system, kind, namespace, account] = parts.as_slice() else {
+        return Err("lookup failed: unexpected username format".into());
+    };
+    if (*system, *kind) != ("system", "serviceaccount") {
+        return Err("lookup failed: username returned is not a service account".into());
     }
+    if *namespace != expected.namespace {
+        return Err(unexpected("namespace", namespace, &expected.namespace));
+    }
+    if *account != expected.service_account {
+        return Err(unexpected("service account", account, &expected.service_account));
+    }
+    // An authenticator that does not support audiences returns none: the token may be for any audience.
+    if !review.audiences.contains(&expected.audience) {
+        return Err(format!("lookup failed: the token is not for audience {:?}", expected.audience));
+    }
+    Ok(Arc::new(Identity::of_token(&review.user)))
 }
 
 fn unexpected(what: &str, found: &str, expected: &str) -> String {
@@ -74,10 +65,11 @@ mod tests {
 
     #[test]
     fn verdicts_and_texts_are_gos() {
-        let expected = Expected {
+        let expected = TokenAuth {
             namespace: "kube-system".into(),
             service_account: "agent".into(),
             audience: "aud".into(),
+            review_every: None,
         };
         let good = TokenReview {
             authenticated: true,
@@ -89,7 +81,7 @@ mod tests {
             user: User { username: name.into(), ..User::default() },
             ..good.clone()
         };
-        assert!(expected.judge(&good, "canary").unwrap().is_vouched());
+        assert!(judge(&expected, &good, "canary").unwrap().is_vouched());
         let rows = [
             (
                 TokenReview { authenticated: false, ..good.clone() },
@@ -123,7 +115,7 @@ mod tests {
             ),
         ];
         for (review, text) in rows {
-            let doubt = expected.judge(&review, "canary").unwrap_err();
+            let doubt = judge(&expected, &review, "canary").unwrap_err();
             assert_eq!((&*doubt.why, doubt.certain), (text, review.error.is_empty()));
         }
     }

@@ -27,10 +27,10 @@ use transport::wire::Code;
 
 pub use binding::{Binding, Claim, Claims};
 pub use identity::Identity;
-pub use judge::{Doubt, Expected};
+pub use judge::{Doubt, ReviewOutcome};
 pub use names::AllowedNames;
 pub use owners::{Owned, Owners};
-pub use reviewer::{ApiReview, Review, ReviewOutcome, Reviewer};
+pub use reviewer::{Review, Reviewer, api_review};
 
 /// Pause before the next review of an open stream's token after a failed one. Longer than a refusal is cached.
 const REVIEW_AGAIN: Duration = Duration::from_secs(10);
@@ -69,85 +69,64 @@ impl Refused {
     }
 }
 
-/// Authenticates agents. Cheap to clone.
-pub struct AgentAuth<R = ApiReview> {
-    method: Method<R>,
-    names: Arc<AllowedNames>,
-}
-
-enum Method<R> {
-    Nothing,
-    Certificate,
-    Token(Arc<Reviewer<R>>),
+/// How agents are authenticated. Cheap to clone.
+#[derive(Debug, Clone)]
+pub enum AgentAuth {
+    /// Every peer is admitted as an agent.
+    Anonymous,
+    /// Agents present certificates that TLS has verified, with one of these names.
+    Certificate(AllowedNames),
+    /// Agents present tokens.
+    Token(Reviewer),
 }
 
 /// An admitted agent.
 #[derive(Debug)]
-pub struct Admitted<R = ApiReview> {
+pub struct Admitted {
     /// The agent's identity.
     pub identity: Arc<Identity>,
     /// Reviews the agent's token again from time to time, if the operator asked for it.
-    pub recheck: Option<Recheck<R>>,
+    pub recheck: Option<Recheck>,
 }
 
 /// Reviews an agent's token repeatedly while its stream is open.
 #[derive(Debug)]
-pub struct Recheck<R = ApiReview> {
-    reviewer: Arc<Reviewer<R>>,
+pub struct Recheck {
+    reviewer: Reviewer,
     token: bearer::Token,
     every: Duration,
 }
 
-impl<R: Review> AgentAuth<R> {
-    /// Admits every peer as an agent.
-    pub fn anonymous() -> Self {
-        Self { method: Method::Nothing, names: Arc::default() }
-    }
-
-    /// Agents present certificates that TLS has verified, with one of these names.
-    pub fn certificates(names: AllowedNames) -> Self {
-        Self { method: Method::Certificate, names: Arc::new(names) }
-    }
-
-    /// Agents present tokens.
-    pub fn tokens(reviewer: Reviewer<R>) -> Self {
-        Self { method: Method::Token(Arc::new(reviewer)), names: Arc::default() }
-    }
-
+impl AgentAuth {
     /// Authenticates a peer. Reads only the token from the metadata, and removes it.
     ///
     /// # Errors
     /// Why the peer is refused; `Unavailable` if the API cannot decide now, so that the agent tries again.
-    pub async fn admit(&self, metadata: &mut HeaderMap, peer: &AgentPeer) -> Result<Admitted<R>, Refused> {
+    pub async fn admit(&self, metadata: &mut HeaderMap, peer: &AgentPeer) -> Result<Admitted, Refused> {
         let shown = bearer::take(metadata);
-        match &self.method {
-            Method::Nothing => Ok(Admitted { identity: Arc::new(Identity::anonymous()), recheck: None }),
-            Method::Certificate => {
+        match self {
+            AgentAuth::Anonymous => Ok(Admitted { identity: Arc::new(Identity::anonymous()), recheck: None }),
+            AgentAuth::Certificate(names) => {
                 let certificate = peer.certificate.clone().unwrap_or_default();
-                if !self.names.allow(&certificate) {
+                if !names.allow(&certificate) {
                     let text = "the agent's certificate has no allowed name";
                     return Err(Refused { code: Code::PermissionDenied, text: text.into() });
                 }
                 Ok(Admitted { identity: Arc::new(Identity::of_certificate(&certificate)), recheck: None })
             }
-            Method::Token(reviewer) => {
+            AgentAuth::Token(reviewer) => {
                 let token = shown?;
                 let place = peer.reviews.try_acquire();
                 if place.is_err() && !reviewer.remembers(&token) {
                     return Err(unavailable("too many tokens of this connection are being reviewed"));
                 }
-                let identity = match reviewer.review(&token).await {
-                    ReviewOutcome::Authenticated(identity) => identity,
-                    ReviewOutcome::Refused(Doubt { why, .. }) => {
-                        let why = format!("Failed to validate authentication token, err:{why}");
-                        return Err(Refused::unknown(why));
-                    }
-                    ReviewOutcome::Undetermined => {
-                        return Err(unavailable("the Kubernetes API cannot be asked now"));
-                    }
-                };
+                let verdict = reviewer.review(&token).await;
+                let verdict = verdict.ok_or_else(|| unavailable("the Kubernetes API cannot be asked now"))?;
+                let identity = verdict.map_err(|Doubt { why, .. }| {
+                    Refused::unknown(format!("Failed to validate authentication token, err:{why}"))
+                })?;
                 let every = reviewer.recheck_every();
-                let recheck = every.map(|every| Recheck { reviewer: Arc::clone(reviewer), token, every });
+                let recheck = every.map(|every| Recheck { reviewer: reviewer.clone(), token, every });
                 Ok(Admitted { identity, recheck })
             }
         }
@@ -160,7 +139,7 @@ fn unavailable(why: &str) -> Refused {
     Refused { code: Code::Unavailable, text }
 }
 
-impl<R: Review> Recheck<R> {
+impl Recheck {
     /// Resolves with the reason when the token is refused. If the API cannot be reached, nothing changes; if a review fails,
     /// the token is reviewed once more, so that a short failure of the API does not end every stream.
     pub async fn refused(&self) -> Arc<str> {
@@ -168,44 +147,27 @@ impl<R: Review> Recheck<R> {
         loop {
             tokio::time::sleep(if doubted { REVIEW_AGAIN } else { self.every }).await;
             match self.reviewer.review(&self.token).await {
-                ReviewOutcome::Refused(doubt) if doubt.certain || doubted => return doubt.why,
-                ReviewOutcome::Refused(_) => doubted = true,
-                ReviewOutcome::Authenticated(_) => doubted = false,
-                ReviewOutcome::Undetermined => {}
+                Some(Err(doubt)) if doubt.certain || doubted => return doubt.why,
+                Some(verdict) => doubted = verdict.is_err(),
+                None => {}
             }
         }
-    }
-}
-
-impl<R> Clone for AgentAuth<R> {
-    fn clone(&self) -> Self {
-        let method = match &self.method {
-            Method::Nothing => Method::Nothing,
-            Method::Certificate => Method::Certificate,
-            Method::Token(reviewer) => Method::Token(Arc::clone(reviewer)),
-        };
-        Self { method, names: Arc::clone(&self.names) }
-    }
-}
-
-impl<R> std::fmt::Debug for AgentAuth<R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match &self.method {
-            Method::Nothing => "AgentAuth(nothing)",
-            Method::Certificate => "AgentAuth(certificate)",
-            Method::Token(_) => "AgentAuth(token)",
-        })
     }
 }
 
 impl AgentPeer {
     /// A peer without running reviews.
     pub fn new(address: SocketAddr, certificate: Option<PeerIdentity>) -> Self {
-        let shown = match &certificate {
-            Some(identity) => format!("{identity} at {address}").into(),
-            None => address.to_string().into(),
-        };
+        let shown = shown(certificate.as_ref(), address);
         Self { address, certificate, shown, reviews: Arc::new(Semaphore::new(REVIEWS)) }
+    }
+}
+
+/// The description of a peer in the log: the certificate's name and the source address.
+pub(crate) fn shown(certificate: Option<&PeerIdentity>, address: SocketAddr) -> Arc<str> {
+    match certificate {
+        Some(identity) => format!("{identity} at {address}").into(),
+        None => address.to_string().into(),
     }
 }
 

@@ -1,16 +1,18 @@
 //! Lists of certificate names that are admitted.
 
+use std::sync::Arc;
+
 use transport::tls::PeerIdentity;
 
-/// A list of names. The empty list admits every verified certificate.
+/// A list of names. The empty list admits every verified certificate. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AllowedNames(Vec<String>);
+pub struct AllowedNames(Arc<[String]>);
 
 impl AllowedNames {
     /// Names as in certificates: common names, DNS names, URIs, addresses. They are compared byte by byte; a wildcard is
     /// compared like any other name.
     pub fn new(names: Vec<String>) -> Self {
-        Self(names)
+        Self(names.into())
     }
 
     /// Whether the certificate has one of these names.

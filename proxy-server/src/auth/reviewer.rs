@@ -9,7 +9,7 @@
 //! A review continues when its waiters leave, so that an impatient agent cannot cause the same review again and again.
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,69 +18,41 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
+use super::ReviewOutcome;
 use super::bearer::Token;
 use super::cache::{self, Cache, Key};
-use super::{Doubt, Expected, Identity};
+use super::judge::judge;
+use crate::args::TokenAuth;
 use crate::metrics::{Metrics, ReviewResult};
 
 /// Concurrent reviews.
 const AT_ONCE: usize = 32;
-/// Reviews that wait or run; further requests are answered `Undetermined` at once. Each holds a token of 16 KiB at most.
+/// Reviews that wait or run; further requests get no verdict. Each holds a token of 16 KiB at most.
 const MOST_FLIGHTS: usize = 2_048;
 /// Time limit of a review, including its wait for a free place.
 const LIMIT: Duration = Duration::from_secs(10);
 /// While the API cannot be reached every agent retries; the server logs one line in this interval.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// Reviews a token. [`ApiReview`] in production.
-pub trait Review: Send + Sync + 'static {
-    /// Returns the API's review of a token.
-    ///
-    /// # Errors
-    /// Errors of the API client; their texts never contain the token.
-    fn review(&self, token: &str) -> impl Future<Output = Result<TokenReview, ApiError>> + Send;
+/// Returns the API's review of a token; the texts of its errors never contain the token. [`api_review`] in production.
+pub type Review = dyn Fn(Token) -> Reviewing + Send + Sync;
+type Reviewing = Pin<Box<dyn Future<Output = Result<TokenReview, ApiError>> + Send>>;
+
+/// Reviews tokens for this audience by the Kubernetes API.
+pub fn api_review(client: Client, audience: String) -> Box<Review> {
+    Box::new(move |token| {
+        let (client, audience) = (client.clone(), audience.clone());
+        Box::pin(async move { client.review_token(token.reveal(), &audience, LIMIT).await })
+    })
 }
 
-/// Reviews tokens by the Kubernetes API.
-#[derive(Debug)]
-pub struct ApiReview {
-    client: Client,
-    audience: String,
-}
+/// Reviews tokens and caches the verdicts. Clones share the cache.
+#[derive(Clone)]
+pub struct Reviewer(Arc<Shared>);
 
-impl ApiReview {
-    /// Reviews tokens for this audience.
-    pub fn new(client: Client, audience: String) -> Self {
-        Self { client, audience }
-    }
-}
-
-impl Review for ApiReview {
-    async fn review(&self, token: &str) -> Result<TokenReview, ApiError> {
-        self.client.review_token(token, &self.audience, LIMIT).await
-    }
-}
-
-/// The result of a review.
-#[derive(Debug, Clone)]
-pub enum ReviewOutcome {
-    /// The token authenticates an agent.
-    Authenticated(Arc<Identity>),
-    /// It does not, for this reason.
-    Refused(Doubt),
-    /// The API did not answer.
-    Undetermined,
-}
-
-/// Reviews tokens and caches the verdicts.
-pub struct Reviewer<R> {
-    shared: Arc<Shared<R>>,
-    recheck_every: Option<Duration>,
-}
-
-struct Shared<R> {
-    review: R,
-    expected: Expected,
+struct Shared {
+    review: Box<Review>,
+    expected: TokenAuth,
     clock: Clock,
     turns: Semaphore,
     metrics: Metrics,
@@ -95,102 +67,83 @@ struct State {
 }
 
 /// Removes its entry from the list of running reviews when it is dropped.
-struct Flight<R> {
-    shared: Arc<Shared<R>>,
+struct Flight {
+    shared: Arc<Shared>,
     key: Key,
 }
 
-impl<R> Drop for Flight<R> {
+impl Drop for Flight {
     fn drop(&mut self) {
         self.shared.state.lock().flights.remove(&self.key);
     }
 }
 
-impl<R: Review> Reviewer<R> {
-    /// A reviewer with an empty cache. `recheck_every`: interval at which the tokens of open streams are reviewed again.
-    pub fn new(
-        review: R,
-        expected: Expected,
-        clock: Clock,
-        metrics: Metrics,
-        recheck_every: Option<Duration>,
-    ) -> Self {
+impl Reviewer {
+    /// A reviewer of these service account tokens, with an empty cache.
+    pub fn new(review: Box<Review>, expected: TokenAuth, clock: Clock, metrics: Metrics) -> Self {
         let (turns, state) = (Semaphore::new(AT_ONCE), Mutex::default());
-        let shared = Arc::new(Shared { review, expected, clock, turns, metrics, state });
-        Self { shared, recheck_every }
+        Self(Arc::new(Shared { review, expected, clock, turns, metrics, state }))
     }
 
+    /// Interval at which the tokens of open streams are reviewed again.
     pub(super) fn recheck_every(&self) -> Option<Duration> {
-        self.recheck_every
+        self.0.expected.review_every
     }
 
     /// Whether the verdict on this token is cached.
     pub(super) fn remembers(&self, token: &Token) -> bool {
-        self.shared.state.lock().cache.get(&cache::key(token.reveal())).is_some()
+        self.0.state.lock().cache.get(&cache::key(token.reveal())).is_some()
     }
 
-    /// The verdict on a token, within the time limit.
-    pub async fn review(&self, token: &Token) -> ReviewOutcome {
+    /// The verdict on a token, within the time limit; `None` if the API did not answer.
+    pub async fn review(&self, token: &Token) -> Option<ReviewOutcome> {
         let key = cache::key(token.reveal());
         let mut outcome = {
-            let mut state = self.shared.state.lock();
-            match state.cache.get(&key) {
-                Some(Ok(identity)) => return ReviewOutcome::Authenticated(identity),
-                Some(Err(doubt)) => return ReviewOutcome::Refused(doubt),
-                None => {}
+            let mut state = self.0.state.lock();
+            if let Some(verdict) = state.cache.get(&key) {
+                return Some(verdict);
             }
             match state.flights.get(&key) {
                 Some(under_way) => under_way.clone(),
-                None if state.flights.len() >= MOST_FLIGHTS => return ReviewOutcome::Undetermined,
+                None if state.flights.len() >= MOST_FLIGHTS => return None,
                 None => {
                     let (tell, outcome) = watch::channel(None);
                     state.flights.insert(key, outcome.clone());
-                    let flight = Flight { shared: Arc::clone(&self.shared), key };
-                    tokio::spawn(fly(flight, token.clone(), tell));
+                    tokio::spawn(fly(Flight { shared: Arc::clone(&self.0), key }, token.clone(), tell));
                     outcome
                 }
             }
         };
-        let told = outcome.wait_for(Option::is_some).await;
-        // A review that ended without a verdict has panicked.
-        told.ok().and_then(|outcome| outcome.clone()).unwrap_or(ReviewOutcome::Undetermined)
+        // A review without a verdict drops the sender.
+        outcome.wait_for(Option::is_some).await.ok()?.clone()
     }
 }
 
-async fn fly<R: Review>(flight: Flight<R>, token: Token, tell: watch::Sender<Option<ReviewOutcome>>) {
+async fn fly(flight: Flight, token: Token, tell: watch::Sender<Option<ReviewOutcome>>) {
     let shared = &flight.shared;
     let asked = async {
         // The semaphore is never closed.
         let _turn = shared.turns.acquire().await;
-        shared.review.review(token.reveal()).await
+        (shared.review)(token.clone()).await
     };
-    let (outcome, result) = match timeout(LIMIT, asked).await {
-        Ok(Ok(review)) => match shared.expected.judge(&review, token.reveal()) {
-            Ok(identity) => {
-                let left = cache::left(token.reveal(), shared.clock.now());
-                shared.state.lock().cache.put_yes(flight.key, Arc::clone(&identity), left);
-                (ReviewOutcome::Authenticated(identity), ReviewResult::Accepted)
-            }
-            Err(doubt) => {
-                shared.state.lock().cache.put_no(flight.key, doubt.clone());
-                (ReviewOutcome::Refused(doubt), ReviewResult::Refused)
-            }
-        },
-        Ok(Err(error)) => {
-            shared.complain(&error.to_string());
-            (ReviewOutcome::Undetermined, ReviewResult::Failed)
+    let (verdict, result) = match timeout(LIMIT, asked).await {
+        Ok(Ok(review)) => {
+            let verdict = judge(&shared.expected, &review, token.reveal());
+            let left = cache::left(token.reveal(), shared.clock.now());
+            shared.state.lock().cache.put(flight.key, verdict.clone(), left);
+            let result = if verdict.is_ok() { ReviewResult::Accepted } else { ReviewResult::Refused };
+            (Some(verdict), result)
         }
-        Err(_) => {
-            shared.complain("no answer within 10 s, the wait for a turn included");
-            (ReviewOutcome::Undetermined, ReviewResult::Failed)
-        }
+        Ok(Err(error)) => shared.complain(&error.to_string()),
+        Err(_) => shared.complain("no answer within 10 s, the wait for a turn included"),
     };
     shared.metrics.token_reviews.count(result);
-    tell.send_replace(Some(outcome));
+    tell.send_replace(verdict);
 }
 
-impl<R> Shared<R> {
-    fn complain(&self, error: &str) {
+impl Shared {
+    /// Logs that a token could not be reviewed.
+    fn complain(&self, error: &str) -> (Option<ReviewOutcome>, ReviewResult) {
         let now = Instant::now();
         let mut state = self.state.lock();
         if state.complained.is_none_or(|then| now - then >= COMPLAIN_EVERY) {
@@ -198,11 +151,12 @@ impl<R> Shared<R> {
             drop(state);
             tracing::error!(error, "An agent's token could not be reviewed; the agent will try again");
         }
+        (None, ReviewResult::Failed)
     }
 }
 
-impl<R> std::fmt::Debug for Reviewer<R> {
+impl std::fmt::Debug for Reviewer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reviewer").field("expected", &self.shared.expected).finish_non_exhaustive()
+        f.debug_struct("Reviewer").field("expected", &self.0.expected).finish_non_exhaustive()
     }
 }

@@ -12,6 +12,7 @@ use serve::metrics::{Exposition, Registry};
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::args::TokenAuth;
 use crate::metrics::Metrics;
 
 const NOW: i64 = 1_000_000;
@@ -41,36 +42,39 @@ impl Api {
     }
 }
 
-impl Review for Arc<Api> {
-    async fn review(&self, token: &str) -> Result<TokenReview, ApiError> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        let now = self.at_once.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most_at_once.fetch_max(now, Ordering::Relaxed);
-        sleep(self.delay).await;
-        self.at_once.fetch_sub(1, Ordering::Relaxed);
-        if *self.down.lock() {
-            return Err(ApiError::Unreachable { at: "test".into(), why: "down".into() });
-        }
-        Ok(self.answers.lock().get(token).cloned().unwrap_or_default())
+async fn review(api: Arc<Api>, token: bearer::Token) -> Result<TokenReview, ApiError> {
+    api.asked.fetch_add(1, Ordering::Relaxed);
+    let now = api.at_once.fetch_add(1, Ordering::Relaxed) + 1;
+    api.most_at_once.fetch_max(now, Ordering::Relaxed);
+    sleep(api.delay).await;
+    api.at_once.fetch_sub(1, Ordering::Relaxed);
+    if *api.down.lock() {
+        return Err(ApiError::Unreachable { at: "test".into(), why: "down".into() });
     }
+    Ok(api.answers.lock().get(token.reveal()).cloned().unwrap_or_default())
 }
 
-fn auth(api: &Arc<Api>, recheck: Option<Duration>) -> (AgentAuth<Arc<Api>>, Exposition) {
+fn auth(api: &Arc<Api>, recheck: Option<Duration>) -> (AgentAuth, Exposition) {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
-    let expected =
-        Expected { namespace: "kube-system".into(), service_account: "agent".into(), audience: "aud".into() };
+    let expected = TokenAuth {
+        namespace: "kube-system".into(),
+        service_account: "agent".into(),
+        audience: "aud".into(),
+        review_every: recheck,
+    };
     let began = Instant::now();
     let clock = Clock::new(move || Moment::from_seconds(NOW).plus(began.elapsed()));
-    let reviewer = Reviewer::new(Arc::clone(api), expected, clock, metrics, recheck);
-    (AgentAuth::tokens(reviewer), Exposition::new(registry))
+    let api = Arc::clone(api);
+    let review: Box<Review> = Box::new(move |token| Box::pin(review(Arc::clone(&api), token)));
+    (AgentAuth::Token(Reviewer::new(review, expected, clock, metrics)), Exposition::new(registry))
 }
 
 fn peer() -> AgentPeer {
     AgentPeer::new("127.0.0.1:1".parse().unwrap(), None)
 }
 
-async fn admit(auth: &AgentAuth<Arc<Api>>, values: &[&str]) -> Result<Admitted<Arc<Api>>, Refused> {
+async fn admit(auth: &AgentAuth, values: &[&str]) -> Result<Admitted, Refused> {
     let mut metadata = HeaderMap::new();
     for value in values {
         metadata.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
@@ -80,7 +84,7 @@ async fn admit(auth: &AgentAuth<Arc<Api>>, values: &[&str]) -> Result<Admitted<A
     admitted
 }
 
-async fn refusal(auth: &AgentAuth<Arc<Api>>, values: &[&str]) -> (Code, String) {
+async fn refusal(auth: &AgentAuth, values: &[&str]) -> (Code, String) {
     let Refused { code, text } = admit(auth, values).await.unwrap_err();
     (code, text)
 }
@@ -317,7 +321,7 @@ async fn a_review_that_went_wrong_once_ends_no_stream() {
 
 #[tokio::test]
 async fn certificates_need_an_allowed_name() {
-    let auth: AgentAuth = AgentAuth::certificates(AllowedNames::new(vec!["node-1".into()]));
+    let auth = AgentAuth::Certificate(AllowedNames::new(vec!["node-1".into()]));
     let with = |name: &str| {
         let certificate = PeerIdentity { common_name: Some(name.into()), ..PeerIdentity::default() };
         AgentPeer::new("127.0.0.1:1".parse().unwrap(), Some(certificate))

@@ -9,15 +9,12 @@ use serve::logs::chain;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use transport::listen::{UnixSocket, bind_tcp};
+use transport::listen::{BindError, UnixSocket, bind_tcp};
 use transport::tls::ServerTls;
 
 use crate::args::{self, Config};
 use crate::auth::AllowedNames;
-use crate::dial::Dialer;
-use crate::front::{FrontendListener, Protocol, serve_frontend};
-use crate::metrics::Metrics;
+use crate::frontend::{self, FrontendListener, serve_frontend};
 use crate::readiness::Readiness;
 
 /// Pause between attempts to bind; short because kube-apiserver waits for the listener.
@@ -25,69 +22,68 @@ const BIND_AGAIN: Duration = Duration::from_secs(1);
 /// Pause between log lines about failed attempts: doubled from the first value up to the second.
 const SAY_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 
-/// The parts of the server that the frontend's task needs.
+/// The frontend, bound or not yet bound.
 pub(super) struct Frontend {
     pub(super) config: Config,
+    /// The TLS configuration, if the frontend listens on a port.
     pub(super) tls: Option<ServerTls>,
+    /// Learns whether clients can reach the socket.
     pub(super) readiness: Arc<Readiness>,
-    pub(super) dialer: Dialer,
-    pub(super) metrics: Metrics,
-    pub(super) lifetimes: TaskTracker,
+    pub(super) service: frontend::Frontend,
     /// The runtime of the TLS handshakes.
     pub(super) handshakes: Handle,
+    pub(super) bound: Option<FrontendListener>,
 }
 
 impl Frontend {
-    fn bind(&self) -> Result<FrontendListener> {
-        bind(&self.config, self.tls.as_ref(), &self.readiness, &self.handshakes)
+    /// Tries to bind the listener. As in Go, a port of the HTTP CONNECT frontend that cannot be bound now is no error: `serve`
+    /// tries again.
+    pub(super) fn bind_once(mut self) -> Result<Self> {
+        match self.bind() {
+            Ok(listener) => self.bound = Some(listener),
+            Err(error) if self.config.mode == args::Mode::HttpConnect && error.is::<BindError>() => {
+                say(&error)
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(self)
     }
 
-    /// Serves the listener `bound`, or binds it first.
-    pub(super) async fn serve(self, bound: Option<FrontendListener>, stop: CancellationToken) {
-        let listener = match bound {
+    fn bind(&self) -> Result<FrontendListener> {
+        let listener = match (&self.config.frontend, &self.tls) {
+            (args::FrontendListener::Unix { path, delete_existing }, _) => {
+                let socket = UnixSocket::bind(path, *delete_existing)?
+                    .reporting(Arc::clone(&self.readiness.listening));
+                FrontendListener::Unix(socket.yielding(Arc::clone(&self.readiness.shutting_down)))
+            }
+            (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
+                let names = AllowedNames::new(self.config.frontend_names.clone());
+                let _on = self.handshakes.enter();
+                let listener = bind_tcp(&bind.host.text(), bind.port)?;
+                FrontendListener::Tls(listener, tls.clone(), names, self.handshakes.clone())
+            }
+            (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
+        };
+        self.readiness.listens();
+        Ok(listener)
+    }
+
+    /// Serves the listener until `stop`; binds it first if necessary.
+    pub(super) async fn serve(mut self, stop: CancellationToken) {
+        let listener = match self.bound.take() {
             Some(listener) => listener,
             None => tokio::select! {
                 listener = insist(|| self.bind(), say) => listener,
                 () = stop.cancelled() => return,
             },
         };
-        self.readiness.listens();
-        let mode = match self.config.mode {
-            args::Mode::Grpc => Protocol::Grpc,
-            args::Mode::HttpConnect => Protocol::HttpConnect,
-        };
         let keepalive = self.config.frontend_keepalive_time;
-        serve_frontend(mode, listener, self.dialer, self.metrics, keepalive, self.lifetimes, stop).await;
+        serve_frontend(self.config.mode, listener, self.service, keepalive, stop).await;
     }
 }
 
-/// Binds the listener; `tls` is for a port, whose handshakes run on `handshakes`. `readiness` learns whether clients can reach
-/// the socket.
-pub(super) fn bind(
-    config: &Config,
-    tls: Option<&ServerTls>,
-    readiness: &Readiness,
-    handshakes: &Handle,
-) -> Result<FrontendListener> {
-    Ok(match (&config.frontend, tls) {
-        (args::FrontendListener::Unix { path, delete_existing }, _) => {
-            let socket = UnixSocket::bind(path, *delete_existing)?;
-            FrontendListener::Unix(
-                socket.reporting(readiness.listening()).yielding(readiness.shutting_down()),
-            )
-        }
-        (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
-            let names = AllowedNames::new(config.frontend_names.clone());
-            let _on = handshakes.enter();
-            let listener = bind_tcp(&bind.host.text(), bind.port)?;
-            FrontendListener::Tls(listener, tls.clone(), names, handshakes.clone())
-        }
-        (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
-    })
-}
-
 /// Logs that the listener is not bound.
-pub(super) fn say(error: &anyhow::Error) {
+fn say(error: &anyhow::Error) {
     let retry_in = GoDuration::from(BIND_AGAIN);
     tracing::error!(error = chain(error.as_ref()), %retry_in, "Frontend cannot listen, trying again");
 }

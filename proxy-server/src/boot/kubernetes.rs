@@ -4,10 +4,10 @@ use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use serve::http::OpsRuntime;
 
+use crate::agent_stream::AgentGate;
 use crate::args::Config;
-use crate::auth::{AgentAuth, AllowedNames, ApiReview, Binding, Expected, Reviewer};
+use crate::auth::{AgentAuth, AllowedNames, Binding, Reviewer, api_review};
 use crate::leases::{LeaseController, LeaseSettings};
-use crate::link::AgentGate;
 use crate::metrics::{AgentAuthMode, Metrics};
 
 /// The Kubernetes API client, if tokens or leases need one.
@@ -29,45 +29,33 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
     Ok(Some(Client::new(api, "proxy-server", config.kube.qps, config.kube.burst)))
 }
 
-/// Logs a warning if agents are not authenticated.
-pub(super) fn announce_agent_auth(config: &Config, metrics: &Metrics) {
-    let mode = match (&config.agent_listener.client_ca, &config.token_auth) {
-        (Some(_), _) => AgentAuthMode::Certificate,
-        (None, Some(_)) => AgentAuthMode::Token,
-        (None, None) => AgentAuthMode::None,
-    };
-    metrics.set_agent_auth_mode(mode);
-    if mode == AgentAuthMode::None {
-        tracing::warn!(
-            "Agents are not authenticated: whoever reaches the agent port receives the cluster's traffic. \
-             Set --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience"
-        );
-    }
-}
-
-/// The credentials that agents must present, and the claims that they may make.
+/// The credentials that agents must present, and the claims that they may make. Logs a warning if agents are not authenticated.
 pub(super) fn agent_gate(
     config: &Config,
     kubernetes: Option<&Client>,
     metrics: &Metrics,
 ) -> Result<AgentGate> {
-    let auth = match (&config.agent_listener.client_ca, &config.token_auth, kubernetes) {
-        (Some(_), _, _) => AgentAuth::certificates(AllowedNames::new(config.agent_names.clone())),
-        (None, Some(tokens), Some(client)) => {
-            let expected = Expected {
-                namespace: tokens.namespace.clone(),
-                service_account: tokens.service_account.clone(),
-                audience: tokens.audience.clone(),
-            };
-            let review = ApiReview::new(client.clone(), tokens.audience.clone());
-            let (clock, every) = (Clock::system(), tokens.review_every);
-            AgentAuth::tokens(Reviewer::new(review, expected, clock, metrics.clone(), every))
+    let (mode, auth) = match (&config.agent_listener.client_ca, &config.token_auth) {
+        (Some(_), _) => {
+            let names = AllowedNames::new(config.agent_names.clone());
+            (AgentAuthMode::Certificate, AgentAuth::Certificate(names))
         }
-        (None, Some(_), None) => {
-            anyhow::bail!("--agent-namespace: tokens cannot be reviewed without a client")
+        (None, Some(tokens)) => {
+            let client =
+                kubernetes.context("--agent-namespace: tokens cannot be reviewed without a client")?;
+            let review = api_review(client.clone(), tokens.audience.clone());
+            let reviewer = Reviewer::new(review, tokens.clone(), Clock::system(), metrics.clone());
+            (AgentAuthMode::Token, AgentAuth::Token(reviewer))
         }
-        (None, None, _) => AgentAuth::anonymous(),
+        (None, None) => {
+            tracing::warn!(
+                "Agents are not authenticated: whoever reaches the agent port receives the cluster's traffic. \
+                 Set --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience"
+            );
+            (AgentAuthMode::None, AgentAuth::Anonymous)
+        }
     };
+    metrics.set_agent_auth_mode(mode);
     let binding =
         Binding { wide: config.default_route_names.clone(), source_address: config.trust_source_address };
     Ok(AgentGate::new(auth, config.identity_binding, binding))

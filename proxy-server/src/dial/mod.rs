@@ -6,115 +6,97 @@
 
 pub mod reason;
 
-mod report;
 mod target;
 
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use relay::MemoryLimiter;
+use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard, Registry};
 use tokio::time::{Instant, timeout_at};
 
 pub use self::reason::{DialFailure, FailureReason};
 pub use self::target::Target;
-use crate::limits::{ConnectionSlot, ServerBudget};
-use crate::link::{LinkHandle, OpenConnection, PendingDial};
-use crate::route::{BackendManager, Choice, LinkId};
+use crate::agent_stream::{LinkHandle, OpenConnection};
+use crate::backends::{BackendManager, Choice, LinkId};
+use crate::limits::{Budget, Slot};
 
 /// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0. Below the 30 s of Go's client and of
 /// kube-apiserver, so that both get an answer.
 pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// An agent stream to dial through. [`LinkHandle`] in production; tests use a fake.
-pub trait DialLink: Clone + Send + Sync + 'static {
-    /// A dialed connection. Dropping it closes it.
-    type Connection: Send;
-    /// A pending dial. Dropping it cancels it.
-    type Pending: Future<Output = Result<Self::Connection, DialFailure>> + Send;
-
-    /// Sends a DIAL_REQ.
-    fn open(&self, target: &Target) -> Self::Pending;
+/// The metrics of dials.
+#[derive(Debug, Clone)]
+pub struct DialMetrics {
+    /// `dial_duration_seconds`: from the dial to the agent's answer; successful dials only.
+    pub(crate) duration: Lazy<Histogram>,
+    /// `dial_failure_count`. A dial that succeeds on its retry has not failed.
+    pub failures: CountBy<FailureReason>,
+    /// `pending_backend_dials`.
+    pub(crate) pending: Lazy<Gauge>,
 }
 
-impl DialLink for LinkHandle {
-    type Connection = OpenConnection;
-    type Pending = PendingDial;
-
-    fn open(&self, target: &Target) -> PendingDial {
-        self.dial(target.protocol.clone(), target.address.clone())
+impl DialMetrics {
+    /// Registers the metrics; `histogram` builds the histogram of durations.
+    pub(crate) fn register(registry: &mut Registry, histogram: fn() -> Histogram) -> Self {
+        let (duration, pending) = (Lazy::new(histogram), Lazy::<Gauge>::default());
+        let help = "Seconds from a dial to the agent's answer, for successful dials";
+        registry.register("dial_duration_seconds", help, duration.clone());
+        let failures = CountBy::register(registry, "dial_failure_count", "Failed dials, by reason");
+        registry.register("pending_backend_dials", "Dials that wait for an agent's answer", pending.clone());
+        Self { duration, failures, pending }
     }
-}
-
-/// Notified of dials, for metrics. Each `started` is followed by exactly one of the other two.
-pub trait DialObserver: Send + Sync {
-    /// A dial began: increments the gauge `pending_backend_dials`.
-    fn started(&self);
-
-    /// A dial succeeded: decrements that gauge, and observes `dial_duration_seconds`.
-    fn succeeded(&self, elapsed: Duration);
-
-    /// A dial failed: decrements that gauge, and increments `dial_failure_count`. A dial that succeeds on its retry has not
-    /// failed.
-    fn failed(&self, reason: FailureReason);
 }
 
 /// Dials targets through agents. Cheap to clone; clones share their limits.
 #[derive(Clone)]
-pub struct Dialer<L = LinkHandle> {
-    backends: BackendManager<L>,
-    budget: ServerBudget,
+pub struct Dialer {
+    backends: BackendManager<LinkHandle>,
+    budget: Budget,
     memory: MemoryLimiter,
     timeout: Duration,
-    observer: Arc<dyn DialObserver>,
+    metrics: DialMetrics,
 }
 
 /// A dial that succeeded.
 #[derive(Debug)]
-pub struct Dialed<C = OpenConnection> {
-    /// The connection, to which the frontend attaches its socket.
-    pub connection: C,
+pub struct Dialed {
+    /// The connection, to which the frontend attaches its socket. Dropping it closes it.
+    pub connection: OpenConnection,
     /// The agent that carries it.
     pub agent_id: Arc<str>,
     /// The connection's slot within the limits; the owner of the frontend's socket keeps it until the end.
-    pub slot: ConnectionSlot,
+    pub slot: Slot,
 }
 
-impl<L: DialLink> Dialer<L> {
+impl Dialer {
     /// A dialer over these backends, which refuses dials while memory is short. A `timeout` of zero means
     /// [`DEFAULT_DIAL_TIMEOUT`].
     pub fn new(
-        backends: BackendManager<L>,
-        budget: ServerBudget,
+        backends: BackendManager<LinkHandle>,
+        budget: Budget,
         memory: MemoryLimiter,
         timeout: Duration,
-        observer: Arc<dyn DialObserver>,
+        metrics: DialMetrics,
     ) -> Self {
         let timeout = if timeout.is_zero() { DEFAULT_DIAL_TIMEOUT } else { timeout };
-        Self { backends, budget, memory, timeout, observer }
+        Self { backends, budget, memory, timeout, metrics }
     }
 
     /// Dials a target. Resolves within the timeout; dropping the future cancels the dial at the agent.
     ///
     /// # Errors
     /// The one reason why there is no connection.
-    pub async fn dial(&self, target: &Target) -> Result<Dialed<L::Connection>, DialFailure> {
+    pub async fn dial(&self, target: &Target) -> Result<Dialed, DialFailure> {
         let started = Instant::now();
-        let mut watch = Watch::start(&*self.observer);
+        let mut pending = Pending::start(&self.metrics);
         let mut agent = None;
         let outcome = self.try_twice(target, started + self.timeout, &mut agent).await;
-        watch.outcome = match &outcome {
-            Ok(_) => Ok(started.elapsed()),
-            Err(failure) => {
-                report::failed(target, agent.as_deref(), failure);
-                Err(failure.metric())
-            }
-        };
-        outcome
+        pending.outcome = outcome.as_ref().map(|_| started.elapsed()).map_err(DialFailure::metric);
+        outcome.inspect_err(|failure| failure.log(target, agent.as_deref()))
     }
 
     /// Dials through one agent, and then through a second one if the first agent's stream is lost before it answers, if the
@@ -125,47 +107,49 @@ impl<L: DialLink> Dialer<L> {
         target: &Target,
         deadline: Instant,
         agent: &mut Option<Arc<str>>,
-    ) -> Result<Dialed<L::Connection>, DialFailure> {
+    ) -> Result<Dialed, DialFailure> {
         if self.memory.should_reject() {
             return Err(DialFailure::NoMemory);
         }
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
         let tried = first.link;
         *agent = Some(Arc::clone(&first.agent_id));
+        let mut better = None;
         // A block, so that the branch of `select!` that loses is dropped with it: this cancels the first dial before the second
         // begins.
         let first_try = async {
             let slot = self.budget.connection(&first.budget).ok_or(DialFailure::Full)?;
             tokio::select! {
-                outcome = self.try_link(first, slot, target, deadline) => outcome.map(Tried::Dialed),
-                (second, slot) = self.better(tried, &target.host) => Ok(Tried::Better(second, slot)),
+                outcome = self.try_link(first, slot, target, deadline) => outcome,
+                found = self.better(tried, &target.host) => {
+                    better = Some(found);
+                    Err(DialFailure::LinkLost)
+                }
             }
         };
-        let (second, slot) = match first_try.await {
-            Ok(Tried::Dialed(dialed)) => return Ok(dialed),
-            Ok(Tried::Better(second, slot)) => (second, slot),
-            Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => {
-                if Instant::now() >= deadline {
-                    return Err(DialFailure::TimedOut);
-                }
+        let failure = match first_try.await {
+            Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => failure,
+            outcome => return outcome,
+        };
+        let (second, slot) = match better {
+            Some((second, slot)) => (second, Ok(slot)),
+            None if Instant::now() >= deadline => return Err(DialFailure::TimedOut),
+            None => {
                 // One retry for a full agent, too: if all agents are full, the server must answer soon.
                 let second = self.backends.choose(&target.host, &[tried]).ok_or(failure)?;
-                *agent = Some(Arc::clone(&second.agent_id));
-                let slot = self.budget.connection(&second.budget).ok_or(DialFailure::Full)?;
+                let slot = self.budget.connection(&second.budget).ok_or(DialFailure::Full);
                 (second, slot)
             }
-            Err(failure) => return Err(failure),
         };
         *agent = Some(Arc::clone(&second.agent_id));
-        self.try_link(second, slot, target, deadline).await
+        self.try_link(second, slot?, target, deadline).await
     }
 
     /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
-    async fn better(&self, tried: LinkId, host: &str) -> (Choice<L>, ConnectionSlot) {
+    async fn better(&self, tried: LinkId, host: &str) -> (Choice<LinkHandle>, Slot) {
         self.backends.until_another_is_better(tried, host).await;
         let second = self.backends.choose(host, &[tried]);
-        let second = second.and_then(|second| Some((self.budget.connection(&second.budget)?, second)));
-        match second {
+        match second.and_then(|second| Some((self.budget.connection(&second.budget)?, second))) {
             Some((slot, second)) => (second, slot),
             // A full agent is no better: the first one may still answer.
             None => std::future::pending().await,
@@ -175,50 +159,38 @@ impl<L: DialLink> Dialer<L> {
     /// Waits for a free dial slot, then for the agent's answer.
     async fn try_link(
         &self,
-        choice: Choice<L>,
-        slot: ConnectionSlot,
+        choice: Choice<LinkHandle>,
+        slot: Slot,
         target: &Target,
         deadline: Instant,
-    ) -> Result<Dialed<L::Connection>, DialFailure> {
+    ) -> Result<Dialed, DialFailure> {
         let turn = timeout_at(deadline, self.budget.dial(&choice.budget)).await;
         let _turn = turn.map_err(|_| DialFailure::SendFailed)?;
-        let answer = timeout_at(deadline, choice.handle.open(target)).await;
-        let connection = answer.map_err(|_| DialFailure::TimedOut)??;
+        let dial = choice.handle.dial(target.protocol.clone(), target.address.clone());
+        let connection = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut)??;
         Ok(Dialed { connection, agent_id: choice.agent_id, slot })
     }
 }
 
-/// The result of the first try.
-enum Tried<L: DialLink> {
-    Dialed(Dialed<L::Connection>),
-    /// No answer yet, and another agent is better.
-    Better(Choice<L>, ConnectionSlot),
-}
-
-/// Reports the end of a dial to the observer exactly once. A dial that is dropped was canceled by its frontend.
-struct Watch<'a> {
-    observer: &'a dyn DialObserver,
+/// Counts a pending dial, and its outcome when this is dropped. A dial that is dropped was canceled by its frontend.
+struct Pending<'a> {
+    metrics: &'a DialMetrics,
     outcome: Result<Duration, FailureReason>,
+    _live: LiveGuard,
 }
 
-impl<'a> Watch<'a> {
-    fn start(observer: &'a dyn DialObserver) -> Self {
-        observer.started();
-        Self { observer, outcome: Err(FailureReason::FrontendClose) }
+impl<'a> Pending<'a> {
+    fn start(metrics: &'a DialMetrics) -> Self {
+        let live = LiveGuard::enter(&metrics.pending);
+        Self { metrics, outcome: Err(FailureReason::FrontendClose), _live: live }
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
         match self.outcome {
-            Ok(elapsed) => self.observer.succeeded(elapsed),
-            Err(reason) => self.observer.failed(reason),
+            Ok(elapsed) => self.metrics.duration.observe(elapsed),
+            Err(reason) => self.metrics.failures.count(reason),
         }
-    }
-}
-
-impl<L> fmt::Debug for Dialer<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dialer").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! Texts and statuses are the Go server's, because clients and alerts match on them.
 
+use serve::logs::Peer;
+
+use super::Target;
+
 /// Why a dial opened no connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DialFailure {
@@ -29,9 +33,6 @@ pub enum DialFailure {
     /// Queued payload for slow readers has reached `--memory-limit`.
     #[error("out of memory for connections: payload that waits for slow readers fills --memory-limit")]
     NoMemory,
-    /// The frontend closed first. No answer is sent.
-    #[error("dial cancelled by the frontend")]
-    Cancelled,
 }
 
 serve::label! {
@@ -67,36 +68,28 @@ impl DialFailure {
             DialFailure::NoAgent => "500 Internal Server Error",
             DialFailure::Refused(text) => remote_status(text),
             DialFailure::TimedOut | DialFailure::SendFailed => "504 Gateway Timeout",
-            DialFailure::LinkLost | DialFailure::Closed | DialFailure::Cancelled => "502 Bad Gateway",
+            DialFailure::LinkLost | DialFailure::Closed => "502 Bad Gateway",
             DialFailure::Full | DialFailure::NoMemory => "503 Service Unavailable",
         }
     }
 
-    /// The header fields of that answer, in the order in which Go writes them.
-    fn http_fields(&self) -> &'static str {
-        match self {
-            DialFailure::NoAgent => "Content-Type: text/plain\r\n",
-            DialFailure::Refused(_) => "Connection: close\r\nContent-Type: text/plain; charset=utf-8\r\n",
-            _ => "Content-Type: text/plain; charset=utf-8\r\n",
-        }
-    }
-
-    /// The body of that answer, with the line end that Go writes.
-    fn http_body(&self) -> String {
-        match self {
-            DialFailure::NoAgent => format!("currently no tunnels available: {self}"),
-            DialFailure::Refused(text) => text.clone(),
-            DialFailure::TimedOut => format!("Backend dial timeout: {self}\r\n"),
-            DialFailure::LinkLost | DialFailure::Closed => format!("{self}\r\n"),
-            DialFailure::SendFailed | DialFailure::Full | DialFailure::NoMemory | DialFailure::Cancelled => {
-                format!("Failed to tunnel dial request: {self}\r\n")
-            }
-        }
-    }
-
-    /// The whole answer of the HTTP CONNECT frontend, which then closes the connection.
+    /// The whole answer of the HTTP CONNECT frontend, which then closes the connection. The fields are in the order in which Go
+    /// writes them, and the body has the line end that Go writes.
     pub fn http_response(&self) -> String {
-        format!("HTTP/1.1 {}\r\n{}\r\n{}", self.http_status(), self.http_fields(), self.http_body())
+        const TEXT: &str = "Content-Type: text/plain; charset=utf-8\r\n";
+        let status = self.http_status();
+        let rest = match self {
+            DialFailure::NoAgent => {
+                format!("Content-Type: text/plain\r\n\r\ncurrently no tunnels available: {self}")
+            }
+            DialFailure::Refused(text) => format!("Connection: close\r\n{TEXT}\r\n{text}"),
+            DialFailure::TimedOut => format!("{TEXT}\r\nBackend dial timeout: {self}\r\n"),
+            DialFailure::LinkLost | DialFailure::Closed => format!("{TEXT}\r\n{self}\r\n"),
+            DialFailure::SendFailed | DialFailure::Full | DialFailure::NoMemory => {
+                format!("{TEXT}\r\nFailed to tunnel dial request: {self}\r\n")
+            }
+        };
+        format!("HTTP/1.1 {status}\r\n{rest}")
     }
 
     /// The metric label. A full agent counts as no agent: no agent could take the dial.
@@ -106,8 +99,25 @@ impl DialFailure {
             DialFailure::Refused(_) => FailureReason::ErrorResponse,
             DialFailure::TimedOut | DialFailure::SendFailed => FailureReason::BackendDialTimeout,
             DialFailure::LinkLost | DialFailure::Closed => FailureReason::BackendClose,
-            DialFailure::Cancelled => FailureReason::FrontendClose,
         }
+    }
+
+    /// Logs a dial that failed at an agent, in the Go server's words. The frontend logs failures in which no agent took part.
+    pub(super) fn log(&self, target: &Target, agent: Option<&str>) {
+        let message = match self {
+            DialFailure::NoAgent | DialFailure::NoMemory => return,
+            DialFailure::Refused(_) => "DIAL_RSP contains failure",
+            DialFailure::TimedOut => "backend dial timed out before connection was established",
+            DialFailure::LinkLost | DialFailure::Closed => {
+                "backend context closed before connection was established"
+            }
+            DialFailure::SendFailed | DialFailure::Full => "DIAL_REQ to Backend failed",
+        };
+        let text = self.to_string();
+        let (agent, address) = (Peer(agent.unwrap_or_default()), Peer(&target.address));
+        tracing::error!(
+            err = %Peer(&text), dialID = target.dial_id, agentID = %agent, dialAddress = %address, "{message}"
+        );
     }
 }
 
@@ -213,7 +223,6 @@ mod tests {
                 "no_agent",
             ),
             (DialFailure::Full, "too many connections, try again later", "no_agent"),
-            (DialFailure::Cancelled, "dial cancelled by the frontend", "frontend_close"),
         ] {
             assert_eq!(failure.to_string(), text);
             assert_eq!(failure.metric().name(), label);

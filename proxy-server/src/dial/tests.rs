@@ -1,13 +1,13 @@
 //! Dials over scripted links, in paused time.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use parking_lot::Mutex;
+use serve::metrics::Exposition;
 
 use super::*;
+use crate::agent_stream::testing::Command;
+use crate::backends::{Backend, Identifiers, Registration, Strategy};
 use crate::limits::MAX_PENDING_DIALS;
-use crate::route::{Backend, Identifiers, Registration, Strategy};
+use crate::metrics::Metrics;
 
 /// A link's reaction to each dial.
 #[derive(Debug, Clone)]
@@ -17,142 +17,112 @@ enum Script {
     Silent,
 }
 
-#[derive(Clone)]
-struct FakeLink {
-    script: Script,
-    world: Arc<World>,
-}
-
 /// The events on all links of a test.
 #[derive(Default)]
 struct World {
     sent: Mutex<Vec<String>>,
-    cancelled: Mutex<usize>,
-    told: Mutex<Vec<String>>,
-    pending: Mutex<i64>,
+    canceled: Mutex<usize>,
 }
 
-struct FakeDial {
-    outcome: Pin<Box<dyn Future<Output = Result<&'static str, DialFailure>> + Send>>,
-    world: Option<Arc<World>>,
-}
-
-impl DialLink for FakeLink {
-    type Connection = &'static str;
-    type Pending = FakeDial;
-
-    fn open(&self, target: &Target) -> FakeDial {
-        self.world.sent.lock().push(format!("{} {}", target.protocol, target.address));
-        let script = self.script.clone();
-        let outcome = Box::pin(async move {
-            match script {
-                Script::Open(after) => {
-                    tokio::time::sleep(after).await;
-                    Ok("connection")
+fn link(script: Script, world: Arc<World>) -> LinkHandle {
+    let (handle, mut commands) = LinkHandle::new();
+    tokio::spawn(async move {
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Dial { protocol, address, mut reply, .. } => {
+                    world.sent.lock().push(format!("{protocol} {address}"));
+                    let script = script.clone();
+                    tokio::spawn(async move {
+                        let (after, outcome) = match script {
+                            Script::Open(after) => (after, Ok(OpenConnection::detached().0)),
+                            Script::Fail(after, error) => (after, Err(error)),
+                            Script::Silent => return reply.closed().await,
+                        };
+                        tokio::time::sleep(after).await;
+                        drop(reply.send(outcome));
+                    });
                 }
-                Script::Fail(after, error) => {
-                    tokio::time::sleep(after).await;
-                    Err(error)
-                }
-                Script::Silent => std::future::pending().await,
+                Command::CancelDial { .. } => *world.canceled.lock() += 1,
+                _ => {}
             }
-        });
-        FakeDial { outcome, world: Some(Arc::clone(&self.world)) }
-    }
-}
-
-impl Future for FakeDial {
-    type Output = Result<&'static str, DialFailure>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = self.outcome.as_mut().poll(cx);
-        if outcome.is_ready() {
-            self.world = None;
         }
-        outcome
-    }
-}
-
-impl Drop for FakeDial {
-    fn drop(&mut self) {
-        if let Some(world) = self.world.take() {
-            *world.cancelled.lock() += 1;
-        }
-    }
-}
-
-impl DialObserver for World {
-    fn started(&self) {
-        *self.pending.lock() += 1;
-    }
-
-    fn succeeded(&self, elapsed: Duration) {
-        *self.pending.lock() -= 1;
-        self.told.lock().push(format!("{elapsed:?}"));
-    }
-
-    fn failed(&self, reason: FailureReason) {
-        *self.pending.lock() -= 1;
-        self.told.lock().push(reason.name().to_owned());
-    }
+    });
+    handle
 }
 
 /// A dialer over links a, b, ... that share a host, so that it tries them in this order.
 struct Bench {
     world: Arc<World>,
-    dialer: Dialer<FakeLink>,
-    kept: Vec<Registration<FakeLink>>,
+    dialer: Dialer,
+    scrape: Exposition,
+    kept: Vec<Registration<LinkHandle>>,
 }
 
-fn bench(timeout: Duration, budget: ServerBudget, scripts: &[Script]) -> Bench {
-    let world = Arc::new(World::default());
-    let backends = BackendManager::new(&[Strategy::DestHost], Arc::new(()));
-    let dialer =
-        Dialer::new(backends, budget, MemoryLimiter::new(1 << 20), timeout, Arc::clone(&world) as Arc<_>);
-    let mut bench = Bench { world, dialer, kept: Vec::new() };
+fn bench(timeout: Duration, budget: Budget, scripts: &[Script]) -> Bench {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let backends = BackendManager::new(&[Strategy::DestHost], metrics.routes.clone());
+    let dialer = Dialer::new(backends, budget, MemoryLimiter::new(1 << 20), timeout, metrics.dials.clone());
+    let (world, scrape) = (Arc::default(), Exposition::new(registry));
+    let mut bench = Bench { world, dialer, scrape, kept: Vec::new() };
     bench.kept = scripts.iter().zip('a'..).map(|(script, name)| bench.register(script, name)).collect();
     bench
 }
 
 impl Bench {
-    fn register(&self, script: &Script, name: char) -> Registration<FakeLink> {
-        let handle = FakeLink { script: script.clone(), world: Arc::clone(&self.world) };
+    fn register(&self, script: &Script, name: char) -> Registration<LinkHandle> {
+        self.register_handle(link(script.clone(), Arc::clone(&self.world)), name)
+    }
+
+    fn register_handle(&self, handle: LinkHandle, name: char) -> Registration<LinkHandle> {
         let identifiers = Identifiers::parse("host=node").unwrap();
         let backend = Backend { agent_id: name.to_string().into(), identifiers, handle };
         self.dialer.backends.register(backend).unwrap()
     }
 
-    async fn dial(&self) -> Result<Dialed<&'static str>, DialFailure> {
+    async fn dial(&self) -> Result<Dialed, DialFailure> {
         self.dialer.dial(&Target::new("tcp", "node:443")).await
     }
 
-    /// (dials sent, dials canceled, observer's calls); no dial may be pending.
-    fn sum(&self) -> (usize, usize, Vec<String>) {
-        assert_eq!(*self.world.pending.lock(), 0);
-        (self.world.sent.lock().len(), *self.world.cancelled.lock(), self.world.told.lock().clone())
+    /// (dials sent, dials canceled, counted outcomes); no dial may be pending.
+    async fn sum(&self) -> (usize, usize, Vec<String>) {
+        // Paused time advances once every link has handled its commands.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(self.dialer.metrics.pending.get(), 0);
+        let scrape = self.scrape.scrape();
+        let value = |name: &str| scrape.lines().find_map(|line| line.split_once(name)?.1.parse::<f64>().ok());
+        let mut told = Vec::new();
+        if let (Some(count), Some(seconds)) =
+            (value("dial_duration_seconds_count "), value("dial_duration_seconds_sum "))
+        {
+            told.push(format!("{count} in {:?}", Duration::from_secs_f64(seconds)));
+        }
+        let failures = scrape.lines().filter_map(|line| line.split_once("dial_failure_count{reason=\""));
+        told.extend(failures.filter_map(|(_, rest)| Some(rest.strip_suffix("\"} 1")?.to_owned())));
+        (self.world.sent.lock().len(), *self.world.canceled.lock(), told)
     }
 }
 
 const SOON: Duration = Duration::from_millis(10);
 
-fn many() -> ServerBudget {
-    ServerBudget::new(MAX_PENDING_DIALS, 100)
+fn many() -> Budget {
+    Budget::new(MAX_PENDING_DIALS, 100)
 }
 
 #[tokio::test(start_paused = true)]
 async fn opens_through_the_chosen_agent() {
     let bench = bench(Duration::ZERO, many(), &[Script::Open(SOON)]);
     let dialed = bench.dial().await.unwrap();
-    assert_eq!((dialed.connection, &*dialed.agent_id), ("connection", "a"));
+    assert_eq!(&*dialed.agent_id, "a");
     assert_eq!(*bench.world.sent.lock(), ["tcp node:443"]);
-    assert_eq!(bench.sum(), (1, 0, vec!["10ms".to_owned()]));
+    assert_eq!(bench.sum().await, (1, 0, vec!["1 in 10ms".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_an_agent_it_fails_at_once() {
     let bench = bench(Duration::ZERO, many(), &[]);
     assert_eq!(bench.dial().await.unwrap_err(), DialFailure::NoAgent);
-    assert_eq!(bench.sum(), (0, 0, vec!["no_agent".to_owned()]));
+    assert_eq!(bench.sum().await, (0, 0, vec!["no_agent".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +130,7 @@ async fn an_agents_refusal_is_final() {
     let refused = DialFailure::refused("dial tcp 1.2.3.4:9: i/o timeout");
     let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, refused.clone()), Script::Open(SOON)]);
     assert_eq!(bench.dial().await.unwrap_err(), refused);
-    assert_eq!(bench.sum(), (1, 0, vec!["error_response".to_owned()]));
+    assert_eq!(bench.sum().await, (1, 0, vec!["error_response".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +141,7 @@ async fn a_dial_that_the_agent_gave_up_is_final() {
         &[Script::Fail(SOON, tunnel::DialError::Closed.into()), Script::Open(SOON)],
     );
     assert_eq!(bench.dial().await.unwrap_err(), DialFailure::Closed);
-    assert_eq!(bench.sum(), (1, 0, vec!["backend_close".to_owned()]));
+    assert_eq!(bench.sum().await, (1, 0, vec!["backend_close".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +149,7 @@ async fn an_impossible_answer_is_final_too() {
     let bad = Script::Fail(SOON, tunnel::DialError::BadAnswer.into());
     let bench = bench(Duration::ZERO, many(), &[bad, Script::Open(SOON)]);
     assert_eq!(bench.dial().await.unwrap_err().http_status(), "502 Bad Gateway");
-    assert_eq!(bench.sum(), (1, 0, vec!["error_response".to_owned()]));
+    assert_eq!(bench.sum().await, (1, 0, vec!["error_response".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,14 +157,14 @@ async fn a_lost_or_full_link_is_replaced_once() {
     for (failure, label) in [(DialFailure::LinkLost, "backend_close"), (DialFailure::Full, "no_agent")] {
         let failing = Script::Fail(SOON, failure.clone());
         // A limit of one: the first attempt releases its slot before the second begins.
-        let one = ServerBudget::new(1, 1);
+        let one = Budget::new(1, 1);
         let saved = bench(Duration::ZERO, one, &[failing.clone(), Script::Open(SOON)]);
         assert_eq!(&*saved.dial().await.unwrap().agent_id, "b");
-        assert_eq!(saved.sum(), (2, 0, vec!["20ms".to_owned()]), "a saved dial is no failure");
+        assert_eq!(saved.sum().await, (2, 0, vec!["1 in 20ms".to_owned()]), "a saved dial is no failure");
 
         let lost = bench(Duration::ZERO, many(), &[failing.clone(), failing, Script::Open(SOON)]);
         assert_eq!(lost.dial().await.unwrap_err(), failure);
-        assert_eq!(lost.sum(), (2, 0, vec![label.to_owned()]));
+        assert_eq!(lost.sum().await, (2, 0, vec![label.to_owned()]));
     }
 }
 
@@ -203,7 +173,7 @@ async fn the_first_failure_is_reported_when_there_is_no_other_agent() {
     for failure in [DialFailure::LinkLost, DialFailure::Full] {
         let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, failure.clone())]);
         assert_eq!(bench.dial().await.unwrap_err(), failure);
-        assert_eq!(bench.sum().0, 1);
+        assert_eq!(bench.sum().await.0, 1);
     }
 }
 
@@ -214,15 +184,17 @@ async fn one_deadline_covers_both_attempts() {
     let started = Instant::now();
     assert_eq!(bench.dial().await.unwrap_err(), DialFailure::TimedOut);
     assert_eq!(started.elapsed().as_secs(), DEFAULT_DIAL_TIMEOUT.as_secs());
-    assert_eq!(bench.sum(), (2, 1, vec!["backend_dial_timeout".to_owned()]));
+    assert_eq!(bench.sum().await, (2, 1, vec!["backend_dial_timeout".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_behind_the_deadline() {
-    let bench =
-        bench(SOON, many(), &[Script::Fail(SOON, DialFailure::LinkLost), Script::Open(Duration::ZERO)]);
-    assert_eq!(bench.dial().await.unwrap_err(), DialFailure::TimedOut);
-    assert_eq!(bench.sum(), (1, 0, vec!["backend_dial_timeout".to_owned()]));
+    let bench = bench(SOON, many(), &[]);
+    let _lost = bench.register_handle(LinkHandle::new().0, 'a');
+    let _other = bench.register(&Script::Open(SOON), 'b');
+    let outcome = bench.dialer.try_twice(&Target::new("tcp", "node:443"), Instant::now(), &mut None).await;
+    assert_eq!(outcome.unwrap_err(), DialFailure::TimedOut);
+    assert_eq!(bench.sum().await.0, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,34 +209,34 @@ async fn the_flag_sets_the_deadline() {
 async fn a_frontend_that_leaves_cancels() {
     let bench = bench(Duration::ZERO, many(), &[Script::Silent]);
     assert!(tokio::time::timeout(SOON, bench.dial()).await.is_err());
-    assert_eq!(bench.sum(), (1, 1, vec!["frontend_close".to_owned()]));
+    assert_eq!(bench.sum().await, (1, 1, vec!["frontend_close".to_owned()]));
     drop(bench.dialer.dial(&Target::new("tcp", "node:443")));
-    assert_eq!(bench.sum().0, 1, "a dial that was never polled is none");
+    assert_eq!(bench.sum().await.0, 1, "a dial that was never polled is none");
 }
 
 #[tokio::test(start_paused = true)]
 async fn dials_beyond_the_pending_limit_wait() {
-    let bench = bench(Duration::from_secs(1), ServerBudget::new(1, 100), &[Script::Open(SOON)]);
+    let bench = bench(Duration::from_secs(1), Budget::new(1, 100), &[Script::Open(SOON)]);
     let (first, second) = tokio::join!(bench.dial(), bench.dial());
     assert!(first.is_ok() && second.is_ok());
-    assert_eq!(bench.sum().2, ["10ms", "20ms"]);
+    assert_eq!(bench.sum().await.2, ["2 in 30ms"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_at_the_deadline_too() {
-    let bench = bench(SOON, ServerBudget::new(0, 100), &[Script::Open(SOON)]);
+    let bench = bench(SOON, Budget::new(0, 100), &[Script::Open(SOON)]);
     assert_eq!(bench.dial().await.unwrap_err(), DialFailure::SendFailed);
-    assert_eq!(bench.sum(), (0, 0, vec!["backend_dial_timeout".to_owned()]));
+    assert_eq!(bench.sum().await, (0, 0, vec!["backend_dial_timeout".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn connections_are_limited_until_they_end() {
-    let bench = bench(Duration::ZERO, ServerBudget::new(9, 1), &[Script::Open(SOON), Script::Open(SOON)]);
+    let bench = bench(Duration::ZERO, Budget::new(9, 1), &[Script::Open(SOON), Script::Open(SOON)]);
     let first = bench.dial().await.unwrap();
     assert_eq!(bench.dial().await.unwrap_err(), DialFailure::Full);
     drop(first.slot);
     assert!(bench.dial().await.is_ok());
-    assert_eq!(bench.sum(), (2, 0, vec!["10ms".to_owned(), "no_agent".to_owned(), "10ms".to_owned()]));
+    assert_eq!(bench.sum().await, (2, 0, vec!["2 in 20ms".to_owned(), "no_agent".to_owned()]));
 }
 
 /// Marks the first link unresponsive after that time.
@@ -278,7 +250,7 @@ async fn a_dial_leaves_an_agent_that_ceases_to_answer_for_one_that_does() {
     let bench = bench(Duration::ZERO, many(), &[Script::Silent, Script::Open(SOON)]);
     let (dialed, ()) = tokio::join!(bench.dial(), first_falls_silent(&bench, 5 * SOON));
     assert_eq!(&*dialed.unwrap().agent_id, "b");
-    assert_eq!(bench.sum(), (2, 1, vec!["60ms".to_owned()]));
+    assert_eq!(bench.sum().await, (2, 1, vec!["1 in 60ms".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,7 +259,7 @@ async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other
     let alone = bench(Duration::ZERO, many(), &[Script::Open(after)]);
     let (dialed, ()) = tokio::join!(alone.dial(), first_falls_silent(&alone, SOON));
     assert_eq!(&*dialed.unwrap().agent_id, "a");
-    assert_eq!(alone.sum(), (1, 0, vec!["1s".to_owned()]));
+    assert_eq!(alone.sum().await, (1, 0, vec!["1 in 1s".to_owned()]));
     // Both links are silent until a third one registers.
     let both = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent]);
     both.dialer.backends.set_unresponsive(both.kept[1].id(), true);

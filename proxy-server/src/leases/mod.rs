@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use cluster::{Client, Clock};
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::collect::Collector;
 use self::renew::Renewer;
@@ -70,7 +70,7 @@ impl LeaseSettings {
 #[derive(Debug)]
 pub struct LeaseController {
     stop: CancellationToken,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [AbortOnDropHandle<()>; 2],
 }
 
 impl LeaseController {
@@ -81,7 +81,7 @@ impl LeaseController {
         let renewer = Renewer::new(leases.clone(), settings.clone(), metrics.clone());
         let collector = Collector::new(leases, settings, metrics);
         let tasks = [runtime.spawn(renewer.run(stop.clone())), runtime.spawn(collector.run(stop.clone()))];
-        Self { stop, tasks }
+        Self { stop, tasks: tasks.map(AbortOnDropHandle::new) }
     }
 
     /// Ends both tasks and deletes our lease, so that agents do not look for a server that has gone. Returns within
@@ -92,14 +92,6 @@ impl LeaseController {
         let ended = async { tokio::join!(renewer, collector) };
         if timeout(STOP_WITHIN, ended).await.is_err() {
             tracing::warn!("The lease could not be deleted in time; it expires within 30 s");
-        }
-    }
-}
-
-impl Drop for LeaseController {
-    fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
         }
     }
 }

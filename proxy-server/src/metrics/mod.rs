@@ -5,7 +5,6 @@
 
 mod established;
 mod labels;
-mod observers;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +18,8 @@ use serve::metrics::{
 use transport::wire::Code;
 use tunnel::PacketKind;
 
-use crate::dial::FailureReason;
-use crate::route::Strategy;
+use crate::backends::RouteMetrics;
+use crate::dial::DialMetrics;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{
@@ -53,10 +52,8 @@ impl Deref for Metrics {
 /// The metric families.
 #[derive(Debug)]
 pub struct Families {
-    /// `dial_duration_seconds`: from the dial to the agent's answer; successful dials only.
-    pub dial_duration: Lazy<Histogram>,
-    /// `dial_failure_count`.
-    pub dial_failures: CountBy<FailureReason>,
+    /// The metrics of dials.
+    pub dials: DialMetrics,
     /// `established_connections`, and `connection_duration_seconds` when a connection ends.
     pub established: Established,
     /// `frontend_write_duration_seconds`: how long a packet waited for the frontend to take it.
@@ -102,45 +99,49 @@ pub struct Families {
     pub certificates: Certificates,
     /// `legacy_certificates_total` (ours).
     pub legacy_certificates: LegacyCertificates,
-    /// `pending_backend_dials`; changed by the dialer's own guard, see `observers`.
-    pending_dials: Lazy<Gauge>,
+    /// The gauges of the route tables.
+    pub routes: RouteMetrics,
     stream_errors: StreamErrors,
-    ready_backends: Family<Strategy, Gauge>,
-    ready_backend_connections: Gauge,
     agent_auth_mode: Family<AgentAuthMode, Gauge>,
 }
-
-serve::label!(Strategy in "proxy_strategy");
 
 impl Metrics {
     /// Registers every metric under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
+        let http_connections = Live::register(r, "http_connections", "Open HTTP CONNECT connections");
+        http_connections.show();
+        let help = "Connections blocked by a full queue, by service method";
+        let full_receive_channels = LiveBy::register(r, "full_receive_channels", help);
+        // Present from the start: an alert cannot distinguish an absent series from zero.
+        full_receive_channels.show(ServiceMethod::Connect);
+        full_receive_channels.show(ServiceMethod::Proxy);
+        let frontend_write = Lazy::new(latency);
+        let help = "Seconds that packets from agents waited for the frontend";
+        r.register("frontend_write_duration_seconds", help, frontend_write.clone());
+        let lease_renewed = Lazy::<Gauge>::default();
+        let help = "Unix time of the last renewal of this server's lease in seconds, 0 before the first";
+        r.register("lease_last_renewal_timestamp_seconds", help, lease_renewed.clone());
+        let culled_leases = Counter::default();
+        r.register("culled_leases_count", "Expired leases that this server deleted", culled_leases.clone());
+        let queued_bytes_limit = Gauge::default();
+        r.register("queued_bytes_limit", "Limit of all queued bytes", queued_bytes_limit.clone());
+        let agent_auth_mode = Family::default();
+        let help = "1 for the method by which agents are authenticated";
+        r.register("agent_auth_mode", help, agent_auth_mode.clone());
         Self(Arc::new(Families {
-            dial_duration: histogram(
-                r,
-                "dial_duration_seconds",
-                "Seconds from a dial to the agent's answer, for successful dials",
-                latency,
-            ),
-            dial_failures: CountBy::register(r, "dial_failure_count", "Failed dials, by reason"),
-            pending_dials: lazy_gauge(r, "pending_backend_dials", "Dials that wait for an agent's answer"),
+            dials: DialMetrics::register(r, latency),
             established: Established::register(r),
-            frontend_write: histogram(
-                r,
-                "frontend_write_duration_seconds",
-                "Seconds that packets from agents waited for the frontend",
-                latency,
-            ),
+            frontend_write,
             grpc_connections: LiveBy::register(r, "grpc_connections", "Open gRPC streams, by service method"),
-            http_connections: shown(Live::register(r, "http_connections", "Open HTTP CONNECT connections")),
-            full_receive_channels: full_channels(r),
+            http_connections,
+            full_receive_channels,
             packets: StreamPackets::register(r),
             stream_errors: StreamErrors::register(r),
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued for frontends"),
-            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Limit of all queued bytes"),
+            queued_bytes_limit,
             certificates: Certificates::register(r),
             token_reviews: CountBy::register(
                 r,
@@ -167,12 +168,8 @@ impl Metrics {
                 "unauthenticated_connections_closed_total",
                 "Connections of unauthenticated peers that the server closed, by port and reason",
             ),
-            lease_renewed: lazy_gauge(
-                r,
-                "lease_last_renewal_timestamp_seconds",
-                "Unix time of the last renewal of this server's lease in seconds, 0 before the first",
-            ),
-            culled_leases: counter(r, "culled_leases_count", "Expired leases that this server deleted"),
+            lease_renewed,
+            culled_leases,
             lease_lists: lease_calls(
                 r,
                 ("lease_list_total", "Lists of leases for garbage collection, by HTTP status and reason"),
@@ -184,17 +181,8 @@ impl Metrics {
                 ("lease_delete_latency_seconds", "Seconds that deletions of leases took"),
             ),
             unanswered: Unanswered::register(r),
-            ready_backends: gauges(r, "ready_backends", "Backends known to a strategy, by strategy"),
-            ready_backend_connections: gauge(
-                r,
-                "ready_backend_connections",
-                "Backends of the strategy that changed last. DEPRECATED, see ready_backends",
-            ),
-            agent_auth_mode: gauges(
-                r,
-                "agent_auth_mode",
-                "1 for the method by which agents are authenticated",
-            ),
+            routes: RouteMetrics::register(r),
+            agent_auth_mode,
             legacy_certificates: LegacyCertificates::register(r),
         }))
     }
@@ -205,72 +193,14 @@ impl Metrics {
         self.stream_errors.count(segment, code.name(), packet);
     }
 
-    /// Sets the number of backends that a strategy can choose from.
-    pub fn set_ready_backends(&self, strategy: Strategy, count: usize) {
-        self.0.ready_backends.get_or_create(&strategy).set(to_i64(count));
-    }
-
-    /// Sets the same number of the strategy that changed last, under its deprecated name.
-    pub fn set_ready_backend_connections(&self, count: usize) {
-        self.0.ready_backend_connections.set(to_i64(count));
-    }
-
     /// Sets the authentication method of agents; called once.
     pub fn set_agent_auth_mode(&self, mode: AgentAuthMode) {
         self.agent_auth_mode.get_or_create(&mode).set(1);
     }
 }
 
-fn to_i64(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
 fn latency() -> Histogram {
     Histogram::new(LATENCY)
-}
-
-fn histogram(registry: &mut Registry, name: &str, help: &str, make: fn() -> Histogram) -> Lazy<Histogram> {
-    let histogram = Lazy::new(make);
-    registry.register(name, help, histogram.clone());
-    histogram
-}
-
-fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
-    let counter = Counter::default();
-    registry.register(name, help, counter.clone());
-    counter
-}
-
-fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
-    let gauge = Gauge::default();
-    registry.register(name, help, gauge.clone());
-    gauge
-}
-
-fn lazy_gauge(registry: &mut Registry, name: &str, help: &str) -> Lazy<Gauge> {
-    let gauge: Lazy<Gauge> = Lazy::default();
-    registry.register(name, help, gauge.clone());
-    gauge
-}
-
-fn gauges<L: serve::metrics::Labels>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Gauge> {
-    let family = Family::default();
-    registry.register(name, help, family.clone());
-    family
-}
-
-fn shown(live: Live) -> Live {
-    live.show();
-    live
-}
-
-/// Present from the start: an alert cannot distinguish an absent series from zero.
-fn full_channels(registry: &mut Registry) -> LiveBy<ServiceMethod> {
-    let help = "Connections blocked by a full queue, by service method";
-    let gauges = LiveBy::register(registry, "full_receive_channels", help);
-    gauges.show(ServiceMethod::Connect);
-    gauges.show(ServiceMethod::Proxy);
-    gauges
 }
 
 fn lease_calls(registry: &mut Registry, calls: (&str, &str), latencies: (&str, &str)) -> ApiCalls {

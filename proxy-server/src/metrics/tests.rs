@@ -7,8 +7,8 @@ use transport::tls::LegacyPki;
 use tunnel::{Cause, Dropped};
 
 use super::*;
-use crate::dial::DialObserver;
-use crate::route::RouteObserver;
+use crate::backends::Strategy;
+use crate::dial::FailureReason;
 
 /// Name, type, labels in the order of the scrape, bounds of the buckets.
 type Family = (&'static str, &'static str, &'static [&'static str], &'static [&'static str]);
@@ -91,10 +91,9 @@ fn parse(scrape: &str) -> Vec<Scraped> {
 }
 
 fn use_everything(metrics: &Metrics) -> impl Sized {
-    DialObserver::started(metrics);
-    DialObserver::succeeded(metrics, Duration::from_millis(3));
-    DialObserver::started(metrics);
-    DialObserver::failed(metrics, FailureReason::NoAgent);
+    metrics.dials.pending.inc();
+    metrics.dials.duration.observe(Duration::from_millis(3));
+    metrics.dials.failures.count(FailureReason::NoAgent);
     drop(metrics.established.enter());
     metrics.frontend_write.observe(Duration::from_micros(20));
     drop(metrics.grpc_connections.enter(ServiceMethod::Connect));
@@ -115,8 +114,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.unauthenticated_closed.count((Port::Frontend, UnauthenticatedCloseReason::Evicted));
     metrics.certificates.loaded("agents", 1);
     metrics.certificates.expires("cluster-cert", 1);
-    RouteObserver::ready_backends(metrics, Strategy::DestHost, 2);
-    RouteObserver::ready_backend_connections(metrics, 2);
+    metrics.routes.set(Strategy::DestHost, 2);
     let mut held: Held = metrics.queued_bytes.hold();
     held.set(100);
     held.set(40);
@@ -150,7 +148,7 @@ fn at_the_start_only_metrics_that_go_shows() {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     // The backend manager does the same for each strategy when it is built.
-    metrics.set_ready_backends(Strategy::Default, 0);
+    metrics.routes.set(Strategy::Default, 0);
     let found = parse(&Exposition::new(registry).scrape());
     let names: Vec<&str> = found.iter().map(|family| family.name.as_str()).collect();
     assert_eq!(

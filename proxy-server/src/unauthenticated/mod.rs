@@ -19,7 +19,7 @@ use serve::metrics::LiveGuard;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::handshakes::{Arrived, Handshakes};
-pub use self::runtime::HandshakeRuntime;
+pub use self::runtime::handshake_runtime;
 use crate::metrics::{Metrics, Port, UnauthenticatedCloseReason};
 
 /// The unauthenticated connections of one port. Clones share the table.

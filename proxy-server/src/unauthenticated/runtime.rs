@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Runtime};
 
 /// Added to the nice value of the process. Next to a busy data path thread on the same core these threads get a tenth of the
 /// core, enough for some hundred handshakes per second.
@@ -13,39 +13,19 @@ const NICER: i32 = 10;
 /// The largest nice value in Linux.
 const NICEST: i32 = 19;
 
-/// The handshake threads. The cryptography of a handshake takes 0.2 to 1 ms, so a flood of handshakes uses at most a quarter of
-/// the cores: at least one and at most four. Dropping it ends their tasks.
-#[derive(Debug)]
-pub struct HandshakeRuntime(Option<Runtime>);
-
-impl HandshakeRuntime {
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// The operating system provides no thread or no epoll instance.
-    pub fn start() -> io::Result<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let runtime = Builder::new_multi_thread()
-            .worker_threads((cores / 4).clamp(1, 4))
-            .thread_name("handshakes")
-            .on_thread_start(lower_priority)
-            .enable_all()
-            .build()?;
-        Ok(HandshakeRuntime(Some(runtime)))
-    }
-
-    /// The runtime, to spawn on and to bind listeners on.
-    pub fn handle(&self) -> &Handle {
-        self.0.as_ref().expect("the runtime is taken by the drop alone").handle()
-    }
-}
-
-impl Drop for HandshakeRuntime {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
+/// Starts the handshake threads. The cryptography of a handshake takes 0.2 to 1 ms, so a flood of handshakes uses at most a
+/// quarter of the cores: at least one and at most four.
+///
+/// # Errors
+/// The operating system provides no thread or no epoll instance.
+pub fn handshake_runtime() -> io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Builder::new_multi_thread()
+        .worker_threads((cores / 4).clamp(1, 4))
+        .thread_name("handshakes")
+        .on_thread_start(lower_priority)
+        .enable_all()
+        .build()
 }
 
 /// On Linux the id of a thread selects that thread alone.
@@ -65,7 +45,7 @@ mod tests {
     #[test]
     fn handshakes_run_at_a_lower_priority_than_the_caller() {
         let own = getpriority_process(Some(gettid())).unwrap();
-        let runtime = HandshakeRuntime::start().unwrap();
+        let runtime = handshake_runtime().unwrap();
         let theirs = runtime.handle().spawn(async { getpriority_process(Some(gettid())).unwrap() });
         let theirs = futures_block_on(theirs);
         assert_eq!(theirs, (own + NICER).min(NICEST));

@@ -91,27 +91,18 @@ pub enum Denied {
 /// allows everything.)
 #[derive(Debug, Clone, Default)]
 pub struct DestinationPolicy {
-    cloud_metadata: bool,
-    deny: Vec<DestinationRule>,
-    allow: Vec<DestinationRule>,
+    /// `--allow-cloud-metadata`.
+    pub cloud_metadata: bool,
+    /// `--deny-destinations`.
+    pub deny: Vec<DestinationRule>,
+    /// `--allow-destinations`.
+    pub allow: Vec<DestinationRule>,
 }
 
 impl DestinationPolicy {
     /// Allows everything: for destinations that the operator has configured.
     pub fn unrestricted() -> Self {
         DestinationPolicy { cloud_metadata: true, ..Self::default() }
-    }
-
-    /// Sets `--allow-cloud-metadata`.
-    pub fn with_cloud_metadata(mut self, allowed: bool) -> Self {
-        self.cloud_metadata = allowed;
-        self
-    }
-
-    /// Sets `--deny-destinations` and `--allow-destinations`.
-    pub fn with_rules(mut self, deny: Vec<DestinationRule>, allow: Vec<DestinationRule>) -> Self {
-        (self.deny, self.allow) = (deny, allow);
-        self
     }
 
     /// Checks whether the agent may connect to `destination`, to which `name` resolved (`None`: the request had an address).
@@ -196,11 +187,12 @@ mod tests {
             ("10.0.0.1:10250", false),
         ];
         let (default, open) = (DestinationPolicy::default(), DestinationPolicy::unrestricted());
+        let allowing = DestinationPolicy { cloud_metadata: true, ..DestinationPolicy::default() };
         for (destination, denied) in rows {
             let destination = destination.parse().unwrap();
             let verdict = if denied { Err(Denied::CloudMetadata) } else { Ok(()) };
             assert_eq!(default.check(None, destination), verdict, "{destination}");
-            assert_eq!(default.clone().with_cloud_metadata(true).check(None, destination), Ok(()));
+            assert_eq!(allowing.check(None, destination), Ok(()));
             assert_eq!(open.check(Some("name"), destination), Ok(()));
         }
     }
@@ -208,6 +200,7 @@ mod tests {
     #[test]
     fn link_local_addresses_are_denied_unless_allowed() {
         let default = DestinationPolicy::default();
+        let allowing = DestinationPolicy { cloud_metadata: true, ..DestinationPolicy::default() };
         let rows = [
             "169.254.20.10:53",
             "[::ffff:169.254.0.1]:80",
@@ -217,7 +210,7 @@ mod tests {
         ];
         for destination in rows.map(|text| text.parse().unwrap()) {
             assert_eq!(default.check(Some("name"), destination), Err(Denied::LinkLocal), "{destination}");
-            assert_eq!(default.clone().with_cloud_metadata(true).check(None, destination), Ok(()));
+            assert_eq!(allowing.check(None, destination), Ok(()));
         }
     }
 
@@ -254,7 +247,7 @@ mod tests {
 
     fn policy(deny: &[&str], allow: &[&str]) -> DestinationPolicy {
         let rules = |texts: &[&str]| texts.iter().map(|text| DestinationRule::parse(text).unwrap()).collect();
-        DestinationPolicy::default().with_rules(rules(deny), rules(allow))
+        DestinationPolicy { deny: rules(deny), allow: rules(allow), cloud_metadata: false }
     }
 
     #[test]

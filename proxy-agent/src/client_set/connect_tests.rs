@@ -1,0 +1,224 @@
+//! Tests against a TLS and HTTP/2 server on loopback.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::{HeaderMap, HeaderValue};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket};
+use transport::tls::{
+    ALPN_H2, CaSource, CipherSuites, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
+    ignore_legacy_pki,
+};
+use transport::wire::{Code, ServerSettings, serve_connection};
+
+use super::*;
+use crate::endpoint::{LookupError, Network};
+
+const NAME: &str = "server.example";
+
+/// Resolves only [`NAME`].
+struct Names;
+
+impl Resolve for Names {
+    async fn lookup(&self, host: &str, _network: Network) -> Result<Vec<IpAddr>, LookupError> {
+        match host {
+            NAME => Ok(vec!["127.0.0.1".parse().unwrap()]),
+            _ => Err(LookupError::NoSuchHost { host: host.into(), server: None }),
+        }
+    }
+}
+
+/// A CA file, and a server certificate for [`NAME`].
+struct Pki {
+    directory: TempDir,
+}
+
+impl Pki {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| std::fs::write(directory.path().join(name), text).unwrap();
+        let mut authority = CertificateParams::new(Vec::<String>::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        write("ca.pem", authority.self_signed(&key).unwrap().pem());
+        let issuer = Issuer::new(authority, key);
+        let (leaf, key) =
+            (CertificateParams::new(vec![NAME.to_owned()]).unwrap(), KeyPair::generate().unwrap());
+        write("cert.pem", leaf.signed_by(&key, &issuer).unwrap().pem());
+        write("key.pem", key.serialize_pem());
+        Self { directory }
+    }
+
+    fn server(&self) -> ServerTls {
+        let path = |name: &str| self.directory.path().join(name);
+        let options = ServerTlsOptions {
+            cert: path("cert.pem"),
+            key: path("key.pem"),
+            client_ca: None,
+            alpn: vec![ALPN_H2.to_vec()],
+            min_version: TlsVersion::Tls12,
+            suites: CipherSuites::default(),
+        };
+        ServerTls::load(options, ignore_legacy_pki()).unwrap()
+    }
+
+    fn client(&self) -> ClientTls {
+        let options = ClientTlsOptions {
+            ca: CaSource::File(self.directory.path().join("ca.pem")),
+            identity: None,
+            server_name: NAME.to_owned(),
+            alpn_extras: Vec::new(),
+        };
+        ClientTls::load(options, ignore_legacy_pki()).unwrap()
+    }
+}
+
+/// Serves every connection; answers each stream with `fields`, or refuses it if there are none. The receiver gets the agents'
+/// metadata.
+async fn serve(
+    pki: &Pki,
+    fields: &'static [(&'static str, &'static str)],
+) -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<HeaderMap>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (seen, heard) = tokio::sync::mpsc::unbounded_channel();
+    let tls = pki.server();
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let (tls, seen) = (tls.clone(), seen.clone());
+            tokio::spawn(async move {
+                let Ok(io) = tls.accept(tcp).await else { return };
+                let on_stream = |request: wire::Request| {
+                    assert_eq!(request.path, PATH);
+                    let _ = seen.send(request.metadata.clone());
+                    if fields.is_empty() {
+                        return request.refuse(Code::Unauthenticated, "who are you");
+                    }
+                    let mut headers = HeaderMap::new();
+                    for (name, value) in fields {
+                        headers.append(*name, HeaderValue::from_static(value));
+                    }
+                    let mut stream = request.accept(headers).unwrap();
+                    tokio::spawn(async move {
+                        while poll_fn(|cx| stream.poll_packet(cx)).await.is_some() {}
+                        stream.finish();
+                    });
+                };
+                let _ = serve_connection(io, &ServerSettings::for_agents(), on_stream).await;
+            });
+        }
+    });
+    (address, heard)
+}
+
+fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcConnector<Names> {
+    let env: HashMap<String, String> =
+        env.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
+    let token = pki.directory.path().join("token");
+    std::fs::write(&token, "secret\n").unwrap();
+    GrpcConnector {
+        server: ServerAddress { host: host.into(), port },
+        dialer: Dialer::to_servers(Names, DIAL_LIMIT),
+        proxy: EnvProxy::from_lookup(|name| env.get(name).cloned()),
+        tls: pki.client(),
+        agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)).unwrap(),
+        keepalive: Duration::from_secs(3600),
+        unresponsive_timeout: capabilities::UNRESPONSIVE_TIMEOUT,
+    }
+}
+
+#[tokio::test]
+async fn a_stream_opens_and_closes_in_order() {
+    let pki = Pki::new();
+    let (address, mut heard) = serve(&pki, &[("serverid", "s1"), ("servercount", "2")]).await;
+    let connector = connector(&pki, NAME, address.port(), &[]);
+    let connected = connector.connect().await.unwrap();
+    assert_eq!((&*connected.server_id, connected.server_count), ("s1", 2));
+    let said = heard.recv().await.unwrap();
+    assert_eq!(said["agentid"], "agent-1");
+    assert_eq!(said["agentidentifiers"], "host=a");
+    assert_eq!(said["authorization"], "Bearer secret");
+    let began = Instant::now();
+    connector.close(connected.stream).await;
+    assert!(began.elapsed() < CLOSE_WITHIN, "the server's end is seen, not waited out");
+}
+
+#[tokio::test]
+async fn refusals_and_senseless_answers_are_errors() {
+    let pki = Pki::new();
+    for (fields, text) in [
+        (&[][..], "Unauthenticated: who are you"),
+        (&[("servercount", "1")], "expected one server ID"),
+        (&[("serverid", "a"), ("serverid", "b"), ("servercount", "1")], "expected one server ID, got 2"),
+    ] {
+        let (address, _heard) = serve(&pki, fields).await;
+        let error = connector(&pki, NAME, address.port(), &[]).connect().await.unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn unknown_server_certificate_is_refused() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let (address, _heard) = serve(&other, &[("serverid", "s1"), ("servercount", "1")]).await;
+    let error = connector(&pki, NAME, address.port(), &[]).connect().await.unwrap_err();
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn refused_connection_reads_as_in_go() {
+    let pki = Pki::new();
+    let taken = TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = connector(&pki, NAME, port, &[]).connect().await.unwrap_err();
+    assert_eq!(error.to_string(), format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
+    let error = connector(&pki, "elsewhere", port, &[]).connect().await.unwrap_err();
+    assert_eq!(error.to_string(), "dial tcp: lookup elsewhere: no such host");
+}
+
+#[tokio::test]
+async fn a_proxy_of_the_environment_is_used() {
+    let pki = Pki::new();
+    let (server, _heard) = serve(&pki, &[("serverid", "s1"), ("servercount", "1")]).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = listener.local_addr().unwrap();
+    let seen = tokio::spawn(async move {
+        let (mut agent, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(agent.read_u8().await.unwrap());
+        }
+        agent.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        let mut upstream = TcpStream::connect(server).await.unwrap();
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut agent, &mut upstream).await });
+        String::from_utf8(head).unwrap()
+    });
+    let env = [("HTTPS_PROXY", format!("http://{proxy}"))];
+    let connector = connector(&pki, "behind.example", server.port(), &env);
+    let connected = connector.connect().await.unwrap();
+    assert_eq!(&*connected.server_id, "s1");
+    let head = seen.await.unwrap();
+    assert!(head.starts_with(&format!("CONNECT behind.example:{} HTTP/1.1\r\n", server.port())), "{head}");
+}
+
+#[test]
+fn addresses_are_written_with_brackets_where_needed() {
+    for (host, bare) in [("a.b", "a.b"), ("10.0.0.1", "10.0.0.1"), ("::1", "[::1]"), ("[::1]", "[::1]")] {
+        let address = ServerAddress { host: host.into(), port: 1 };
+        assert_eq!((address.to_string(), address.bare_host()), (format!("{bare}:1"), bare.to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn server_that_hangs_before_its_answer_is_always_pinged() {
+    let connector = connector(&Pki::new(), NAME, 1, &[]);
+    assert_eq!(connector.keepalive, Duration::from_secs(3600));
+    let Keepalive { interval, timeout, while_idle } = settings().keepalive;
+    assert_eq!((interval, timeout, while_idle), (GO_PING_INTERVAL, GO_PING_TIMEOUT, true));
+    assert!(interval + timeout < ANSWER_LIMIT);
+}

@@ -1,0 +1,373 @@
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+
+fn settings() -> SyncSettings {
+    SyncSettings {
+        interval: Duration::from_secs(1),
+        cap: Duration::from_secs(10),
+        forever: false,
+        count_source: ServerCountSource::Default,
+    }
+}
+
+fn machine(settings: SyncSettings) -> Machine<fn() -> f64> {
+    Machine::new(settings, || 0.0)
+}
+
+fn server(name: &str) -> Arc<str> {
+    name.into()
+}
+
+/// Waits until the next attempt is due and starts it; returns the time that passed.
+fn next_try<J: FnMut() -> f64>(machine: &mut Machine<J>, now: &mut Duration) -> Duration {
+    let began = *now;
+    loop {
+        match machine.poll(*now) {
+            Step::Connect => return *now - began,
+            Step::WaitUntil(due) => *now = due,
+            Step::Wait => panic!("no try is ever due"),
+        }
+    }
+}
+
+fn millis(durations: &[Duration]) -> Vec<u128> {
+    durations.iter().map(Duration::as_millis).collect()
+}
+
+#[test]
+fn tries_until_there_is_a_stream_to_every_server() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    assert_eq!(machine.server_count(), 1);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
+    assert_eq!(machine.poll(now), Step::Wait, "one try at a time");
+    assert!(matches!(machine.connected(now, &server("a"), 2), Decision::Keep(_)));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert_eq!(machine.connected(now, &server("a"), 7), Decision::Duplicate);
+    assert_eq!(machine.server_count(), 2, "only a new server is believed");
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert!(matches!(machine.connected(now, &server("b"), 2), Decision::Keep(_)));
+    assert_eq!(machine.poll(now + Duration::from_secs(3600)), Step::Wait);
+    assert_eq!(machine.open_count(), 2);
+}
+
+#[test]
+fn errors_back_off_to_the_cap_and_success_resets() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        next_try(&mut machine, &mut now);
+        pauses.push(machine.failed(now));
+    }
+    assert_eq!(millis(&pauses), [1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000, 10_000]);
+    next_try(&mut machine, &mut now);
+    machine.connected(now, &server("a"), 2);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert_eq!(machine.failed(now), Duration::from_secs(1));
+}
+
+#[test]
+fn a_stuck_balancer_is_asked_less_and_less() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    next_try(&mut machine, &mut now);
+    machine.connected(now, &server("a"), 2);
+    let mut pauses = Vec::new();
+    for _ in 0..14 {
+        pauses.push(next_try(&mut machine, &mut now));
+        machine.connected(now, &server("a"), 2);
+    }
+    let expected = [1000; 7].into_iter().chain([1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
+    assert_eq!(millis(&pauses), expected.collect::<Vec<u128>>());
+    machine.leases_counted(now, Some(3));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "another count resets it");
+    machine.connected(now, &server("b"), 2);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "so does a new server");
+}
+
+/// Time until two agents that start half an interval apart behind a round-robin balancer have a stream to both servers.
+fn time_to_get_out_of_step(seed: u64) -> Duration {
+    let random = RefCell::new(StdRng::seed_from_u64(seed));
+    let mut agents = [(); 2].map(|()| Machine::new(settings(), || random.borrow_mut().random::<f64>()));
+    let mut due = [Duration::ZERO, settings().interval / 2];
+    let mut turn = 0;
+    loop {
+        let next = usize::from(due[1] < due[0]);
+        let now = due[next];
+        let agent = &mut agents[next];
+        if agent.poll(now) == Step::Connect {
+            agent.connected(now, &server(["a", "b"][turn % 2]), 2);
+            turn += 1;
+        }
+        due[next] = match agent.poll(now) {
+            Step::WaitUntil(due) => due,
+            Step::Connect => now,
+            Step::Wait => Duration::MAX,
+        };
+        if due == [Duration::MAX; 2] {
+            return now;
+        }
+    }
+}
+
+/// With a tenth of jitter alone a quarter of the runs took longer than four minutes.
+#[test]
+fn agents_in_step_behind_a_balancer_get_out_of_it() {
+    let mut times: Vec<Duration> = (0..500).map(time_to_get_out_of_step).collect();
+    times.sort_unstable();
+    let (most, all) = (times[times.len() * 95 / 100], times[times.len() - 1]);
+    assert!(most < Duration::from_secs(60) && all < Duration::from_secs(180), "{most:?}, {all:?}");
+}
+
+#[test]
+fn counts_come_from_leases_or_servers() {
+    for (source, leases, told, expected) in [
+        (ServerCountSource::Default, None, 0, 1),
+        (ServerCountSource::Default, None, 3, 3),
+        (ServerCountSource::Default, Some(0), 3, 1),
+        (ServerCountSource::Default, Some(2), 3, 2),
+        (ServerCountSource::Max, None, 3, 3),
+        (ServerCountSource::Max, Some(2), 3, 3),
+        (ServerCountSource::Max, Some(4), 3, 4),
+        (ServerCountSource::Max, Some(0), 0, 1),
+    ] {
+        let mut machine = machine(SyncSettings { count_source: source, ..settings() });
+        machine.leases_counted(Duration::ZERO, leases);
+        assert_eq!(machine.poll(Duration::ZERO), Step::Connect);
+        machine.connected(Duration::ZERO, &server("a"), told);
+        assert_eq!(machine.server_count(), expected, "{source:?} {leases:?} {told}");
+    }
+}
+
+#[test]
+fn a_falling_count_closes_nothing_and_a_rising_one_tries_again() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    machine.leases_counted(now, Some(2));
+    for name in ["a", "b"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &server(name), 2);
+    }
+    machine.leases_counted(now, Some(1));
+    assert_eq!((machine.open_count(), machine.poll(now)), (2, Step::Wait));
+    machine.leases_counted(now, Some(3));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+}
+
+#[test]
+fn a_lost_stream_is_replaced_within_an_interval() {
+    let mut now = Duration::ZERO;
+    let mut machine = Machine::new(settings(), || 0.5);
+    next_try(&mut machine, &mut now);
+    let Decision::Keep(id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    now += Duration::from_secs(60);
+    machine.lost(now, id);
+    assert_eq!(machine.open_count(), 0);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(500), "not in step with others");
+    let Decision::Keep(second) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    machine.lost(now, id);
+    assert_eq!(machine.open_count(), 1, "an id of the past tears nothing down");
+    assert_ne!(id, second);
+}
+
+#[test]
+fn for_ever_means_beyond_the_count() {
+    let (mut machine, mut now) = (machine(SyncSettings { forever: true, ..settings() }), Duration::ZERO);
+    for name in ["a", "b", "c"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &server(name), 1);
+    }
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+}
+
+#[test]
+fn a_draining_set_opens_nothing() {
+    let (mut machine, now) = (machine(settings()), Duration::ZERO);
+    assert_eq!(machine.poll(now), Step::Connect);
+    machine.drain();
+    assert_eq!(machine.connected(now, &server("a"), 3), Decision::Unwanted);
+    machine.failed(now);
+    machine.leases_counted(now, Some(5));
+    assert!(machine.is_draining());
+    assert_eq!(machine.poll(now + Duration::from_secs(3600)), Step::Wait);
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Connected(u8, usize),
+    Failed,
+    Lost(u8),
+    Unresponsive(u8, bool),
+    Aged(u8),
+    /// The oldest retiring stream has ended.
+    RetiredEnds,
+    Leases(Option<usize>),
+    Pass(u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (0..6_u8, 0..6_usize).prop_map(|(server, count)| Event::Connected(server, count)),
+        1 => Just(Event::Failed),
+        1 => (0..6_u8).prop_map(Event::Lost),
+        1 => (0..6_u8, proptest::bool::ANY).prop_map(|(server, unresponsive)| Event::Unresponsive(server, unresponsive)),
+        1 => (0..6_u8).prop_map(Event::Aged),
+        1 => Just(Event::RetiredEnds),
+        1 => proptest::option::of(0..6_usize).prop_map(Event::Leases),
+        2 => (0..20_000_u64).prop_map(Event::Pass),
+    ]
+}
+
+/// Whether the server would refuse another stream because of its retiring ones.
+fn full(retired: &[(u8, StreamId)], name: u8) -> bool {
+    retired.iter().filter(|(of, _)| *of == name).count() >= MOST_RETIRED
+}
+
+proptest! {
+    /// At all times: at most one kept stream for each server, no pause above the cap with its jitter, and no attempt while
+    /// another one runs.
+    #[test]
+    fn invariants_hold(forever: bool, events in proptest::collection::vec(event(), 1..200)) {
+        let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
+        let (mut now, mut connecting) = (Duration::ZERO, false);
+        let mut kept: HashMap<u8, StreamId> = HashMap::new();
+        // The kept streams that are unresponsive or aged, and the retiring streams.
+        let (mut unresponsive, mut aged) = (HashSet::new(), HashSet::new());
+        let mut retired: Vec<(u8, StreamId)> = Vec::new();
+        for event in events {
+            match event {
+                Event::Connected(name, count) if connecting => {
+                    connecting = false;
+                    match machine.connected(now, &server(&name.to_string()), count) {
+                        Decision::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
+                        Decision::Replace(id, old) => {
+                            prop_assert!(unresponsive.remove(&name) | aged.remove(&name));
+                            prop_assert_eq!(kept.insert(name, id), Some(old));
+                            retired.push((name, old));
+                            prop_assert!(retired.iter().filter(|(of, _)| *of == name).count() <= MOST_RETIRED);
+                        }
+                        Decision::Duplicate => {
+                            prop_assert!(kept.contains_key(&name));
+                            let full = full(&retired, name);
+                            prop_assert!(full || (!unresponsive.contains(&name) && !aged.contains(&name)));
+                        }
+                        Decision::Unwanted => prop_assert!(false, "not draining"),
+                    }
+                }
+                Event::Failed if connecting => {
+                    connecting = false;
+                    machine.failed(now);
+                }
+                Event::Lost(name) => {
+                    if let Some(id) = kept.remove(&name) {
+                        unresponsive.remove(&name);
+                        aged.remove(&name);
+                        machine.lost(now, id);
+                    }
+                }
+                Event::Unresponsive(name, is) if kept.contains_key(&name) => {
+                    machine.set_unresponsive(now, kept[&name], is);
+                    if is { unresponsive.insert(name) } else { unresponsive.remove(&name) };
+                }
+                Event::Aged(name) if kept.contains_key(&name) => {
+                    let news = aged.insert(name);
+                    prop_assert_eq!(machine.aged(now, kept[&name]), news);
+                }
+                Event::RetiredEnds if !retired.is_empty() => {
+                    machine.lost(now, retired.remove(0).1);
+                }
+                Event::Leases(count) => machine.leases_counted(now, count),
+                Event::Pass(millis) => now += Duration::from_millis(millis),
+                Event::Connected(..) | Event::Failed | Event::Unresponsive(..) | Event::Aged(_) => {}
+                Event::RetiredEnds => {}
+            }
+            let lacks = unresponsive.union(&aged).any(|name| !full(&retired, *name));
+            let wanted = forever || kept.len() < machine.server_count() || lacks;
+            match machine.poll(now) {
+                Step::Connect => {
+                    prop_assert!(!connecting && wanted);
+                    connecting = true;
+                }
+                Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + Duration::from_secs(11)),
+                Step::Wait => {
+                    prop_assert!(connecting || !wanted);
+                }
+            }
+            prop_assert_eq!(machine.open_count(), kept.len());
+            prop_assert!(machine.server_count() >= 1);
+        }
+    }
+
+    /// Behind a balancer that chooses at random the set becomes complete, and then waits.
+    #[test]
+    fn the_set_completes(count in 1..6_usize, seed: u64) {
+        let mut random = seed | 1;
+        let mut machine = machine(settings());
+        let (mut now, mut tries) = (Duration::ZERO, 0);
+        let mut servers = HashSet::new();
+        while machine.poll(now) != Step::Wait {
+            if let Step::WaitUntil(due) = machine.poll(now) {
+                now = due;
+                continue;
+            }
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let choice = (random >> 33) as usize % count;
+            machine.connected(now, &server(&choice.to_string()), count);
+            servers.insert(choice);
+            tries += 1;
+            prop_assert!(tries < 500, "does not complete");
+        }
+        prop_assert_eq!((servers.len(), machine.open_count()), (count, count));
+    }
+}
+
+#[test]
+fn a_stream_that_should_be_replaced_is_kept_until_its_successor_is_there() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    next_try(&mut machine, &mut now);
+    let Decision::Keep(first) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    now += Duration::from_secs(60);
+    machine.set_unresponsive(now, first, true);
+    assert_eq!(machine.open_count(), 1);
+    next_try(&mut machine, &mut now);
+    assert!(
+        matches!(machine.connected(now, &server("b"), 9), Decision::Keep(_)),
+        "the balancer chose another"
+    );
+    assert_eq!(machine.server_count(), 9);
+    next_try(&mut machine, &mut now);
+    let verdict = machine.connected(now, &server("a"), 1);
+    let Decision::Replace(second, old) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(
+        (old, machine.open_count(), machine.server_count()),
+        (first, 2, 9),
+        "an old server is not believed"
+    );
+    machine.lost(now, first);
+    assert_eq!(machine.open_count(), 2, "the end of the retired one is no loss");
+    machine.lost(now, second);
+    assert_eq!(machine.open_count(), 1);
+}
+
+#[test]
+fn no_more_than_a_server_takes() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    next_try(&mut machine, &mut now);
+    let Decision::Keep(mut id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    for _ in 0..MOST_RETIRED {
+        assert!(machine.aged(now, id));
+        assert!(!machine.aged(now, id), "known");
+        next_try(&mut machine, &mut now);
+        let Decision::Replace(next, _) = machine.connected(now, &server("a"), 1) else { panic!("replaced") };
+        id = next;
+    }
+    machine.set_unresponsive(now, id, true);
+    assert_eq!(machine.poll(now + Duration::from_secs(60)), Step::Wait, "two are on their way out");
+    machine.lost(now, StreamId(0));
+    // The event is reported only once.
+    next_try(&mut machine, &mut now);
+    assert!(matches!(machine.connected(now, &server("a"), 1), Decision::Replace(..)));
+}

@@ -1,0 +1,173 @@
+//! The request headers of a Connect, and the server's response headers.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use transport::wire::capabilities::{CAPABILITIES, Capabilities};
+
+use super::connect::ConnectError;
+
+/// Request: the agent's id.
+const AGENT_ID: HeaderName = HeaderName::from_static("agentid");
+/// Request: the agent's identifiers, as a URL query.
+const AGENT_IDENTIFIERS: HeaderName = HeaderName::from_static("agentidentifiers");
+/// Response: the server's id.
+const SERVER_ID: HeaderName = HeaderName::from_static("serverid");
+/// Response: the number of servers.
+const SERVER_COUNT: HeaderName = HeaderName::from_static("servercount");
+
+/// The longest accepted token in bytes (the server's limit).
+const TOKEN_LIMIT: usize = 16 * 1024;
+
+/// The agent's metadata for servers. The token file is read for each connect, because kubelet rotates it.
+#[derive(Debug, Clone)]
+pub struct AgentMetadata {
+    id: HeaderValue,
+    identifiers: HeaderValue,
+    token: Option<PathBuf>,
+    pub(super) offer: Capabilities,
+}
+
+impl AgentMetadata {
+    /// `identifiers` is the flag's text, `token` the path of a service account token, `offer` what servers may use.
+    ///
+    /// # Errors
+    /// A text that cannot be a header value, with its name.
+    pub fn new(
+        id: &str,
+        identifiers: &str,
+        token: Option<PathBuf>,
+        offer: Capabilities,
+    ) -> Result<Self, ConnectError> {
+        let value = |name: &'static str, text: &str| {
+            HeaderValue::from_str(text)
+                .map_err(|_| ConnectError::Metadata { name, text: text.escape_debug().to_string() })
+        };
+        Ok(Self {
+            id: value("agentID", id)?,
+            identifiers: value("agentIdentifiers", identifiers)?,
+            token,
+            offer,
+        })
+    }
+
+    /// The headers of one Connect.
+    pub(super) fn headers(&self) -> Result<HeaderMap, ConnectError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(AGENT_ID, self.id.clone());
+        headers.insert(AGENT_IDENTIFIERS, self.identifiers.clone());
+        if let Some(path) = &self.token {
+            headers.insert(AUTHORIZATION, bearer(path)?);
+        }
+        headers.extend(self.offer.header().map(|value| (CAPABILITIES, value)));
+        Ok(headers)
+    }
+}
+
+fn bearer(path: &PathBuf) -> Result<HeaderValue, ConnectError> {
+    let fail = |source: io::Error| ConnectError::Token { path: path.clone(), source };
+    let text = std::fs::read_to_string(path).map_err(fail)?;
+    let token = text.trim();
+    if token.is_empty() || token.len() > TOKEN_LIMIT {
+        let what = format!("contains a token of {} bytes, expected 1 to {TOKEN_LIMIT}", token.len());
+        return Err(fail(io::Error::new(io::ErrorKind::InvalidData, what)));
+    }
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+        .map_err(|_| fail(io::Error::new(io::ErrorKind::InvalidData, "holds characters no token has")))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Reads the server's id and its count of servers: exactly one value each.
+pub(super) fn server(headers: &HeaderMap) -> Result<(Arc<str>, usize), ConnectError> {
+    let id = only(headers, &SERVER_ID, "server ID")?;
+    let count = only(headers, &SERVER_COUNT, "server count")?;
+    match count.parse::<i64>() {
+        // Go accepts any number; a number below 1 counts as 1.
+        Ok(count) => Ok((id.into(), usize::try_from(count).unwrap_or(0))),
+        Err(_) => Err(ConnectError::Answer(format!("server count {:?} is no number", shown(count)))),
+    }
+}
+
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName, what: &str) -> Result<&'a str, ConnectError> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => {
+            let text =
+                value.to_str().map_err(|_| ConnectError::Answer(format!("{what} is not ASCII text")))?;
+            if text.is_empty() { Err(ConnectError::Answer(format!("{what} is empty"))) } else { Ok(text) }
+        }
+        (None, _) => Err(ConnectError::Answer(format!("expected one {what}, got none"))),
+        (Some(_), Some(_)) => {
+            let count = headers.get_all(name).iter().count();
+            Err(ConnectError::Answer(format!("expected one {what}, got {count}")))
+        }
+    }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(fields: &[(&'static str, &'static str)]) -> Result<(Arc<str>, usize), String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        server(&headers).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_server_says_its_name_and_count_once_each() {
+        assert_eq!(answer(&[("serverid", "a"), ("servercount", "3")]), Ok(("a".into(), 3)));
+        assert_eq!(answer(&[("serverid", "a"), ("servercount", "-1")]), Ok(("a".into(), 0)));
+        for (fields, text) in [
+            (&[("servercount", "3")][..], "expected one server ID, got none"),
+            (&[("serverid", "a"), ("serverid", "b"), ("servercount", "3")], "expected one server ID, got 2"),
+            (&[("serverid", ""), ("servercount", "3")], "server ID is empty"),
+            (&[("serverid", "a")], "expected one server count, got none"),
+            (&[("serverid", "a"), ("servercount", "x")], "server count \"x\" is no number"),
+        ] {
+            let error = answer(fields).unwrap_err();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_read_anew_trimmed_and_kept_secret() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        let agent = AgentMetadata::new(
+            "agent-1",
+            "ipv4=10.0.0.1&host=a",
+            Some(path.clone()),
+            Capabilities::supported(true),
+        )
+        .unwrap();
+        assert!(agent.headers().unwrap_err().to_string().contains("token"), "names the file");
+        for token in ["one", "two"] {
+            std::fs::write(&path, format!("  {token}\n")).unwrap();
+            let headers = agent.headers().unwrap();
+            assert_eq!(headers[AUTHORIZATION], format!("Bearer {token}"));
+            assert!(!format!("{headers:?}").contains(token));
+            assert_eq!(headers["agentid"], "agent-1");
+            assert_eq!(headers["agentidentifiers"], "ipv4=10.0.0.1&host=a");
+        }
+        for bad in ["", "  \n", "a\nb"] {
+            std::fs::write(&path, bad).unwrap();
+            assert!(agent.headers().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_no_header_is_refused_at_once() {
+        let error = AgentMetadata::new("a\nb", "", None, Capabilities::supported(true)).unwrap_err();
+        assert!(error.to_string().contains("agentID"), "{error}");
+    }
+}

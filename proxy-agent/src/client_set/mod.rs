@@ -1,0 +1,111 @@
+//! The client set: one stream to every server replica, all reached through one address.
+//!
+//! [`machine`] has the rules, [`connect`] opens streams, [`set`] is the loop that connects them. A kept stream is passed to a
+//! [`LinkRunner`]; nothing here knows packets, connections or endpoints.
+
+pub mod connect;
+pub mod machine;
+pub mod metadata;
+pub mod renewal;
+pub mod set;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay::LinkEnd;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+use transport::tls::Validity;
+use transport::wire::{ConnectionHandle, WireStream};
+use tunnel::Negotiated;
+
+use crate::endpoint::Resolve;
+use crate::link::{LinkControl, Links, UnresponsiveObserver};
+
+pub use connect::{ConnectError, DIAL_LIMIT, GrpcConnector, ServerAddress};
+pub use machine::SyncSettings;
+pub use metadata::AgentMetadata;
+pub use set::{ClientSet, RunEnd, Servers};
+
+/// How long the connection below a finished stream may take to end by itself.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// A stream that a server has accepted.
+#[derive(Debug)]
+pub struct ConnectedStream<S> {
+    /// The server's id.
+    pub server_id: Arc<str>,
+    /// The server's count of all servers; used only if the server is new.
+    pub server_count: usize,
+    /// The validity of the client certificate that the server received; `None` without one.
+    pub presented: Option<Validity>,
+    /// The stream with its connection.
+    pub stream: S,
+}
+
+/// Opens streams to whichever server the address leads to.
+pub trait Connector: Send + Sync + 'static {
+    /// The stream with its connection.
+    type Stream: Send + 'static;
+
+    /// One attempt: a new TCP and TLS connection with one stream. Limited in time; dropping the future cancels it.
+    fn connect(&self) -> impl Future<Output = Result<ConnectedStream<Self::Stream>, ConnectError>> + Send;
+
+    /// Ends an unneeded stream in order, and then its connection. Limited in time.
+    fn close(&self, stream: Self::Stream) -> impl Future<Output = ()> + Send;
+
+    /// The validity of the client certificate for the next attempt; `None` without one.
+    fn certificate_validity(&self) -> Option<Validity>;
+}
+
+/// Serves a stream until it ends.
+pub trait LinkRunner<S>: Send + Sync + 'static {
+    /// Runs until the stream and its connections have ended; controlled by `control`.
+    fn run(
+        &self,
+        server_id: Arc<str>,
+        stream: S,
+        control: LinkControl,
+    ) -> impl Future<Output = LinkEnd> + Send;
+}
+
+/// A gRPC stream, and the connection that carries only this stream.
+#[derive(Debug)]
+pub struct GrpcStream {
+    /// The stream.
+    pub wire: WireStream,
+    /// The server is a native peer.
+    pub native: bool,
+    /// The negotiated terms.
+    pub negotiated: Negotiated,
+    /// The connection; it ends when this is dropped.
+    pub connection: ConnectionHandle,
+}
+
+impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
+    async fn run(&self, server_id: Arc<str>, stream: GrpcStream, control: LinkControl) -> LinkEnd {
+        let (native, observer) = (stream.native, Arc::clone(&control.unresponsive));
+        // A Go server gets a second stream only when there is no alternative: when the certificate is about to expire.
+        let _watch = native.then(|| {
+            let unresponsive = stream.connection.keepalive.unresponsive();
+            AbortOnDropHandle::new(tokio::spawn(watch_server(unresponsive, observer)))
+        });
+        let end = Links::run(self, server_id, stream.wire, stream.native, stream.negotiated, control).await;
+        stream.connection.close(CLOSE_WITHIN).await;
+        end
+    }
+}
+
+/// Reports when the server stops answering pings, so that the set opens a replacement stream, and when it answers again.
+async fn watch_server(mut unresponsive: watch::Receiver<bool>, observer: UnresponsiveObserver) {
+    // A change before the first `changed` call must count, too.
+    unresponsive.mark_changed();
+    let mut known = false;
+    while unresponsive.changed().await.is_ok() {
+        let unresponsive = *unresponsive.borrow_and_update();
+        if std::mem::replace(&mut known, unresponsive) != unresponsive {
+            observer(unresponsive);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The client set's loop: carries out the machine's steps, and reports events to it.
+//!
+//! Owns a task for every kept stream, and the running attempt; all of them end with it. Never touches a packet.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay::LinkEnd;
+use serve::logs::Peer;
+use serve::metrics::LiveGuard;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use transport::tls::unix_now;
+
+use super::machine::{Decision, Machine, Step, StreamId, SyncSettings};
+use super::renewal::PresentedCert;
+use super::{ConnectError, ConnectedStream, Connector, LinkRunner};
+use crate::link::LinkControl;
+use crate::metrics::Metrics;
+
+/// How long streams may take to end in order after a stop; then they are dropped.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Interval of the checks of the streams' certificates.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The state of the set, for readiness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Servers {
+    /// The known number of servers.
+    pub known: usize,
+    /// The number of servers with a stream.
+    pub open: usize,
+}
+
+/// Why [`ClientSet::run`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    /// `stop` was canceled.
+    Stopped,
+    /// The set drained, and its last stream has ended.
+    Drained,
+}
+
+type Attempt<S> = Pin<Box<dyn Future<Output = Result<ConnectedStream<S>, ConnectError>> + Send>>;
+type Jitter = fn() -> f64;
+
+/// The server of a stream stopped answering pings (true), or answers again (false).
+type UnresponsiveChange = (StreamId, bool);
+
+/// A stream whose task runs.
+struct Stream {
+    id: StreamId,
+    server_id: Arc<str>,
+    drain: CancellationToken,
+    retire: CancellationToken,
+    presented: Option<PresentedCert>,
+    /// Counts it as open or, once another stream has replaced it, as retiring.
+    counted: LiveGuard,
+}
+
+/// The set of streams to servers.
+pub struct ClientSet<C: Connector, L> {
+    connector: Arc<C>,
+    links: Arc<L>,
+    metrics: Metrics,
+    machine: Machine<Jitter>,
+    leases: watch::Receiver<Option<usize>>,
+    servers: watch::Sender<Servers>,
+    attempt: Option<Attempt<C::Stream>>,
+    running: JoinSet<LinkEnd>,
+    /// The streams of the tasks in `running`.
+    streams: HashMap<Id, Stream>,
+    unresponsive_changes:
+        (mpsc::UnboundedSender<UnresponsiveChange>, mpsc::UnboundedReceiver<UnresponsiveChange>),
+    /// Unix time in seconds.
+    clock: fn() -> i64,
+    /// Duplicates that are being closed.
+    closing: JoinSet<()>,
+    started: Instant,
+}
+
+impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
+    /// A set that opens streams by `connector` and passes them to `links`. `leases` receives the count of servers by leases,
+    /// `None` if leases are not counted.
+    pub fn new(
+        connector: C,
+        links: L,
+        settings: SyncSettings,
+        leases: watch::Receiver<Option<usize>>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            connector: Arc::new(connector),
+            links: Arc::new(links),
+            metrics,
+            machine: Machine::new(settings, rand::random::<f64>),
+            leases,
+            servers: watch::Sender::default(),
+            attempt: None,
+            running: JoinSet::new(),
+            streams: HashMap::new(),
+            unresponsive_changes: mpsc::unbounded_channel(),
+            clock: unix_now,
+            closing: JoinSet::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// The state of the set, updated at each change.
+    pub fn servers(&self) -> watch::Receiver<Servers> {
+        self.servers.subscribe()
+    }
+
+    /// Runs until `stop` is canceled, or until the set has drained. Canceling `drain` asks every server for no new dials and
+    /// opens no further stream; connections continue.
+    pub async fn run(mut self, drain: CancellationToken, stop: CancellationToken) -> RunEnd {
+        self.started = Instant::now();
+        let leases = *self.leases.borrow_and_update();
+        self.machine.leases_counted(Duration::ZERO, leases);
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.publish();
+            if self.machine.is_draining() && self.running.is_empty() {
+                self.finish().await;
+                return RunEnd::Drained;
+            }
+            let due = self.step();
+            let draining = self.machine.is_draining();
+            tokio::select! {
+                () = stop.cancelled() => {
+                    self.finish().await;
+                    return RunEnd::Stopped;
+                }
+                () = drain.cancelled(), if !draining => self.drain(),
+                opened = pending_attempt(&mut self.attempt) => self.opened(opened, &drain, &stop),
+                Some(ended) = self.running.join_next_with_id() => self.ended(ended),
+                Some(_) = self.closing.join_next() => {}
+                Ok(()) = self.leases.changed() => self.leases_counted(),
+                Some((id, unresponsive)) = self.unresponsive_changes.1.recv() => self.unresponsive_changed(id, unresponsive),
+                _ = looks.tick() => self.renew(),
+                () = sleep_until(due.unwrap_or(self.started)), if due.is_some() => {}
+            }
+        }
+    }
+
+    fn unresponsive_changed(&mut self, id: StreamId, unresponsive: bool) {
+        if let Some(Stream { server_id, .. }) = self.streams.values().find(|stream| stream.id == id) {
+            let server_id = Peer(server_id);
+            if unresponsive {
+                tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
+            } else {
+                tracing::info!(serverID = %server_id, "keepalive ping answered again");
+            }
+        }
+        self.machine.set_unresponsive(self.now(), id, unresponsive);
+    }
+
+    /// Checks whether a stream's certificate is about to expire.
+    fn renew(&mut self) {
+        let (unix_now, newest) = ((self.clock)(), self.connector.certificate_validity());
+        let due = |stream: &&Stream| stream.presented.is_some_and(|cert| cert.is_due(unix_now, newest));
+        let now = self.now();
+        for stream in self.streams.values().filter(due) {
+            if self.machine.aged(now, stream.id) {
+                tracing::info!("client certificate of a stream is about to expire, opening another stream");
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn publish(&self) {
+        let servers = Servers { known: self.machine.server_count(), open: self.machine.open_count() };
+        self.metrics.set_known_servers(servers.known);
+        self.servers.send_if_modified(|current| std::mem::replace(current, servers) != servers);
+    }
+
+    /// Starts a due attempt; returns when to poll again.
+    fn step(&mut self) -> Option<Instant> {
+        match self.machine.poll(self.now()) {
+            Step::Wait => None,
+            Step::WaitUntil(due) => Some(self.started + due),
+            Step::Connect => {
+                let connector = Arc::clone(&self.connector);
+                self.attempt = Some(Box::pin(async move { connector.connect().await }));
+                None
+            }
+        }
+    }
+
+    fn opened(
+        &mut self,
+        opened: Result<ConnectedStream<C::Stream>, ConnectError>,
+        drain: &CancellationToken,
+        stop: &CancellationToken,
+    ) {
+        let now = self.now();
+        let connected = match opened {
+            Ok(connected) => connected,
+            Err(error) => {
+                let pause = self.machine.failed(now);
+                let text = error.to_string();
+                tracing::error!(err = %Peer(&text), retry_in = ?pause, "cannot connect once");
+                return;
+            }
+        };
+        let server_id = Arc::clone(&connected.server_id);
+        match self.machine.connected(now, &server_id, connected.server_count) {
+            Decision::Replace(id, old) => {
+                tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
+                // Stays counted as open until the new stream is.
+                self.keep(id, connected, drain, stop);
+                if let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old) {
+                    replaced.counted = self.metrics.retiring_connections.enter();
+                    replaced.retire.cancel();
+                    replaced.drain.cancel();
+                }
+            }
+            Decision::Keep(id) => {
+                tracing::info!(
+                    target: "v2",
+                    serverID = %Peer(&server_id),
+                    newServerCount = connected.server_count,
+                    open = self.machine.open_count(),
+                    "successfully connected to new proxy server"
+                );
+                self.keep(id, connected, drain, stop);
+            }
+            Decision::Duplicate | Decision::Unwanted => {
+                tracing::debug!(
+                    target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt"
+                );
+                let connector = Arc::clone(&self.connector);
+                self.closing.spawn(async move { connector.close(connected.stream).await });
+            }
+        }
+    }
+
+    fn keep(
+        &mut self,
+        id: StreamId,
+        connected: ConnectedStream<C::Stream>,
+        drain: &CancellationToken,
+        stop: &CancellationToken,
+    ) {
+        let ConnectedStream { server_id, presented, stream, .. } = connected;
+        let presented = presented.map(|validity| PresentedCert::new(validity, rand::random::<f64>()));
+        let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
+        let (drain, retire) = (drain.child_token(), CancellationToken::new());
+        let unresponsive_changes = self.unresponsive_changes.0.clone();
+        let control = LinkControl {
+            drain: drain.clone(),
+            retire: retire.clone(),
+            stop: stop.clone(),
+            // Sending fails only after the set has ended.
+            unresponsive: Arc::new(move |unresponsive| {
+                let _ = unresponsive_changes.send((id, unresponsive));
+            }),
+        };
+        let task = self.running.spawn(async move { links.run(name, stream, control).await });
+        let counted = self.metrics.server_connections.enter();
+        self.streams.insert(task.id(), Stream { id, server_id, drain, retire, presented, counted });
+    }
+
+    fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {
+        let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
+        // Every task of `running` is in `streams`, and only this function removes entries.
+        let Some(Stream { id, server_id, .. }) = self.streams.remove(&task) else { return };
+        self.machine.lost(self.now(), id);
+        let server_id = Peer(&server_id);
+        match ended {
+            Ok((_, LinkEnd::Finished)) => {
+                tracing::info!(target: "v2", serverID = %server_id, "received EOF, exit");
+            }
+            Ok((_, LinkEnd::Stopped)) => {
+                tracing::info!(target: "v2", serverID = %server_id, "stop agent client.");
+            }
+            Ok((_, LinkEnd::Failed(error))) => {
+                let error = error.to_string();
+                tracing::error!(err = %Peer(&error), serverID = %server_id, "could not read stream");
+            }
+            Err(error) => tracing::error!(err = %error, serverID = %server_id, "the stream's task failed"),
+        }
+        tracing::info!(serverID = %server_id, "Removing client used for server connection");
+    }
+
+    fn leases_counted(&mut self) {
+        let leases = *self.leases.borrow_and_update();
+        self.machine.leases_counted(self.now(), leases);
+        let source = if leases.is_some() { "fromLeases" } else { "fromResponses" };
+        let count = self.machine.server_count();
+        tracing::debug!(target: "v4", serverCount = count, source, "Determined server count");
+    }
+
+    fn drain(&mut self) {
+        tracing::info!(streams = self.running.len(), "draining, no further streams are opened");
+        self.attempt = None;
+        self.machine.drain();
+    }
+
+    /// Waits for the stopped streams; drops those that do not end in time.
+    async fn finish(&mut self) {
+        self.attempt = None;
+        let all = async {
+            while let Some(ended) = self.running.join_next_with_id().await {
+                self.ended(ended);
+            }
+            while self.closing.join_next().await.is_some() {}
+        };
+        if timeout(STOP_WITHIN, all).await.is_err() {
+            tracing::warn!(streams = self.running.len(), "streams did not end in time, dropping them");
+        }
+        self.publish();
+    }
+}
+
+/// The running attempt; pending forever without one. Removed once it has ended.
+async fn pending_attempt<S>(attempt: &mut Option<Attempt<S>>) -> Result<ConnectedStream<S>, ConnectError> {
+    match attempt {
+        Some(future) => {
+            let outcome = future.await;
+            *attempt = None;
+            outcome
+        }
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+#[path = "set_tests.rs"]
+mod tests;

@@ -1,0 +1,335 @@
+use parking_lot::Mutex;
+use serve::metrics::Registry;
+use transport::tls::Validity;
+use transport::wire::{Code, WireError};
+
+use super::*;
+use crate::args::ServerCountSource;
+
+/// A load balancer in front of `servers`: answers attempts by the script, then round-robin.
+#[derive(Default)]
+struct Balancer {
+    script: Mutex<Vec<Result<&'static str, ()>>>,
+    count: usize,
+    tries: Mutex<Vec<Instant>>,
+    /// The token that ends each stream, by server.
+    live: Arc<Mutex<HashMap<String, CancellationToken>>>,
+    closed: Mutex<usize>,
+    /// The current client certificate.
+    certificate: Mutex<Option<Validity>>,
+}
+
+thread_local! {
+    /// The start of the test by the paused clock.
+    static EPOCH: Instant = Instant::now();
+}
+
+struct FakeStream {
+    server: String,
+    lost: CancellationToken,
+}
+
+impl Connector for Balancer {
+    type Stream = FakeStream;
+
+    async fn connect(&self) -> Result<ConnectedStream<FakeStream>, ConnectError> {
+        let number = {
+            let mut tries = self.tries.lock();
+            tries.push(Instant::now());
+            tries.len() - 1
+        };
+        let scripted = {
+            let mut script = self.script.lock();
+            if script.is_empty() { None } else { Some(script.remove(0)) }
+        };
+        let server = match scripted {
+            Some(Ok(server)) => server.to_owned(),
+            Some(Err(())) => return Err(ConnectError::Answer("refused".into())),
+            None => format!("s{}", number % self.count),
+        };
+        let stream = FakeStream { server: server.clone(), lost: CancellationToken::new() };
+        let presented = *self.certificate.lock();
+        Ok(ConnectedStream { server_id: server.into(), server_count: self.count, presented, stream })
+    }
+
+    async fn close(&self, _stream: FakeStream) {
+        *self.closed.lock() += 1;
+    }
+
+    fn certificate_validity(&self) -> Option<Validity> {
+        *self.certificate.lock()
+    }
+}
+
+impl<C: Connector> Connector for Arc<C> {
+    type Stream = C::Stream;
+
+    async fn connect(&self) -> Result<ConnectedStream<C::Stream>, ConnectError> {
+        C::connect(self).await
+    }
+
+    async fn close(&self, stream: C::Stream) {
+        C::close(self, stream).await;
+    }
+
+    fn certificate_validity(&self) -> Option<Validity> {
+        C::certificate_validity(self)
+    }
+}
+
+/// The controls of the streams, in the order in which they were opened.
+type Controls = Arc<Mutex<Vec<(String, LinkControl)>>>;
+
+struct FakeLinks {
+    live: Arc<Mutex<HashMap<String, CancellationToken>>>,
+    drained: Arc<Mutex<usize>>,
+    controls: Controls,
+    /// Whether a stopped stream ends.
+    obedient: bool,
+}
+
+impl LinkRunner<FakeStream> for FakeLinks {
+    async fn run(&self, _server_id: Arc<str>, stream: FakeStream, control: LinkControl) -> LinkEnd {
+        let before = self.live.lock().insert(stream.server.clone(), stream.lost.clone());
+        let retired = self
+            .controls
+            .lock()
+            .iter()
+            .any(|(name, control)| *name == stream.server && control.retire.is_cancelled());
+        assert!(
+            retired || before.is_none_or(|before| before.is_cancelled()),
+            "two streams to {}",
+            stream.server
+        );
+        self.controls.lock().push((stream.server.clone(), control.clone()));
+        let LinkControl { drain, stop, .. } = control;
+        let drained = Arc::clone(&self.drained);
+        let draining = async {
+            drain.cancelled().await;
+            *drained.lock() += 1;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = draining => unreachable!("pending"),
+            () = stream.lost.cancelled() => {
+                LinkEnd::Failed(WireError { code: Code::Unavailable, message: "lost".into() })
+            }
+            () = stop.cancelled(), if self.obedient => LinkEnd::Stopped,
+        }
+    }
+}
+
+struct Rig {
+    balancer: Arc<Balancer>,
+    servers: watch::Receiver<Servers>,
+    leases: watch::Sender<Option<usize>>,
+    metrics: Metrics,
+    drained: Arc<Mutex<usize>>,
+    controls: Controls,
+    drain: CancellationToken,
+    stop: CancellationToken,
+    run: tokio::task::JoinHandle<RunEnd>,
+}
+
+impl Rig {
+    fn new(count: usize, script: Vec<Result<&'static str, ()>>) -> Self {
+        Self::with(count, script, true)
+    }
+
+    fn with(count: usize, script: Vec<Result<&'static str, ()>>, obedient: bool) -> Self {
+        let balancer = Arc::new(Balancer { count, script: Mutex::new(script), ..Balancer::default() });
+        let drained = Arc::<Mutex<usize>>::default();
+        let controls = Controls::default();
+        let links = FakeLinks {
+            live: Arc::clone(&balancer.live),
+            drained: Arc::clone(&drained),
+            controls: Arc::clone(&controls),
+            obedient,
+        };
+        let settings = SyncSettings {
+            interval: Duration::from_secs(1),
+            cap: Duration::from_secs(10),
+            forever: false,
+            count_source: ServerCountSource::Default,
+        };
+        let metrics = Metrics::new(&mut Registry::default());
+        let (leases, leases_rx) = watch::channel(None);
+        let mut set = ClientSet::new(Arc::clone(&balancer), links, settings, leases_rx, metrics.clone());
+        // Unix time, derived from the paused clock.
+        set.clock = || EPOCH.with(|epoch| i64::try_from(epoch.elapsed().as_secs()).unwrap());
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let servers = set.servers();
+        let run = tokio::spawn(set.run(drain.clone(), stop.clone()));
+        Self { balancer, servers, leases, metrics, drained, controls, drain, stop, run }
+    }
+
+    async fn until(&mut self, known: usize, open: usize) {
+        let wanted = Servers { known, open };
+        let reached = self.servers.wait_for(|servers| *servers == wanted);
+        let reached = timeout(Duration::from_secs(60), reached).await;
+        assert!(reached.is_ok(), "never {wanted:?}");
+    }
+
+    fn end_stream(&self, server: &str) {
+        self.balancer.live.lock()[server].cancel();
+    }
+
+    fn pauses(&self) -> Vec<Duration> {
+        self.balancer.tries.lock().windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn set_completes_and_replaces_lost_streams() {
+    let mut rig = Rig::new(3, vec![]);
+    rig.until(3, 3).await;
+    assert_eq!(rig.metrics.server_connections.count(), 3);
+    assert!(rig.pauses().iter().all(|pause| (1.0..=1.1001).contains(&pause.as_secs_f64())));
+    let tries = rig.balancer.tries.lock().len();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), tries, "a complete set rests");
+    rig.end_stream("s1");
+    rig.until(3, 2).await;
+    assert_eq!(rig.metrics.server_connections.count(), 2);
+    rig.until(3, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_are_closed_and_errors_back_off() {
+    let script = vec![Err(()), Err(()), Err(()), Ok("a"), Ok("a"), Ok("b")];
+    let mut rig = Rig::new(2, script);
+    rig.until(2, 2).await;
+    assert_eq!(*rig.balancer.closed.lock(), 1);
+    let expected = [1.0, 1.5, 2.25, 1.0, 1.0];
+    for (pause, expected) in rig.pauses().iter().zip(expected) {
+        assert!((expected..expected * 1.1001).contains(&pause.as_secs_f64()), "{pause:?} for {expected} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_believed() {
+    let mut rig = Rig::new(3, vec![Ok("s0")]);
+    rig.leases.send(Some(1)).unwrap();
+    rig.until(1, 1).await;
+    rig.leases.send(Some(3)).unwrap();
+    rig.until(3, 3).await;
+    rig.leases.send(Some(2)).unwrap();
+    rig.until(2, 3).await;
+    drop(rig.leases);
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_asks_every_server_and_opens_nothing_more() {
+    let mut rig = Rig::new(2, vec![]);
+    rig.until(2, 2).await;
+    rig.drain.cancel();
+    // A stream that ends before the loop sees the signal gets no DRAIN.
+    let asked = async {
+        while *rig.drained.lock() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(1), asked).await.expect("both are asked");
+    rig.end_stream("s0");
+    rig.until(2, 1).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((rig.balancer.tries.lock().len(), *rig.drained.lock()), (2, 2));
+    rig.end_stream("s1");
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Drained);
+    assert_eq!(rig.metrics.server_connections.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_ends_every_stream() {
+    let mut rig = Rig::new(2, vec![]);
+    rig.until(2, 2).await;
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    assert_eq!(rig.metrics.server_connections.count(), 0);
+    assert_eq!(rig.servers.borrow().open, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_does_not_stop_is_cut_off() {
+    let mut rig = Rig::with(1, vec![], false);
+    rig.until(1, 1).await;
+    let began = Instant::now();
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    assert_eq!(began.elapsed(), STOP_WITHIN);
+    let gauge = || async {
+        while rig.metrics.server_connections.count() != 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(1), gauge()).await.expect("the task is gone");
+}
+
+/// Waits until that many streams were opened.
+async fn opened(rig: &Rig, count: usize) {
+    let opened = async {
+        while rig.controls.lock().len() < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), opened).await.expect("another stream");
+}
+
+fn retired(rig: &Rig) -> Vec<bool> {
+    rig.controls.lock().iter().map(|(_, control)| control.retire.is_cancelled()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn unresponsive_stream_is_kept_until_another_is_open() {
+    let mut rig = Rig::new(1, vec![Ok("s0"), Err(()), Err(())]);
+    rig.until(1, 1).await;
+    let (_, control) = rig.controls.lock()[0].clone();
+    (control.unresponsive)(true);
+    opened(&rig, 2).await;
+    assert_eq!(retired(&rig), [true, false]);
+    assert_eq!(rig.metrics.retiring_connections.count(), 1, "the first goes on until nothing is left in it");
+    assert_eq!(rig.metrics.server_connections.count(), 1, "one server");
+    assert_eq!(rig.servers.borrow().open, 1);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), 4, "and then rests");
+    (control.unresponsive)(true);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), 4, "a retired stream needs no successor");
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_answers_again_is_not_replaced() {
+    let mut rig = Rig::new(1, vec![Ok("s0"), Err(()), Err(()), Err(()), Err(())]);
+    rig.until(1, 1).await;
+    let (_, control) = rig.controls.lock()[0].clone();
+    (control.unresponsive)(true);
+    while rig.balancer.tries.lock().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    (control.unresponsive)(false);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), 3);
+    assert_eq!(retired(&rig), [false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn newer_certificate_is_presented_before_the_old_one_expires() {
+    EPOCH.with(|_| {});
+    let mut rig = Rig::new(2, vec![]);
+    *rig.balancer.certificate.lock() = Some(Validity { not_before: 0, not_after: 1_000 });
+    rig.until(2, 2).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    *rig.balancer.certificate.lock() = Some(Validity { not_before: 500, not_after: 1_500 });
+    tokio::time::sleep(Duration::from_secs(190)).await;
+    assert_eq!(retired(&rig), [false, false], "there is time");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(retired(&rig), [true, true, false, false]);
+    rig.until(2, 2).await;
+    tokio::time::sleep(Duration::from_secs(350)).await;
+    assert_eq!(retired(&rig).len(), 4, "the newer one lasts");
+}

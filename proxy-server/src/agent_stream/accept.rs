@@ -1,0 +1,360 @@
+//! `AgentService/Connect`: an agent's stream is a backend while it is open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use relay::{Bounds, LinkEnd, Relay};
+use serve::logs::Peer;
+use tokio::sync::watch;
+use tokio::task::coop::unconstrained;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
+use transport::wire::{Code, KeepaliveHandle, Request};
+use tunnel::Server;
+
+use super::connect_metadata::ConnectMetadata;
+use super::gate::AgentGate;
+use super::handle::LinkHandle;
+use super::handler::{LinkObserver, ServerLinkHandler};
+use super::meter::LinkMeter;
+use super::slot::AgentSlot;
+use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
+use crate::backends::{Backend, BackendManager, LinkId, Registration};
+use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
+
+/// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
+/// anyway, so the server does not wait for a client's own end as it does after an orderly end.
+const LAST_BYTES: Duration = Duration::from_millis(50);
+
+/// The path of the agents' method.
+const CONNECT: &str = "/AgentService/Connect";
+
+/// Serves agent streams. Cheap to clone.
+#[derive(Clone)]
+pub struct AgentService {
+    backends: BackendManager<LinkHandle>,
+    metrics: Metrics,
+    /// Response metadata of every stream: `serverID` and `serverCount`.
+    greeting: HeaderMap,
+    server_id: Arc<str>,
+    flow: LinkFlow,
+    lifetimes: Lifetimes,
+    gate: AgentGate,
+}
+
+/// The settings of agent streams.
+#[derive(Debug, Clone)]
+pub struct LinkFlow {
+    /// `--keepalive-time`.
+    pub keepalive: Duration,
+    /// `--unresponsive-timeout`.
+    pub unresponsive_timeout: Duration,
+    /// The capabilities that the server offers to agents.
+    pub capabilities: Capabilities,
+    /// Memory limits of each stream, and of all streams together.
+    pub bounds: Bounds,
+}
+
+/// The tasks that shutdown waits for, and the token that ends agent streams.
+#[derive(Debug, Clone, Default)]
+pub struct Lifetimes {
+    /// Pending dials and open connections, each until its client's socket or stream is closed.
+    pub connections: TaskTracker,
+    /// Canceling this ends every agent stream with status OK, without GOAWAY.
+    pub end_streams: CancellationToken,
+}
+
+impl AgentService {
+    /// A service for the agents of this server.
+    ///
+    /// # Errors
+    /// The server id cannot be sent as metadata (it must be printable ASCII).
+    pub fn new(
+        backends: BackendManager<LinkHandle>,
+        metrics: Metrics,
+        server_id: &str,
+        server_count: u32,
+        flow: LinkFlow,
+        lifetimes: Lifetimes,
+        gate: AgentGate,
+    ) -> Result<Self, http::header::InvalidHeaderValue> {
+        let mut greeting = HeaderMap::new();
+        greeting.insert("serverid", HeaderValue::from_str(server_id)?);
+        greeting.insert("servercount", HeaderValue::from(server_count));
+        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), flow, lifetimes, gate })
+    }
+
+    /// Serves one stream to its end. Authenticates the agent before it reads the rest of the metadata.
+    pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, slot: Arc<AgentSlot>) {
+        let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
+        if request.path != CONNECT {
+            request
+                .refuse(Code::Unimplemented, "unknown service or method, agents use /AgentService/Connect");
+            return;
+        }
+        let Admitted { identity, recheck } = match self.gate.auth.admit(&mut request.metadata, &peer).await {
+            Ok(admitted) => admitted,
+            Err(refused) => {
+                if refused.code == Code::PermissionDenied {
+                    self.metrics.name_refusals.count(PeerKind::Agent);
+                }
+                if let Some(suppressed) = self.log_due("authentication", &peer) {
+                    let err = Peer(&refused.text);
+                    tracing::error!(%err, %peer, suppressed, "Client authentication failed");
+                }
+                request.refuse(refused.code, &refused.text);
+                return;
+            }
+        };
+        let metadata = match ConnectMetadata::read(&request.metadata) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                if let Some(suppressed) = self.log_due("metadata", &peer) {
+                    tracing::error!(err = %Peer(&error.to_string()), %peer, suppressed, "Invalid backend");
+                }
+                request.refuse(error.code(), &error.to_string());
+                return;
+            }
+        };
+        let owned = match self.gate.judge(&identity, &metadata, &peer, &self.metrics) {
+            Ok(owned) => owned,
+            Err(text) => {
+                request.refuse(Code::PermissionDenied, &text);
+                return;
+            }
+        };
+        let bound = Bound { identity, recheck, owned };
+        self.connect(request, metadata, bound, &peer, &slot).await;
+    }
+
+    /// Whether another log line about this cause and peer is due; returns the number of suppressed lines.
+    fn log_due(&self, cause: &'static str, peer: &AgentPeer) -> Option<u64> {
+        self.gate.refusals.due(cause, peer.address.ip())
+    }
+
+    async fn connect(
+        self,
+        request: Request,
+        metadata: ConnectMetadata,
+        bound: Bound,
+        peer: &AgentPeer,
+        slot: &AgentSlot,
+    ) {
+        let agent_id = Arc::clone(&metadata.agent_id);
+        tracing::info!(
+            target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
+            "Connect request from agent"
+        );
+        // Before the agent can be chosen for a dial.
+        if !slot.admit() {
+            return request
+                .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
+        }
+        let (handle, commands) = LinkHandle::new();
+        let backend = Backend {
+            agent_id: metadata.agent_id,
+            identifiers: metadata.identifiers,
+            handle: handle.clone(),
+        };
+        let registration = match self.backends.register(backend) {
+            Ok(registration) => registration,
+            Err(error) => {
+                if let Some(suppressed) = self.log_due("registration", peer) {
+                    tracing::error!(err = %error, agentID = %Peer(&agent_id), %peer, suppressed, "agent refused");
+                }
+                request.refuse(Code::ResourceExhausted, &error.to_string());
+                return;
+            }
+        };
+        let keepalive = Arc::clone(&request.keepalive);
+        let mut greeting = self.greeting.clone();
+        let offer = Capabilities::read(&request.metadata);
+        let answer = self.flow.capabilities.and(offer);
+        greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
+        if answer.pings {
+            request
+                .keepalive
+                .set_keepalive(capabilities::keepalive(self.flow.keepalive, self.flow.unresponsive_timeout));
+        }
+        keepalive.measure(capabilities::RTT_PROBES);
+        let stream = match request.accept(greeting) {
+            Ok(stream) => stream,
+            Err(error) => {
+                if let Some(suppressed) = self.log_due("greeting", peer) {
+                    tracing::error!(
+                        err = %error, agentID = %Peer(&agent_id), %peer, suppressed,
+                        "Failed to send server count back to agent"
+                    );
+                }
+                return;
+            }
+        };
+        tracing::info!(
+            target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
+            identity = %Peer(&bound.identity.to_string()), "Agent connected"
+        );
+        // The agent may have reconnected because another stream of its id is half-open.
+        for sibling in self.backends.siblings(registration.id()) {
+            sibling.probe();
+        }
+        let began = Instant::now();
+        let watch = tokio::spawn(steer(
+            self.backends.clone(),
+            registration.id(),
+            keepalive.unresponsive(),
+            Arc::clone(&agent_id),
+        ));
+        let _watch = AbortOnDropHandle::new(watch);
+        let observer = Observer {
+            backends: self.backends.clone(),
+            metrics: self.metrics.clone(),
+            keepalive,
+            registration: Some(registration),
+            owned: bound.owned,
+            agent_id: Arc::clone(&agent_id),
+        };
+        let handler = ServerLinkHandler::new(commands, &handle, observer);
+        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id));
+        let relay = Relay::<Server, _, _, _>::new(
+            &self.flow.bounds,
+            answer.negotiated(offer),
+            stream,
+            handler,
+            meter,
+        );
+        let end = self.run(relay, handle, bound.recheck, &agent_id).await;
+        log_end(&end, &agent_id, peer, began.elapsed());
+    }
+
+    /// Runs the relay in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
+    async fn run(
+        &self,
+        relay: impl Future<Output = LinkEnd>,
+        handle: LinkHandle,
+        recheck: Option<Recheck>,
+        agent_id: &str,
+    ) -> LinkEnd {
+        let mut relay = std::pin::pin!(unconstrained(relay));
+        let refused = async {
+            match &recheck {
+                Some(recheck) => recheck.refused().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            end = &mut relay => return end,
+            () = self.lifetimes.end_streams.cancelled() => {
+                handle.finish();
+                return timeout(LAST_BYTES, relay).await.unwrap_or(LinkEnd::Stopped);
+            }
+            why = refused => {
+                tracing::warn!(agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream");
+                handle.finish();
+            }
+        }
+        relay.await
+    }
+}
+
+/// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
+/// connection this way when it finds that it already has a stream to this server.
+fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
+    let agent_id = Peer(agent_id);
+    match end {
+        LinkEnd::Finished => {
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, ?duration, "Receive stream from agent is closed");
+        }
+        LinkEnd::Stopped => {
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, ?duration, "Stream read from agent cancelled");
+        }
+        LinkEnd::Failed(error) if error.code == Code::Canceled => {
+            tracing::info!(
+                target: "v2", agentID = %agent_id, %peer, ?duration, err = %error, "Stream read from agent cancelled"
+            );
+        }
+        LinkEnd::Failed(error) => {
+            tracing::error!(err = %error, agentID = %agent_id, %peer, ?duration, "Receive stream from agent read failure");
+        }
+    }
+}
+
+/// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the agent's
+/// new one. Its open connections continue.
+async fn steer(
+    backends: BackendManager<LinkHandle>,
+    link: LinkId,
+    mut unresponsive: watch::Receiver<bool>,
+    agent_id: Arc<str>,
+) {
+    // A change before the first `changed` call must count, too.
+    unresponsive.mark_changed();
+    let mut known = false;
+    while unresponsive.changed().await.is_ok() {
+        let unresponsive = *unresponsive.borrow_and_update();
+        if std::mem::replace(&mut known, unresponsive) == unresponsive {
+            continue;
+        }
+        if unresponsive {
+            tracing::warn!(agentID = %Peer(&agent_id), "keepalive ping unanswered, dials go to other agents");
+        } else {
+            tracing::info!(agentID = %Peer(&agent_id), "keepalive ping answered again");
+        }
+        backends.set_unresponsive(link, unresponsive);
+    }
+}
+
+/// The authenticated identity that belongs to one agent stream.
+struct Bound {
+    identity: Arc<Identity>,
+    recheck: Option<Recheck>,
+    owned: Option<Owned>,
+}
+
+/// Reports a link's events to the rest of the server.
+struct Observer {
+    backends: BackendManager<LinkHandle>,
+    metrics: Metrics,
+    keepalive: Arc<KeepaliveHandle>,
+    registration: Option<Registration<LinkHandle>>,
+    /// This stream's share in the agent id.
+    owned: Option<Owned>,
+    agent_id: Arc<str>,
+}
+
+impl LinkObserver for Observer {
+    type Established = EstablishedGuard;
+
+    fn established(&self) -> Self::Established {
+        self.metrics.established.enter()
+    }
+
+    fn draining(&self) {
+        if let Some(registration) = &self.registration {
+            let agent_id = Peer(&self.agent_id);
+            tracing::info!(target: "v2", agentID = %agent_id, "agent is draining");
+            self.backends.set_draining(registration.id());
+            tracing::info!(
+                target: "v2", agentID = %agent_id,
+                "marked backend as draining, will not route new requests to this agent"
+            );
+        }
+    }
+
+    fn probe(&mut self) {
+        self.keepalive.probe();
+    }
+
+    fn lost(&mut self, established: usize) {
+        if established > 0 {
+            tracing::info!(
+                target: "v2", count = established, agentID = %Peer(&self.agent_id),
+                "Close established connections to agent"
+            );
+        }
+        // The agent is no backend while its last bytes are flushed: it may already be connected to another server.
+        (self.registration, self.owned) = (None, None);
+    }
+}

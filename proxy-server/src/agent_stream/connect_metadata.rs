@@ -1,0 +1,107 @@
+//! The metadata of an agent's Connect, parsed and checked.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use transport::wire::Code;
+
+use crate::backends::Identifiers;
+
+/// The agent's id. Lower case on the wire, like all metadata.
+const AGENT_ID: &str = "agentid";
+/// The hosts and networks that the agent serves.
+const AGENT_IDENTIFIERS: &str = "agentidentifiers";
+/// Bytes of an agent id. It is a map key and appears in logs; Kubernetes names have at most 253.
+const MAX_AGENT_ID: usize = 512;
+
+/// The agent's id and identifiers.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectMetadata {
+    pub(crate) agent_id: Arc<str>,
+    pub(crate) identifiers: Identifiers,
+}
+
+/// Why a Connect is refused, as the gRPC message. Go's server answers with `Unknown` and its error text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConnectMetadataError {
+    #[error("expected one agent ID in the context, got {0}")]
+    AgentIds(usize),
+    #[error("the agent ID is empty, longer than {MAX_AGENT_ID} bytes or not printable")]
+    BadAgentId,
+    #[error("expected at most one set of agent identifiers in the context, got {0}")]
+    IdentifierSets(usize),
+    #[error("{0}")]
+    Identifiers(#[from] crate::backends::IdentifiersError),
+    #[error("the agent identifiers are not printable")]
+    NotPrintable,
+}
+
+impl ConnectMetadataError {
+    pub(crate) fn code(&self) -> Code {
+        Code::Unknown
+    }
+}
+
+impl ConnectMetadata {
+    /// Parses the metadata of a Connect.
+    pub(crate) fn read(metadata: &HeaderMap) -> Result<Self, ConnectMetadataError> {
+        let mut ids = metadata.get_all(AGENT_ID).iter();
+        let (Some(id), None) = (ids.next(), ids.next()) else {
+            return Err(ConnectMetadataError::AgentIds(metadata.get_all(AGENT_ID).iter().count()));
+        };
+        let agent_id = id.to_str().ok().filter(|id| !id.is_empty() && id.len() <= MAX_AGENT_ID);
+        let agent_id = agent_id.ok_or(ConnectMetadataError::BadAgentId)?.into();
+        let mut sets = metadata.get_all(AGENT_IDENTIFIERS).iter();
+        let identifiers = match (sets.next(), sets.next()) {
+            (None, _) => Identifiers::default(),
+            (Some(text), None) => {
+                Identifiers::parse(text.to_str().map_err(|_| ConnectMetadataError::NotPrintable)?)?
+            }
+            (Some(_), Some(_)) => {
+                let count = metadata.get_all(AGENT_IDENTIFIERS).iter().count();
+                return Err(ConnectMetadataError::IdentifierSets(count));
+            }
+        };
+        Ok(ConnectMetadata { agent_id, identifiers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn metadata(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    #[test]
+    fn exactly_one_agent_id() {
+        assert_eq!(ConnectMetadata::read(&metadata(&[])).unwrap_err(), ConnectMetadataError::AgentIds(0));
+        let two = metadata(&[("agentid", "a"), ("agentid", "b")]);
+        assert_eq!(ConnectMetadata::read(&two).unwrap_err(), ConnectMetadataError::AgentIds(2));
+        assert_eq!(&*ConnectMetadata::read(&metadata(&[("agentid", "a")])).unwrap().agent_id, "a");
+        assert_eq!(
+            ConnectMetadata::read(&metadata(&[("agentid", "")])).unwrap_err(),
+            ConnectMetadataError::BadAgentId
+        );
+    }
+
+    #[test]
+    fn identifiers_come_once_or_not_at_all() {
+        let none = ConnectMetadata::read(&metadata(&[("agentid", "a")])).unwrap();
+        assert_eq!(none.identifiers, Identifiers::default());
+        let one = metadata(&[("agentid", "a"), ("agentidentifiers", "host=n1&default-route=true")]);
+        let one = ConnectMetadata::read(&one).unwrap();
+        assert!(one.identifiers.default_route);
+        assert_eq!(one.identifiers.hosts.len(), 1);
+        let two =
+            metadata(&[("agentid", "a"), ("agentidentifiers", "host=a"), ("agentidentifiers", "host=b")]);
+        assert_eq!(ConnectMetadata::read(&two).unwrap_err(), ConnectMetadataError::IdentifierSets(2));
+    }
+}

@@ -1,0 +1,153 @@
+//! The handle of a link, which the rest of the server uses.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use relay::LocalIo;
+use tokio::sync::{mpsc, oneshot};
+use tunnel::{ConnKey, ConnectId};
+
+use crate::dial::DialFailure;
+
+/// A request to a link's task.
+pub(crate) enum Command {
+    Dial { token: u64, protocol: String, address: String, reply: oneshot::Sender<DialReply> },
+    CancelDial { token: u64 },
+    Attach { key: ConnKey, local: Box<dyn LocalIo> },
+    Abandon { key: ConnKey },
+    Probe,
+    Finish,
+}
+
+/// A link's answer to a dial.
+pub(crate) type DialReply = Result<OpenConnection, DialFailure>;
+
+pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
+
+/// A handle to one agent stream. Cheap to clone; does not keep the stream alive.
+///
+/// The command queue has no limit of its own: each dial first takes a slot of the server's limits.
+#[derive(Clone)]
+pub struct LinkHandle {
+    commands: mpsc::UnboundedSender<Command>,
+    tokens: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for LinkHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LinkHandle").field("lost", &self.commands.is_closed()).finish_non_exhaustive()
+    }
+}
+
+impl LinkHandle {
+    /// A handle, and the command queue for the link's task.
+    pub(crate) fn new() -> (Self, Commands) {
+        let (commands, queue) = mpsc::unbounded_channel();
+        (LinkHandle { commands, tokens: Arc::default() }, queue)
+    }
+
+    /// Sends a DIAL_REQ on this link.
+    pub fn dial(&self, protocol: String, address: String) -> PendingDial {
+        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
+        let (reply, answer) = oneshot::channel();
+        // If the link's task has gone, `reply` is dropped with the command, and the dial returns `LinkLost`.
+        let _ = self.commands.send(Command::Dial { token, protocol, address, reply });
+        PendingDial { token, answer, commands: Some(self.commands.clone()) }
+    }
+
+    /// Pings the agent.
+    pub fn probe(&self) {
+        let _ = self.commands.send(Command::Probe);
+    }
+
+    /// Ends the stream in order: status OK, no GOAWAY (on a GOAWAY a Go agent drops every connection).
+    pub fn finish(&self) {
+        let _ = self.commands.send(Command::Finish);
+    }
+
+    /// The channel on which the link's connections send their commands.
+    pub(crate) fn commands(&self) -> &mpsc::UnboundedSender<Command> {
+        &self.commands
+    }
+}
+
+/// A pending dial. Dropping it cancels the dial at the agent.
+#[derive(Debug)]
+pub struct PendingDial {
+    token: u64,
+    answer: oneshot::Receiver<DialReply>,
+    commands: Option<mpsc::UnboundedSender<Command>>,
+}
+
+impl Future for PendingDial {
+    type Output = DialReply;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = std::task::ready!(Pin::new(&mut self.answer).poll(cx));
+        self.commands = None;
+        Poll::Ready(answer.unwrap_or(Err(DialFailure::LinkLost)))
+    }
+}
+
+impl Drop for PendingDial {
+    fn drop(&mut self) {
+        if let Some(commands) = self.commands.take() {
+            let _ = commands.send(Command::CancelDial { token: self.token });
+        }
+    }
+}
+
+/// An established connection without a frontend socket yet. Bytes from the agent are queued, within limits. Dropping it closes
+/// the connection.
+pub struct OpenConnection {
+    key: ConnKey,
+    id: ConnectId,
+    commands: Option<mpsc::UnboundedSender<Command>>,
+}
+
+impl std::fmt::Debug for OpenConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenConnection").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl OpenConnection {
+    pub(crate) fn new(key: ConnKey, id: ConnectId, commands: mpsc::UnboundedSender<Command>) -> Self {
+        OpenConnection { key, id, commands: Some(commands) }
+    }
+
+    /// The agent's connect id, for logs. It is unique only within the agent stream.
+    pub fn connect_id(&self) -> ConnectId {
+        self.id
+    }
+
+    /// Hands the frontend's socket or stream to the link's task, which moves the bytes from then on. If the link was lost
+    /// meanwhile, the task ends the socket accordingly.
+    pub fn attach(mut self, local: Box<dyn LocalIo>) {
+        if let Some(commands) = self.commands.take() {
+            let _ = commands.send(Command::Attach { key: self.key, local });
+        }
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        if let Some(commands) = self.commands.take() {
+            let _ = commands.send(Command::Abandon { key: self.key });
+        }
+    }
+}
+
+#[cfg(test)]
+impl OpenConnection {
+    /// A connection of no link, and the queue of its commands.
+    pub(crate) fn detached() -> (Self, Commands) {
+        let (handle, commands) = LinkHandle::new();
+        let key = tunnel::Link::<tunnel::Server>::new(tunnel::Limits::default()).dial("tcp", "node:1");
+        let key = key.expect("an empty link takes a dial");
+        (OpenConnection::new(key, ConnectId(1), handle.commands), commands)
+    }
+}

@@ -1,0 +1,92 @@
+//! Passes the relay's counts to the server's metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serve::logs::Peer;
+use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
+use tokio::time::Instant;
+use transport::wire::WireError;
+use tunnel::{Cause, Dropped, PacketKind};
+
+use crate::dial::FailureReason;
+use crate::metrics::{Metrics, ServiceMethod};
+
+/// A full stream pauses many times a second; at most one log line is written in this interval.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Counts the events of one agent stream.
+pub(crate) struct LinkMeter {
+    metrics: Metrics,
+    from_agent: PacketMeter,
+    to_agent: PacketMeter,
+    queued: Held,
+    paused: Option<LiveGuard>,
+    agent_id: Arc<str>,
+    full_logged: Option<Instant>,
+}
+
+impl LinkMeter {
+    pub(crate) fn new(metrics: &Metrics, agent_id: Arc<str>) -> Self {
+        LinkMeter {
+            metrics: metrics.clone(),
+            from_agent: metrics.packets.meter(Segment::FromAgent),
+            to_agent: metrics.packets.meter(Segment::ToAgent),
+            queued: metrics.queued_bytes.hold(),
+            paused: None,
+            agent_id,
+            full_logged: None,
+        }
+    }
+}
+
+impl relay::Meter for LinkMeter {
+    fn sent(&self, kind: PacketKind) {
+        self.to_agent.count(kind);
+    }
+
+    fn received(&self, kind: PacketKind) {
+        self.from_agent.count(kind);
+    }
+
+    fn unknown(&self) {
+        self.metrics.drops.count(DropReason::UnknownType);
+    }
+
+    fn malformed(&self) {
+        self.metrics.drops.count(DropReason::Malformed);
+    }
+
+    fn dropped(&self, reason: Dropped) {
+        if reason == Dropped::UnknownDial {
+            self.metrics.dials.failures.count(FailureReason::UnrecognizedResponse);
+            tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "DIAL_RSP not recognized; dropped");
+        }
+        self.metrics.drops.count(reason);
+    }
+
+    fn broken(&self, cause: &Cause) {
+        self.metrics.resets.count(cause);
+    }
+
+    fn queued(&mut self, charged: usize) {
+        self.queued.set(charged);
+    }
+
+    fn paused(&mut self, paused: bool) {
+        let is_due = |logged_claims: Instant| logged_claims.elapsed() >= SAY_AGAIN;
+        if paused && self.full_logged.is_none_or(is_due) {
+            self.full_logged = Some(Instant::now());
+            tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "Receive channel from agent is full");
+        }
+        self.paused = paused.then(|| self.metrics.full_receive_channels.enter(ServiceMethod::Connect));
+    }
+
+    fn receive_error(&self, error: &WireError) {
+        self.metrics.stream_error(Segment::FromAgent, error.code, None);
+    }
+
+    fn send_error(&self, error: &WireError, kind: PacketKind) {
+        self.metrics.stream_error(Segment::ToAgent, error.code, Some(kind));
+    }
+}

@@ -1,0 +1,23 @@
+//! Agent streams: from `AgentService/Connect` to a link that frontends dial through.
+//!
+//! [`accept`] authenticates and registers an agent; [`handler`] is the server's part of the stream's relay task; the rest of the
+//! server uses [`LinkHandle`]: it dials, then attaches a frontend's socket. Payload passes through the relay only.
+
+mod accept;
+mod connect_metadata;
+mod gate;
+mod handle;
+mod handler;
+mod listen;
+mod meter;
+mod slot;
+
+pub use accept::{AgentService, Lifetimes, LinkFlow};
+pub use gate::AgentGate;
+pub use handle::{LinkHandle, OpenConnection};
+pub use listen::{AgentListener, ConnectionLimits};
+
+#[cfg(test)]
+pub(crate) mod testing {
+    pub(crate) use super::handle::{Command, DialReply};
+}

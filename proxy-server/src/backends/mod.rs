@@ -1,0 +1,117 @@
+//! The agent streams, and the strategies over them: [`BackendManager`].
+//!
+//! Nothing here dials, waits or reads a clock: a choice is a look-up under a lock that is held for microseconds. Only while most
+//! agents are leaving, it searches all of them.
+//!
+//! # How an agent is chosen
+//! 1. Streams that drain (DRAIN was received) or are unresponsive (a ping is unanswered) are **leaving**, all others
+//!    **ready**. Excluded streams are skipped.
+//! 2. The strategies are asked in the order of the flag for a ready stream; the first one that has a stream decides:
+//!    - `default`: the first registered ready stream of a random agent id. Agents are equally likely, however many
+//!      streams they have.
+//!    - `destHost`: the first registered stream with an `ipv4`, `ipv6` or `host` identifier that equals the target's host byte by
+//!      byte (case-sensitive; `::1` does not equal `0:0:0:0:0:0:0:1`). Otherwise, if the host is an address, the first registered
+//!      stream with the longest `cidr` prefix that contains it.
+//!    - `defaultRoute`: like `default`, among streams that announced `default-route=true`.
+//! 3. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream.
+//!
+//! Two intended differences from Go. In Go a draining match of one strategy wins over a healthy agent of the next, so that an
+//! unresponsive agent or one that asked for no new dials gets them although another agent could serve them; here draining
+//! streams come last over all strategies. An operator who lists a second strategy permits its agents to serve these targets.
+//! And in Go `cidr` identifiers never match, although agents accept and announce them. This changes one route: with
+//! `destHost,default` a target inside an announced network went to a random agent, and now goes to the agent that announced the
+//! network. Exact identifiers still come first, and agents that announce no network are chosen as before. Because networks
+//! route, they count among destHost's identifiers for readiness and gauges.
+//!
+//! # Invariants
+//! - A stream leaves the tables only by its [`LinkId`], which is never reused: the end of a stale stream cannot evict its
+//!   successor (ARCHITECTURE.md, invariant 3).
+//! - A new stream never displaces an existing one: it comes after it in every list, or is refused.
+
+pub mod identifiers;
+
+mod manager;
+mod table;
+
+#[cfg(test)]
+mod model;
+
+use std::sync::Arc;
+
+use serve::metrics::{Family, Gauge, Registry};
+
+pub use self::identifiers::{Identifiers, IdentifiersError};
+pub use self::manager::{BackendManager, Registration};
+pub use crate::args::{ProxyStrategy as Strategy, ReadinessPolicy};
+use crate::limits::{Budget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
+
+/// The id of one agent stream on this server, from its registration on. Never reused in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u64);
+
+/// An agent stream to register.
+#[derive(Debug, Clone)]
+pub struct Backend<L> {
+    /// The agent's id. Several streams may share it.
+    pub agent_id: Arc<str>,
+    /// The hosts and networks that the agent serves.
+    pub identifiers: Identifiers,
+    /// The handle to dial through the stream.
+    pub handle: L,
+}
+
+/// A stream that [`BackendManager::choose`] found.
+#[derive(Debug, Clone)]
+pub struct Choice<L> {
+    /// The stream's id, to exclude it from the next choice.
+    pub link: LinkId,
+    /// The agent's id.
+    pub agent_id: Arc<str>,
+    /// The limits that all streams of the agent share.
+    pub budget: Budget,
+    /// The handle to dial through the stream.
+    pub handle: L,
+    /// The strategy that found it.
+    pub strategy: Strategy,
+}
+
+/// Why a stream was not registered. Its Connect is refused with `ResourceExhausted`; existing streams stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// The agent id already has [`MAX_STREAMS_PER_AGENT`] streams.
+    #[error("this agent ID already has {MAX_STREAMS_PER_AGENT} streams, is it used by several agents?")]
+    TooManyStreams,
+    /// The server already has [`MAX_AGENTS`] agents.
+    #[error("the server already has {MAX_AGENTS} agents")]
+    TooManyAgents,
+}
+
+serve::label!(Strategy in "proxy_strategy");
+
+/// The gauges of the route tables. They are set with the tables locked, so that the last value is correct.
+#[derive(Debug, Clone)]
+pub struct RouteMetrics {
+    /// `ready_backends`: identifiers known to a strategy (agent ids; for destHost hosts and networks), including those of
+    /// draining and unresponsive streams.
+    pub(crate) ready_backends: Family<Strategy, Gauge>,
+    /// `ready_backend_connections`, deprecated in Go: the same number, of the strategy that changed last.
+    pub(crate) ready_backend_connections: Gauge,
+}
+
+impl RouteMetrics {
+    /// Registers both metrics.
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let (ready_backends, ready_backend_connections) = (Family::default(), Gauge::default());
+        let help = "Backends known to a strategy, by strategy";
+        registry.register("ready_backends", help, ready_backends.clone());
+        let help = "Backends of the strategy that changed last. DEPRECATED, see ready_backends";
+        registry.register("ready_backend_connections", help, ready_backend_connections.clone());
+        Self { ready_backends, ready_backend_connections }
+    }
+
+    pub(crate) fn set(&self, strategy: Strategy, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.ready_backends.get_or_create(&strategy).set(count);
+        self.ready_backend_connections.set(count);
+    }
+}

@@ -1,0 +1,145 @@
+//! The streams that one strategy can choose, by agent id or by host.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use ipnet::IpNet;
+use rand::seq::IteratorRandom;
+use rand::{Rng, RngExt};
+
+use super::{Identifiers, LinkId, Strategy};
+
+/// Random attempts to find an agent with a suitable stream, before all agents are searched. More are needed only while most
+/// agents are leaving.
+const ATTEMPTS: usize = 16;
+
+/// Whether a stream should get new dials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    /// New dials may use the stream.
+    Ready,
+    /// New dials use the stream only if there is no other: it drains, or it has not answered a ping.
+    Leaving,
+}
+
+/// The streams under one key. Ids increase with each registration, so they are in the order of registration.
+type Streams = BTreeMap<LinkId, Health>;
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// An agent id or, for destHost, a host.
+    Text(Arc<str>),
+    Network(IpNet),
+}
+
+/// The table of one strategy.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) strategy: Strategy,
+    entries: IndexMap<Key, Streams>,
+}
+
+impl Table {
+    pub(super) fn new(strategy: Strategy) -> Self {
+        Self { strategy, entries: IndexMap::new() }
+    }
+
+    /// The number of agents or, for destHost, of distinct hosts and networks.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Adds a stream under all its keys or changes its health; `None` removes it. False if the stream has no key here.
+    pub(super) fn set(
+        &mut self,
+        agent: &Arc<str>,
+        identifiers: &Identifiers,
+        id: LinkId,
+        health: Option<Health>,
+    ) -> bool {
+        let keys = self.keys(agent, identifiers);
+        let has_keys = !keys.is_empty();
+        for key in keys {
+            if let Some(health) = health {
+                self.entries.entry(key).or_default().insert(id, health);
+            } else if let Some(streams) = self.entries.get_mut(&key) {
+                streams.remove(&id);
+                if streams.is_empty() {
+                    self.entries.swap_remove(&key);
+                }
+            }
+        }
+        has_keys
+    }
+
+    fn keys(&self, agent: &Arc<str>, identifiers: &Identifiers) -> Vec<Key> {
+        match self.strategy {
+            Strategy::DestHost => {
+                let hosts = identifiers.hosts.iter().map(|host| Key::Text(Arc::clone(host)));
+                hosts.chain(identifiers.networks.iter().map(|network| Key::Network(*network))).collect()
+            }
+            Strategy::DefaultRoute if !identifiers.default_route => Vec::new(),
+            Strategy::Default | Strategy::DefaultRoute => vec![Key::Text(Arc::clone(agent))],
+        }
+    }
+
+    /// A stream of this health for a target's host: its first one for destHost, otherwise the first one of a random agent.
+    pub(super) fn find(
+        &self,
+        host: &str,
+        health: Health,
+        exclude: &[LinkId],
+        rng: &mut impl Rng,
+    ) -> Option<LinkId> {
+        let first = |streams: &Streams| {
+            let mut suitable = streams.iter().filter(|(id, its)| **its == health && !exclude.contains(id));
+            suitable.next().map(|(id, _)| *id)
+        };
+        if self.strategy == Strategy::DestHost {
+            return self.find_host(host, first);
+        }
+        // All suitable agents are equally likely in both searches.
+        let attempts = if self.entries.is_empty() { 0 } else { ATTEMPTS };
+        let random = || first(self.entries.get_index(rng.random_range(0..self.entries.len()))?.1);
+        let found = std::iter::repeat_with(random).take(attempts).find_map(|found| found);
+        found.or_else(|| self.entries.values().filter_map(first).choose(rng))
+    }
+
+    /// The first suitable stream of the exact host, otherwise of the network with the longest prefix. As in Go, an empty host
+    /// matches nothing, not even an empty identifier.
+    fn find_host(&self, host: &str, first: impl Fn(&Streams) -> Option<LinkId>) -> Option<LinkId> {
+        if host.is_empty() {
+            return None;
+        }
+        let find = |key: &Key| self.entries.get(key).and_then(&first);
+        find(&Key::Text(host.into())).or_else(|| {
+            let address = host.parse::<IpAddr>().ok()?.to_canonical();
+            let lengths = (0..=IpNet::from(address).max_prefix_len()).rev();
+            let networks = lengths.filter_map(|length| IpNet::new(address, length).ok());
+            networks.map(|network| network.trunc()).find_map(|network| find(&Key::Network(network)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_of_streams_that_left() {
+        let mut table = Table::new(Strategy::DestHost);
+        let one = Identifiers::parse("host=n&cidr=10.0.0.0/8&cidr=fd00::/8").unwrap();
+        let two = Identifiers::parse("host=n&cidr=11.0.0.0/8&cidr=10.0.0.0/8").unwrap();
+        let agent = "a".into();
+        table.set(&agent, &one, LinkId(1), Some(Health::Ready));
+        table.set(&agent, &two, LinkId(2), Some(Health::Leaving));
+        assert_eq!(table.len(), 4);
+        table.set(&agent, &one, LinkId(1), None);
+        assert_eq!(table.len(), 3);
+        table.set(&agent, &one, LinkId(1), None);
+        table.set(&agent, &two, LinkId(2), None);
+        assert_eq!(table.len(), 0);
+    }
+}

@@ -1,0 +1,72 @@
+//! The HTTP CONNECT frontend's answers, byte by byte: those before a dial, and the success. The answers to failed dials are in
+//! [`DialFailure::http_response`](crate::dial::DialFailure::http_response).
+//!
+//! The format is that of Go's `net/http` server, without `Date`: a head without fields for success, the status line repeated as
+//! body for an invalid request, and the fields of `http.Error` for another method. All answers but the success announce and
+//! perform a close.
+
+use super::head::HeadError;
+
+/// The success: a status line, no fields, an empty line. Payload follows in a separate write.
+pub const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
+
+/// The answer to a refused head.
+pub fn refusal(error: HeadError) -> String {
+    match error {
+        HeadError::Method => method_not_allowed(&error.to_string()),
+        HeadError::Version => plain("505 HTTP Version Not Supported", Some(error)),
+        HeadError::TooLarge => plain("431 Request Header Fields Too Large", None),
+        _ => plain("400 Bad Request", Some(error)),
+    }
+}
+
+/// Puts the status and the detail into the body and into the status line, as Go does.
+fn plain(status: &str, detail: Option<HeadError>) -> String {
+    let text = detail.map_or_else(|| status.to_owned(), |detail| format!("{status}: {detail}"));
+    format!("HTTP/1.1 {text}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text}")
+}
+
+fn method_not_allowed(text: &str) -> String {
+    let length = text.len() + 1;
+    format!(
+        "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         X-Content-Type-Options: nosniff\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_methods_get_gos_text() {
+        assert_eq!(
+            refusal(HeadError::Method),
+            "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\n\
+             X-Content-Type-Options: nosniff\r\nContent-Length: 45\r\nConnection: close\r\n\r\n\
+             this proxy only supports CONNECT passthrough\n"
+        );
+    }
+
+    #[test]
+    fn invalid_requests_are_answered_with_the_reason() {
+        assert_eq!(
+            refusal(HeadError::Port),
+            "HTTP/1.1 400 Bad Request: CONNECT target needs a port from 1 to 65535\r\n\
+             Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
+             400 Bad Request: CONNECT target needs a port from 1 to 65535"
+        );
+        assert_eq!(
+            refusal(HeadError::Version),
+            "HTTP/1.1 505 HTTP Version Not Supported: unsupported protocol version\r\n\
+             Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
+             505 HTTP Version Not Supported: unsupported protocol version"
+        );
+        assert_eq!(
+            refusal(HeadError::TooLarge),
+            "HTTP/1.1 431 Request Header Fields Too Large\r\n\
+             Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
+             431 Request Header Fields Too Large"
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! The HTTP CONNECT frontend: one connection, one request, then bytes.
+//!
+//! ```text
+//!   read the head ──▶ dial ──▶ 200 alone ──▶ attach (the link's task takes the socket)
+//!        │              │
+//!        │ refused      │ failed: its answer, then close
+//!        ▼              ▼ the client left: the dial is dropped, which cancels it
+//!      close          close
+//! ```
+//!
+//! Never parses anything after the head, never serves a second request, never buffers more than [`MAX_EARLY`].
+
+pub mod answer;
+pub mod head;
+mod local_io;
+pub mod socket;
+
+#[cfg(test)]
+mod tests;
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use relay::Linger;
+use serve::logs::Peer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use transport::scratch::poll_read_once;
+
+use self::head::{Head, HeadError, HeadParser};
+use self::local_io::SocketIo;
+use self::socket::Socket;
+use super::connection_log::{ConnectionLog, Identity};
+use super::{DISCARD_LIMIT, Frontend, next_id};
+use crate::dial::{DialFailure, Dialed, FailureReason, Target};
+
+/// Time limit from the first byte of a connection to the last byte of its head. Go allows 60 s; no client needs one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit to write an answer. The empty send buffer of a new socket takes it at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes read from a client while its dial is pending. Further bytes wait in the socket.
+const MAX_EARLY: usize = 64 * 1024;
+/// First buffer of a head, in bytes; kube-apiserver's heads have about 70.
+const FIRST_READ: usize = 1024;
+
+/// Why a connection ended before its dial. For the log.
+#[derive(Debug, thiserror::Error)]
+enum NotServed {
+    #[error("the client left before its request was complete")]
+    Left,
+    #[error("no complete request within {HEAD_TIMEOUT:?}")]
+    Slow,
+    #[error("the server stops")]
+    Stopping,
+    #[error("bad request: {0}")]
+    Refused(#[from] HeadError),
+    #[error("reading the request: {0}")]
+    Read(#[from] io::Error),
+}
+
+impl Frontend {
+    /// Serves one connection until it is attached to its link or closed. `peer` is for the log. `stop` ends it only before a
+    /// request has arrived.
+    pub(super) async fn serve_socket<S: Socket>(
+        &self,
+        mut socket: S,
+        peer: Arc<str>,
+        stop: &CancellationToken,
+    ) {
+        let mut buffer = BytesMut::with_capacity(FIRST_READ);
+        let head = tokio::select! {
+            head = timeout(HEAD_TIMEOUT, read_head(&mut socket, &mut buffer)) => head.unwrap_or(Err(NotServed::Slow)),
+            () = stop.cancelled() => Err(NotServed::Stopping),
+        };
+        match head {
+            Ok(head) => {
+                let _consumed = buffer.split_to(head.len);
+                self.connect(socket, peer, head, buffer).await;
+            }
+            Err(why) => {
+                tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");
+                if let NotServed::Refused(error) = why {
+                    let _live = self.metrics.http_connections.enter();
+                    if send_answer(&mut socket, answer::refusal(error).as_bytes()).await {
+                        linger(&mut socket).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
+        let live = self.metrics.http_connections.enter();
+        let lifetime = self.lifetimes.token();
+        let id = next_id();
+        let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());
+        let (host, user_agent) =
+            (Peer(&target.address).to_string(), head.user_agent.as_deref().unwrap_or_default());
+        tracing::info!(
+            target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = id, %peer,
+            "Received request for host"
+        );
+        // Not biased: if both are ready, either result is correct.
+        let outcome = tokio::select! {
+            outcome = self.dialer.dial(&target) => outcome,
+            () = left(&mut socket, &mut early) => {
+                tracing::info!(
+                    target: "v2", host, dialID = target.dial_id, "Frontend connection closed before being established"
+                );
+                return;
+            }
+        };
+        match outcome {
+            Ok(Dialed { connection, agent_id: agent, slot }) => {
+                let start = Instant::now();
+                let sent = send_head(&mut socket).await;
+                self.metrics.frontend_write.observe(start.elapsed());
+                if let Err(error) = sent {
+                    tracing::error!(
+                        err = %error, host, agentID = %Peer(&agent), connection = id, %peer,
+                        "failed to send 200 connection established"
+                    );
+                    self.metrics.dials.failures.count(FailureReason::SendRsp);
+                    return; // dropping the connection closes it
+                }
+                let connect_id = connection.connect_id().0;
+                tracing::debug!(
+                    host, agentID = %Peer(&agent), connectionID = connect_id, "Connection established, sent 200 OK"
+                );
+                let identity = Identity { id, frontend: "http-connect", peer, target, agent, connect_id };
+                let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
+                let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
+                connection.attach(Box::new(SocketIo::new(socket, early, log)));
+            }
+            Err(failure) => {
+                // The dialer logs the failures at an agent.
+                if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
+                    tracing::error!(err = %failure, host, dialID = target.dial_id, "no tunnels available");
+                }
+                let start = Instant::now();
+                let sent = send_answer(&mut socket, failure.http_response().as_bytes()).await;
+                if let DialFailure::Refused(_) = failure {
+                    self.metrics.frontend_write.observe(start.elapsed());
+                }
+                if sent {
+                    linger(&mut socket).await;
+                }
+            }
+        }
+    }
+}
+
+/// Tells the client that it is connected. The 200 is written alone, so that it is a TLS record of its own.
+async fn send_head<S: Socket>(socket: &mut S) -> io::Result<()> {
+    let sent = timeout(ANSWER_TIMEOUT, async {
+        socket.write_all(answer::ESTABLISHED).await?;
+        socket.flush().await
+    });
+    sent.await.map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+/// Reads the head. The head and the bytes after it stay in `buffer`.
+async fn read_head<S: Socket>(socket: &mut S, buffer: &mut BytesMut) -> Result<Head, NotServed> {
+    let mut parser = HeadParser::default();
+    loop {
+        if socket.read_buf(buffer).await? == 0 {
+            return Err(NotServed::Left);
+        }
+        if let Some(head) = parser.advance(buffer)? {
+            return Ok(head);
+        }
+    }
+}
+
+/// Resolves when the client no longer waits for the dial: its connection is reset, or ends before a byte of payload. (A client
+/// that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
+async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
+    while early.len() < MAX_EARLY {
+        match socket.read_buf(&mut bytes::BufMut::limit(&mut *early, MAX_EARLY)).await {
+            Ok(0) if early.is_empty() => return,
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "client lost while dialing");
+                return;
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// Writes an answer and the end of file; false if that failed.
+async fn send_answer<S: Socket>(socket: &mut S, bytes: &[u8]) -> bool {
+    let written = timeout(ANSWER_TIMEOUT, async {
+        socket.write_all(bytes).await?;
+        socket.shutdown().await
+    });
+    match written.await {
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => tracing::debug!(%error, "answer not delivered"),
+        Err(_) => tracing::debug!("answer not delivered in time"),
+    }
+    false
+}
+
+/// Lets the client read its answer even if it has sent more bytes than we read.
+async fn linger<S: Socket>(socket: &mut S) {
+    let (mut linger, mut allowance) = (Linger::new(S::LINGER), DISCARD_LIMIT);
+    poll_fn(|cx| linger.poll(cx, &mut allowance, |cx, max| poll_read_once(socket, cx, max))).await;
+}

@@ -1,0 +1,221 @@
+//! The local end of a gRPC frontend's established connection: its Proxy stream as the link's task sees it.
+//!
+//! This module only frames packets; the state machine decides what they mean.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use relay::{CloseReason, LocalIo, Queue, Read};
+use tokio::time::{Instant, Sleep, sleep};
+use transport::joined::Joined;
+use transport::wire::{Code, Wire, WireError};
+use tunnel::Packet;
+
+use super::LINGER;
+use super::chunk_sizer::ChunkSizer;
+use super::machine::{CONNECTION, Order};
+use super::stream::Stream;
+use crate::frontend::barrier::FirstByteBarrier;
+use crate::frontend::connection_log::ConnectionLog;
+
+/// How long the answer to a CLOSE_REQ may take. A Go client waits 10 s for it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Messages below this length, in bytes, are joined into up to [`GATHERED`] bytes.
+const SMALL: usize = 4 << 10;
+const GATHERED: usize = 16 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub struct GrpcIo<W> {
+    stream: Stream<W>,
+    /// Bytes received from the client that the link has not read: the rest of a DATA that was larger than a read, joined small
+    /// messages, and bytes read ahead while the link had no credit.
+    ahead: Joined,
+    /// Bytes that the link has read from `ahead` while their window is still withheld.
+    gone_on: usize,
+    /// The client has closed after the bytes in `ahead`. When this expires, the close is answered even if they are still queued.
+    closed: Option<Pin<Box<Sleep>>>,
+    barrier: FirstByteBarrier,
+    log: ConnectionLog,
+    chunks: ChunkSizer,
+    /// The start of the wait for the client's window, for the write histogram.
+    blocked: Option<Instant>,
+    /// The linger after the terminal packet.
+    lingering: Option<Pin<Box<Sleep>>>,
+}
+
+impl<W: Wire> GrpcIo<W> {
+    /// `stream` has just sent its DIAL_RSP.
+    pub fn new(stream: Stream<W>, log: ConnectionLog) -> Self {
+        GrpcIo {
+            stream,
+            ahead: Joined::default(),
+            gone_on: 0,
+            closed: None,
+            barrier: FirstByteBarrier::start(),
+            log,
+            chunks: ChunkSizer::default(),
+            blocked: None,
+            lingering: None,
+        }
+    }
+
+    fn broken(&mut self, error: WireError) -> io::Error {
+        self.log.note(&error);
+        match error.code {
+            // The client has canceled its stream. As with a socket, this does not count as a loss.
+            Code::Canceled => {
+                io::Error::new(io::ErrorKind::ConnectionReset, format!("connection reset by peer: {error}"))
+            }
+            _ => io::Error::other(error),
+        }
+    }
+
+    /// The next order. It lifts the barrier: a client that sends or closes has registered its connection.
+    fn poll_order(&mut self, cx: &mut Context<'_>) -> Poll<Order> {
+        let order = ready!(self.stream.poll_order(cx));
+        self.barrier.lift(cx);
+        Poll::Ready(order)
+    }
+
+    /// Joins a small message with the messages that have arrived after it, so that they share one packet of the link.
+    fn gather(&mut self, cx: &mut Context<'_>, first: Bytes) {
+        self.ahead.join(first);
+        while self.ahead.len() < GATHERED && self.closed.is_none() {
+            let Poll::Ready(order) = self.poll_order(cx) else { return };
+            self.put_ahead(order);
+        }
+    }
+
+    fn put_ahead(&mut self, order: Order) {
+        match order {
+            Order::Deliver(payload) => self.ahead.join(payload),
+            _ => self.closed = Some(Box::pin(sleep(ANSWER_WITHIN))),
+        }
+    }
+
+    /// Sends CLOSE_RSP unless the client already has its terminal packet, or has left.
+    fn send_end(&mut self, text: &str) {
+        if let Some(packet) = self.stream.machine().handle_backend_end(text)
+            && let Err(error) = self.stream.pass_on(packet)
+        {
+            self.log.note(&error);
+        }
+    }
+}
+
+impl<W: Wire + Send> LocalIo for GrpcIo<W> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
+        if self.ahead.is_empty() {
+            if self.closed.is_some() || self.stream.machine().is_over() {
+                return Poll::Ready(Ok(Read::Closed));
+            }
+            self.stream.hold_back(false);
+            self.gone_on = 0;
+            match ready!(self.poll_order(cx)) {
+                Order::Deliver(payload) if payload.len() < SMALL => self.gather(cx, payload),
+                Order::Deliver(payload) => self.ahead.push(payload),
+                // A lost stream counts as closed, too: the bytes that the client has sent are still delivered.
+                _ => return Poll::Ready(Ok(Read::Closed)),
+            }
+        }
+        let bytes = self.ahead.take(max);
+        self.gone_on += bytes.len();
+        self.log.from_client(bytes.len());
+        Poll::Ready(Ok(Read::Data(bytes)))
+    }
+
+    /// Reads ahead, within the client's window, to see its close. So the close is answered in time even if earlier bytes are
+    /// still queued.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stream.hold_back(true);
+        while self.closed.is_none() {
+            let order = ready!(self.poll_order(cx));
+            self.put_ahead(order);
+        }
+        if let Some(answer) = &mut self.closed
+            && answer.as_mut().poll(cx).is_ready()
+        {
+            self.send_end("");
+        }
+        // The withheld window limits the discarded bytes.
+        let mut allowance = usize::MAX;
+        if self.stream.poll_drained(cx, &mut allowance).is_ready() {
+            self.log.left();
+        }
+        Poll::Ready(())
+    }
+
+    /// The stream counts all bytes whose window is withheld, including those that the link has read since. A message larger
+    /// than the window does not withhold it, and is counted in `ahead`.
+    fn held(&mut self) -> usize {
+        self.stream.held().saturating_sub(self.gone_on).max(self.ahead.len())
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+        if self.closed.is_some() {
+            // A client that has closed reads nothing more.
+            queue.clear();
+            return Poll::Ready(Ok(()));
+        }
+        ready!(self.barrier.poll_lifted(cx));
+        let start = *self.blocked.get_or_insert_with(Instant::now);
+        let room = ready!(self.stream.poll_ready(cx));
+        self.blocked = None;
+        let room = room.map_err(|error| self.broken(error))?;
+        let waited = start.elapsed();
+        let payload = queue.take_slice(room.min(self.chunks.most(waited)));
+        let length = payload.len();
+        self.chunks.sent(length);
+        if let Err(error) = self.stream.send(Packet::Data { id: CONNECTION, payload }) {
+            return Poll::Ready(Err(self.broken(error)));
+        }
+        self.log.to_client(length, waited);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Does nothing: the connection's driver flushes.
+    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// No packet tells a gRPC client about a half-close: the connection ends with CLOSE_RSP.
+    fn poll_shut_down(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        Poll::Ready(Ok(false))
+    }
+
+    fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        close_reason: &CloseReason,
+        allowance: &mut usize,
+    ) -> Poll<()> {
+        if self.lingering.is_none() {
+            // The link no longer reads from this client. A packet from the client lifts the barrier, and is discarded.
+            while !self.barrier.is_lifted() && self.poll_order(cx).is_ready() {}
+            if !self.stream.is_lost() {
+                ready!(self.barrier.poll_lifted(cx));
+            }
+            self.log.ended(close_reason);
+            self.send_end(&close_reason.wire_text());
+        }
+        if self.stream.is_lost() {
+            return Poll::Ready(());
+        }
+        let deadline = self.lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        if deadline.as_mut().poll(cx).is_pending() {
+            ready!(self.stream.poll_drained(cx, allowance));
+        }
+        self.stream.finish();
+        Poll::Ready(())
+    }
+}
+
+#[cfg(test)]
+#[path = "local_io_tests.rs"]
+mod tests;

@@ -1,0 +1,89 @@
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use transport::wire::Incoming;
+use tunnel::DialId;
+
+use super::*;
+use crate::frontend::testing::{Readings, connection_log};
+
+/// A wire with these received packets. `held` counts the payload that was read while the window is held back.
+struct Arrived {
+    packets: VecDeque<Packet<Bytes>>,
+    held: Option<usize>,
+}
+
+impl Wire for Arrived {
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
+        Poll::Ready(Ok(usize::MAX))
+    }
+
+    fn send(&mut self, _packet: Packet<Bytes>) -> Result<(), WireError> {
+        Ok(())
+    }
+
+    fn poll_packet(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>> {
+        let Some(packet) = self.packets.pop_front() else { return Poll::Pending };
+        if let (Some(held), Packet::Data { payload, .. }) = (&mut self.held, &packet) {
+            *held += payload.len();
+        }
+        Poll::Ready(Some(Ok(Incoming::Packet(packet))))
+    }
+
+    fn hold_back(&mut self, on: bool) {
+        self.held = on.then(|| self.held.unwrap_or_default());
+    }
+
+    fn held(&mut self) -> usize {
+        self.held.unwrap_or_default()
+    }
+
+    fn finish(&mut self) {}
+}
+
+/// The local end of a client whose dial has succeeded and that has then sent these packets.
+fn open(sent: impl IntoIterator<Item = Packet<Bytes>>) -> GrpcIo<Arrived> {
+    let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
+    let packets = std::iter::once(dial).chain(sent).collect();
+    let readings = Readings::new();
+    let mut stream = Stream::new(Arrived { packets, held: None }, readings.metrics.clone());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(matches!(stream.poll_order(&mut cx), Poll::Ready(Order::Dial { .. })));
+    assert!(stream.machine().handle_dialed().is_some());
+    GrpcIo::new(stream, connection_log(&readings))
+}
+
+fn data(length: usize) -> Packet<Bytes> {
+    Packet::Data { id: CONNECTION, payload: vec![7; length].into() }
+}
+
+#[tokio::test]
+async fn small_messages_go_on_as_one() {
+    let sent =
+        [vec![data(100); 300], vec![data(8_000), data(10), Packet::CloseReq { id: CONNECTION }]].concat();
+    let mut local = open(sent);
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut read = Vec::new();
+    while let Poll::Ready(Ok(Read::Data(bytes))) = local.poll_read(&mut cx, 1 << 20) {
+        read.push(bytes.len());
+    }
+    assert_eq!(read.iter().sum::<usize>(), 38_010);
+    assert!(read.len() <= 4, "{read:?}");
+    assert!(matches!(local.poll_read(&mut cx, 1), Poll::Ready(Ok(Read::Closed))));
+}
+
+#[tokio::test]
+async fn read_ahead_bytes_are_held_until_they_are_sent() {
+    let mut local = open(vec![data(1_000); 4]);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(local.poll_gone(&mut cx).is_pending(), "the client stays");
+    let mut seen = vec![local.held()];
+    for _ in 0..4 {
+        let Poll::Ready(Ok(Read::Data(bytes))) = local.poll_read(&mut cx, 1_000) else { panic!("bytes") };
+        assert_eq!(bytes.len(), 1_000);
+        seen.push(local.held());
+    }
+    assert_eq!(seen, [4_000, 3_000, 2_000, 1_000, 0], "each piece that goes on shows");
+    assert!(local.poll_read(&mut cx, 1_000).is_pending());
+    assert_eq!(local.held(), 0);
+}

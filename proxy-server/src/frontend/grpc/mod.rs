@@ -1,0 +1,115 @@
+//! The gRPC frontend: one Proxy stream, one connection.
+//!
+//! One task for each stream reads until DIAL_REQ, dials and answers. It ends when the stream is attached to its link, whose
+//! task polls the stream from then on. The [`machine`] decides the replies; this module waits.
+
+mod chunk_sizer;
+pub mod local_io;
+pub mod machine;
+pub mod stream;
+
+#[cfg(test)]
+mod tests;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serve::logs::Peer;
+use tokio::time::timeout;
+use transport::wire::Wire;
+
+use self::local_io::GrpcIo;
+use self::machine::Order;
+use self::stream::Stream;
+use super::connection_log::{ConnectionLog, Identity};
+use super::{DISCARD_LIMIT, Frontend, next_id};
+use crate::dial::{DialFailure, Dialed, FailureReason, Target};
+use crate::metrics::ServiceMethod;
+
+/// Time between a CLOSE_RSP and the end of its stream. The end wakes a reader of the Go client that missed the CLOSE_RSP; a
+/// reader that received it has returned long before.
+const LINGER: Duration = Duration::from_millis(100);
+/// Time limit for a stream's DIAL_REQ. Released clients send it at once.
+const FIRST_DIAL: Duration = Duration::from_secs(300);
+
+impl Frontend {
+    /// Serves one Proxy stream until it is attached to its link or has ended. `peer` is for the log.
+    pub(super) async fn serve_stream<W: Wire + Send + 'static>(&self, wire: W, peer: Arc<str>) {
+        let live = self.metrics.grpc_connections.enter(ServiceMethod::Proxy);
+        let mut stream = Stream::new(wire, self.metrics.clone());
+        let Some(target) = first_dial(&mut stream).await else {
+            return end(stream).await;
+        };
+        let lifetime = self.lifetimes.token();
+        let id = next_id();
+        let (dial_id, address) = (target.dial_id, Peer(&target.address).to_string());
+        tracing::debug!(dialID = dial_id, dialAddress = address, connection = id, %peer, "Received DIAL_REQ");
+        let outcome = tokio::select! {
+            outcome = self.dialer.dial(&target) => outcome,
+            // Before its DIAL_RSP the machine gives only one order: to cancel.
+            _cancel = poll_fn(|cx| stream.poll_order(cx)) => {
+                if stream.has_ended() {
+                    tracing::info!(target: "v2", dialID = dial_id, "frontend stream shutdown, cleaning dial");
+                } else {
+                    tracing::error!(dialID = dial_id, dialAddress = %address, "Dial cancelled (DIAL_CLS) by frontend");
+                }
+                return end(stream).await;
+            }
+        };
+        match outcome {
+            Ok(Dialed { connection, agent_id: agent, slot }) => {
+                let connect_id = connection.connect_id().0;
+                let Some(Ok(())) = stream.machine().handle_dialed().map(|answer| stream.pass_on(answer))
+                else {
+                    tracing::error!(
+                        dialID = dial_id, agentID = %Peer(&agent), connectionID = connect_id, %peer,
+                        "DIAL_RSP send to frontend stream failure"
+                    );
+                    self.metrics.dials.failures.count(FailureReason::SendRsp);
+                    return; // dropping the connection closes it
+                };
+                let identity = Identity { id, frontend: "grpc", peer, target, agent, connect_id };
+                let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
+                connection.attach(Box::new(GrpcIo::new(stream, log)));
+            }
+            Err(failure) => {
+                // The dialer logs the failures at an agent.
+                if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
+                    tracing::error!(err = %failure, dialID = dial_id, dialAddress = %address, "Failed to get a backend");
+                }
+                if let Some(answer) = stream.machine().handle_refused(failure.to_string()) {
+                    let _lost = match failure {
+                        DialFailure::Refused(_) => stream.pass_on(answer),
+                        _ => stream.send(answer),
+                    };
+                }
+                stream.finish();
+            }
+        }
+    }
+}
+
+/// The dial that the client requests, or `None` if the stream has ended.
+async fn first_dial<W: Wire>(stream: &mut Stream<W>) -> Option<Target> {
+    match timeout(FIRST_DIAL, poll_fn(|cx| stream.poll_order(cx))).await {
+        Ok(Order::Dial { protocol, address }) => {
+            let random = stream.machine().dial_id().map_or(0, |random| random.0);
+            Some(Target::new(protocol, address).numbered(random))
+        }
+        Ok(_) => None,
+        Err(_) => {
+            tracing::debug!("no DIAL_REQ on a frontend stream for {FIRST_DIAL:?}");
+            None
+        }
+    }
+}
+
+/// Ends a stream [`LINGER`] after its last packet, or as soon as the client ends it.
+async fn end<W: Wire>(mut stream: Stream<W>) {
+    if !stream.is_lost() {
+        let mut allowance = DISCARD_LIMIT;
+        let _in_time = timeout(LINGER, poll_fn(|cx| stream.poll_drained(cx, &mut allowance))).await;
+        stream.finish();
+    }
+}

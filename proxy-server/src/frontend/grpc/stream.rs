@@ -1,0 +1,184 @@
+//! A Proxy stream before and after its connection is attached: the wire, the state machine and the counters.
+//!
+//! Sends the machine's replies, counts packets, and leaves the orders to the caller.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use serve::metrics::{PacketMeter, Segment};
+use tokio::time::Instant;
+use transport::wire::{Incoming, Wire, WireError};
+use tunnel::Packet;
+
+use super::machine::{Machine, Order};
+use crate::metrics::Metrics;
+
+/// Packets without an order that are handled in one turn, because many connections share a task.
+const PACKETS_PER_TURN: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Stream<W> {
+    wire: W,
+    machine: Machine,
+    metrics: Metrics,
+    from_client: PacketMeter,
+    to_client: PacketMeter,
+    /// The client's direction, or the whole stream, has ended.
+    ended: bool,
+    /// The client receives nothing more.
+    lost: bool,
+    /// A packet was answered by a reply, and the client's window has not been checked since.
+    answered: bool,
+}
+
+impl<W: Wire> Stream<W> {
+    /// A stream that has received nothing yet.
+    pub fn new(wire: W, metrics: Metrics) -> Self {
+        Stream {
+            wire,
+            machine: Machine::default(),
+            from_client: metrics.packets.meter(Segment::FromClient),
+            to_client: metrics.packets.meter(Segment::ToClient),
+            metrics,
+            ended: false,
+            lost: false,
+            answered: false,
+        }
+    }
+
+    /// The protocol's state.
+    pub fn machine(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
+    /// Whether the client's direction has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether the client receives nothing more.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// The next order that needs the caller. Returns [`Order::Finish`] on every call once the client's direction has ended and
+    /// the resulting order was returned.
+    pub fn poll_order(&mut self, cx: &mut Context<'_>) -> Poll<Order> {
+        if self.ended {
+            return Poll::Ready(Order::Finish);
+        }
+        for _ in 0..PACKETS_PER_TURN {
+            ready!(self.poll_answers_taken(cx));
+            let incoming = match ready!(self.poll_incoming(cx)) {
+                Ok(Some(incoming)) => incoming,
+                Ok(None) => return Poll::Ready(self.machine.handle_end()),
+                Err(()) => return Poll::Ready(self.machine.handle_reset()),
+            };
+            let reaction = self.machine.handle(incoming);
+            self.answered = !reaction.replies.is_empty();
+            for packet in reaction.replies {
+                // A lost stream fails again when it is read.
+                let _lost = self.send(packet);
+            }
+            match reaction.order {
+                Order::Nothing => {}
+                Order::Drop(why) => self.metrics.drops.count(why),
+                order => return Poll::Ready(order),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Ready when the client has window for more replies: a client that sends requests but takes no replies is not read
+    /// further, because its replies would queue here. A lost stream is ready, too; reading it returns the error.
+    fn poll_answers_taken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.answered {
+            let _lost = ready!(self.poll_ready(cx));
+            self.answered = false;
+        }
+        Poll::Ready(())
+    }
+
+    /// Discards what the client still sends, and deducts its payload from the allowance; ready when the client's direction has
+    /// ended. Reads nothing once the allowance is 0.
+    pub fn poll_drained(&mut self, cx: &mut Context<'_>, allowance: &mut usize) -> Poll<()> {
+        for _ in 0..PACKETS_PER_TURN {
+            if self.ended {
+                return Poll::Ready(());
+            }
+            if *allowance == 0 {
+                return Poll::Pending;
+            }
+            if let Ok(Some(Incoming::Packet(Packet::Data { payload, .. }))) = ready!(self.poll_incoming(cx)) {
+                *allowance = allowance.saturating_sub(payload.len());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Incoming>, ()>> {
+        Poll::Ready(match ready!(self.wire.poll_packet(cx)) {
+            Some(Ok(incoming)) => {
+                match &incoming {
+                    Incoming::Packet(packet) => self.from_client.count(packet.kind()),
+                    packet => tracing::trace!(?packet, "Ignoring unrecognized packet from frontend"),
+                }
+                Ok(Some(incoming))
+            }
+            None => {
+                self.ended = true;
+                Ok(None)
+            }
+            Some(Err(error)) => {
+                tracing::debug!(err = %error, "Stream read from frontend cancelled");
+                self.metrics.stream_error(Segment::FromClient, error.code, None);
+                self.wire.fail(&error);
+                (self.ended, self.lost) = (true, true);
+                Err(())
+            }
+        })
+    }
+
+    /// The number of payload bytes that may be sent now.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, WireError>> {
+        let ready = ready!(self.wire.poll_ready(cx));
+        self.lost |= ready.is_err();
+        Poll::Ready(ready)
+    }
+
+    /// See [`Wire::hold_back`].
+    pub fn hold_back(&mut self, on: bool) {
+        self.wire.hold_back(on);
+    }
+
+    /// See [`Wire::held`].
+    pub fn held(&mut self) -> usize {
+        self.wire.held()
+    }
+
+    /// Counts and sends a packet.
+    pub fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
+        let kind = packet.kind();
+        self.to_client.count(kind);
+        self.wire.send(packet).inspect_err(|error| {
+            self.lost = true;
+            self.metrics.stream_error(Segment::ToClient, error.code, Some(kind));
+        })
+    }
+
+    /// Like [`Stream::send`], for packets that pass on an agent's packet.
+    pub fn pass_on(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
+        let start = Instant::now();
+        let sent = self.send(packet);
+        self.metrics.frontend_write.observe(start.elapsed());
+        sent
+    }
+
+    /// Ends the stream with status OK after everything sent.
+    pub fn finish(&mut self) {
+        self.wire.finish();
+    }
+}

@@ -1,0 +1,193 @@
+//! Accept loops of the frontends: from a listening socket to the frontend that serves its connections.
+//!
+//! ```text
+//!   Unix socket ──────────────┐        ┌── authority patch (Unix only) ── HTTP/2 ── Proxy streams
+//!   TCP ── TLS, within limits ┴─ mode ─┤
+//!                                      └── HTTP CONNECT
+//! ```
+//!
+//! Never detects a protocol: the flag `--mode` decides.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::HeaderMap;
+use parking_lot::Mutex;
+use serve::logs::Peer;
+use serve::metrics::CountBy;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use transport::authority::AuthorityPatch;
+use transport::listen::{AcceptLoop, LinkSocket, UnixSocket};
+use transport::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
+use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
+
+use super::Frontend;
+use crate::accept;
+use crate::args::Mode;
+use crate::auth::{AllowedNames, shown};
+use crate::limits::{descriptor_limit, unauthenticated_within};
+use crate::metrics::{PeerKind, Port};
+use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
+
+/// The only path of the gRPC frontend.
+const PROXY_PATH: &str = "/ProxyService/Proxy";
+/// Read-ahead below a frontend's TLS, in bytes: one record. Agent connections get more; a frontend connection carries one
+/// tunnel, and there are thousands.
+const READ_AHEAD: usize = 17 * 1024;
+
+/// A frontend's listener: bound, not yet accepting.
+#[derive(Debug)]
+pub enum FrontendListener {
+    /// A Unix socket; the mode of its file is the access control.
+    Unix(UnixSocket),
+    /// TCP with mutual TLS, for certificates with these names. The listener was bound on this runtime of the TLS handshakes.
+    Tls(TcpListener, ServerTls, AllowedNames, Handle),
+}
+
+/// Accepts and serves until `stop`. Then it closes the listener, lets pending dials continue, and returns once no connection
+/// needs it: an HTTP CONNECT tunnel belongs to its link's task, but a gRPC tunnel needs its HTTP/2 connection, which is driven
+/// here. Dropping the future ends these.
+///
+/// `keepalive` is `--frontend-keepalive-time`: idle time after which an HTTP/2 client is pinged.
+pub async fn serve_frontend(
+    mode: Mode,
+    listener: FrontendListener,
+    frontend: Frontend,
+    keepalive: Duration,
+    stop: CancellationToken,
+) {
+    let mut http2 = ServerSettings::for_frontends();
+    http2.keepalive.interval = keepalive;
+    let http2 = (mode == Mode::Grpc).then(|| Arc::new(http2));
+    match listener {
+        FrontendListener::Unix(socket) => {
+            let name = socket.path().display().to_string();
+            let peer: Arc<str> = Arc::from("unix");
+            let serve = |connection| {
+                let (frontend, http2) = (frontend.clone(), http2.clone());
+                let (peer, stop) = (Arc::clone(&peer), stop.clone());
+                async move {
+                    match http2 {
+                        None => frontend.serve_socket(connection, peer, &stop).await,
+                        Some(settings) => {
+                            let patched = AuthorityPatch::new(connection, settings.max_frame_size);
+                            frontend.serve_http2(patched, &settings, &peer, stop).await;
+                        }
+                    }
+                }
+            };
+            accept::each(AcceptLoop::new(socket, name), &stop, serve, report).await;
+        }
+        FrontendListener::Tls(tcp, tls, names, handshakes) => {
+            let name =
+                tcp.local_addr().map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
+            let most = unauthenticated_within(descriptor_limit());
+            let connections = ConnectionSet::new(Port::Frontend, most, frontend.metrics.clone());
+            let arriving = Handshakes::start(&handshakes, tcp, name.clone(), tls, connections);
+            let serve = |arrived: Arrived| {
+                let (frontend, http2) = (frontend.clone(), http2.clone());
+                let (names, stop) = (names.clone(), stop.clone());
+                async move {
+                    let refusals = &frontend.metrics.name_refusals;
+                    let Some((connection, peer)) = admit(arrived, &names, refusals) else { return };
+                    match http2 {
+                        None => frontend.serve_socket(connection, peer, &stop).await,
+                        Some(settings) => frontend.serve_http2(connection, &settings, &peer, stop).await,
+                    }
+                }
+            };
+            accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
+        }
+    }
+}
+
+/// Admits a client whose verified certificate has an allowed name.
+fn admit(
+    mut arrived: Arrived,
+    names: &AllowedNames,
+    refusals: &CountBy<PeerKind>,
+) -> Option<(TlsConnection, Arc<str>)> {
+    let certificate = PeerIdentity::of(arrived.stream.get_ref().1.peer_certificates());
+    let peer = shown(certificate.as_ref(), arrived.address);
+    if !names.allow(&certificate.unwrap_or_default()) {
+        refusals.count(PeerKind::Frontend);
+        if let Some(suppressed) = arrived.slot.log_due("name") {
+            tracing::warn!(%peer, suppressed, "Frontend refused: its certificate has no allowed name");
+        }
+        return None;
+    }
+    if let Err(error) = arrived.move_here(READ_AHEAD) {
+        if let Some(suppressed) = arrived.slot.log_due("socket") {
+            tracing::warn!(%peer, %error, suppressed, "frontend connection not accepted");
+        }
+        return None;
+    }
+    arrived.slot.leave().then_some((arrived.stream, peer))
+}
+
+fn report(error: &JoinError) {
+    tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
+}
+
+type TlsConnection = ServerStream<ReadAhead<LinkSocket>>;
+
+impl Frontend {
+    /// Drives one HTTP/2 connection, until its last stream has ended after `stop`.
+    async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        io: IO,
+        settings: &ServerSettings,
+        peer: &Arc<str>,
+        stop: CancellationToken,
+    ) {
+        let dials = Mutex::new(JoinSet::new());
+        let on_stream = |request: Request| {
+            if request.path != PROXY_PATH {
+                tracing::debug!(%peer, path = %Peer(&request.path), "unknown gRPC method");
+                return request.refuse(Code::Unimplemented, "unknown service or method");
+            }
+            if stop.is_cancelled() {
+                return request.refuse(Code::Unavailable, "the proxy server is shutting down");
+            }
+            match request.accept(HeaderMap::new()) {
+                Ok(stream) => {
+                    let (frontend, peer) = (self.clone(), Arc::clone(peer));
+                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer).await });
+                }
+                Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
+            }
+        };
+        let served = {
+            let mut serving = pin!(serve_connection_until(io, settings, on_stream, stop.cancelled()));
+            poll_fn(|cx| {
+                let served = serving.as_mut().poll(cx);
+                // Most connections have one stream, for hours. A finished task keeps its memory until it is joined.
+                while let Poll::Ready(Some(ended)) = dials.lock().poll_join_next(cx) {
+                    ended.unwrap_or_else(|error| report(&error));
+                }
+                served
+            })
+            .await
+        };
+        match served {
+            // kube-apiserver closes its connection together with its last stream, without GOAWAY.
+            Ok(()) => tracing::trace!(%peer, "frontend connection ended"),
+            Err(error) if error.is_closed_by_peer() => {
+                tracing::trace!(%peer, "the client closed its frontend connection");
+            }
+            Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
+        }
+        // The streams of a lost connection end by themselves as soon as they notice the loss.
+        let mut dials = dials.into_inner();
+        while let Some(ended) = dials.join_next().await {
+            ended.unwrap_or_else(|error| report(&error));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Whole listeners on real Unix sockets, with a scripted dialer behind them.
+
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use transport::listen::UnixSocket;
+use transport::wire::{ClientSettings, Code, Connected, Incoming, Wire, WireError, WireStream, connect};
+use tunnel::{ConnectId, DialId, Packet};
+
+use super::Frontend;
+use super::listen::{FrontendListener, serve_frontend};
+use super::testing::{Readings, SOON, ScriptedDial, dialer};
+use crate::args::Mode;
+
+struct Bench {
+    dials: UnboundedReceiver<ScriptedDial>,
+    readings: Readings,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(mode: Mode) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("frontend.sock");
+        let listener = FrontendListener::Unix(UnixSocket::bind(&path, true).unwrap());
+        let (dialer, dials) = dialer();
+        let (readings, stop) = (Readings::new(), CancellationToken::new());
+        let keepalive = Duration::from_secs(3600);
+        let (metrics, lifetimes) = (readings.metrics.clone(), TaskTracker::new());
+        let frontend = Frontend { dialer, metrics, lifetimes };
+        let task = serve_frontend(mode, listener, frontend, keepalive, stop.clone());
+        Bench { dials, readings, stop, task: tokio::spawn(task), path, _directory: directory }
+    }
+
+    async fn connect(&self) -> UnixStream {
+        UnixStream::connect(&self.path).await.unwrap()
+    }
+
+    /// Opens a stream as kube-apiserver does, except for the authority.
+    async fn open(&self, path: &str) -> Result<Connected, WireError> {
+        let settings = ClientSettings::for_agents();
+        let deadline = Instant::now() + SOON;
+        connect(self.connect().await, &settings, "localhost", path, HeaderMap::new(), deadline).await
+    }
+
+    async fn dial(&mut self) -> ScriptedDial {
+        timeout(SOON, self.dials.recv()).await.expect("a dial").expect("a dial")
+    }
+}
+
+async fn next(stream: &mut WireStream) -> Option<Result<Incoming, WireError>> {
+    timeout(SOON, poll_fn(|cx| stream.poll_packet(cx))).await.expect("a packet, or an end")
+}
+
+async fn expect(stream: &mut WireStream, packet: Packet<Bytes>) {
+    assert_eq!(next(stream).await, Some(Ok(Incoming::Packet(packet))));
+}
+
+fn data(payload: &'static [u8]) -> Packet<Bytes> {
+    Packet::Data { id: ConnectId(1), payload: Bytes::from_static(payload) }
+}
+
+#[tokio::test]
+async fn http_connect_over_a_unix_socket_outlives_its_listener() {
+    let mut bench = Bench::new(Mode::HttpConnect);
+    let mut client = bench.connect().await;
+    client.write_all(b"CONNECT [::1]:443 HTTP/1.1\r\n\r\n").await.unwrap();
+    let dial = bench.dial().await;
+    assert_eq!(dial.target.host, "::1");
+    let mut endpoint = dial.succeed();
+    let mut head = [0; 39];
+    client.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200 Connection Established\r\n\r\n");
+
+    bench.stop.cancel();
+    timeout(SOON, bench.task).await.expect("the listener ends").expect("no panic");
+    assert!(UnixStream::connect(&bench.path).await.is_err(), "closed");
+
+    endpoint.stream.write_all(b"still here").await.unwrap();
+    let mut bytes = [0; 10];
+    client.read_exact(&mut bytes).await.unwrap();
+    assert_eq!(&bytes, b"still here");
+}
+
+#[tokio::test]
+async fn grpc_over_a_unix_socket_outlives_its_listener() {
+    let mut bench = Bench::new(Mode::Grpc);
+    let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
+    let stream = &mut connected.stream;
+    let dial_req = Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into() };
+    stream.send(dial_req).unwrap();
+    let mut endpoint = bench.dial().await.succeed();
+    expect(stream, Packet::DialRsp { random: DialId(9), outcome: Ok(ConnectId(1)) }).await;
+    stream.send(data(b"hi")).unwrap();
+    endpoint.stream.read_exact(&mut [0; 2]).await.unwrap();
+    endpoint.stream.write_all(b"hello").await.unwrap();
+    expect(stream, data(b"hello")).await;
+
+    bench.stop.cancel();
+    stream.send(data(b"still here")).unwrap();
+    let mut bytes = [0; 10];
+    endpoint.stream.read_exact(&mut bytes).await.unwrap();
+    assert_eq!(&bytes, b"still here");
+    assert!(UnixStream::connect(&bench.path).await.is_err(), "closed");
+
+    stream.send(Packet::CloseReq { id: ConnectId(1) }).unwrap();
+    expect(stream, Packet::CloseRsp { id: ConnectId(1), error: String::new() }).await;
+    assert_eq!(next(stream).await, None, "ended with OK");
+    drop(connected);
+    timeout(SOON, bench.task).await.expect("the listener ends").expect("no panic");
+    let gauge = r#"grpc_connections{service_method="Proxy"} 0"#;
+    assert_eq!(bench.readings.samples("grpc_connections"), [gauge]);
+}
+
+#[tokio::test]
+async fn a_lost_grpc_connection_cancels_its_dial() {
+    let mut bench = Bench::new(Mode::Grpc);
+    let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
+    let dial_req = Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into() };
+    connected.stream.send(dial_req).unwrap();
+    let dial = bench.dial().await;
+    drop(connected);
+    dial.cancelled().await;
+}
+
+#[tokio::test]
+async fn an_unknown_method_is_unimplemented() {
+    let bench = Bench::new(Mode::Grpc);
+    for path in ["/ProxyService/Other", "/AgentService/Connect", "/"] {
+        let error = match bench.open(path).await {
+            Err(error) => error,
+            Ok(mut connected) => match next(&mut connected.stream).await {
+                Some(Err(error)) => error,
+                other => panic!("{path}: an error was expected, not {other:?}"),
+            },
+        };
+        assert_eq!(error.code, Code::Unimplemented, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_path_as_authority_is_served() {
+    let mut bench = Bench::new(Mode::Grpc);
+    // The preface, empty SETTINGS, and HEADERS of a request with `:authority: %2Fvar%2Frun%2Fx.sock` as a raw literal.
+    let authority = b"%2Fvar%2Frun%2Fx.sock";
+    let mut block = vec![0x83, 0x86]; // :method POST, :scheme http
+    for (index, value) in [(4_u8, b"/ProxyService/Proxy".as_slice()), (1, authority)] {
+        block.extend([index, u8::try_from(value.len()).unwrap()]);
+        block.extend_from_slice(value);
+    }
+    for (name, value) in [("content-type", "application/grpc"), ("te", "trailers")] {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let mut frame = vec![0, 0, u8::try_from(payload.len()).unwrap(), kind, flags, 0, 0, 0, stream];
+        frame.extend_from_slice(payload);
+        frame
+    };
+    // Packet { dialRequest: { protocol: "tcp", address: "a:1", random: 1 } }
+    let packet = b"\x12\x0c\x0a\x03tcp\x12\x03a:1\x18\x01";
+    let message = [&[0, 0, 0, 0, u8::try_from(packet.len()).unwrap()], packet.as_slice()].concat();
+    let request = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &[]),
+        frame(1, 4, 1, &block),
+        frame(0, 0, 1, &message),
+    ]
+    .concat();
+    let mut client = bench.connect().await;
+    client.write_all(&request).await.unwrap();
+    assert_eq!(bench.dial().await.target.address, "a:1");
+}
+
+#[tokio::test]
+async fn dropping_the_listener_ends_its_grpc_connections() {
+    let bench = Bench::new(Mode::Grpc);
+    let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
+    bench.task.abort();
+    assert!(matches!(next(&mut connected.stream).await, Some(Err(_))));
+}

@@ -1,0 +1,46 @@
+//! The gRPC frontend and the HTTP CONNECT frontend, over a Unix socket or TCP with TLS.
+//!
+//! Both are adapters over one dial and relay path (ARCHITECTURE.md, invariant 7): they read a client's request, dial the
+//! target, answer in their own protocol, and hand their socket to the link, whose task moves the bytes from then
+//! on. After that no connection has a task or a channel of its own. Nothing here chooses an agent, retries, or touches another
+//! connection than the client's own.
+
+pub mod barrier;
+pub mod connect;
+pub mod connection_log;
+pub mod grpc;
+pub mod listen;
+
+#[cfg(test)]
+mod listen_tests;
+#[cfg(test)]
+mod testing;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio_util::task::TaskTracker;
+
+pub use self::listen::{FrontendListener, serve_frontend};
+use crate::dial::Dialer;
+use crate::metrics::Metrics;
+
+/// Bytes that are read and discarded after a refusal, so that the client can read the answer.
+const DISCARD_LIMIT: usize = 256 * 1024;
+
+/// The state that all connections of a frontend share. Cheap to clone.
+#[derive(Clone)]
+pub struct Frontend {
+    /// Dials for the clients.
+    pub dialer: Dialer,
+    /// The server's metrics.
+    pub metrics: Metrics,
+    /// Counts dials and connections, which a shutdown waits for: each from before its dial until its client's socket or stream
+    /// is closed.
+    pub lifetimes: TaskTracker,
+}
+
+/// A number for the log, counted over all frontends of this process, from 1.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
