@@ -21,15 +21,13 @@ use transport::env_proxy::EnvProxy;
 use transport::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
 use transport::wire::capabilities::Capabilities;
 
-use crate::args::{Config, ServerCountSource};
+use crate::args::Config;
 use crate::certificates::SERVERS;
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{InFlight, Links};
 use crate::metrics::Metrics;
-use crate::servers::{
-    AgentMetadata, ClientSet, CountSource, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
-};
+use crate::servers::{AgentMetadata, ClientSet, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings};
 
 type Resolver = Arc<SystemResolver>;
 
@@ -195,10 +193,7 @@ fn sync_settings(config: &Config) -> SyncSettings {
         interval: config.sync_interval,
         cap: config.sync_interval_cap,
         forever: config.sync_forever,
-        count_source: match config.server_count_source {
-            ServerCountSource::Default => CountSource::Default,
-            ServerCountSource::Max => CountSource::Max,
-        },
+        count_source: config.server_count_source,
     }
 }
 

@@ -31,10 +31,10 @@ use transport::listen::bind_links;
 use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use transport::wire::capabilities::Capabilities;
 
-use crate::args::{Config, FrontendListener, Mode};
+use crate::args::{Config, FrontendListener};
 use crate::certificates;
 use crate::dial::Dialer;
-use crate::front;
+use crate::front::{self, Protocol};
 use crate::leases::LeaseController;
 use crate::limits::{ServerBudget, agent_connections_within, descriptor_limit, unauthenticated_within};
 use crate::link::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
@@ -128,7 +128,9 @@ impl Server {
                 readiness.listens();
                 Some(listener)
             }
-            Err(error) if config.mode == Mode::HttpConnect && error.is::<transport::listen::BindError>() => {
+            Err(error)
+                if config.mode == Protocol::HttpConnect && error.is::<transport::listen::BindError>() =>
+            {
                 frontend::say(&error);
                 None
             }
@@ -268,7 +270,7 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
 /// `None` for a Unix socket.
 fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>> {
     let FrontendListener::Tcp { cert, key, ca, .. } = &config.frontend else { return Ok(None) };
-    let alpn = if config.mode == Mode::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
+    let alpn = if config.mode == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
     let options = ServerTlsOptions {
         cert: cert.clone(),
         key: key.clone(),

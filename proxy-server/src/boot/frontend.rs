@@ -16,7 +16,7 @@ use transport::tls::ServerTls;
 use crate::args::{self, Config};
 use crate::auth::AllowedNames;
 use crate::dial::Dialer;
-use crate::front::{FrontendListener, Protocol, serve_frontend};
+use crate::front::{FrontendListener, serve_frontend};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
@@ -52,10 +52,7 @@ impl Frontend {
             },
         };
         self.readiness.listens();
-        let mode = match self.config.mode {
-            args::Mode::Grpc => Protocol::Grpc,
-            args::Mode::HttpConnect => Protocol::HttpConnect,
-        };
+        let mode = self.config.mode;
         let keepalive = self.config.frontend_keepalive_time;
         serve_frontend(mode, listener, self.dialer, self.metrics, keepalive, self.lifetimes, stop).await;
     }

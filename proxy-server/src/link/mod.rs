@@ -13,6 +13,6 @@ mod meter;
 mod slot;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};
-pub use gate::AgentGate;
+pub use gate::{AgentGate, IdentityBinding};
 pub use handle::{LinkHandle, OpenConnection, PendingDial};
 pub use listen::{AgentListener, ConnectionLimits};

@@ -33,6 +33,7 @@ mod hosts;
 mod manager;
 mod members;
 mod pool;
+mod strategy;
 
 #[cfg(test)]
 mod model;
@@ -42,7 +43,7 @@ use std::sync::Arc;
 
 pub use self::identifiers::{Identifiers, IdentifiersError};
 pub use self::manager::{BackendManager, Registration};
-pub use crate::args::{ProxyStrategy as Strategy, ReadinessPolicy};
+pub use self::strategy::{ReadinessPolicy, Strategy};
 use crate::limits::{AgentBudget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
 /// The id of one agent stream on this server, from its registration on. Never reused in a process.
