@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use flags::go::{boolean, float, integer, list};
-use flags::{Exit, FlagSet, GoDuration, List};
+use flags::{Exit, FlagSet, GoDuration};
 
 /// Parses values, and the same bytes as a command line whose words are separated by line feeds.
 pub fn durations(data: &[u8]) {
@@ -48,19 +48,31 @@ fn values(text: &str) {
     }
 }
 
+flags::flags! {
+    /// Flags of every kind.
+    struct Flags {
+        "Flags" {
+            /// A text.
+            text: String = "",
+            /// A number.
+            number: i64 = "0" [letter = 'n'],
+            /// A truth.
+            truth: bool = "false" [letter = 't'],
+            /// A time.
+            time: GoDuration = "0s" [old_name = "duration"],
+            /// A list.
+            items: Vec<String> = "" [no_effect = "none is known"],
+        }
+    }
+}
+
 fn command_line(data: &[u8]) {
-    let (mut text, mut number, mut truth) = (String::new(), 0_i64, false);
-    let (mut time, mut items) = (GoDuration::ZERO, List::default());
-    let mut set = FlagSet::new("program", "v0", "a program.");
-    set.add("text", &mut text, "A text.");
-    set.add("number", &mut number, "A number.").letter('n');
-    set.add("truth", &mut truth, "A truth.").letter('t');
-    set.add("time", &mut time, "A time.").old_name("duration").deprecated("use --text");
-    set.add("items", &mut items, "A list.").no_effect("none is known");
+    let set = FlagSet::new("program", "v0", "a program.").group::<Flags>();
     let words = data.split(|byte| *byte == b'\n').map(|word| OsString::from_vec(word.to_vec()));
     match set.read(std::iter::once("program".into()).chain(words)) {
-        Ok(warnings) => {
-            assert!(warnings.iter().all(|warning| warning.starts_with("--") && !warning.contains('\n')))
+        Ok(given) => {
+            let is_line = |warning: &String| warning.starts_with("--") && !warning.contains('\n');
+            assert!(given.warnings.iter().all(is_line) && given.group::<Flags>().is_ok());
         }
         Err(Exit { stdout, stderr, .. }) => assert_ne!(stdout.is_empty(), stderr.is_empty()),
     }

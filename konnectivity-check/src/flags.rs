@@ -18,92 +18,63 @@ pub enum Of {
     Server,
 }
 
-/// The checked options.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The program to check.
-    pub of: Of,
-    /// The pods' namespace.
-    pub namespace: String,
-    /// A label selector for the pods.
-    pub selector: String,
-    /// The pods' health port.
-    pub port: u16,
-    /// Time limit for all pods to become healthy.
-    pub timeout: Duration,
-    /// A file with the bearer token for kube-apiserver.
-    pub token_file: PathBuf,
-    /// Certificate authorities for kube-apiserver's certificate, PEM.
-    pub ca_file: PathBuf,
-    /// kube-apiserver's host and port.
-    pub apiserver: String,
+flags::flags! {
+    /// The options of the check.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Options {
+        "Pods to check" {
+            /// Program to check: agent or server.
+            of: Of = "" => of,
+            /// Namespace of the pods.
+            namespace: String = "" => given::<String>("give the namespace of the pods"),
+            /// Label selector of the pods: key=value,...
+            selector: String = "" => given::<String>("give labels that choose the pods"),
+            /// Health port of the pods.
+            port: u16 = "0" => port,
+            /// Time limit for all pods to become healthy, such as 60s.
+            timeout: Duration = "0s" => timeout,
+        }
+        "kube-apiserver" {
+            /// File with the bearer token.
+            token_file: PathBuf = "" => given::<PathBuf>("give the path of a token"),
+            /// CA certificates for its certificate, PEM.
+            ca_file: PathBuf = "" => given::<PathBuf>("give the path of a PEM file"),
+            /// Address as host:port. Empty: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
+            apiserver: String = "" => apiserver,
+        }
+    }
 }
 
 impl Options {
     /// Parses a command line that starts with the program name. `Exit` is help, version or an error.
     pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Self, Exit> {
-        let mut raw = RawFlags::default();
-        let mut set = FlagSet::new(crate::NAME, env!("CARGO_PKG_VERSION"), ABOUT);
-        raw.register(&mut set);
-        set.read(line)?;
-        Ok(raw.check()?)
+        let set = FlagSet::new(crate::NAME, env!("CARGO_PKG_VERSION"), ABOUT).group::<Self>();
+        Ok(set.read(line)?.group()?)
     }
 }
 
-/// The flags as written on the command line.
-#[derive(Debug, Default)]
-struct RawFlags {
-    of: String,
-    namespace: String,
-    selector: String,
-    port: i64,
-    timeout: GoDuration,
-    token_file: OsString,
-    ca_file: OsString,
-    apiserver: String,
-}
-
-impl RawFlags {
-    fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
-        set.heading("Pods to check");
-        set.add("of", &mut self.of, "Program to check: agent or server.");
-        set.add("namespace", &mut self.namespace, "Namespace of the pods.");
-        set.add("selector", &mut self.selector, "Label selector of the pods: key=value,...");
-        set.add("port", &mut self.port, "Health port of the pods.");
-        set.add("timeout", &mut self.timeout, "Time limit for all pods to become healthy, such as 60s.");
-        set.heading("kube-apiserver");
-        set.add("token-file", &mut self.token_file, "File with the bearer token.");
-        set.add("ca-file", &mut self.ca_file, "CA certificates for its certificate, PEM.");
-        set.add(
-            "apiserver",
-            &mut self.apiserver,
-            "Address as host:port. Empty: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.",
-        );
-    }
-
-    fn check(self) -> Result<Options, FlagError> {
-        let of = match given("of", self.of, "agent or server")?.as_str() {
-            "agent" => Of::Agent,
-            "server" => Of::Server,
-            other => return Err(FlagError::value("of", other, "give agent or server")),
-        };
-        let namespace = given("namespace", self.namespace, "give the namespace of the pods")?;
-        let selector = given("selector", self.selector, "give labels that choose the pods")?;
-        let port = port("port", self.port)?;
-        let timeout = self.timeout.or_zero();
-        if timeout.is_zero() {
-            return Err(FlagError::value("timeout", self.timeout, "give a time above 0, as 60s"));
-        }
-        let token_file = given("token-file", self.token_file, "give the path of a token")?.into();
-        let ca_file = given("ca-file", self.ca_file, "give the path of a PEM file")?.into();
-        let apiserver = if self.apiserver.is_empty() { in_cluster() } else { self.apiserver };
-        Ok(Options { of, namespace, selector, port, timeout, token_file, ca_file, apiserver })
+fn of(flag: &'static str, text: String) -> Result<Of, FlagError> {
+    match given("agent or server")(flag, text)?.as_str() {
+        "agent" => Ok(Of::Agent),
+        "server" => Ok(Of::Server),
+        other => Err(FlagError::value(flag, other, "give agent or server")),
     }
 }
 
-/// Returns a required value, or an error if it is not set.
-fn given<T: Default + PartialEq>(flag: &'static str, value: T, fix: &'static str) -> Result<T, FlagError> {
-    if value == T::default() { Err(FlagError::Empty { flag, fix }) } else { Ok(value) }
+fn timeout(flag: &'static str, given: GoDuration) -> Result<Duration, FlagError> {
+    match given.or_zero() {
+        Duration::ZERO => Err(FlagError::value(flag, given, "give a time above 0, as 60s")),
+        timeout => Ok(timeout),
+    }
+}
+
+fn apiserver(_flag: &'static str, address: String) -> Result<String, FlagError> {
+    Ok(if address.is_empty() { in_cluster() } else { address })
+}
+
+/// The check of a required value; `fix` is the end of the error if it is empty.
+fn given<T: Default + PartialEq>(fix: &'static str) -> impl Fn(&'static str, T) -> Result<T, FlagError> {
+    move |flag, value| if value == T::default() { Err(FlagError::Empty { flag, fix }) } else { Ok(value) }
 }
 
 /// The address of kube-apiserver from the environment that kubelet sets.

@@ -33,9 +33,10 @@ use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions, TlsError}
 use transport::wire::capabilities::Capabilities;
 
 use crate::agent_stream::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
-use crate::args::{self, Config, FrontendListener, Mode};
+use crate::args::{Config, FrontendListener};
 use crate::backends::BackendManager;
 use crate::dial::Dialer;
+use crate::frontend::Protocol;
 use crate::leases::LeaseController;
 use crate::limits::{Budget, agent_connections_within, descriptor_limit, unauthenticated_within};
 use crate::metrics::Metrics;
@@ -237,7 +238,7 @@ async fn drained(connections: &TaskTracker) {
 }
 
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
-    let args::AgentListener { cert, key, client_ca, .. } = &config.agent_listener;
+    let crate::args::AgentListener { cert, key, client_ca, .. } = &config.agent_listener;
     load_tls(config, metrics, (cert, key), client_ca.clone(), ALPN_H2)
         .context("--cluster-cert, --cluster-key or --cluster-ca-cert")
 }
@@ -245,7 +246,7 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
 /// `None` for a Unix socket.
 fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>> {
     let FrontendListener::Tcp { cert, key, ca, .. } = &config.frontend else { return Ok(None) };
-    let alpn = if config.mode == Mode::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
+    let alpn = if config.mode == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
     let tls = load_tls(config, metrics, (cert, key), Some(ca.clone()), alpn);
     tls.context("--server-cert, --server-key or --server-ca-cert").map(Some)
 }

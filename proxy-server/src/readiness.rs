@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serve::http::health::Condition;
 
-use crate::args::ReadinessPolicy;
-use crate::backends::{BackendManager, Strategy};
+use crate::backends::{BackendManager, ReadinessPolicy, Strategy};
 
 /// Readiness conditions that follow from the life of the process. Shared between the listeners and the health port.
 #[derive(Debug, Default)]

@@ -59,6 +59,15 @@ impl fmt::Display for BindHost {
     }
 }
 
+/// [`BindHost::parse`] as a check.
+///
+/// # Errors
+/// Never.
+#[expect(clippy::needless_pass_by_value, reason = "a check gets the value of its flag")]
+pub fn bind_host(_flag: &'static str, text: String) -> Result<BindHost, FlagError> {
+    Ok(BindHost::parse(&text))
+}
+
 /// A port from 1 to 65535. (Go accepts larger ones at the start, and then can neither bind nor dial them.)
 pub fn port(flag: &'static str, value: i64) -> Result<u16, FlagError> {
     let usable = u16::try_from(value).ok().filter(|port| *port > 0);
@@ -68,11 +77,10 @@ pub fn port(flag: &'static str, value: i64) -> Result<u16, FlagError> {
 /// The path of a file that must exist; `None` for an empty flag.
 ///
 /// Only a missing file is an error, as in Go: the code that reads the file reports other errors.
-pub fn existing_file(flag: &'static str, path: OsString) -> Result<Option<PathBuf>, FlagError> {
-    if path.is_empty() {
+pub fn existing_file(flag: &'static str, path: PathBuf) -> Result<Option<PathBuf>, FlagError> {
+    if path.as_os_str().is_empty() {
         return Ok(None);
     }
-    let path = PathBuf::from(path);
     match std::fs::metadata(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Err(FlagError::NoFile { flag, path }),
         _ => Ok(Some(path)),
@@ -80,29 +88,42 @@ pub fn existing_file(flag: &'static str, path: OsString) -> Result<Option<PathBu
 }
 
 /// A certificate and its key: both, or neither. Each argument is a flag's name and its value.
+///
+/// # Errors
+/// If one is missing.
 pub fn pair(
-    cert: (&'static str, OsString),
-    key: (&'static str, OsString),
+    (cert_flag, cert): (&'static str, Option<PathBuf>),
+    (key_flag, key): (&'static str, Option<PathBuf>),
 ) -> Result<Option<(PathBuf, PathBuf)>, FlagError> {
     let fix = "give both, or neither";
-    let key_path = existing_file(key.0, key.1)?;
-    let cert_path = existing_file(cert.0, cert.1)?;
-    match (cert_path, key_path) {
+    match (cert, key) {
         (Some(cert), Some(key)) => Ok(Some((cert, key))),
         (None, None) => Ok(None),
-        (None, Some(_)) => Err(FlagError::Needs { flag: key.0, other: cert.0, fix }),
-        (Some(_), None) => Err(FlagError::Needs { flag: cert.0, other: key.0, fix }),
+        (None, Some(_)) => Err(FlagError::Needs { flag: key_flag, other: cert_flag, fix }),
+        (Some(_), None) => Err(FlagError::Needs { flag: cert_flag, other: key_flag, fix }),
     }
 }
 
 /// Text in gRPC metadata must be printable ASCII: Go programs accept other bytes at the start, and then every stream
 /// fails.
-pub fn header_text(flag: &'static str, text: &str) -> Result<(), FlagError> {
+///
+/// # Errors
+/// If it is not.
+pub fn header_text(flag: &'static str, text: String) -> Result<String, FlagError> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return Ok(());
+        return Ok(text);
     }
     let want = "it travels in a gRPC header: use printable ASCII only";
     Err(FlagError::value(flag, format_args!("{text:?}"), want))
+}
+
+/// A whole number above 0.
+///
+/// # Errors
+/// If it is not.
+pub fn above_zero(flag: &'static str, value: i64) -> Result<usize, FlagError> {
+    let usable = usize::try_from(value).ok().filter(|value| *value > 0);
+    usable.ok_or_else(|| FlagError::value(flag, value, "it must be above 0"))
 }
 
 /// The id of this process among its peers: the flag, otherwise the environment's value, otherwise `fresh`.
@@ -120,8 +141,7 @@ pub fn identity(
     } else {
         given
     };
-    header_text(flag, &id)?;
-    Ok(id)
+    header_text(flag, id)
 }
 
 #[cfg(test)]

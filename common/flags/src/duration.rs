@@ -11,9 +11,9 @@ const LEAST_UNRESPONSIVE: GoDuration = GoDuration::from_seconds(10);
 ///
 /// # Errors
 /// If it is below 10 s.
-pub fn unresponsive_timeout(given: GoDuration) -> Result<Duration, FlagError> {
+pub fn unresponsive_timeout(flag: &'static str, given: GoDuration) -> Result<Duration, FlagError> {
     if given < LEAST_UNRESPONSIVE {
-        return Err(FlagError::value("unresponsive-timeout", given, "it must not be below 10s"));
+        return Err(FlagError::value(flag, given, "it must not be below 10s"));
     }
     Ok(given.or_zero())
 }

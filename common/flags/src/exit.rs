@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::{FlagError, SyntaxError};
+use crate::FlagError;
 
 /// The output and the exit code. The process has not bound, opened or started anything yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +41,6 @@ impl Exit {
 impl From<FlagError> for Exit {
     fn from(refusal: FlagError) -> Self {
         Self::refuse(&refusal.to_string())
-    }
-}
-
-impl From<SyntaxError> for Exit {
-    fn from(error: SyntaxError) -> Self {
-        Self::refuse(&error.to_string())
     }
 }
 

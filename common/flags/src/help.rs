@@ -1,54 +1,55 @@
-//! The help text: headings; one paragraph for each flag, with its default, deprecation or lack of effect.
+//! The help text: headings; one paragraph for each flag, with its default, old name or lack of effect.
 
 use std::fmt::Write;
 
-use crate::set::{Flag, Remark};
+use crate::Flag;
+use crate::set::ProgramFlags;
 
 /// The width of the text in columns.
 const WIDTH: usize = 100;
 const INDENT: &str = "        ";
 
-pub(crate) fn render(program: &str, about: &str, flags: &[Flag<'_>]) -> String {
+pub(crate) fn render(program: &str, about: &str, flags: &[Flag]) -> String {
     let mut text = format!("{program}: {about}\n\nUsage: {program} [flags]\n");
     let mut heading = "";
     for flag in flags {
-        if flag.heading != heading {
-            heading = flag.heading;
+        let above = flag.arg.get_help_heading().unwrap_or_default();
+        if above != heading {
+            heading = above;
             let _ = write!(text, "\n{heading}:\n");
         }
-        describe(&mut text, flag);
+        let title = match flag.letter {
+            Some(letter) => format!("-{letter}, --{}", flag.name),
+            None => format!("--{}", flag.name),
+        };
+        // The program's own flags are actions: their values are not for people.
+        let value = if heading == ProgramFlags::HEADING { String::new() } else { value(flag) };
+        let _ = writeln!(text, "  {title}{value}");
+        wrap(&mut text, &description(flag));
     }
-    text.push_str("\nThis program:\n");
-    text.push_str("  -h, --help\n        Prints this text.\n  --version\n        Prints the version.\n");
     text
 }
 
-fn describe(text: &mut String, flag: &Flag<'_>) {
-    text.push_str("  ");
-    if let Some(letter) = flag.letter {
-        let _ = write!(text, "-{}, ", char::from(letter));
+/// The placeholder of the flag's value, and its default.
+fn value(flag: &Flag) -> String {
+    let kind = flag.arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
+    let kind = if flag.stands_alone() { format!("[={kind}]") } else { format!(" {kind}") };
+    match flag.default() {
+        default if default.is_empty() => kind,
+        default => format!("{kind}  (default {default})"),
     }
-    let _ = write!(text, "--{}", flag.name);
-    let kind = flag.value.kind();
-    let _ = if flag.value.stands_alone() { write!(text, "[={kind}]") } else { write!(text, " {kind}") };
-    if !flag.default.is_empty() {
-        let _ = write!(text, "  (default {})", flag.default);
-    }
-    text.push('\n');
-    let mut words = flag.help.to_owned();
+}
+
+/// The flag's meaning, old name or lack of effect.
+fn description(flag: &Flag) -> String {
+    let mut words = flag.arg.get_help().map(ToString::to_string).unwrap_or_default();
     if let Some(old) = flag.old_name {
         let _ = write!(words, " (Once --{old}, which still works.)");
     }
-    match flag.remark {
-        Some(Remark::Deprecated(instead)) => {
-            let _ = write!(words, " Deprecated: {instead}.");
-        }
-        Some(Remark::NoEffect(why)) => {
-            let _ = write!(words, " Accepted without effect: {why}.");
-        }
-        None => {}
+    if let Some(why) = flag.no_effect {
+        let _ = write!(words, " Accepted without effect: {why}.");
     }
-    wrap(text, words.trim_start());
+    words
 }
 
 fn wrap(text: &mut String, words: &str) {

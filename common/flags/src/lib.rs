@@ -1,14 +1,15 @@
 //! Command lines of the Go programs' operators.
 //!
-//! This crate has pflag's syntax ([`FlagSet`]), the value formats of Go's standard library ([`go`]), the flags of both
-//! binaries ([`log`], [`FlowFlags`], [`ProfilingFlags`]), their common errors ([`FlagError`]), and the ends of a process
+//! This crate has pflag's syntax on top of clap ([`FlagSet`]), the value formats of Go's standard library ([`go`]), the flags of both
+//! binaries ([`log`], [`FlowOptions`], [`ProfilingFlags`]), their common errors ([`FlagError`]), and the ends of a process
 //! by its command line ([`Exit`]).
 //!
 //! It knows no flag of one binary only, reads no environment, opens no file (it only checks for existence), and neither
 //! prints nor exits by itself.
 //!
-//! A binary has a struct of plain fields with the defaults, lends each field to a [`FlagSet`], and gets them back with
-//! values. No flag is looked up by name afterwards, so a misspelled name cannot compile.
+//! A flag stands in one row of a table ([`flags!`]): its name, default, help, format, check and the field that it sets.
+//! clap holds the table and parses; [`FlagSet`] is pflag's syntax, help and errors around it. No flag is looked up by
+//! name afterwards, so a misspelled name cannot compile.
 //!
 //! Sources: pflag 1.0.10, cobra 1.10, klog 2.140 and Go 1.26, read and tested.
 
@@ -16,6 +17,7 @@ mod address;
 mod announce;
 mod duration;
 mod exit;
+mod flag;
 mod flag_error;
 mod flow;
 pub mod go;
@@ -24,21 +26,19 @@ pub mod log;
 mod profiling;
 mod set;
 mod syntax;
-#[cfg(feature = "testing")]
-pub mod testing;
 #[cfg(test)]
 mod tests;
 mod value;
 
-pub use address::{Bind, BindHost, existing_file, header_text, identity, pair, port};
+pub use address::{Bind, BindHost, above_zero, bind_host, existing_file, header_text, identity, pair, port};
 pub use announce::announce;
 pub use duration::{optional_duration, unresponsive_timeout};
 pub use exit::Exit;
+pub use flag::{Flag, Group, any, dashed, one_of};
 pub use flag_error::FlagError;
-pub use flow::{FlowFlags, FlowOptions};
+pub use flow::FlowOptions;
 pub use go::duration::GoDuration;
-pub use log::{LogFlags, LogFormat, LogOptions, Severity};
+pub use log::{LogFormat, LogOptions, Severity};
 pub use profiling::ProfilingFlags;
-pub use set::{Flag, FlagSet, Given};
-pub use syntax::SyntaxError;
-pub use value::{InvalidValue, List, Value};
+pub use set::{FlagSet, Given};
+pub use value::Value;

@@ -1,26 +1,22 @@
 //! The profiling flags of both binaries, as in Go.
 
-use crate::{FlagError, FlagSet};
+use crate::FlagError;
 
-/// The raw flags.
-#[derive(Debug, Default)]
-pub struct ProfilingFlags {
-    enable_profiling: bool,
-    enable_contention_profiling: bool,
+crate::flags! {
+    /// The flags as written.
+    #[derive(Debug)]
+    pub struct ProfilingFlags {
+        "Health and administration" {
+            /// Serve profiles on the admin port.
+            enable_profiling: bool = "false",
+            /// Needs --enable-profiling.
+            enable_contention_profiling: bool = "false"
+                [no_effect = "profiles of lock contention belong to Go's runtime"],
+        }
+    }
 }
 
 impl ProfilingFlags {
-    /// Adds the flags to a set, under its last heading.
-    pub fn register<'a>(&'a mut self, set: &mut FlagSet<'a>) {
-        set.add("enable-profiling", &mut self.enable_profiling, "Serve profiles on the admin port.");
-        set.add(
-            "enable-contention-profiling",
-            &mut self.enable_contention_profiling,
-            "Needs --enable-profiling.",
-        )
-        .no_effect("profiles of lock contention belong to Go's runtime");
-    }
-
     /// Whether profiles are served.
     ///
     /// # Errors

@@ -1,108 +1,126 @@
-//! pflag's syntax: which words of a command line are flags, and which are their values.
+//! pflag's syntax: which words of a command line are flags, and which are their values. The result is for clap: one
+//! word for each flag, `--name=value` or `--name`.
 //!
 //! Does not interpret values; see [`crate::Value`]. Source: pflag 1.0.10 (`parseLongArg`, `parseSingleShortArg`),
-//! tested against the Go binaries.
+//! tested against the Go binaries. The errors are pflag's texts, because operators search for them.
 
+use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::{FlagSet, InvalidValue};
+use clap::error::{ContextKind, ContextValue};
 
-/// Why a command line cannot be parsed. The texts are pflag's, because operators search for them.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SyntaxError {
-    /// An unknown long flag.
-    #[error("unknown flag: --{0}")]
-    Unknown(String),
-    /// An unknown letter in a word of letters.
-    #[error("unknown shorthand flag: {letter:?} in -{word}")]
-    UnknownLetter {
-        /// The letter.
-        letter: char,
-        /// The word from that letter on, without the dash.
-        word: String,
-    },
-    /// The command line ends where a value is expected.
-    #[error("flag needs an argument: {0}")]
-    NoValue(String),
-    /// `--=x`, `---x`.
-    #[error("bad flag syntax: {0}")]
-    Malformed(String),
-    /// The value is invalid.
-    #[error("invalid argument {value:?} for {flag:?} flag: {reason}")]
-    InvalidValue {
-        /// The value as given.
-        value: String,
-        /// The flag as pflag names it: `--name`, or `-v, --v`.
-        flag: String,
-        /// The cause.
-        reason: InvalidValue,
-    },
+use crate::{Exit, Flag};
+
+/// One flag on a command line.
+pub(crate) struct Occurrence {
+    /// The flag's name.
+    pub(crate) flag: &'static str,
+    /// The flag as pflag names it in errors.
+    title: String,
+    /// Whether it was given by its deprecated name.
+    pub(crate) by_old_name: bool,
+    /// The word for clap.
+    pub(crate) word: OsString,
 }
 
-/// Reads `words` (without the program's name) in order, up to the first error. Words that are not flags are skipped,
-/// and so is everything after `--`: the Go programs ignore positional arguments.
-pub(crate) fn read(
-    flags: &mut FlagSet<'_>,
+impl Occurrence {
+    fn new(flag: &Flag, value: Option<&OsStr>) -> Self {
+        let name = flag.name;
+        let mut word = OsString::from(format!("--{name}"));
+        for part in value.into_iter().flat_map(|value| [OsStr::new("="), value]) {
+            word.push(part);
+        }
+        let title = flag.letter.map_or_else(|| format!("--{name}"), |letter| format!("-{letter}, --{name}"));
+        Self { flag: name, title, by_old_name: false, word }
+    }
+}
+
+/// clap's error about a value, in pflag's words.
+pub(crate) fn invalid(error: &clap::Error, given: &[Occurrence]) -> Exit {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let (arg, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
+    // clap names the flag `--name <KIND>` or `--name[=<KIND>]`, also if it was given by its old name.
+    let name = arg.trim_start_matches('-').split([' ', '[']).next().unwrap_or_default();
+    let word = format!("--{name}={value}");
+    let found = given.iter().find(|occurrence| occurrence.word.to_string_lossy() == word);
+    let title = found.map_or_else(|| format!("--{name}"), |occurrence| occurrence.title.clone());
+    let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    Exit::refuse(&format!("invalid argument {value:?} for {title:?} flag: {reason}"))
+}
+
+/// The flags in `words` (without the program's name) in order, and the first error, which ends them. Words that are not
+/// flags are skipped, and so is everything after `--`: the Go programs ignore positional arguments.
+pub(crate) fn occurrences(
+    flags: &[Flag],
     mut words: impl Iterator<Item = OsString>,
-) -> Result<(), SyntaxError> {
+) -> (Vec<Occurrence>, Result<(), Exit>) {
+    let mut found = Vec::new();
     while let Some(word) = words.next() {
-        match word.as_bytes() {
+        let read = match word.as_bytes() {
             b"--" => break,
-            [b'-', b'-', rest @ ..] => read_long(flags, rest, &mut words)?,
-            [b'-', rest @ ..] if !rest.is_empty() => read_letters(flags, rest, &mut words)?,
-            _ => {}
+            [b'-', b'-', rest @ ..] => long(flags, rest, &mut words).map(|occurrence| found.push(occurrence)),
+            [b'-', rest @ ..] => letters(flags, rest, &mut words, &mut found),
+            _ => Ok(()),
+        };
+        if read.is_err() {
+            return (found, read);
         }
     }
-    Ok(())
+    (found, Ok(()))
 }
 
 /// `name`, `name=value`, or `name` with the value in the next word.
-fn read_long(
-    flags: &mut FlagSet<'_>,
-    word: &[u8],
-    words: &mut impl Iterator<Item = OsString>,
-) -> Result<(), SyntaxError> {
+fn long(flags: &[Flag], word: &[u8], words: &mut impl Iterator<Item = OsString>) -> Result<Occurrence, Exit> {
     if matches!(word, [b'-' | b'=', ..]) {
-        return Err(SyntaxError::Malformed(format!("--{}", lossy(word))));
+        return Err(Exit::refuse(&format!("bad flag syntax: --{}", lossy(word))));
     }
     let mut parts = word.splitn(2, |byte| *byte == b'=');
-    let name = parts.next().unwrap_or_default();
-    let id = flags.long(name).ok_or_else(|| SyntaxError::Unknown(lossy(name)))?;
-    if let Some(value) = parts.next() {
-        return flags.assign(id, OsStr::from_bytes(value));
+    let name = lossy(parts.next().unwrap_or_default());
+    let known = |flag: &&Flag| flag.name == name || flag.old_name == Some(&name);
+    let flag = flags.iter().find(known).ok_or_else(|| Exit::refuse(&format!("unknown flag: --{name}")))?;
+    let occurrence = match parts.next() {
+        Some(value) => Occurrence::new(flag, Some(OsStr::from_bytes(value))),
+        None if flag.stands_alone() => Occurrence::new(flag, None),
+        None => {
+            let value =
+                words.next().ok_or_else(|| Exit::refuse(&format!("flag needs an argument: --{name}")))?;
+            Occurrence::new(flag, Some(&value))
+        }
+    };
+    if flag.name == name {
+        return Ok(occurrence);
     }
-    if flags.stands_alone(id) {
-        return flags.assign(id, OsStr::new("true"));
-    }
-    let value = words.next().ok_or_else(|| SyntaxError::NoValue(format!("--{}", lossy(name))))?;
-    flags.assign(id, &value)
+    Ok(Occurrence { title: format!("--{name}"), by_old_name: true, ..occurrence })
 }
 
 /// Letters after one dash: more letters may follow a switch; a letter with a value takes the rest of the word (`v4`,
 /// `v=4`) or the next word.
-fn read_letters(
-    flags: &mut FlagSet<'_>,
+fn letters(
+    flags: &[Flag],
     word: &[u8],
     words: &mut impl Iterator<Item = OsString>,
-) -> Result<(), SyntaxError> {
+    found: &mut Vec<Occurrence>,
+) -> Result<(), Exit> {
     let mut rest = word;
     while let [letter, after @ ..] = rest {
-        let id = flags
-            .letter(*letter)
-            .ok_or_else(|| SyntaxError::UnknownLetter { letter: char::from(*letter), word: lossy(rest) })?;
-        match after {
-            [b'=', value @ ..] if !value.is_empty() => return flags.assign(id, OsStr::from_bytes(value)),
-            _ if flags.stands_alone(id) => flags.assign(id, OsStr::new("true"))?,
+        let letter = char::from(*letter);
+        let unknown = || Exit::refuse(&format!("unknown shorthand flag: {letter:?} in -{}", lossy(rest)));
+        let flag = flags.iter().find(|flag| flag.letter == Some(letter)).ok_or_else(unknown)?;
+        let (value, more) = match after {
+            [b'=', value @ ..] if !value.is_empty() => (Some(OsStr::from_bytes(value).to_owned()), &[][..]),
+            _ if flag.stands_alone() => (None, after),
             [] => {
-                let missing =
-                    || SyntaxError::NoValue(format!("{:?} in -{}", char::from(*letter), lossy(rest)));
-                let value = words.next().ok_or_else(missing)?;
-                return flags.assign(id, &value);
+                let missing = || format!("flag needs an argument: {letter:?} in -{}", lossy(rest));
+                (Some(words.next().ok_or_else(|| Exit::refuse(&missing()))?), after)
             }
-            value => return flags.assign(id, OsStr::from_bytes(value)),
-        }
-        rest = after;
+            value => (Some(OsStr::from_bytes(value).to_owned()), &[][..]),
+        };
+        found.push(Occurrence::new(flag, value.as_deref()));
+        rest = more;
     }
     Ok(())
 }

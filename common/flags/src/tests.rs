@@ -1,42 +1,49 @@
 //! pflag's syntax, case by case, on a small set of flags.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use crate::{Exit, FlagSet, GoDuration, List, LogFlags, LogFormat, LogOptions, Severity};
+use crate::{Exit, FlagError, FlagSet, GoDuration, LogFormat, LogOptions, ProfilingFlags, Severity};
 
-#[derive(Debug, Default)]
-struct Fields {
-    name: String,
-    path: OsString,
-    port: i64,
-    size: u64,
-    wait: GoDuration,
-    list: List,
-    on: bool,
-    letter: bool,
-    old: bool,
-    log: LogFlags,
+crate::flags! {
+    #[derive(Debug)]
+    struct Fields {
+        "First" {
+            /// A name.
+            name: String = "",
+            /// A path.
+            path: PathBuf = "",
+            /// A port.
+            port: i64 = "8090",
+            /// A size.
+            size: u64 = "0",
+            /// A wait.
+            wait: GoDuration = "0s" [default_shown = "long"],
+        }
+        "Second" {
+            /// A list.
+            list: Vec<String> = "",
+            /// A switch.
+            on: bool = "false",
+            /// A switch with a letter.
+            letter: bool = "false" [letter = 'b'],
+            /// A flag with
+            /// two names.
+            renamed("new-name"): i64 = "0" [old_name = "old-name"] => not_seven,
+        }
+    }
 }
 
-fn read(words: &[&str]) -> Result<(Fields, Vec<String>), Exit> {
-    let mut fields = Fields { port: 8090, ..Fields::default() };
-    let mut set = FlagSet::new("prog", "1.2.3", "does things.");
-    set.heading("First");
-    set.add("name", &mut fields.name, "A name.");
-    set.add("path", &mut fields.path, "A path.");
-    set.add("port", &mut fields.port, "A port.");
-    set.add("size", &mut fields.size, "A size.");
-    set.add("wait", &mut fields.wait, "A wait.").default_shown("long");
-    set.heading("Second");
-    set.add("list", &mut fields.list, "A list.");
-    set.add("on", &mut fields.on, "A switch.");
-    set.add("letter", &mut fields.letter, "A switch with a letter.").letter('b');
-    set.add("old", &mut fields.old, "An old one.").deprecated("use --on");
-    fields.log.register(&mut set);
-    let warnings = set.read(["prog"].iter().chain(words).map(OsString::from))?;
-    Ok((fields, warnings))
+fn not_seven(flag: &'static str, number: i64) -> Result<i64, FlagError> {
+    if number == 7 { Err(FlagError::value(flag, number, "it must not be 7")) } else { Ok(number) }
+}
+
+fn read(words: &[&str]) -> Result<(Fields, LogOptions, Vec<String>), Exit> {
+    let set = FlagSet::new("prog", "1.2.3", "does things.").group::<Fields>().group::<LogOptions>();
+    let given = set.read(["prog"].iter().chain(words).map(OsString::from))?;
+    Ok((given.group()?, given.group()?, given.warnings))
 }
 
 fn good(words: &[&str]) -> Fields {
@@ -44,7 +51,9 @@ fn good(words: &[&str]) -> Fields {
 }
 
 fn log(words: &[&str]) -> (LogOptions, Vec<String>) {
-    good(words).log.options().unwrap()
+    let (_, options, _) = read(words).unwrap_or_else(|exit| panic!("{words:?}: {}", exit.stderr));
+    let warnings = options.warnings();
+    (options, warnings)
 }
 
 #[test]
@@ -61,8 +70,8 @@ fn values_and_words() {
     assert_eq!(good(&["--port=1", "--port=2"]).port, 2, "the last wins");
     assert_eq!(good(&["--size=0x10"]).size, 16);
     assert_eq!(good(&["--wait", "1m30s"]).wait, GoDuration::from_seconds(90));
-    assert_eq!(good(&["--list=a,b", "--list", "c"]).list.items, ["a", "b", "c"], "lists append");
-    assert_eq!(good(&["--list=a", "--list="]).list.items, ["a"]);
+    assert_eq!(good(&["--list=a,b", "--list", "c"]).list, ["a", "b", "c"], "lists append");
+    assert_eq!(good(&["--list=a", "--list="]).list, ["a"]);
 }
 
 #[test]
@@ -82,6 +91,15 @@ fn letters() {
         assert_eq!(log(words).0.verbosity, 7, "{words:?}");
     }
     assert_eq!(log(&["-v", "-1"]).0.verbosity, -1);
+}
+
+#[test]
+fn old_names() {
+    assert_eq!(good(&["--old-name=1", "--new-name=2"]).renamed, 2, "the last wins by either name");
+    assert_eq!(good(&["--new-name=2", "--old-name=1"]).renamed, 1);
+    let warnings = read(&["--new-name=2", "--old-name=1"]).unwrap().2;
+    assert_eq!(warnings, ["--old-name is deprecated: use --new-name"]);
+    assert_eq!(read(&["--new-name=2"]).unwrap().2, [""; 0]);
 }
 
 #[test]
@@ -113,6 +131,11 @@ fn refusals() {
         (&["--wait=5"], "invalid argument \"5\" for \"--wait\" flag: the unit is missing"),
         (&["--wait=1d"], "invalid argument \"1d\" for \"--wait\" flag: unknown unit \"d\""),
         (&["--list=a\"b"], "invalid argument \"a\\\"b\" for \"--list\" flag: a quotation mark"),
+        (&["--old-name=x"], "invalid argument \"x\" for \"--old-name\" flag: it must be a whole number"),
+        (&["--new-name=x", "--old-name=x"], "invalid argument \"x\" for \"--new-name\" flag: it must be"),
+        (&["--new-name=7"], "--new-name=7: it must not be 7"),
+        (&["--port=x", "--nope"], "invalid argument \"x\" for \"--port\" flag: it must be a whole number"),
+        (&["--name=\u{fffd}", "--port=\u{fffd}"], "invalid argument \"\u{fffd}\" for \"--port\" flag"),
         (&["-v="], "invalid argument \"=\" for \"-v, --v\" flag: it must be a decimal number"),
         (&["-v=0x4"], "invalid argument \"0x4\" for \"-v, --v\" flag: it must be a decimal number"),
         (&["--vmodule=a"], "invalid argument \"a\" for \"--vmodule\" flag: it must be a comma-separated"),
@@ -147,7 +170,7 @@ fn help_and_version() {
             "--port INT  (default 8090)",
             "--wait DURATION  (default long)",
             "-v, --v LEVEL  (default 4)",
-            "Deprecated: use --on.",
+            "--new-name INT  (default 0)\n        A flag with two names. (Once --old-name, which still works.)\n",
             "Accepted without effect: it names lines of Go sources.",
         ] {
             assert!(exit.stdout.contains(piece), "{piece:?} is not in\n{}", exit.stdout);
@@ -156,6 +179,53 @@ fn help_and_version() {
     }
     assert_eq!(read(&["--version"]).expect_err("version").stdout, "prog 1.2.3\n");
     assert!(read(&["--help=false"]).is_ok());
+}
+
+#[test]
+fn the_help_in_full() {
+    let set = FlagSet::new("prog", "1.2.3", "does things.").group::<Fields>().group::<ProfilingFlags>();
+    let help = set.read(["prog".into(), "-h".into()].into_iter()).expect_err("help").stdout;
+    let wanted = "\
+prog: does things.
+
+Usage: prog [flags]
+
+First:
+  --name TEXT
+        A name.
+  --path PATH
+        A path.
+  --port INT  (default 8090)
+        A port.
+  --size INT  (default 0)
+        A size.
+  --wait DURATION  (default long)
+        A wait.
+
+Second:
+  --list LIST
+        A list.
+  --on[=BOOL]  (default false)
+        A switch.
+  -b, --letter[=BOOL]  (default false)
+        A switch with a letter.
+  --new-name INT  (default 0)
+        A flag with two names. (Once --old-name, which still works.)
+
+Health and administration:
+  --enable-profiling[=BOOL]  (default false)
+        Serve profiles on the admin port.
+  --enable-contention-profiling[=BOOL]  (default false)
+        Needs --enable-profiling. Accepted without effect: profiles of lock contention belong to
+        Go's runtime.
+
+This program:
+  -h, --help
+        Prints this text.
+  --version
+        Prints the version.
+";
+    assert_eq!(help, wanted);
 }
 
 #[test]
@@ -172,14 +242,13 @@ fn the_log() {
         assert_eq!(log(&["--stderrthreshold", text]).0.stderrthreshold, severity);
     }
     assert_eq!(log(&["--log-format=json"]).0.format, LogFormat::Json);
-    assert!(good(&["--log-format=xml"]).log.options().is_err());
+    assert!(read(&["--log-format=xml"]).is_err());
 }
 
 #[test]
 fn ineffective_flags_are_named() {
     assert_eq!(log(&["--log-file=/x"]).1, ["--log-file has no effect without --logtostderr=false"]);
-    assert_eq!(read(&["--old"]).unwrap().1, ["--old is deprecated: use --on"]);
-    let warnings = read(&["--log-backtrace-at=a.go:7"]).unwrap().1;
+    let warnings = read(&["--log-backtrace-at=a.go:7"]).unwrap().2;
     assert_eq!(warnings, ["--log-backtrace-at has no effect: it names lines of Go sources"]);
 }
 

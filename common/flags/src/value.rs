@@ -1,105 +1,96 @@
-//! A flag's value: text that sets a field, or is invalid.
+//! A flag's value: parsed from text by Go's grammar.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
+use std::path::PathBuf;
 
 use crate::go::{boolean, duration::GoDuration, float, integer, list};
 
-/// Why a text is invalid for a flag; the end of the sentence `invalid argument "x" for "--flag" flag: `.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidValue(String);
+/// A type of values.
+pub trait Value: Clone + Send + Sync + 'static {
+    /// The placeholder for the value in the help.
+    const KIND: &'static str;
+    /// Whether the flag may be given without a value, which means `true`. Such a flag never takes the next word.
+    const STANDS_ALONE: bool = false;
 
-impl InvalidValue {
-    /// An error with this reason.
-    #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
-    pub fn because(reason: impl ToString) -> Self {
-        Self(reason.to_string())
+    /// Parses one occurrence of the flag.
+    ///
+    /// # Errors
+    /// The reason why the text is invalid: the end of the sentence `invalid argument "x" for "--flag" flag: `.
+    fn parse(text: &str) -> Result<Self, String>;
+
+    /// As [`Self::parse`], for an argument that need not be UTF-8.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    fn parse_argument(text: &OsStr) -> Result<Self, String> {
+        text.to_str().ok_or_else(|| "it is not UTF-8".to_owned()).and_then(Self::parse)
     }
-}
 
-/// A field that a flag can fill.
-pub trait Value {
-    /// Sets the value. Called once for each occurrence of the flag, in order.
-    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue>;
-
-    /// The current value, as a default in the help; empty if the help should omit it.
+    /// The value in Go's format, for the log.
     fn shown(&self) -> String;
 
-    /// The placeholder for the value in the help.
-    fn kind(&self) -> &'static str;
-
-    /// Whether the flag may be given without a value, which means `true`. Such a flag never takes the next word.
-    fn stands_alone(&self) -> bool {
-        false
+    /// The value of a flag that is given again: the last wins.
+    fn then(self, later: Self) -> Self {
+        later
     }
 }
 
-/// The text of a value that must be UTF-8.
-pub(crate) fn utf8(text: &OsStr) -> Result<&str, InvalidValue> {
-    text.to_str().ok_or_else(|| InvalidValue::because("it is not UTF-8"))
-}
-
-/// Implements [`Value`] for a type: its placeholder in the help, its parser, its formatter.
+/// Implements [`Value`] for a type: its placeholder in the help, its parser.
 macro_rules! value {
-    ($type:ty, $kind:literal, $parse:expr, $shown:expr) => {
-        value!($type, $kind, $parse, $shown, false);
-    };
-    ($type:ty, $kind:literal, $parse:expr, $shown:expr, $stands_alone:literal) => {
+    ($type:ty, $kind:literal, $parse:expr $(, $more:item)*) => {
         impl Value for $type {
-            fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
-                *self = $parse(text)?;
-                Ok(())
+            const KIND: &'static str = $kind;
+            $($more)*
+            fn parse(text: &str) -> Result<Self, String> {
+                $parse(text).map_err(|error| error.to_string())
             }
             fn shown(&self) -> String {
-                $shown(self)
-            }
-            fn kind(&self) -> &'static str {
-                $kind
-            }
-            fn stands_alone(&self) -> bool {
-                $stands_alone
+                self.to_string()
             }
         }
     };
 }
 
-/// Parses UTF-8 with a parser whose error gives the reason.
-fn by<T, E: ToString>(parse: fn(&str) -> Result<T, E>) -> impl Fn(&OsStr) -> Result<T, InvalidValue> {
-    move |text| parse(utf8(text)?).map_err(InvalidValue::because)
-}
+value!(String, "TEXT", str::parse::<Self>);
+value!(bool, "BOOL", boolean::parse, const STANDS_ALONE: bool = true;);
+value!(i64, "INT", integer::signed);
+value!(u64, "INT", integer::unsigned);
+value!(f32, "NUMBER", float::parse);
+value!(GoDuration, "DURATION", str::parse::<Self>);
+// klog's level: decimal only, unlike other numbers.
+value!(i32, "LEVEL", |text| integer::level(text).map_err(|_| "it must be a decimal number"));
 
-value!(String, "TEXT", |text| utf8(text).map(str::to_owned), Self::clone);
-// A path, which need not be UTF-8.
-value!(OsString, "PATH", |text: &OsStr| Ok(text.to_owned()), |path: &Self| path
-    .to_string_lossy()
-    .into_owned());
-value!(bool, "BOOL", by(boolean::parse), ToString::to_string, true);
-value!(i64, "INT", by(integer::signed), ToString::to_string);
-value!(u64, "INT", by(integer::unsigned), ToString::to_string);
-value!(f32, "NUMBER", by(float::parse), ToString::to_string);
-value!(GoDuration, "DURATION", by(str::parse), ToString::to_string);
+/// A path, which need not be UTF-8.
+impl Value for PathBuf {
+    const KIND: &'static str = "PATH";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(Self::from(text))
+    }
+
+    fn parse_argument(text: &OsStr) -> Result<Self, String> {
+        Ok(Self::from(text))
+    }
+
+    fn shown(&self) -> String {
+        self.display().to_string()
+    }
+}
 
 /// A comma-separated list. The first occurrence replaces the default, later ones append.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct List {
-    /// The elements in order.
-    pub items: Vec<String>,
-    given: bool,
-}
+impl Value for Vec<String> {
+    const KIND: &'static str = "LIST";
 
-impl Value for List {
-    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
-        let items = list::parse(utf8(text)?).map_err(InvalidValue::because)?;
-        if !std::mem::replace(&mut self.given, true) {
-            self.items.clear();
-        }
-        self.items.extend(items);
-        Ok(())
+    fn parse(text: &str) -> Result<Self, String> {
+        list::parse(text).map_err(|error| error.to_string())
     }
+
     fn shown(&self) -> String {
-        self.items.join(",")
+        self.join(",")
     }
-    fn kind(&self) -> &'static str {
-        "LIST"
+
+    fn then(mut self, later: Self) -> Self {
+        self.extend(later);
+        self
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use flags::{Bind, FlowOptions, LogOptions};
 
-use super::{Identifiers, LabelSelector};
+use crate::client_set::{CountSource, Identifiers};
 use crate::endpoint::DestinationRule;
+use crate::leases::LabelSelector;
 
 /// The configuration of a proxy-agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub struct Config {
     /// Whether to look for further servers after the known number is connected.
     pub sync_forever: bool,
     /// The source of the number of servers.
-    pub server_count_source: ServerCountSource,
+    pub server_count_source: CountSource,
     /// Whether servers may reach the metadata services of clouds.
     pub allow_cloud_metadata: bool,
     /// Destinations that servers must not reach.
@@ -78,15 +79,6 @@ pub struct CertPair {
     pub cert: PathBuf,
     /// The key.
     pub key: PathBuf,
-}
-
-/// How the number of servers is derived from leases and from the servers' own counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerCountSource {
-    /// The leases' count if leases are counted, otherwise the count of the last new server.
-    Default,
-    /// The larger of the two.
-    Max,
 }
 
 /// The leases from which the agent learns the number of servers.

@@ -1,30 +1,31 @@
 //! The command line of the proxy-agent: parses it into a typed [`Config`], or refuses it with one line.
 //!
-//! Each of `uplink`, `identity`, `sync`, `endpoints`, `serving` and `kube` holds a group of flags as written (one field for
-//! each flag, under its name) and the checks that turn the group into its part of the [`Config`]; `identifiers` and `selector`
-//! parse two kinds of values. Parsing binds, connects and logs nothing; it checks only that files exist. Outside this module no
-//! flag is a string, unless it is free text.
+//! `table` has one row for each flag and the checks of single values; the checks of several flags together are here. Parsing
+//! binds, connects and logs nothing; it checks only that files exist. Outside this module no flag is a string, unless it is free
+//! text.
 //!
 //! Names, defaults, spellings and errors are those of the Go proxy-agent (v0.30 to its current main branch).
 
 mod announce;
 mod config;
-mod endpoints;
-mod identifiers;
-mod identity;
-mod kube;
-mod selector;
-mod serving;
-mod sync;
-mod uplink;
+mod table;
 
 use std::ffi::OsString;
+use std::time::Duration;
 
-use flags::{Exit, FlagError, FlagSet, FlowFlags, Given, LogFlags};
+use flags::{
+    Bind, Exit, FlagError, FlagSet, FlowOptions, Given, GoDuration, LogOptions, ProfilingFlags, identity,
+    pair,
+};
+use uuid::Uuid;
 
-pub use config::{CertPair, Config, KubeClient, Leases, ServerCountSource};
-pub use identifiers::{IdentifierError, Identifiers};
-pub use selector::{LabelSelector, SelectorError};
+pub use config::{CertPair, Config, KubeClient, Leases};
+use table::{KubeFlags, PortFlags, ServerFlags};
+
+use crate::client_set::CountSource;
+
+/// Shorter intervals would be busy loops, as in Go.
+const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
 const ABOUT: &str = "dials a cluster's endpoints on behalf of the proxy-servers it connects to.";
 
@@ -38,83 +39,100 @@ pub fn parse_with(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {
-    let mut raw = RawFlags::default();
-    let given = raw.read(argv)?;
-    Ok(raw.check(environment("PROXY_AGENT_ID"), given)?)
+    let set = FlagSet::new("proxy-agent", env!("CARGO_PKG_VERSION"), ABOUT);
+    let set = set.group::<ServerFlags>().group::<FlowOptions>();
+    let set = set.group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>().group::<LogOptions>();
+    Ok(config(set.read(argv)?, environment("PROXY_AGENT_ID"))?)
 }
 
-/// All flags as written on the command line.
-#[derive(Debug, Default)]
-struct RawFlags {
-    uplink: uplink::RawFlags,
-    identity: identity::RawFlags,
-    sync: sync::RawFlags,
-    endpoints: endpoints::RawFlags,
-    serving: serving::RawFlags,
-    kube: kube::RawFlags,
-    flow: FlowFlags,
-    log: LogFlags,
-}
+/// The configuration that the flags give. `inherited_id` is the environment's agent id.
+fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagError> {
+    let (servers, ports): (ServerFlags, PortFlags) = (given.group()?, given.group()?);
+    let certificate = pair(("agent-cert", servers.agent_cert), ("agent-key", servers.agent_key))?;
+    let profiling = given.group::<ProfilingFlags>()?.check()?;
+    let (flow, kube, log): (_, KubeFlags, LogOptions) = (given.group()?, given.group()?, given.group()?);
+    let agent_id = identity("agent-id", servers.agent_id, inherited_id, || Uuid::new_v4().to_string())?;
 
-impl RawFlags {
-    fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
-        let mut set = FlagSet::new("proxy-agent", env!("CARGO_PKG_VERSION"), ABOUT);
-        self.uplink.register(&mut set);
-        self.identity.register(&mut set);
-        self.sync.register(&mut set);
-        self.endpoints.register(&mut set);
-        self.flow.register(&mut set);
-        self.serving.register(&mut set);
-        self.kube.register(&mut set);
-        self.log.register(&mut set);
-        set.read_all(argv)
+    let mut warnings = given.warnings;
+    if servers.ca_cert.is_none() {
+        warnings.push("--ca-cert is empty: servers are trusted by the system's authorities".to_owned());
     }
+    let (sync_interval, sync_interval_cap) =
+        intervals(servers.sync_interval, servers.sync_interval_cap, &mut warnings)?;
+    if servers.allow_cloud_metadata {
+        let risk = "servers can get at this host's cloud credentials and link-local services";
+        warnings.push(format!("--allow-cloud-metadata: {risk}"));
+    }
+    warnings.extend(without_leases(&kube, servers.server_count_source));
+    warnings.extend(log.warnings());
+    let (leases, kube) = kubernetes(kube);
+    Ok(Config {
+        proxy_server_host: servers.proxy_server_host,
+        proxy_server_port: servers.proxy_server_port,
+        certificate: certificate.map(|(cert, key)| CertPair { cert, key }),
+        ca: servers.ca_cert,
+        alpn_protos: servers.alpn_proto,
+        keepalive_time: servers.keepalive_time,
+        unresponsive_timeout: servers.unresponsive_timeout,
+        service_account_token_path: servers.service_account_token_path,
+        certificate_reload_interval: servers.certificate_reload_interval,
+        flag_lines: announce::lines(given.values, &agent_id),
+        agent_id,
+        agent_identifiers: servers.agent_identifiers,
+        sync_interval,
+        sync_interval_cap,
+        sync_forever: servers.sync_forever,
+        server_count_source: servers.server_count_source,
+        allow_cloud_metadata: servers.allow_cloud_metadata,
+        deny_destinations: servers.deny_destinations,
+        allow_destinations: servers.allow_destinations,
+        health: Bind { host: ports.health_server_host, port: ports.health_server_port },
+        admin: Bind { host: ports.admin_bind_address, port: ports.admin_server_port },
+        min_ready_servers: ports.min_ready_servers,
+        drain_timeout: ports.drain_timeout,
+        profiling,
+        flow,
+        leases,
+        kube,
+        log,
+        warnings,
+    })
+}
 
-    fn check(self, inherited_id: Option<OsString>, given: Given) -> Result<Config, FlagError> {
-        let mut warnings = given.warnings;
-        let uplink = self.uplink.check(&mut warnings)?;
-        let serving = self.serving.check()?;
-        let flow = self.flow.check()?;
-        let sync = self.sync.check(&mut warnings)?;
-        let endpoints = self.endpoints.check(&mut warnings)?;
-        let (agent_id, agent_identifiers) = self.identity.check(inherited_id)?;
-        let (leases, kube) = self.kube.check(&mut warnings)?;
-        if sync.count_source == ServerCountSource::Max && !leases.counted {
-            warnings.push("--server-count-source=max has no effect: leases are not counted".to_owned());
+fn kubernetes(flags: KubeFlags) -> (Leases, KubeClient) {
+    let leases = Leases {
+        counted: flags.count_server_leases,
+        namespace: flags.lease_namespace,
+        selector: flags.lease_label_selector,
+    };
+    (leases, KubeClient { kubeconfig: flags.kubeconfig, content_type: flags.kube_api_content_type })
+}
+
+/// Warnings about flags that have no effect unless leases are counted.
+fn without_leases(kube: &KubeFlags, source: CountSource) -> Vec<String> {
+    let useless = [
+        ("--kubeconfig", kube.kubeconfig.is_some()),
+        ("--server-count-source=max", source == CountSource::Max),
+    ];
+    let given = useless.into_iter().filter(|(_, given)| *given && !kube.count_server_leases);
+    given.map(|(flag, _)| format!("{flag} has no effect: leases are not counted")).collect()
+}
+
+/// `--sync-interval` and its cap.
+fn intervals(
+    interval: GoDuration,
+    cap: GoDuration,
+    warnings: &mut Vec<String>,
+) -> Result<(Duration, Duration), FlagError> {
+    if interval > cap {
+        let want = format!("it must not be above --sync-interval-cap={cap}");
+        return Err(FlagError::value("sync-interval", interval, want));
+    }
+    let mut positive = |flag: &str, given: GoDuration| {
+        if given.or_zero() < LEAST_INTERVAL {
+            warnings.push(format!("--{flag}={given}: it counts as 1ms, less would be a busy loop"));
         }
-        let (log, log_warnings) = self.log.options()?;
-        warnings.extend(log_warnings);
-        let flag_lines = announce::lines(given.values, &agent_id);
-        Ok(Config {
-            proxy_server_host: uplink.host,
-            proxy_server_port: uplink.port,
-            certificate: uplink.certificate,
-            ca: uplink.ca,
-            alpn_protos: uplink.alpn_protos,
-            keepalive_time: uplink.keepalive_time,
-            unresponsive_timeout: uplink.unresponsive_timeout,
-            service_account_token_path: uplink.token_path,
-            certificate_reload_interval: uplink.certificate_reload_interval,
-            agent_id,
-            agent_identifiers,
-            sync_interval: sync.interval,
-            sync_interval_cap: sync.cap,
-            sync_forever: sync.forever,
-            server_count_source: sync.count_source,
-            allow_cloud_metadata: endpoints.allow_cloud_metadata,
-            deny_destinations: endpoints.deny,
-            allow_destinations: endpoints.allow,
-            health: serving.health,
-            admin: serving.admin,
-            min_ready_servers: serving.min_ready_servers,
-            drain_timeout: serving.drain_timeout,
-            profiling: serving.profiling,
-            flow,
-            leases,
-            kube,
-            log,
-            flag_lines,
-            warnings,
-        })
-    }
+        given.or_zero().max(LEAST_INTERVAL)
+    };
+    Ok((positive("sync-interval", interval), positive("sync-interval-cap", cap)))
 }

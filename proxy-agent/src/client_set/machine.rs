@@ -18,8 +18,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::args::ServerCountSource;
-
 /// Growth of the pause with each error (Go: 1.5).
 const FACTOR: f64 = 1.5;
 
@@ -38,6 +36,16 @@ const PATIENCE: usize = 3;
 /// be a duplicate.
 const MOST_RETIRED: usize = 2;
 
+/// How the number of servers is derived if both sources have one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CountSource {
+    /// The leases' count if leases are counted, otherwise the count of the last new server.
+    #[default]
+    Default,
+    /// The larger of the two.
+    Max,
+}
+
 /// The client set's settings, from flags of the same names.
 #[derive(Debug, Clone)]
 pub struct SyncSettings {
@@ -48,7 +56,7 @@ pub struct SyncSettings {
     /// Whether to continue with as many streams as there are servers.
     pub forever: bool,
     /// The source of the number of servers.
-    pub count_source: ServerCountSource,
+    pub count_source: CountSource,
 }
 
 /// The id of one kept stream. Never reused, because a server id alone must not decide which stream ends.
@@ -145,8 +153,8 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// The known number of servers; at least 1.
     pub fn server_count(&self) -> usize {
         let count = match (self.settings.count_source, self.leases) {
-            (ServerCountSource::Default, Some(leases)) => leases,
-            (ServerCountSource::Max, Some(leases)) => leases.max(self.told),
+            (CountSource::Default, Some(leases)) => leases,
+            (CountSource::Max, Some(leases)) => leases.max(self.told),
             (_, None) => self.told,
         };
         count.max(1)

@@ -12,7 +12,7 @@ fn settings() -> SyncSettings {
         interval: Duration::from_secs(1),
         cap: Duration::from_secs(10),
         forever: false,
-        count_source: ServerCountSource::Default,
+        count_source: CountSource::Default,
     }
 }
 
@@ -126,14 +126,14 @@ fn agents_in_step_behind_a_balancer_get_out_of_it() {
 #[test]
 fn counts_come_from_leases_or_servers() {
     for (source, leases, told, expected) in [
-        (ServerCountSource::Default, None, 0, 1),
-        (ServerCountSource::Default, None, 3, 3),
-        (ServerCountSource::Default, Some(0), 3, 1),
-        (ServerCountSource::Default, Some(2), 3, 2),
-        (ServerCountSource::Max, None, 3, 3),
-        (ServerCountSource::Max, Some(2), 3, 3),
-        (ServerCountSource::Max, Some(4), 3, 4),
-        (ServerCountSource::Max, Some(0), 0, 1),
+        (CountSource::Default, None, 0, 1),
+        (CountSource::Default, None, 3, 3),
+        (CountSource::Default, Some(0), 3, 1),
+        (CountSource::Default, Some(2), 3, 2),
+        (CountSource::Max, None, 3, 3),
+        (CountSource::Max, Some(2), 3, 3),
+        (CountSource::Max, Some(4), 3, 4),
+        (CountSource::Max, Some(0), 0, 1),
     ] {
         let mut machine = machine(SyncSettings { count_source: source, ..settings() });
         machine.leases_counted(Duration::ZERO, leases);

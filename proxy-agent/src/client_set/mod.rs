@@ -4,6 +4,7 @@
 //! [`LinkRunner`]; nothing here knows packets, connections or endpoints.
 
 pub mod connect;
+mod identifiers;
 pub mod machine;
 pub mod metadata;
 pub mod renewal;
@@ -24,7 +25,8 @@ use crate::endpoint::Resolve;
 use crate::link::{LinkControl, Links, UnresponsiveObserver};
 
 pub use connect::{ConnectError, DIAL_LIMIT, GrpcConnector, ServerAddress};
-pub use machine::SyncSettings;
+pub use identifiers::{IdentifierError, Identifiers};
+pub use machine::{CountSource, SyncSettings};
 pub use metadata::AgentMetadata;
 pub use set::{ClientSet, RunEnd, Servers};
 

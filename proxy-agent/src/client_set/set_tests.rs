@@ -3,8 +3,8 @@ use serve::metrics::Registry;
 use transport::tls::Validity;
 use transport::wire::{Code, WireError};
 
+use super::super::machine::CountSource;
 use super::*;
-use crate::args::ServerCountSource;
 
 /// A load balancer in front of `servers`: answers attempts by the script, then round-robin.
 #[derive(Default)]
@@ -150,7 +150,7 @@ impl Rig {
             interval: Duration::from_secs(1),
             cap: Duration::from_secs(10),
             forever: false,
-            count_source: ServerCountSource::Default,
+            count_source: CountSource::Default,
         };
         let metrics = Metrics::new(&mut Registry::default());
         let (leases, leases_rx) = watch::channel(None);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cluster::{Lease, Moment, lease};
 
-use crate::args::LabelSelector;
+use super::LabelSelector;
 
 /// Both clocks at one moment.
 #[derive(Debug, Clone, Copy)]

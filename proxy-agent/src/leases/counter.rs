@@ -19,8 +19,8 @@ use serve::metrics::LeaseCall;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::LabelSelector;
 use super::cache::{LeaseCache, Now};
-use crate::args::LabelSelector;
 use crate::metrics::Metrics;
 
 /// Interval of lists if the API does not permit a watch.

@@ -6,5 +6,7 @@
 
 mod cache;
 mod counter;
+mod selector;
 
 pub use counter::{CounterSettings, LeaseCounter};
+pub use selector::{LabelSelector, SelectorError};

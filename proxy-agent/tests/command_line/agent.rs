@@ -1,6 +1,6 @@
 //! Flags of the agent's id, of its health and admin ports, and of the leases.
 
-use flags::testing::Entry;
+use super::table::Entry;
 use proxy_agent::args::Config;
 
 use super::flag;

@@ -1,6 +1,6 @@
 //! Flags of the connection to the proxy-servers, and of how the agent finds all of them.
 
-use flags::testing::Entry;
+use super::table::Entry;
 use proxy_agent::args::Config;
 
 use super::flag;

@@ -8,9 +8,20 @@ use parking_lot::Mutex;
 use serve::logs::{LogLimit, Peer};
 
 use super::connect_metadata::ConnectMetadata;
-use crate::args::IdentityBinding;
 use crate::auth::{AgentAuth, AgentPeer, Binding, Identity, Owned, Owners};
 use crate::metrics::{ClaimAction, Metrics};
+
+/// What the server does about claims that do not follow from an agent's identity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdentityBinding {
+    /// Nothing: the server does not check claims.
+    Off,
+    /// Log and count them.
+    #[default]
+    Log,
+    /// Refuse the agent.
+    Enforce,
+}
 
 /// The most agents whose claims are remembered. Beyond it all are forgotten, and their claims are logged once more.
 const REMEMBERED: usize = 4_096;

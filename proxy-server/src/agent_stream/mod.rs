@@ -13,7 +13,7 @@ mod meter;
 mod slot;
 
 pub use accept::{AgentService, Lifetimes, LinkFlow};
-pub use gate::AgentGate;
+pub use gate::{AgentGate, IdentityBinding};
 pub use handle::{LinkHandle, OpenConnection};
 pub use listen::{AgentListener, ConnectionLimits};
 

@@ -8,13 +8,17 @@ use flags::{Bind, FlowOptions, LogOptions};
 
 use transport::tls::{CipherSuites, TlsVersion};
 
+use crate::agent_stream::IdentityBinding;
+use crate::backends::{ReadinessPolicy, Strategy};
+use crate::frontend::Protocol;
+
 /// The configuration of a proxy-server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Where kube-apiserver connects.
     pub frontend: FrontendListener,
     /// The protocol that kube-apiserver speaks there.
-    pub mode: Mode,
+    pub mode: Protocol,
     /// Where agents connect.
     pub agent_listener: AgentListener,
     /// Port for health, readiness and metrics.
@@ -34,7 +38,7 @@ pub struct Config {
     /// Number of replicas that agents should look for; at least 1.
     pub server_count: u32,
     /// Strategies to choose an agent, in the order in which they are tried; not empty.
-    pub strategies: Vec<ProxyStrategy>,
+    pub strategies: Vec<Strategy>,
     /// The TLS 1.2 suites of both TLS listeners.
     pub cipher_suites: CipherSuites,
     /// The lowest TLS version that both TLS listeners accept.
@@ -107,66 +111,6 @@ pub struct AgentListener {
     pub key: PathBuf,
     /// Certificate authorities for agent certificates, PEM. `None`: the server requests no client certificate.
     pub client_ca: Option<PathBuf>,
-}
-
-/// The protocol that kube-apiserver speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// gRPC, with one Proxy stream of packets for each connection.
-    Grpc,
-    /// HTTP/1.1 CONNECT.
-    HttpConnect,
-}
-
-/// A strategy to choose an agent for a dial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProxyStrategy {
-    /// A random agent.
-    Default,
-    /// The agent that announced the target's host among its identifiers.
-    DestHost,
-    /// An agent that announced `default-route=true`.
-    DefaultRoute,
-}
-
-impl ProxyStrategy {
-    /// The name in flags and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::DestHost => "destHost",
-            Self::DefaultRoute => "defaultRoute",
-        }
-    }
-
-    /// The strategy of that name; case-sensitive.
-    pub fn named(name: &str) -> Option<Self> {
-        [Self::Default, Self::DestHost, Self::DefaultRoute].into_iter().find(|known| known.name() == name)
-    }
-}
-
-/// Which strategies must have an agent for the server to be ready.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadinessPolicy {
-    /// The first strategy, as in Go.
-    #[default]
-    FirstStrategy,
-    /// At least one strategy.
-    Any,
-    /// Every strategy.
-    All,
-}
-
-/// What the server does about claims that do not follow from an agent's identity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IdentityBinding {
-    /// Nothing: the server does not check claims.
-    Off,
-    /// Log and count them.
-    #[default]
-    Log,
-    /// Refuse the agent.
-    Enforce,
 }
 
 /// The service account whose tokens admit an agent.

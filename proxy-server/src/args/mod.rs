@@ -1,28 +1,28 @@
 //! The command line of the proxy-server: parses it into a typed [`Config`], or refuses it with one line.
 //!
-//! Each of `frontend`, `agents`, `access`, `routing`, `serving` and `kube` holds a group of flags as written (one field for
-//! each flag, under its name) and the checks that turn the group into its part of the [`Config`]. Parsing binds, connects and
-//! logs nothing; it checks only that files exist. Outside this module no flag is a string, unless it is free text.
+//! `table` has one row for each flag and the checks of single values; `frontend`, `access` and this file have the checks of
+//! several flags together. Parsing binds, connects and logs nothing; it checks only that files exist. Outside this module no
+//! flag is a string, unless it is free text.
 //!
 //! Names, defaults, spellings and errors are those of the Go proxy-server (v0.30 to v0.36).
 
 mod access;
-mod agents;
 mod announce;
 mod config;
 mod frontend;
-mod kube;
-mod routing;
-mod serving;
+mod table;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
-use flags::{Exit, FlagError, FlagSet, FlowFlags, Given, LogFlags};
-
-pub use config::{
-    AgentListener, Config, FrontendListener, IdentityBinding, KubeClient, Leases, Mode, ProxyStrategy,
-    ReadinessPolicy, TokenAuth,
+use flags::{
+    Bind, BindHost, Exit, FlagError, FlagSet, FlowOptions, Given, LogOptions, ProfilingFlags, identity, pair,
 };
+use transport::tls::Accepted;
+use uuid::Uuid;
+
+pub use config::{AgentListener, Config, FrontendListener, KubeClient, Leases, TokenAuth};
+use table::{AccessFlags, AgentFlags, FrontendFlags, KubeFlags, PortFlags, ReplicaFlags};
 
 const ABOUT: &str = "carries kube-apiserver's connections to the agents of a cluster.";
 
@@ -36,81 +36,106 @@ pub fn parse_with(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {
-    let mut raw = RawFlags::default();
-    let given = raw.read(argv)?;
-    Ok(raw.check(environment("PROXY_SERVER_ID"), given)?)
+    let set = FlagSet::new("proxy-server", env!("CARGO_PKG_VERSION"), ABOUT);
+    let set =
+        set.group::<FrontendFlags>().group::<AgentFlags>().group::<AccessFlags>().group::<ReplicaFlags>();
+    let set = set.group::<FlowOptions>().group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>();
+    Ok(config(set.group::<LogOptions>().read(argv)?, environment("PROXY_SERVER_ID"))?)
 }
 
-/// All flags as written on the command line.
-#[derive(Debug, Default)]
-struct RawFlags {
-    frontend: frontend::RawFlags,
-    agents: agents::RawFlags,
-    access: access::RawFlags,
-    routing: routing::RawFlags,
-    serving: serving::RawFlags,
-    kube: kube::RawFlags,
-    flow: FlowFlags,
-    log: LogFlags,
+/// The configuration that the flags give. `inherited_id` is the environment's server id.
+fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagError> {
+    let mut warnings = given.warnings.clone();
+    let frontend: FrontendFlags = given.group()?;
+    let (mode, frontend_keepalive_time) = (frontend.mode, frontend.frontend_keepalive_time);
+    let frontend_names = frontend.frontend_allowed_names.clone();
+    let frontend = frontend::listener(frontend, &mut warnings)?;
+    let agents: AgentFlags = given.group()?;
+    let tls_min_version = value("tls-min-version", agents.tls_min_version, &mut warnings);
+    let cipher_suites = value("cipher-suites", agents.cipher_suites, &mut warnings);
+    let files = [agents.cluster_cert, agents.cluster_key, agents.cluster_ca_cert];
+    let agent_listener = agent_listener(agents.agent_bind_address, agents.agent_port, files)?;
+    let access: AccessFlags = given.group()?;
+    let token_auth = access::token_auth(&access, agent_listener.client_ca.is_some(), &mut warnings)?;
+    let replica: ReplicaFlags = given.group()?;
+    let server_id = identity("server-id", replica.server_id, inherited_id, || Uuid::new_v4().to_string())?;
+    if replica.server_count < 1 {
+        let count = replica.server_count;
+        warnings.push(format!("--server-count={count}: it counts as 1, this replica exists"));
+    }
+    let (ports, profiling): (PortFlags, ProfilingFlags) = (given.group()?, given.group()?);
+    let profiling = profiling.check()?;
+    let kube: KubeFlags = given.group()?;
+    if kube.kubeconfig.is_some() && token_auth.is_none() && !kube.enable_lease_controller {
+        warnings.push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
+    }
+    let (leases, kube) = kubernetes(kube);
+    let (flow, log): (FlowOptions, LogOptions) = (given.group()?, given.group()?);
+    warnings.extend(log.warnings());
+    Ok(Config {
+        frontend,
+        mode,
+        agent_listener,
+        health: Bind { host: ports.health_bind_address, port: ports.health_port },
+        admin: Bind { host: ports.admin_bind_address, port: ports.admin_port },
+        keepalive_time: agents.keepalive_time,
+        unresponsive_timeout: agents.unresponsive_timeout,
+        frontend_keepalive_time,
+        profiling,
+        flag_lines: announce::lines(given.values, &server_id),
+        server_id,
+        server_count: u32::try_from(replica.server_count.max(1)).unwrap_or(u32::MAX),
+        strategies: replica.proxy_strategies,
+        cipher_suites,
+        tls_min_version,
+        certificate_reload_interval: agents.certificate_reload_interval,
+        readiness_policy: ports.readiness_policy,
+        graceful_shutdown_timeout: replica.graceful_shutdown_timeout.unwrap_or_default(),
+        dial_timeout: replica.backend_dial_timeout,
+        token_auth,
+        identity_binding: access.agent_identity_binding,
+        trust_source_address: access.agent_identity_source_address,
+        agent_names: access.agent_allowed_names,
+        default_route_names: access.default_route_allowed_names,
+        frontend_names,
+        flow,
+        leases,
+        kube,
+        log,
+        warnings,
+    })
 }
 
-impl RawFlags {
-    fn read(&mut self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
-        let mut set = FlagSet::new("proxy-server", env!("CARGO_PKG_VERSION"), ABOUT);
-        self.frontend.register(&mut set);
-        self.agents.register(&mut set);
-        self.access.register(&mut set);
-        self.routing.register(&mut set);
-        self.flow.register(&mut set);
-        self.serving.register(&mut set);
-        self.kube.register(&mut set);
-        self.log.register(&mut set);
-        set.read_all(argv)
-    }
+fn kubernetes(flags: KubeFlags) -> (Leases, KubeClient) {
+    let enabled = flags.enable_lease_controller;
+    let leases = Leases { enabled, namespace: flags.lease_namespace, labels: flags.lease_label };
+    let client = KubeClient {
+        kubeconfig: flags.kubeconfig,
+        qps: flags.kubeconfig_qps,
+        burst: flags.kubeconfig_burst,
+        content_type: flags.kube_api_content_type,
+    };
+    (leases, client)
+}
 
-    fn check(self, inherited_id: Option<OsString>, given: Given) -> Result<Config, FlagError> {
-        let mut warnings = given.warnings;
-        let frontend = self.frontend.check(&mut warnings)?;
-        let agents = self.agents.check(&mut warnings)?;
-        let access = self.access.check(agents.listener.client_ca.is_some(), &mut warnings)?;
-        let routing = self.routing.check(inherited_id, &mut warnings)?;
-        let serving = self.serving.check()?;
-        let (leases, kube) = self.kube.check(access.token_auth.is_some(), &mut warnings)?;
-        let flow = self.flow.check()?;
-        let (log, log_warnings) = self.log.options()?;
-        warnings.extend(log_warnings);
-        let flag_lines = announce::lines(given.values, &routing.server_id);
-        Ok(Config {
-            frontend: frontend.listener,
-            mode: frontend.mode,
-            agent_listener: agents.listener,
-            health: serving.health,
-            admin: serving.admin,
-            keepalive_time: agents.keepalive_time,
-            unresponsive_timeout: agents.unresponsive_timeout,
-            frontend_keepalive_time: frontend.keepalive_time,
-            profiling: serving.profiling,
-            server_id: routing.server_id,
-            server_count: routing.server_count,
-            strategies: routing.strategies,
-            cipher_suites: agents.cipher_suites,
-            tls_min_version: agents.tls_min_version,
-            certificate_reload_interval: agents.certificate_reload_interval,
-            readiness_policy: serving.readiness_policy,
-            graceful_shutdown_timeout: routing.graceful_shutdown_timeout,
-            dial_timeout: routing.dial_timeout,
-            token_auth: access.token_auth,
-            identity_binding: access.binding,
-            trust_source_address: access.source_address,
-            agent_names: access.agent_names,
-            default_route_names: access.default_route_names,
-            frontend_names: frontend.allowed_names,
-            flow,
-            leases,
-            kube,
-            log,
-            flag_lines,
-            warnings,
-        })
+/// The agent port. `files` are its certificate, its key and the authorities of agents' certificates.
+fn agent_listener(
+    host: BindHost,
+    port: u16,
+    [cert, key, client_ca]: [Option<PathBuf>; 3],
+) -> Result<AgentListener, FlagError> {
+    let pair = pair(("cluster-cert", cert), ("cluster-key", key))?;
+    let (cert, key) = pair.ok_or(FlagError::Empty {
+        flag: "cluster-cert",
+        fix: "give --cluster-cert and --cluster-key, agents connect with TLS only",
+    })?;
+    Ok(AgentListener { bind: Bind { host, port }, cert, key, client_ca })
+}
+
+/// The value of a TLS flag, whose warnings are added to `warnings`.
+fn value<T>(flag: &str, accepted: Accepted<T>, warnings: &mut Vec<String>) -> T {
+    if !accepted.warnings.is_empty() {
+        warnings.push(format!("--{flag}: {}", accepted.warnings.join("; ")));
     }
+    accepted.value
 }

@@ -31,6 +31,7 @@
 pub mod identifiers;
 
 mod manager;
+mod strategy;
 mod table;
 
 #[cfg(test)]
@@ -42,7 +43,7 @@ use serve::metrics::{Family, Gauge, Registry};
 
 pub use self::identifiers::{Identifiers, IdentifiersError};
 pub use self::manager::{BackendManager, Registration};
-pub use crate::args::{ProxyStrategy as Strategy, ReadinessPolicy};
+pub use self::strategy::{ReadinessPolicy, Strategy};
 use crate::limits::{Budget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
 /// The id of one agent stream on this server, from its registration on. Never reused in a process.

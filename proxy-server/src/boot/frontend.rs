@@ -14,7 +14,7 @@ use transport::tls::ServerTls;
 
 use crate::args::{self, Config};
 use crate::auth::AllowedNames;
-use crate::frontend::{self, FrontendListener, serve_frontend};
+use crate::frontend::{self, FrontendListener, Protocol, serve_frontend};
 use crate::readiness::Readiness;
 
 /// Pause between attempts to bind; short because kube-apiserver waits for the listener.
@@ -41,9 +41,7 @@ impl Frontend {
     pub(super) fn bind_once(mut self) -> Result<Self> {
         match self.bind() {
             Ok(listener) => self.bound = Some(listener),
-            Err(error) if self.config.mode == args::Mode::HttpConnect && error.is::<BindError>() => {
-                say(&error)
-            }
+            Err(error) if self.config.mode == Protocol::HttpConnect && error.is::<BindError>() => say(&error),
             Err(error) => return Err(error),
         }
         Ok(self)

@@ -30,7 +30,6 @@ use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
 
 use super::Frontend;
 use crate::accept;
-use crate::args::Mode;
 use crate::auth::{AllowedNames, shown};
 use crate::limits::{descriptor_limit, unauthenticated_within};
 use crate::metrics::{PeerKind, Port};
@@ -41,6 +40,15 @@ const PROXY_PATH: &str = "/ProxyService/Proxy";
 /// Read-ahead below a frontend's TLS, in bytes: one record. Agent connections get more; a frontend connection carries one
 /// tunnel, and there are thousands.
 const READ_AHEAD: usize = 17 * 1024;
+
+/// The protocol of the clients (`--mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// HTTP/1.1 CONNECT.
+    HttpConnect,
+}
 
 /// A frontend's listener: bound, not yet accepting.
 #[derive(Debug)]
@@ -57,7 +65,7 @@ pub enum FrontendListener {
 ///
 /// `keepalive` is `--frontend-keepalive-time`: idle time after which an HTTP/2 client is pinged.
 pub async fn serve_frontend(
-    mode: Mode,
+    mode: Protocol,
     listener: FrontendListener,
     frontend: Frontend,
     keepalive: Duration,
@@ -65,7 +73,7 @@ pub async fn serve_frontend(
 ) {
     let mut http2 = ServerSettings::for_frontends();
     http2.keepalive.interval = keepalive;
-    let http2 = (mode == Mode::Grpc).then(|| Arc::new(http2));
+    let http2 = (mode == Protocol::Grpc).then(|| Arc::new(http2));
     match listener {
         FrontendListener::Unix(socket) => {
             let name = socket.path().display().to_string();

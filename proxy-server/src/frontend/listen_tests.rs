@@ -20,7 +20,6 @@ use tunnel::{ConnectId, DialId, Packet};
 use super::Frontend;
 use super::listen::{FrontendListener, serve_frontend};
 use super::testing::{Readings, SOON, ScriptedDial, dialer};
-use crate::args::Mode;
 
 struct Bench {
     dials: UnboundedReceiver<ScriptedDial>,
@@ -32,7 +31,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(mode: Mode) -> Self {
+    fn new(mode: Protocol) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("frontend.sock");
         let listener = FrontendListener::Unix(UnixSocket::bind(&path, true).unwrap());
@@ -75,7 +74,7 @@ fn data(payload: &'static [u8]) -> Packet<Bytes> {
 
 #[tokio::test]
 async fn http_connect_over_a_unix_socket_outlives_its_listener() {
-    let mut bench = Bench::new(Mode::HttpConnect);
+    let mut bench = Bench::new(Protocol::HttpConnect);
     let mut client = bench.connect().await;
     client.write_all(b"CONNECT [::1]:443 HTTP/1.1\r\n\r\n").await.unwrap();
     let dial = bench.dial().await;
@@ -97,7 +96,7 @@ async fn http_connect_over_a_unix_socket_outlives_its_listener() {
 
 #[tokio::test]
 async fn grpc_over_a_unix_socket_outlives_its_listener() {
-    let mut bench = Bench::new(Mode::Grpc);
+    let mut bench = Bench::new(Protocol::Grpc);
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
     let stream = &mut connected.stream;
     let dial_req = Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into() };
@@ -127,7 +126,7 @@ async fn grpc_over_a_unix_socket_outlives_its_listener() {
 
 #[tokio::test]
 async fn a_lost_grpc_connection_cancels_its_dial() {
-    let mut bench = Bench::new(Mode::Grpc);
+    let mut bench = Bench::new(Protocol::Grpc);
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
     let dial_req = Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into() };
     connected.stream.send(dial_req).unwrap();
@@ -138,7 +137,7 @@ async fn a_lost_grpc_connection_cancels_its_dial() {
 
 #[tokio::test]
 async fn an_unknown_method_is_unimplemented() {
-    let bench = Bench::new(Mode::Grpc);
+    let bench = Bench::new(Protocol::Grpc);
     for path in ["/ProxyService/Other", "/AgentService/Connect", "/"] {
         let error = match bench.open(path).await {
             Err(error) => error,
@@ -153,7 +152,7 @@ async fn an_unknown_method_is_unimplemented() {
 
 #[tokio::test]
 async fn a_path_as_authority_is_served() {
-    let mut bench = Bench::new(Mode::Grpc);
+    let mut bench = Bench::new(Protocol::Grpc);
     // The preface, empty SETTINGS, and HEADERS of a request with `:authority: %2Fvar%2Frun%2Fx.sock` as a raw literal.
     let authority = b"%2Fvar%2Frun%2Fx.sock";
     let mut block = vec![0x83, 0x86]; // :method POST, :scheme http
@@ -190,7 +189,7 @@ async fn a_path_as_authority_is_served() {
 
 #[tokio::test]
 async fn dropping_the_listener_ends_its_grpc_connections() {
-    let bench = Bench::new(Mode::Grpc);
+    let bench = Bench::new(Protocol::Grpc);
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
     bench.task.abort();
     assert!(matches!(next(&mut connected.stream).await, Some(Err(_))));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_util::task::TaskTracker;
 
-pub use self::listen::{FrontendListener, serve_frontend};
+pub use self::listen::{FrontendListener, Protocol, serve_frontend};
 use crate::dial::Dialer;
 use crate::metrics::Metrics;
 

@@ -1,6 +1,6 @@
 //! Flags of the agent port, of TLS, and of agent authentication.
 
-use flags::testing::Entry;
+use super::table::Entry;
 use proxy_server::args::Config;
 
 use super::flag;

@@ -1,6 +1,6 @@
 //! Flags of the frontend, where kube-apiserver connects.
 
-use flags::testing::Entry;
+use super::table::Entry;
 use proxy_server::args::{Config, FrontendListener};
 
 use super::{BARE, TCP, flag};

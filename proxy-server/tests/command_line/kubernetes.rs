@@ -1,6 +1,6 @@
 //! Flags of the leases and of the Kubernetes API client.
 
-use flags::testing::Entry;
+use super::table::Entry;
 use proxy_server::args::Config;
 
 use super::flag;

@@ -5,14 +5,18 @@ mod frontend;
 mod kubernetes;
 mod replica;
 
+#[allow(dead_code, unreachable_pub, reason = "the tests of both programs share it")]
+#[path = "../../../common/flags/tests/table/mod.rs"]
+mod table;
+
 use std::path::Path;
 
 use flags::Exit;
-use flags::testing::{
-    Entry, argv, check, check_help, flow_entries, is_the_check_by_name, log_entries, profiling_entries,
-};
 use proptest::prelude::*;
 use proxy_server::args::{Config, parse_with};
+use table::{
+    Entry, argv, check, check_help, flow_entries, is_the_check_by_name, log_entries, profiling_entries,
+};
 
 /// The bases of table rows: a Unix socket, a TLS port, and nothing. `{file}` exists, `{none}` does not.
 const UDS: &[&str] =

@@ -1,6 +1,6 @@
 //! Flags of this replica, of its choice of agents, and of its health and admin ports.
 
-use flags::testing::Entry;
+use super::table::Entry;
 use proxy_server::args::Config;
 
 use super::flag;

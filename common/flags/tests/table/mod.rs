@@ -1,4 +1,4 @@
-//! Tables of command lines, for the tests of the binaries: one entry for each flag, one row for each spelling.
+//! Tables of command lines, which the tests of both programs include: one entry for each flag, one row for each spelling.
 //!
 //! A row has words that are appended to a valid command line, the base, and the expected result. The method that adds a
 //! row says whether the Go binary gives another result.
@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fmt::Debug;
 use std::path::Path;
 
-use crate::Exit;
+use flags::Exit;
 
 pub use flow::flow_entries;
 pub use log::log_entries;

@@ -5,10 +5,7 @@
 //! (b,,c)`), and the empty selector matches everything.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::fmt;
-
-use flags::{InvalidValue, Value};
 
 /// Requirements that a set of labels must all meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,20 +73,6 @@ impl LabelSelector {
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
-    }
-}
-
-impl Value for LabelSelector {
-    fn set(&mut self, text: &OsStr) -> Result<(), InvalidValue> {
-        let text = text.to_str().ok_or_else(|| InvalidValue::because("it is not UTF-8"))?;
-        *self = Self::parse(text).map_err(InvalidValue::because)?;
-        Ok(())
-    }
-    fn shown(&self) -> String {
-        self.text.clone()
-    }
-    fn kind(&self) -> &'static str {
-        "SELECTOR"
     }
 }
 

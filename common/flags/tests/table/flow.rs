@@ -1,7 +1,7 @@
 //! The entries of the flags for flow control and memory, which both binaries have and Go's do not.
 
 use super::Entry;
-use crate::FlowOptions;
+use flags::FlowOptions;
 
 /// `options` returns this part of a binary's configuration.
 pub fn flow_entries<C: 'static>(

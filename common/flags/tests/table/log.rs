@@ -1,7 +1,7 @@
 //! The entries of the log flags of both binaries.
 
 use super::Entry;
-use crate::LogOptions;
+use flags::LogOptions;
 
 /// `options` and `warnings` return the log's part of a binary's configuration.
 pub fn log_entries<C: 'static>(

@@ -1,0 +1,249 @@
+//! The flags of the proxy-server: one row for each, in the order of the help.
+
+#![expect(clippy::needless_pass_by_value, reason = "a check gets the value of its flag")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flags::{
+    BindHost, FlagError, GoDuration, above_zero, bind_host, existing_file, one_of, optional_duration,
+    unresponsive_timeout,
+};
+use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
+
+use crate::agent_stream::IdentityBinding;
+use crate::backends::{ReadinessPolicy, Strategy};
+use crate::frontend::Protocol;
+
+const MODES: [(&str, Protocol); 2] = [("grpc", Protocol::Grpc), ("http-connect", Protocol::HttpConnect)];
+
+const BINDINGS: [(&str, IdentityBinding); 3] =
+    [("off", IdentityBinding::Off), ("log", IdentityBinding::Log), ("enforce", IdentityBinding::Enforce)];
+
+const POLICIES: [(&str, ReadinessPolicy); 4] = [
+    ("", ReadinessPolicy::FirstStrategy),
+    ("first-strategy", ReadinessPolicy::FirstStrategy),
+    ("any", ReadinessPolicy::Any),
+    ("all", ReadinessPolicy::All),
+];
+
+flags::flags! {
+    /// The flags of the frontend. TLS files may only be checked if there is no Unix socket.
+    #[derive(Debug)]
+    pub(super) struct FrontendFlags {
+        "Frontend (where kube-apiserver connects)" {
+            /// Protocol of kube-apiserver: grpc or http-connect.
+            mode: Protocol = "grpc" => one_of(&MODES, "it must be grpc or http-connect"),
+            /// Path of the Unix socket to listen on without TLS; @NAME is an abstract socket. Empty: listen on
+            /// --server-port with TLS.
+            uds_name: PathBuf = "",
+            /// Delete an existing file at --uds-name before listening.
+            delete_existing_uds_file: bool = "true",
+            /// Port for kube-apiserver. Set it to 0 with --uds-name.
+            server_port: i64 = "8090",
+            /// Address for --server-port. Empty: all interfaces.
+            server_bind_address: BindHost = "" => bind_host,
+            /// Certificate chain for kube-apiserver, PEM.
+            server_cert: PathBuf = "",
+            /// Key of --server-cert, PEM.
+            server_key: PathBuf = "",
+            /// CA certificates for kube-apiserver's client certificate, PEM. Required without --uds-name.
+            server_ca_cert: PathBuf = "",
+            /// Common names and alternative names of certificates that are admitted as kube-apiserver. Empty: all
+            /// certificates signed by --server-ca-cert. (Not a flag of the Go proxy-server.)
+            frontend_allowed_names: Vec<String> = "",
+            /// Idle time before a ping to a gRPC frontend. At least 1s; 0: 2h.
+            frontend_keepalive_time: Duration = "1h0m0s" => keepalive,
+        }
+    }
+}
+
+flags::flags! {
+    /// The flags of the agent port, and of TLS on both ports.
+    #[derive(Debug)]
+    pub(super) struct AgentFlags {
+        "Agents" {
+            /// Port for agents.
+            agent_port: u16 = "8091" => port,
+            /// Address for --agent-port. Empty: all interfaces.
+            agent_bind_address: BindHost = "" => bind_host,
+            /// Certificate chain for agents, PEM. Required.
+            cluster_cert: Option<PathBuf> = "" => existing_file,
+            /// Key of --cluster-cert, PEM. Required.
+            cluster_key: Option<PathBuf> = "" => existing_file,
+            /// CA certificates for agents' client certificates, PEM. Empty: no client certificate is requested.
+            cluster_ca_cert: Option<PathBuf> = "" => existing_file,
+            /// Idle time before a ping to an agent. At least 1s; 0: 2h.
+            keepalive_time: Duration = "1h0m0s" => keepalive,
+            /// How long the server keeps the connections of an agent that answers no pings while its host still
+            /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
+            unresponsive_timeout: Duration = "5m0s" => unresponsive_timeout,
+            /// Allowed TLS 1.2 cipher suites of both TLS listeners, by their Go names. Empty: all secure ones. The
+            /// suites of TLS 1.3 cannot be configured.
+            cipher_suites: Accepted<CipherSuites> = ""
+                => |flag, names: Vec<String>| tls(flag, CipherSuites::parse(&names)),
+            /// Minimum TLS version of both TLS listeners: VersionTLS12 or VersionTLS13; VersionTLS10 and VersionTLS11
+            /// are accepted and mean VersionTLS12. Empty: VersionTLS12.
+            tls_min_version: Accepted<TlsVersion> = ""
+                => |flag, text: String| tls(flag, TlsVersion::parse(&text)),
+            /// Interval at which both TLS listeners check their certificate, key and CA files for changes. 0: the files
+            /// are read only at the start. (The Go proxy-server has no such flag.)
+            certificate_reload_interval: Option<Duration> = "10s" => optional_duration,
+        }
+    }
+}
+
+flags::flags! {
+    /// The flags that decide which agents are admitted and what they may claim.
+    #[derive(Debug)]
+    pub(super) struct AccessFlags {
+        "Authentication of agents" {
+            /// Refuse to start if agents are not authenticated. (Not a flag of the Go proxy-server.)
+            require_agent_auth: bool = "false",
+            /// Namespace of the agents' service account.
+            agent_namespace: String = "",
+            /// Service account whose tokens admit agents. The Kubernetes API reviews each token.
+            agent_service_account: String = "",
+            /// Audience that agents' tokens must have.
+            authentication_audience: String = "",
+            /// Interval at which the tokens of open agent streams are reviewed again. A stream ends once its token is
+            /// refused: at most this interval plus 10s after the token expires. At least 1m; 0: never. (Not a flag of
+            /// the Go proxy-server.)
+            token_review_interval: Option<Duration> = "0s" => optional_duration,
+            /// Check that an agent's id and identifiers follow from its certificate or token: off, log (log and count
+            /// other claims) or enforce (refuse the agent). (Not a flag of the Go proxy-server.)
+            agent_identity_binding: IdentityBinding = "log" => one_of(&BINDINGS, "it must be off, log or enforce"),
+            /// With --agent-identity-binding: an agent may claim the source address of its connection. Use it only if
+            /// nothing between agents and this server translates addresses: not behind a NodePort, nor a load balancer
+            /// that hides them. (Not a flag of the Go proxy-server.)
+            agent_identity_source_address: bool = "false",
+            /// Common names and alternative names of certificates that are admitted as agents. Empty: all certificates
+            /// signed by --cluster-ca-cert. (Not a flag of the Go proxy-server.)
+            agent_allowed_names: Vec<String> = "",
+            /// Names of agents that may announce default-route and cidr if --agent-identity-binding is enforce: names in
+            /// their certificate, or their token's user or node. (Not a flag of the Go proxy-server.)
+            default_route_allowed_names: Vec<String> = "",
+        }
+    }
+}
+
+flags::flags! {
+    /// The flags of this replica and of its choice of agents.
+    #[derive(Debug)]
+    pub(super) struct ReplicaFlags {
+        "This replica and its choice of agents" {
+            /// Unique id of this replica. Empty: the environment variable PROXY_SERVER_ID.
+            server_id: String = "" [default_shown = "PROXY_SERVER_ID, or a new UUID"],
+            /// Replicas that agents should connect to. At least 1.
+            server_count: i64 = "1",
+            /// Strategies to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent
+            /// that announced the target's host), defaultRoute (an agent with default-route=true).
+            proxy_strategies: Vec<Strategy> = "default" => strategies,
+            /// Deadline of one dial through agents, including its retry. 0: 25s.
+            backend_dial_timeout: Option<Duration> = "0s" => optional_duration,
+            /// Time for connections to finish after the first SIGTERM or SIGINT; new dials still succeed. 0: none.
+            graceful_shutdown_timeout: Option<Duration> = "0s" => optional_duration,
+            /// Packets queued for each stream. Above 0.
+            xfr_channel_size: usize = "10"
+                [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,
+            /// Packets queued for each HTTP CONNECT client. At least 0. (A flag of Go proxy-servers after v0.36.)
+            frontend_write_channel_size: i64 = "10"
+                [no_effect = "what may be queued is limited in bytes, not in packets"] => not_negative,
+            warn_on_channel_limit: bool = "true"
+                [no_effect = "it is deprecated, full queues show in the metric full_receive_channels"],
+        }
+    }
+}
+
+flags::flags! {
+    /// The flags of the health and admin ports; [`flags::ProfilingFlags`] continue them.
+    #[derive(Debug)]
+    pub(super) struct PortFlags {
+        "Health and administration" {
+            /// Port for /healthz, /readyz and /metrics.
+            health_port: u16 = "8092" => port,
+            /// Address for --health-port. Empty: all interfaces.
+            health_bind_address: BindHost = "" => bind_host,
+            /// Which of --proxy-strategies must have an agent for /readyz to succeed: first-strategy (as in Go), any or
+            /// all. (The Go proxy-server has no such flag.)
+            readiness_policy: ReadinessPolicy = "first-strategy" => one_of(&POLICIES, "it must be first-strategy, any or all"),
+            /// Port for /metrics and, with profiling, /debug/pprof.
+            admin_port: u16 = "8095" => port,
+            /// Address for --admin-port. Empty: all interfaces.
+            admin_bind_address: BindHost = "127.0.0.1" => bind_host,
+        }
+    }
+}
+
+flags::flags! {
+    /// The flags of the leases and of the Kubernetes API client.
+    #[derive(Debug)]
+    pub(super) struct KubeFlags {
+        "Kubernetes" {
+            /// Publish a lease for this replica and delete expired leases.
+            enable_lease_controller: bool = "false",
+            /// Namespace of the leases.
+            lease_namespace: String = "kube-system",
+            /// Labels of the leases: KEY=VALUE, comma-separated.
+            lease_label: BTreeMap<String, String> = "k8s-app=konnectivity-server" => labels,
+            /// Kubeconfig for the Kubernetes API, for leases and token reviews. Empty: the pod's service account.
+            kubeconfig: Option<PathBuf> = "" => existing_file,
+            /// Requests to the Kubernetes API per second. 0 or less: no limit, but 32 token reviews at once.
+            kubeconfig_qps: f32 = "0",
+            /// Requests to the Kubernetes API in one burst above --kubeconfig-qps. 0 or less: 10.
+            kubeconfig_burst: i64 = "0",
+            /// Media type of requests to the Kubernetes API. The value has no effect: requests are JSON.
+            kube_api_content_type: String = "application/vnd.kubernetes.protobuf",
+        }
+    }
+}
+
+/// Parses names separated by commas, in order. Empty names are skipped; blanks are not trimmed.
+fn strategies(flag: &'static str, text: String) -> Result<Vec<Strategy>, FlagError> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&text);
+    let known = [Strategy::Default, Strategy::DestHost, Strategy::DefaultRoute];
+    let known = known.map(|strategy| (strategy.name(), strategy));
+    let named = one_of(&known, "the strategies are default, destHost and defaultRoute");
+    let names = bare.split(',').filter(|name| !name.is_empty());
+    let strategies: Vec<_> = names.map(|name| named(flag, name.to_owned())).collect::<Result<_, _>>()?;
+    if strategies.is_empty() {
+        let fix = "name at least one of default, destHost and defaultRoute";
+        return Err(FlagError::Empty { flag, fix });
+    }
+    Ok(strategies)
+}
+
+/// A port that is neither reserved nor ephemeral, as the Go proxy-server requires.
+pub(super) fn port(flag: &'static str, value: i64) -> Result<u16, FlagError> {
+    let usable = u16::try_from(value).ok().filter(|port| (1_024..=49_151).contains(port));
+    usable.ok_or_else(|| FlagError::value(flag, value, "it must be a port from 1024 to 49151"))
+}
+
+/// grpc-go's rule for servers (`KeepaliveParams`): 0 means two hours, and anything below one second means one second.
+fn keepalive(_flag: &'static str, given: GoDuration) -> Result<Duration, FlagError> {
+    if given == GoDuration::ZERO {
+        return Ok(Duration::from_secs(7_200));
+    }
+    Ok(given.or_zero().max(Duration::from_secs(1)))
+}
+
+fn tls<T>(flag: &'static str, parsed: Result<Accepted<T>, TlsFlagError>) -> Result<Accepted<T>, FlagError> {
+    parsed.map_err(|error| FlagError::value(flag, format_args!("{:?}", error.value), error.want))
+}
+
+fn not_negative(flag: &'static str, value: i64) -> Result<i64, FlagError> {
+    if value < 0 { Err(FlagError::value(flag, value, "it must not be below 0")) } else { Ok(value) }
+}
+
+/// Parses `KEY=VALUE` pairs separated by commas, and trims blanks. Each pair has exactly one `=`; key and value are not checked
+/// further. Bad labels are refused even with the controller off, as in Go once its listeners are up.
+fn labels(flag: &'static str, text: String) -> Result<BTreeMap<String, String>, FlagError> {
+    let want = "it must be KEY=VALUE, or several by commas";
+    let label = |pair: &str| {
+        let parts = pair.split_once('=').filter(|(_, value)| !value.contains('='));
+        let (key, value) = parts.ok_or_else(|| FlagError::value(flag, format_args!("{text:?}"), want))?;
+        Ok((key.trim().to_owned(), value.trim().to_owned()))
+    };
+    text.split(',').map(label).collect()
+}
