@@ -21,6 +21,7 @@ use super::{
     ALPN_H2, HandshakeError, LegacyPkiObserver, Reloadable, Rotating, TlsError, TlsVersion, Validities,
     Validity, pem, system,
 };
+use crate::host_port::unbracketed;
 
 /// The agent's TLS stream.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
@@ -148,8 +149,7 @@ impl std::fmt::Debug for ClientTls {
 /// A name, or an address with or without brackets. An IPv4-mapped address becomes the IPv4 address: certificates
 /// contain that one, and Go treats both as equal.
 fn server_name(text: &str) -> Result<ServerName<'static>, TlsError> {
-    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    if let Ok(ip) = bare.parse::<IpAddr>() {
+    if let Ok(ip) = unbracketed(text).parse::<IpAddr>() {
         return Ok(ServerName::from(ip.to_canonical()));
     }
     ServerName::try_from(text.to_owned()).map_err(|_| TlsError::ServerName(text.to_owned()))
