@@ -8,8 +8,11 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::error::BindError;
-use super::limits::BACKLOG;
 use crate::host_port::{Joined, unbracketed};
+
+/// The connections that the kernel queues until they are accepted (it caps this at `net.core.somaxconn`, the value that
+/// Go uses).
+pub(super) const BACKLOG: i32 = 4096;
 
 /// TCP keepalive probes of an idle peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::sign::SingleCertAndKey;
@@ -18,8 +19,8 @@ use super::legacy::{Report, ServerCerts};
 use super::material::Material;
 use super::validity::Judge;
 use super::{
-    ALPN_H2, HandshakeError, LegacyPkiObserver, Reloadable, Rotating, TlsError, TlsVersion, Validities,
-    Validity, pem, system,
+    ALPN_H2, HandshakeError, LegacyPkiObserver, Rotating, TlsError, TlsVersion, Validities, Validity, pem,
+    system,
 };
 use crate::host_port::unbracketed;
 
@@ -58,7 +59,7 @@ struct Shared {
     options: ClientTlsOptions,
     name: ServerName<'static>,
     observer: LegacyPkiObserver,
-    current: Reloadable<Generation>,
+    current: ArcSwap<Generation>,
 }
 
 /// One generation of the configuration, and its source.
@@ -75,21 +76,9 @@ impl ClientTls {
     /// If files are missing, unreadable, malformed or do not match, or the server name is invalid.
     pub fn load(options: ClientTlsOptions, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
         let name = server_name(&options.server_name)?;
-        let current = Reloadable::new(generation(&options, &observer, options.read()?, Judge::AtStart)?);
+        let current =
+            ArcSwap::from_pointee(generation(&options, &observer, options.read()?, Judge::AtStart)?);
         Ok(Self { shared: Arc::new(Shared { options, name, observer, current }) })
-    }
-
-    /// Reads the files again. New handshakes use them; there are no sessions to resume.
-    ///
-    /// # Errors
-    /// As for [`ClientTls::load`], and if the certificate is not valid now; the current configuration stays.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.take(&self.read()?)
-    }
-
-    /// The files and settings of this TLS.
-    pub fn options(&self) -> &ClientTlsOptions {
-        &self.shared.options
     }
 
     /// Performs the handshake on a connection to the server, or through a proxy's tunnel. The server may select any of
@@ -120,7 +109,7 @@ impl Rotating for ClientTls {
 
     fn take(&self, material: &Material) -> Result<(), TlsError> {
         let Shared { options, observer, current, .. } = &*self.shared;
-        current.store(generation(options, observer, material.clone(), Judge::AtReload)?);
+        current.store(Arc::new(generation(options, observer, material.clone(), Judge::AtReload)?));
         Ok(())
     }
 
@@ -169,7 +158,7 @@ fn generation(
             validities.authorities = Validity::of(&roots);
             roots
         }
-        None => system::roots()?,
+        None => system::system_roots()?,
     };
     let verifier = ServerCerts::new(roots, Arc::clone(&provider), Report::new(Arc::clone(observer)))?;
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))

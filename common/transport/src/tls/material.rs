@@ -10,23 +10,23 @@ use super::{TlsError, Validity};
 /// One file's contents at the time of the read.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Contents {
-    path: PathBuf,
-    bytes: Vec<u8>,
+    pub(super) path: PathBuf,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Contents {
     /// Reads the file.
     pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
-        let bytes = std::fs::read(path).map_err(|error| TlsError::read(path, error))?;
-        Ok(Self { path: path.to_owned(), bytes })
+        let path = path.to_owned();
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Self { path, bytes }),
+            Err(source) => Err(TlsError::Read { path, source }),
+        }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The error for contents that cannot be used.
+    pub(super) fn fault(&self, why: impl Into<String>) -> TlsError {
+        TlsError::File { path: self.path.clone(), why: why.into() }
     }
 }
 

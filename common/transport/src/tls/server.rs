@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::server::{Acceptor, NoServerSessionStorage};
 use rustls::sign::SingleCertAndKey;
@@ -17,8 +18,8 @@ use super::legacy::{ClientCerts, Report};
 use super::material::Material;
 use super::validity::Judge;
 use super::{
-    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, Reloadable, Rotating,
-    TlsError, TlsVersion, Validities, Validity, pem,
+    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, Rotating, TlsError,
+    TlsVersion, Validities, Validity, pem,
 };
 
 /// The limit of a ClientHello in bytes, with record headers: one record. Real ones have 200 to 2,000, including
@@ -71,7 +72,7 @@ pub struct ServerTls {
 struct Shared {
     options: ServerTlsOptions,
     observer: LegacyPkiObserver,
-    configs: Reloadable<Configs>,
+    configs: ArcSwap<Configs>,
 }
 
 impl ServerTls {
@@ -80,40 +81,15 @@ impl ServerTls {
     /// # Errors
     /// If files are missing, unreadable, malformed or do not match.
     pub fn load(options: ServerTlsOptions, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
-        let configs = Reloadable::new(configs(&options, &observer, options.read()?, Judge::AtStart)?);
+        let configs = ArcSwap::from_pointee(configs(&options, &observer, options.read()?, Judge::AtStart)?);
         Ok(Self { shared: Arc::new(Shared { options, observer, configs }) })
     }
 
-    /// Reads the files again. New handshakes use them, and there are no sessions to resume: a client whose authority
-    /// was removed needs another certificate.
-    ///
-    /// # Errors
-    /// As for [`ServerTls::load`], and if the certificate is not valid now; the current configuration stays.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.take(&self.read()?)
-    }
-
-    /// The files and settings of this TLS.
-    pub fn options(&self) -> &ServerTlsOptions {
-        &self.shared.options
-    }
-
     /// Performs the handshake on an accepted connection. The caller sets the time-out, see
-    /// [`crate::listen::HANDSHAKE_LIMIT`].
+    /// [`crate::listen::HANDSHAKE_LIMIT`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
     ///
     /// # Errors
     /// If the peer disconnects, does not speak TLS, sends too much, or fails verification (it was sent an alert).
-    pub async fn accept<IO>(&self, io: IO) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError>
-    where
-        IO: AsyncRead + AsyncWrite + Unpin,
-    {
-        self.accept_with(io, || ()).await
-    }
-
-    /// Like [`ServerTls::accept`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
-    ///
-    /// # Errors
-    /// As for [`ServerTls::accept`].
     pub async fn accept_with<IO>(
         &self,
         io: IO,
@@ -147,7 +123,7 @@ impl Rotating for ServerTls {
 
     fn take(&self, material: &Material) -> Result<(), TlsError> {
         let Shared { options, observer, configs: current } = &*self.shared;
-        current.store(configs(options, observer, material.clone(), Judge::AtReload)?);
+        current.store(Arc::new(configs(options, observer, material.clone(), Judge::AtReload)?));
         Ok(())
     }
 
@@ -192,7 +168,7 @@ fn configs(
     options.suites.select(&mut provider.cipher_suites);
     let provider = Arc::new(provider);
     let Some((cert, key)) = &material.pair else {
-        return Err(TlsError::NoCertificate { path: options.cert.clone() });
+        return Err(TlsError::File { path: options.cert.clone(), why: "no certificate in it".to_owned() });
     };
     let pair = pem::certified_key(cert, key, &provider)?;
     judge.chain(cert, &pair.cert)?;

@@ -111,10 +111,10 @@ async fn bytes_that_are_not_tls_are_refused() {
     let server = World::new().server();
     let (mut client_io, server_io) = duplex(1024);
     client_io.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-    assert!(matches!(server.accept(server_io).await, Err(HandshakeError::Tls(_))));
+    assert!(matches!(server.accept_with(server_io, || ()).await, Err(HandshakeError::Tls(_))));
     let (client_io, server_io) = duplex(1024);
     drop(client_io);
-    assert!(matches!(server.accept(server_io).await, Err(HandshakeError::Closed)));
+    assert!(matches!(server.accept_with(server_io, || ()).await, Err(HandshakeError::Closed)));
 }
 
 /// A record announces a ClientHello of 60,000 bytes, and more records follow.
