@@ -10,8 +10,6 @@ use std::fmt::Write;
 use prometheus_client::encoding::prometheus_protobuf::{self, prometheus_data_model as model};
 use prometheus_client::registry::Registry;
 
-use super::number;
-
 /// Encodes the whole registry: families sorted by name, children by label values, labels by name. Families without
 /// children are omitted.
 pub(super) fn encode(registry: &Registry) -> String {
@@ -60,7 +58,7 @@ fn write_family(out: &mut String, family: &model::MetricFamily) {
         if let Some(histogram) = &metric.histogram {
             write_histogram(out, name, &metric.label, histogram);
         } else if let Some(value) = value(metric) {
-            line(out, format_args!("{name}{} {}", labels(&metric.label, None), number::format(value)));
+            line(out, format_args!("{name}{} {}", labels(&metric.label, None), number(value)));
         }
     }
 }
@@ -68,12 +66,12 @@ fn write_family(out: &mut String, family: &model::MetricFamily) {
 fn write_histogram(out: &mut String, name: &str, label: &[model::LabelPair], histogram: &model::Histogram) {
     for bucket in &histogram.bucket {
         let labels = labels(label, Some(bucket.upper_bound));
-        let count = number::format(to_float(bucket.cumulative_count));
+        let count = number(to_float(bucket.cumulative_count));
         line(out, format_args!("{name}_bucket{labels} {count}"));
     }
     let labels = labels(label, None);
-    line(out, format_args!("{name}_sum{labels} {}", number::format(histogram.sample_sum)));
-    line(out, format_args!("{name}_count{labels} {}", number::format(to_float(histogram.sample_count))));
+    line(out, format_args!("{name}_sum{labels} {}", number(histogram.sample_sum)));
+    line(out, format_args!("{name}_count{labels} {}", number(to_float(histogram.sample_count))));
 }
 
 fn value(metric: &model::Metric) -> Option<f64> {
@@ -95,10 +93,34 @@ fn kind(kind: model::MetricType) -> &'static str {
 /// `{a="b",le="0.5"}`, or nothing. `le` goes last, as in Go.
 fn labels(pairs: &[model::LabelPair], le: Option<f64>) -> String {
     let pairs = pairs.iter().map(|pair| format!("{}=\"{}\"", pair.name, escape(&pair.value, true)));
-    let le = le.map(|bound| format!("le=\"{}\"", number::format(bound)));
+    let le = le.map(|bound| format!("le=\"{}\"", number(bound)));
     let all: Vec<String> = pairs.chain(le).collect();
     if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
 }
+
+/// Formats a number as Go's `strconv.FormatFloat(f, 'g', -1, 64)`, which Prometheus clients in Go use: the shortest
+/// decimal that parses to the same value; with an exponent of at least two digits below 1e-4 and from 1e6
+/// on.
+fn number(value: f64) -> String {
+    if value.is_nan() {
+        return "NaN".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{value:e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..EXPONENT_FROM).contains(&exponent) {
+        return format!("{value}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
+}
+
+/// The smallest power of ten that is written with an exponent. Source: `formatDigits` of Go's package strconv, where
+/// the shortest format uses 6 here (`%v` uses 21).
+const EXPONENT_FROM: i32 = 6;
 
 fn escape(text: &str, quoted: bool) -> String {
     let text = text.replace('\\', "\\\\").replace('\n', "\\n");
@@ -170,5 +192,36 @@ mod tests {
             encode(&registry),
             "# HELP lazy Lazy\n# TYPE lazy counter\nlazy 1\n# HELP live Live\n# TYPE live gauge\nlive 0\n"
         );
+    }
+
+    #[test]
+    fn as_go_prints_them() {
+        // Printed by `strconv.FormatFloat(f, 'g', -1, 64)` of go1.26.
+        let table = [
+            (1e-06, "1e-06"),
+            (1e-05, "1e-05"),
+            (0.0001, "0.0001"),
+            (0.005, "0.005"),
+            (12.5, "12.5"),
+            (0.0, "0"),
+            (1.0, "1"),
+            (-3.0, "-3"),
+            (86400.0, "86400"),
+            (999_999.0, "999999"),
+            (1e6, "1e+06"),
+            (1_048_576.0, "1.048576e+06"),
+            (123_456_789.0, "1.23456789e+08"),
+            (1.000_000_000_5e9, "1.0000000005e+09"),
+            (1.5e20, "1.5e+20"),
+            (1e21, "1e+21"),
+            (1.7e308, "1.7e+308"),
+            (5e-324, "5e-324"),
+            (f64::INFINITY, "+Inf"),
+            (f64::NEG_INFINITY, "-Inf"),
+            (f64::NAN, "NaN"),
+        ];
+        for (value, text) in table {
+            assert_eq!(number(value), text);
+        }
     }
 }
