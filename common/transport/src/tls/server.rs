@@ -7,7 +7,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::server::{Acceptor, NoServerSessionStorage};
 use rustls::sign::SingleCertAndKey;
@@ -15,11 +14,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::legacy::{ClientCerts, Report};
-use super::material::Material;
+use super::material::{Material, Options, Tls};
 use super::validity::Judge;
 use super::{
-    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, Rotating, TlsError,
-    TlsVersion, Validities, Validity, pem,
+    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, TlsError, TlsVersion,
+    Validities, Validity, pem,
 };
 
 /// The limit of a ClientHello in bytes, with record headers: one record. Real ones have 200 to 2,000, including
@@ -51,40 +50,19 @@ pub struct ServerTlsOptions {
     pub suites: CipherSuites,
 }
 
-/// One generation of the configuration.
+/// The configuration of handshakes.
 #[derive(Debug)]
-struct Configs {
-    /// Its source.
-    material: Material,
-    validities: Validities,
+pub struct Configs {
     /// With the listener's protocols.
     usual: Arc<ServerConfig>,
     /// Without protocols, see [`ignores_alpn`].
     without_alpn: Arc<ServerConfig>,
 }
 
-/// A listener's TLS. Clones share one configuration and its reloads.
-#[derive(Clone)]
-pub struct ServerTls {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    options: ServerTlsOptions,
-    observer: LegacyPkiObserver,
-    configs: ArcSwap<Configs>,
-}
+/// A listener's TLS.
+pub type ServerTls = Tls<ServerTlsOptions>;
 
 impl ServerTls {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// If files are missing, unreadable, malformed or do not match.
-    pub fn load(options: ServerTlsOptions, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
-        let configs = ArcSwap::from_pointee(configs(&options, &observer, options.read()?, Judge::AtStart)?);
-        Ok(Self { shared: Arc::new(Shared { options, observer, configs }) })
-    }
-
     /// Performs the handshake on an accepted connection. The caller sets the time-out, see
     /// [`crate::listen::HANDSHAKE_LIMIT`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
     ///
@@ -102,46 +80,57 @@ impl ServerTls {
         let mut hello = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
         on_hello();
         hello.io.allow(FLIGHT_LIMIT);
-        let configs = self.shared.configs.load();
+        let configs = self.config();
         let offered = hello.client_hello().alpn();
-        let ignored = offered.is_some_and(|offered| ignores_alpn(&self.shared.options.alpn, offered));
+        let ignored = offered.is_some_and(|offered| ignores_alpn(&self.options().alpn, offered));
         let config = if ignored { &configs.without_alpn } else { &configs.usual };
         Ok(hello.into_stream(Arc::clone(config)).await?)
     }
 }
 
-impl Rotating for ServerTls {
-    type Material = Material;
+impl Options for ServerTlsOptions {
+    type Config = Configs;
 
-    fn read(&self) -> Result<Material, TlsError> {
-        self.shared.options.read()
-    }
-
-    fn uses(&self, material: &Material) -> bool {
-        self.shared.configs.load().material == *material
-    }
-
-    fn take(&self, material: &Material) -> Result<(), TlsError> {
-        let Shared { options, observer, configs: current } = &*self.shared;
-        current.store(Arc::new(configs(options, observer, material.clone(), Judge::AtReload)?));
-        Ok(())
-    }
-
-    fn validities(&self) -> Validities {
-        self.shared.configs.load().validities
-    }
-}
-
-impl ServerTlsOptions {
     fn read(&self) -> Result<Material, TlsError> {
         let pair = (self.cert.as_path(), self.key.as_path());
         Material::read(Some(pair), self.client_ca.as_deref())
     }
-}
 
-impl std::fmt::Debug for ServerTls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ServerTls").field(&self.shared.options).finish()
+    fn build(
+        &self,
+        material: &Material,
+        observer: &LegacyPkiObserver,
+        judge: Judge,
+    ) -> Result<(Configs, Validities), TlsError> {
+        let mut provider = super::provider();
+        self.suites.select(&mut provider.cipher_suites);
+        let provider = Arc::new(provider);
+        let Some((cert, key)) = &material.pair else {
+            return Err(TlsError::File { path: self.cert.clone(), why: "no certificate in it".to_owned() });
+        };
+        let pair = pem::certified_key(cert, key, &provider)?;
+        judge.chain(cert, &pair.cert)?;
+        let mut validities = Validities { own: Validity::of(&pair.cert), authorities: None };
+        let protocols = self.min_version.protocols(self.suites.has_tls12());
+        let builder =
+            ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(protocols)?;
+        let builder = match &material.authorities {
+            Some(file) => {
+                let roots = pem::certificates(file)?;
+                validities.authorities = Validity::of(&roots);
+                let report = Report::new(Arc::clone(observer));
+                builder.with_client_cert_verifier(Arc::new(ClientCerts::new(roots, provider, report)?))
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let mut without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+        // Disables session ids (TLS 1.2) and tickets (TLS 1.3).
+        without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
+        without_alpn.send_tls13_tickets = 0;
+        super::check_config(without_alpn.fips())?;
+        let mut usual = without_alpn.clone();
+        usual.alpn_protocols.clone_from(&self.alpn);
+        Ok((Configs { usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) }, validities))
     }
 }
 
@@ -156,41 +145,4 @@ fn ignores_alpn<'a>(ours: &[Vec<u8>], offered: impl Iterator<Item = &'a [u8]>) -
         http1 |= theirs == ALPN_HTTP1;
     }
     http1 && ours.iter().any(|our| our == ALPN_H2)
-}
-
-fn configs(
-    options: &ServerTlsOptions,
-    observer: &LegacyPkiObserver,
-    material: Material,
-    judge: Judge,
-) -> Result<Configs, TlsError> {
-    let mut provider = super::provider();
-    options.suites.select(&mut provider.cipher_suites);
-    let provider = Arc::new(provider);
-    let Some((cert, key)) = &material.pair else {
-        return Err(TlsError::File { path: options.cert.clone(), why: "no certificate in it".to_owned() });
-    };
-    let pair = pem::certified_key(cert, key, &provider)?;
-    judge.chain(cert, &pair.cert)?;
-    let mut validities = Validities { own: Validity::of(&pair.cert), authorities: None };
-    let protocols = options.min_version.protocols(options.suites.has_tls12());
-    let builder =
-        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(protocols)?;
-    let builder = match &material.authorities {
-        Some(file) => {
-            let roots = pem::certificates(file)?;
-            validities.authorities = Validity::of(&roots);
-            let report = Report::new(Arc::clone(observer));
-            builder.with_client_cert_verifier(Arc::new(ClientCerts::new(roots, provider, report)?))
-        }
-        None => builder.with_no_client_auth(),
-    };
-    let mut without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
-    // Disables session ids (TLS 1.2) and tickets (TLS 1.3).
-    without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
-    without_alpn.send_tls13_tickets = 0;
-    super::check_config(without_alpn.fips())?;
-    let mut usual = without_alpn.clone();
-    usual.alpn_protocols.clone_from(&options.alpn);
-    Ok(Configs { material, validities, usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) })
 }

@@ -55,7 +55,7 @@ impl From<&certificate::Validity> for Validity {
 
 /// How strictly a chain's validity is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judge {
+pub enum Judge {
     /// At the start there is no better certificate: an invalid one is used, with a warning, as in Go.
     AtStart,
     /// At a reload the current certificate may be better: it stays.

@@ -17,7 +17,7 @@ use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, Unix
 
 use super::authorities::Authorities;
 use super::certificate::{Certificate, Purpose};
-use super::{LegacyPki, LegacyPkiObserver, Report};
+use super::{LegacyPki, LegacyPkiObserver, Report, ignore_legacy_pki};
 use crate::tls::{TlsError, shared_provider};
 
 type SignatureResult = Result<HandshakeSignatureValid, Error>;
@@ -32,7 +32,8 @@ pub(in crate::tls) struct ClientCerts {
 /// Verifies a server.
 #[derive(Debug)]
 pub(in crate::tls) struct ServerCerts {
-    webpki: Arc<WebPkiServerVerifier>,
+    /// `None` accepts any certificate.
+    webpki: Option<Arc<WebPkiServerVerifier>>,
     second: SecondOpinion,
 }
 
@@ -45,6 +46,13 @@ pub fn server_verifier(
     observer: LegacyPkiObserver,
 ) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
     Ok(Arc::new(ServerCerts::new(roots, shared_provider(), Report::new(observer))?))
+}
+
+/// Accepts any certificate of a server whose key the server has, as an operator may request. The caller logs a warning.
+pub fn any_server() -> Arc<dyn ServerCertVerifier> {
+    let report = Report::new(ignore_legacy_pki());
+    let second = SecondOpinion::new(Vec::new(), Purpose::Server, &shared_provider(), report);
+    Arc::new(ServerCerts { webpki: None, second })
 }
 
 impl ClientCerts {
@@ -71,7 +79,7 @@ impl ServerCerts {
         let webpki = WebPkiServerVerifier::builder_with_provider(second.authorities.store(), provider)
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki, second })
+        Ok(Self { webpki: Some(webpki), second })
     }
 }
 
@@ -110,7 +118,7 @@ impl ClientCertVerifier for ClientCerts {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.webpki.supported_verify_schemes()
+        self.second.authorities.algorithms.supported_schemes()
     }
 }
 
@@ -123,11 +131,12 @@ impl ServerCertVerifier for ServerCerts {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let Some(webpki) = &self.webpki else { return Ok(ServerCertVerified::assertion()) };
         let right_name = || match Certificate::parse(leaf) {
             Some(parsed) if parsed.is_for(name) => Ok(()),
             _ => Err(CertificateError::NotValidForName.into()),
         };
-        let verdict = self.webpki.verify_server_cert(leaf, presented, name, ocsp, now).map(drop);
+        let verdict = webpki.verify_server_cert(leaf, presented, name, ocsp, now).map(drop);
         self.second.judge(verdict, leaf, presented, now, right_name)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -151,7 +160,7 @@ impl ServerCertVerifier for ServerCerts {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.webpki.supported_verify_schemes()
+        self.second.authorities.algorithms.supported_schemes()
     }
 }
 
