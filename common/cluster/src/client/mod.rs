@@ -188,10 +188,7 @@ impl Client {
                 Ok(response) => return self.judge(call, response, pooled).await,
                 // The API server had closed the idle connection: it has not processed the request.
                 Err(error) if pooled.used && error.message().is_some() => {}
-                Err(error) => {
-                    let (at, why) = (self.0.config.server.authority(), error.into_error().to_string());
-                    return Err(ApiError::Unreachable { at, why });
-                }
+                Err(error) => return Err(ApiError::unreachable(&self.0.config.server, &error.into_error())),
             }
         }
     }
@@ -216,10 +213,7 @@ impl Client {
         match Limited::new(response.into_body(), ANSWER_LIMIT).collect().await {
             Ok(body) => Ok(body.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::Answer("too much")),
-            Err(error) => {
-                let (at, why) = (self.0.config.server.authority(), error.to_string());
-                Err(ApiError::Unreachable { at, why })
-            }
+            Err(error) => Err(ApiError::unreachable(&self.0.config.server, &error)),
         }
     }
 

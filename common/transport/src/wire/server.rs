@@ -55,11 +55,7 @@ impl ConnectionError {
         let kind = match self {
             ConnectionError::Http2(error) => error.get_io().map(io::Error::kind),
             ConnectionError::Io(error) => Some(error.kind()),
-            ConnectionError::KeepaliveTimeout
-            | ConnectionError::HostTimeout
-            | ConnectionError::NotAdmitted
-            | ConnectionError::UnadmittedMemory
-            | ConnectionError::NoStream => None,
+            _ => None,
         };
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         matches!(kind, Some(BrokenPipe | ConnectionReset | UnexpectedEof))
