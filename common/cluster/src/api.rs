@@ -10,19 +10,18 @@ use crate::time::{Moment, lenient};
 
 /// `metadata` of an object.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
     /// Unique in its namespace.
-    #[serde(default)]
     pub name: String,
     /// The namespace.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// Changes with each write; opaque.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// The labels.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
     /// All other fields.
     #[serde(flatten)]
@@ -31,37 +30,34 @@ pub struct Metadata {
 
 /// A `coordination.k8s.io/v1` Lease.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Lease {
     /// `coordination.k8s.io/v1`.
-    #[serde(default)]
     pub api_version: String,
     /// `Lease`.
-    #[serde(default)]
     pub kind: String,
     /// Name, labels, version.
-    #[serde(default)]
     pub metadata: Metadata,
     /// The holder and the times.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     pub spec: LeaseSpec,
 }
 
 /// `spec` of a lease.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct LeaseSpec {
     /// The holder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub holder_identity: Option<String>,
     /// Seconds from the renewal to the expiry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_duration_seconds: Option<i64>,
     /// When the holder took it.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
     pub acquire_time: Option<Moment>,
     /// When the holder last renewed it.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
     pub renew_time: Option<Moment>,
     /// All other fields.
     #[serde(flatten)]
@@ -82,21 +78,20 @@ impl Lease {
 
 /// `metadata` of a list.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct ListMetadata {
     /// The version from which to watch.
-    #[serde(default)]
     pub resource_version: String,
 }
 
 /// A list of leases.
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub struct LeaseList {
     /// The list's own version.
-    #[serde(default)]
     pub metadata: ListMetadata,
     /// The leases.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     pub items: Vec<Lease>,
     /// The answer took 2 s or more: the API was stalled and has delayed renewals too, so the list says nothing about a
     /// lease's age.
@@ -106,29 +101,28 @@ pub struct LeaseList {
 
 /// The API's verdict on a token (`authentication.k8s.io/v1`, `status` of a TokenReview).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct TokenReview {
     /// Whether the token is valid.
-    #[serde(default)]
     pub authenticated: bool,
     /// The token's user.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     pub user: User,
     /// The requested audiences for which the token is valid.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     pub audiences: Vec<String>,
     /// Why the token could not be checked.
-    #[serde(default)]
     pub error: String,
 }
 
 /// The user of a token.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct User {
     /// `system:serviceaccount:NAMESPACE:NAME` for a service account.
-    #[serde(default)]
     pub username: String,
     /// Extra attributes: for a token that is bound to a pod, its node and pod.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -144,15 +138,13 @@ impl User {
 
 /// The API's answer instead of an object (`meta/v1` Status).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct Status {
     /// The HTTP status.
-    #[serde(default)]
     pub code: u16,
     /// One word, `NotFound` for instance.
-    #[serde(default)]
     pub reason: String,
     /// A sentence for humans.
-    #[serde(default)]
     pub message: String,
 }
 

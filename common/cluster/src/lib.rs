@@ -6,8 +6,8 @@
 //! This crate makes no decisions: the two programs decide which agents are admitted, which leases are deleted and how
 //! many servers there are. It keeps no cache of answers, and retries only requests that were certainly not sent.
 //!
-//! It uses no client library because the two programs need seven calls on two kinds of objects. The usual library adds
-//! 72 crates (seven here) and a second TLS implementation; see ARCHITECTURE.md.
+//! It uses no client library, because the two programs need seven calls on two kinds of objects: ARCHITECTURE.md has
+//! the measurement.
 
 pub mod api;
 pub mod client;

@@ -29,13 +29,27 @@ pub fn split(text: &str) -> Result<(&str, Option<&str>), SplitError> {
     }
 }
 
-/// `HOST:PORT`, with brackets around a host that has colons.
+/// The same, except that a text with several colons and no brackets is an IPv6 address without a port.
+///
+/// # Errors
+/// As for [`split`].
+pub fn split_lenient(text: &str) -> Result<(&str, Option<&str>), SplitError> {
+    let is_address = !text.starts_with('[') && text.matches(':').count() > 1;
+    if is_address { Ok((text, None)) } else { split(text) }
+}
+
+/// The host without the brackets of an IPv6 address, if it has them.
+pub fn unbracketed(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
+}
+
+/// `HOST:PORT`, with brackets around a host that has colons. The given host may have them already.
 #[derive(Debug, Clone, Copy)]
 pub struct Joined<'a>(pub &'a str, pub u16);
 
 impl fmt::Display for Joined<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Joined(host, port) = self;
+        let (host, port) = (unbracketed(self.0), self.1);
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
 }
@@ -59,10 +73,11 @@ mod tests {
             ("[::1]1", Err(SplitError::Trailing)),
         ] {
             assert_eq!(split(text), split_up, "{text}");
+            let lenient = if text == "::1" { Ok(("::1", None)) } else { split_up };
+            assert_eq!(split_lenient(text), lenient, "{text}");
         }
-        assert_eq!(
-            (Joined("a", 1).to_string(), Joined("::1", 1).to_string()),
-            ("a:1".into(), "[::1]:1".into())
-        );
+        for (host, joined) in [("a", "a:1"), ("::1", "[::1]:1"), ("[::1]", "[::1]:1")] {
+            assert_eq!(Joined(host, 1).to_string(), joined);
+        }
     }
 }

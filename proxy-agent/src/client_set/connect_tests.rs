@@ -91,7 +91,7 @@ async fn serve(
         while let Ok((tcp, _)) = listener.accept().await {
             let (tls, seen) = (tls.clone(), seen.clone());
             tokio::spawn(async move {
-                let Ok(io) = tls.accept(tcp).await else { return };
+                let Ok(io) = tls.accept_with(tcp, || ()).await else { return };
                 let on_stream = |request: wire::Request| {
                     assert_eq!(request.path, PATH);
                     let _ = seen.send(request.metadata.clone());

@@ -18,7 +18,7 @@ use transport::wire::{ClientSettings, Code, Connected, Incoming, Wire, WireError
 use tunnel::{ConnectId, DialId, Packet};
 
 use super::Frontend;
-use super::listen::{FrontendListener, serve_frontend};
+use super::listen::{FrontendListener, Protocol, serve_frontend};
 use super::testing::{Readings, SOON, ScriptedDial, dialer};
 
 struct Bench {

@@ -3,6 +3,7 @@
 //! Proxies are used as by Go's net/http: with TLS if their URL is `https`, with the authorities of the API's TLS; by
 //! `CONNECT` for an API with TLS, and by absolute-form requests for one with plain HTTP.
 
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -41,18 +42,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 /// Opens a connection. Has no time-out of its own.
 pub(super) async fn connect(config: &Config, presented: &PresentedCredentials) -> Result<Sender, ApiError> {
     let server = &config.server;
-    let failed = |why: String| ApiError::Unreachable { at: server.authority(), why };
+    let failed = |why: &dyn Display| ApiError::unreachable(server, why);
     let stream = match &config.proxy {
         Some(proxy) => through(proxy, config, presented).await?,
-        None => Box::new(dial(&server.host, server.port).await.map_err(|error| failed(error.to_string()))?),
+        None => Box::new(dial(&server.host, server.port).await.map_err(|error| failed(&error))?),
     };
     if !server.https {
-        return speak(stream).await.map_err(failed);
+        return speak(stream).await.map_err(|error| failed(&error));
     }
     let tls = config.tls.build(presented.identity.as_ref())?;
     let name = config.tls.name(&server.host)?;
     let stream = TlsConnector::from(tls).connect(name, stream).await;
-    speak(stream.map_err(|error| failed(format!("TLS: {error}")))?).await.map_err(failed)
+    let stream = stream.map_err(|error| failed(&format_args!("TLS: {error}")))?;
+    speak(stream).await.map_err(|error| failed(&error))
 }
 
 /// A stream through the proxy: for the API's TLS, or for absolute-form requests to an API without TLS.
@@ -62,17 +64,16 @@ async fn through(
     presented: &PresentedCredentials,
 ) -> Result<Stream, ApiError> {
     let server = &config.server;
-    let failed = |why: String| ApiError::Unreachable { at: server.authority(), why };
+    let failed = |why: &dyn Display| ApiError::unreachable(server, why);
     let tcp = dial(proxy.host(), proxy.port()).await;
-    let mut stream: Stream = Box::new(tcp.map_err(|error| failed(format!("proxy {proxy}: {error}")))?);
+    let mut stream: Stream = Box::new(tcp.map_err(|error| failed(&format_args!("proxy {proxy}: {error}")))?);
     if proxy.is_tls() {
         let tls = TlsConnector::from(config.tls.build(presented.identity.as_ref())?);
         let shaken = tls.connect(name_in_tls(proxy.host())?, stream).await;
-        stream = Box::new(shaken.map_err(|error| failed(format!("proxy {proxy}: TLS: {error}")))?);
+        stream = Box::new(shaken.map_err(|error| failed(&format_args!("proxy {proxy}: TLS: {error}")))?);
     }
     if server.https {
-        let tunnelled = tunnel(stream, proxy, &server.authority()).await;
-        stream = tunnelled.map_err(|error| failed(error.to_string()))?;
+        stream = tunnel(stream, proxy, &server.authority()).await.map_err(|error| failed(&error))?;
     }
     Ok(stream)
 }
@@ -104,8 +105,8 @@ async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-async fn speak<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO) -> Result<Sender, String> {
-    let (sender, connection) = handshake(TokioIo::new(io)).await.map_err(|error| error.to_string())?;
+async fn speak<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO) -> hyper::Result<Sender> {
+    let (sender, connection) = handshake(TokioIo::new(io)).await?;
     // Ends with the connection, which ends when its sender and the body of its last answer are dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.await {

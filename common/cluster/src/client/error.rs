@@ -1,9 +1,10 @@
 //! Errors of calls.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use crate::api::Status;
-use crate::config::{CredentialError, TlsProblem};
+use crate::config::{CredentialError, Server, TlsProblem};
 
 /// The longest text of the API that is passed on, in bytes.
 const SHOWN: usize = 300;
@@ -62,6 +63,11 @@ pub enum ApiError {
 }
 
 impl ApiError {
+    /// The connection to this API server failed.
+    pub(super) fn unreachable(server: &Server, why: &dyn Display) -> Self {
+        Self::Unreachable { at: server.authority(), why: why.to_string() }
+    }
+
     /// From an error answer to a request that contained `secret`.
     pub(super) fn status(
         code: u16,

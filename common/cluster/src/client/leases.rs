@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -51,7 +53,7 @@ impl Leases {
         }
         let path = format!("{}?{}", self.path, query.trim_start_matches('&'));
         let asked = Instant::now();
-        let list: LeaseList = self.call(Method::GET, path, None, LIST_LIMIT).await?;
+        let list: LeaseList = self.client.call(Call::new(Method::GET, path, LIST_LIMIT)).await?;
         Ok(LeaseList { slow: asked.elapsed() >= SLOW, ..list })
     }
 
@@ -60,7 +62,7 @@ impl Leases {
     /// # Errors
     /// See [`ApiError`]; 404 if there is none.
     pub async fn get(&self, name: &str) -> Result<Lease, ApiError> {
-        self.call(Method::GET, self.named(name), None, CALL_LIMIT).await
+        self.client.call(Call::new(Method::GET, self.named(name), CALL_LIMIT)).await
     }
 
     /// Creates a lease.
@@ -68,7 +70,7 @@ impl Leases {
     /// # Errors
     /// See [`ApiError`]; 409 if it exists.
     pub async fn create(&self, lease: &Lease) -> Result<Lease, ApiError> {
-        self.call(Method::POST, self.path.clone(), Some(body(lease)?), CALL_LIMIT).await
+        self.write(Method::POST, self.path.clone(), lease).await
     }
 
     /// Replaces a lease, if its version is unchanged.
@@ -76,7 +78,7 @@ impl Leases {
     /// # Errors
     /// See [`ApiError`]; 409 if it was written in the meantime, 404 if it is gone.
     pub async fn update(&self, lease: &Lease) -> Result<Lease, ApiError> {
-        self.call(Method::PUT, self.named(&lease.metadata.name), Some(body(lease)?), CALL_LIMIT).await
+        self.write(Method::PUT, self.named(&lease.metadata.name), lease).await
     }
 
     /// Deletes a lease; with `version` only if its version is unchanged.
@@ -88,8 +90,7 @@ impl Leases {
         if let Some(version) = version {
             options["preconditions"] = json!({ "resourceVersion": version });
         }
-        let body = Some(Bytes::from(options.to_string()));
-        self.call::<Value>(Method::DELETE, self.named(name), body, CALL_LIMIT).await.map(drop)
+        self.write::<Value>(Method::DELETE, self.named(name), &options).await.map(drop)
     }
 
     /// Watches changes from `version` on, until the API server ends the watch after about `lasting`.
@@ -104,8 +105,7 @@ impl Leases {
             escaped(version),
             lasting.as_secs(),
         );
-        let call = Call { method: Method::GET, path, body: None, secret: None, limit: CALL_LIMIT };
-        let (response, pooled) = self.client.open(call).await?;
+        let (response, pooled) = self.client.open(Call::new(Method::GET, path, CALL_LIMIT)).await?;
         Ok(Watch::new(response.into_body(), pooled))
     }
 
@@ -113,22 +113,18 @@ impl Leases {
         format!("{}/{}", self.path, escaped(name))
     }
 
-    async fn call<T: serde::de::DeserializeOwned>(
+    async fn write<T: DeserializeOwned>(
         &self,
         method: Method,
         path: String,
-        body: Option<Bytes>,
-        limit: Duration,
+        body: &impl Serialize,
     ) -> Result<T, ApiError> {
-        self.client.call(Call { method, path, body, secret: None, limit }).await
+        let body = serde_json::to_vec(body).map_err(|_| ApiError::Answer("a lease that is not JSON"))?;
+        let body = Some(Bytes::from(body));
+        self.client.call(Call { body, ..Call::new(method, path, CALL_LIMIT) }).await
     }
 }
 
 fn query(selector: &str) -> String {
     if selector.is_empty() { String::new() } else { format!("&labelSelector={}", escaped(selector)) }
-}
-
-fn body(lease: &Lease) -> Result<Bytes, ApiError> {
-    let text = serde_json::to_vec(lease).map_err(|_| ApiError::Answer("a lease that is not JSON"))?;
-    Ok(Bytes::from(text))
 }

@@ -64,6 +64,13 @@ struct Call {
     limit: Duration,
 }
 
+impl Call {
+    /// Without a body.
+    fn new(method: Method, path: String, limit: Duration) -> Self {
+        Self { method, path, body: None, secret: None, limit }
+    }
+}
+
 impl Client {
     /// A client for `program`; connects at the first call. Sends at most `qps` requests per second, with bursts of
     /// `burst`; a `qps` of 0 means no limit.
@@ -107,9 +114,9 @@ impl Client {
             "spec": { "token": token, "audiences": [audience] },
         });
         let path = "/apis/authentication.k8s.io/v1/tokenreviews".to_owned();
-        let body = Some(Bytes::from(body.to_string()));
-        let secret = Some(token.to_owned());
-        let answer: Answer = self.call(Call { method: Method::POST, path, body, secret, limit }).await?;
+        let (body, secret) = (Some(Bytes::from(body.to_string())), Some(token.to_owned()));
+        let call = Call { body, secret, ..Call::new(Method::POST, path, limit) };
+        let answer: Answer = self.call(call).await?;
         answer.status.ok_or(ApiError::Answer("a TokenReview without status"))
     }
 
@@ -118,7 +125,7 @@ impl Client {
     /// # Errors
     /// See [`ApiError`].
     pub async fn get(&self, path: &str, limit: Duration) -> Result<Bytes, ApiError> {
-        self.body(Call { method: Method::GET, path: path.to_owned(), body: None, secret: None, limit }).await
+        self.body(Call::new(Method::GET, path.to_owned(), limit)).await
     }
 
     /// Sends a call and parses its answer.
@@ -181,10 +188,7 @@ impl Client {
                 Ok(response) => return self.judge(call, response, pooled).await,
                 // The API server had closed the idle connection: it has not processed the request.
                 Err(error) if pooled.used && error.message().is_some() => {}
-                Err(error) => {
-                    let (at, why) = (self.0.config.server.authority(), error.into_error().to_string());
-                    return Err(ApiError::Unreachable { at, why });
-                }
+                Err(error) => return Err(ApiError::unreachable(&self.0.config.server, &error.into_error())),
             }
         }
     }
@@ -209,10 +213,7 @@ impl Client {
         match Limited::new(response.into_body(), ANSWER_LIMIT).collect().await {
             Ok(body) => Ok(body.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::Answer("too much")),
-            Err(error) => {
-                let (at, why) = (self.0.config.server.authority(), error.to_string());
-                Err(ApiError::Unreachable { at, why })
-            }
+            Err(error) => Err(ApiError::unreachable(&self.0.config.server, &error)),
         }
     }
 

@@ -1,10 +1,15 @@
 //! A watch: a stream of changes, one JSON object per line.
 
-use bytes::{Buf, BytesMut};
-use http_body_util::BodyExt;
+use std::io;
+
+use bytes::Bytes;
+use http_body_util::combinators::MapErr;
+use http_body_util::{BodyDataStream, BodyExt};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt};
+use tokio_util::io::StreamReader;
 
 use super::ApiError;
 use super::pool::Pooled;
@@ -24,12 +29,13 @@ pub enum WatchEvent {
     Bookmark(String),
 }
 
+type Body = MapErr<Incoming, fn(hyper::Error) -> io::Error>;
+
 /// The changes from some version on.
 pub struct Watch {
-    body: Incoming,
-    buffer: BytesMut,
-    /// How many bytes of the buffer were searched for an end of line.
-    searched: usize,
+    body: StreamReader<BodyDataStream<Body>, Bytes>,
+    /// The begin of a line.
+    line: Vec<u8>,
     /// Keeps the connection open.
     _connection: Pooled,
 }
@@ -43,7 +49,8 @@ struct Line {
 
 impl Watch {
     pub(super) fn new(body: Incoming, connection: Pooled) -> Self {
-        Self { body, buffer: BytesMut::new(), searched: 0, _connection: connection }
+        let body = body.map_err(io::Error::other as fn(_) -> _).into_data_stream();
+        Self { body: StreamReader::new(body), line: Vec::new(), _connection: connection }
     }
 
     /// The next event; `None` when the API server has ended the watch in order. Has no time-out. Cancel safe.
@@ -53,39 +60,23 @@ impl Watch {
     /// old.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ApiError> {
         loop {
-            if let Some(line) = self.line() {
-                match event(&line)? {
-                    Some(event) => return Ok(Some(event)),
-                    None => continue,
-                }
+            // What a canceled call has read stays in `line`.
+            let room = LINE_LIMIT.saturating_sub(self.line.len()) as u64;
+            (&mut self.body)
+                .take(room)
+                .read_until(b'\n', &mut self.line)
+                .await
+                .map_err(|error| ApiError::Unreachable { at: "a watch".into(), why: error.to_string() })?;
+            if self.line.last() != Some(&b'\n') {
+                let is_end = self.line.len() < LINE_LIMIT;
+                return if is_end { Ok(None) } else { Err(ApiError::Answer("a watch's event is too long")) };
             }
-            if self.buffer.len() > LINE_LIMIT {
-                return Err(ApiError::Answer("a watch's event is too long"));
-            }
-            match self.body.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
-                Some(Err(error)) => {
-                    return Err(ApiError::Unreachable { at: "a watch".into(), why: error.to_string() });
-                }
-                None => return Ok(None),
+            let event = event(&self.line);
+            self.line.clear();
+            if let Some(event) = event? {
+                return Ok(Some(event));
             }
         }
-    }
-
-    fn line(&mut self) -> Option<BytesMut> {
-        let unsearched = self.buffer.get(self.searched..)?;
-        let Some(at) = unsearched.iter().position(|byte| *byte == b'\n') else {
-            self.searched = self.buffer.len();
-            return None;
-        };
-        let line = self.buffer.split_to(self.searched + at);
-        self.buffer.advance(1);
-        self.searched = 0;
-        Some(line)
     }
 }
 
@@ -115,6 +106,6 @@ fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("buffered", &self.buffer.len()).finish_non_exhaustive()
+        f.debug_struct("Watch").field("buffered", &self.line.len()).finish_non_exhaustive()
     }
 }

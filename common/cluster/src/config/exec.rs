@@ -42,15 +42,10 @@ pub(super) struct Plugin {
     #[serde(default)]
     api_version: String,
     command: String,
-    #[serde(default)]
     args: Option<Vec<String>>,
-    #[serde(default)]
     env: Option<Vec<Variable>>,
-    #[serde(default)]
     install_hint: Option<String>,
-    #[serde(default)]
     interactive_mode: Option<String>,
-    #[serde(default)]
     provide_cluster_info: Option<bool>,
 }
 
@@ -65,52 +60,24 @@ struct Variable {
 struct Credential {
     #[serde(default)]
     api_version: String,
-    #[serde(default)]
     status: Option<Status>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    #[serde(default)]
     token: Option<String>,
-    #[serde(default)]
     client_certificate_data: Option<String>,
-    #[serde(default)]
     client_key_data: Option<String>,
-    #[serde(default)]
     expiration_timestamp: Option<String>,
 }
 
 /// Why the plug-in returned no credentials. No text contains its standard output.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum ExecError {
-    /// It cannot be started.
-    #[error("plug-in {command:?} cannot be started: {source}{hint}")]
-    Start {
-        /// The program.
-        command: String,
-        /// The cause.
-        source: Arc<std::io::Error>,
-        /// The kubeconfig's installHint, after a semicolon.
-        hint: String,
-    },
-    /// It took too long, or failed.
-    #[error("plug-in {command:?} {why}")]
-    Failed {
-        /// The program.
-        command: String,
-        /// The cause.
-        why: String,
-    },
-    /// Its output is not a usable ExecCredential.
-    #[error("plug-in {command:?} printed no usable ExecCredential: {why}")]
-    Output {
-        /// The program.
-        command: String,
-        /// The fault.
-        why: &'static str,
-    },
+#[error("plug-in {command:?} {why}")]
+pub struct ExecError {
+    command: String,
+    why: String,
 }
 
 /// A plug-in with its last result. Clones share both.
@@ -242,11 +209,9 @@ impl Program {
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.env("KUBERNETES_EXEC_INFO", &self.info);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let hint = self.hint.as_ref().map(|hint| format!("; {}", hint.trim().replace(['\n', '\r'], " ")));
-        let mut child = command.spawn().map_err(|source| ExecError::Start {
-            command: self.command.clone(),
-            source: Arc::new(source),
-            hint: hint.unwrap_or_default(),
+        let mut child = command.spawn().map_err(|error| {
+            let hint = self.hint.as_ref().map(|hint| format!("; {}", hint.trim().replace(['\n', '\r'], " ")));
+            self.failed(format!("cannot be started: {error}{}", hint.unwrap_or_default()))
         })?;
         let (mut printed, mut complaints) = (Vec::new(), Vec::new());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -269,11 +234,11 @@ impl Program {
     }
 
     fn failed(&self, why: String) -> ExecError {
-        ExecError::Failed { command: self.command.clone(), why }
+        ExecError { command: self.command.clone(), why }
     }
 
     fn read(&self, printed: &[u8]) -> Result<(PresentedCredentials, Option<Moment>), ExecError> {
-        let output = |why| ExecError::Output { command: self.command.clone(), why };
+        let output = |why: &str| self.failed(format!("printed no usable ExecCredential: {why}"));
         let credential: Credential =
             serde_json::from_slice(printed).map_err(|_| output("it is no such JSON"))?;
         if credential.api_version != self.api_version {

@@ -18,13 +18,9 @@ use super::{Config, ConfigError, Server, yaml};
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct File {
-    #[serde(default)]
     current_context: Option<String>,
-    #[serde(default)]
     contexts: Option<Vec<Named<Context>>>,
-    #[serde(default)]
     clusters: Option<Vec<Named<Cluster>>>,
-    #[serde(default)]
     users: Option<Vec<Named<User>>>,
 }
 

@@ -20,7 +20,6 @@ use transport::env_proxy::{EnvProxy, Proxy, ProxyUrlError};
 
 pub(crate) use credentials::PresentedCredentials;
 pub use credentials::{CredentialError, Credentials};
-pub use in_cluster::InCluster;
 pub use server::Server;
 pub(crate) use tls::name as name_in_tls;
 pub use tls::{Pem, TlsFiles, TlsProblem};
@@ -119,7 +118,7 @@ impl Config {
                 config.check_files().map_err(|why| ConfigError::Content { path: path.to_owned(), why })?;
                 config
             }
-            None => InCluster::default().load(&environment)?,
+            None => in_cluster::load(Path::new(in_cluster::MOUNT), &environment)?,
         };
         // As in client-go, NO_PROXY applies only to the environment's proxies.
         if config.proxy.is_none() {

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use transport::tls::{Validity, check_config, ignore_legacy_pki, server_verifier, short_rsa, system_roots};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use transport::tls::{
+    Validity, any_server, check_config, ignore_legacy_pki, server_verifier, short_rsa, system_roots,
+};
 
 /// PEM text, or the file that contains it.
 #[derive(Clone, PartialEq, Eq)]
@@ -65,8 +66,8 @@ impl TlsFiles {
     pub(crate) fn build(&self, identity: Option<&(Pem, Pem)>) -> Result<Arc<ClientConfig>, TlsProblem> {
         let problem = |what: &str, why: &dyn std::fmt::Display| TlsProblem(format!("{what}: {why}"));
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let verifier: Arc<dyn ServerCertVerifier> = if self.insecure {
-            Arc::new(Anybody(Arc::clone(&provider)))
+        let verifier = if self.insecure {
+            any_server()
         } else {
             let roots = match &self.ca {
                 Some(ca) => certificates(ca, "certificate-authority")?,
@@ -149,55 +150,6 @@ fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, T
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(TlsProblem(format!("{what}{pem}: has no certificate in PEM"))),
         Err(why) => Err(TlsProblem(format!("{what}{pem}: has a malformed block: {why}"))),
-    }
-}
-
-/// Accepts any certificate, as the operator requested. A warning is logged at the start.
-#[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _leaf: &CertificateDer<'_>,
-        _presented: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(
-            message,
-            cert,
-            signed,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
-            message,
-            cert,
-            signed,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

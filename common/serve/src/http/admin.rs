@@ -1,6 +1,7 @@
 //! The admin port: metrics, and profiles with `--enable-profiling`.
 
 use http::StatusCode;
+use http::uri::Authority;
 
 use super::health::metrics;
 use super::profile;
@@ -25,11 +26,7 @@ pub fn agent(health_port: u16, profiling: bool) -> Routes {
 fn host(request: &Request) -> String {
     let header = request.headers.get(http::header::HOST).and_then(|value| value.to_str().ok());
     let asked = header.or(request.uri.authority().map(|authority| authority.as_str())).unwrap_or_default();
-    let host = match asked.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
-        _ => asked,
-    };
-    host.to_owned()
+    asked.parse::<Authority>().map(|authority| authority.host().to_owned()).unwrap_or_default()
 }
 
 const INDEX: &str = "<html><head><title>/debug/pprof/</title></head><body>\n\

@@ -4,8 +4,7 @@
 //! closed first, the longest idle one first, so that a new connection has time to send its request; then the one whose
 //! answer takes longest. They are aborted without notice, because a client that sends half a head would not react.
 
-use std::collections::HashMap;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 /// A connection's activity, and its start.
@@ -50,13 +49,13 @@ impl Phase {
 pub(super) struct ConnectionSet {
     most: usize,
     tasks: JoinSet<()>,
-    open: HashMap<Id, (watch::Receiver<ConnectionStatus>, AbortHandle)>,
+    open: Vec<(watch::Receiver<ConnectionStatus>, AbortHandle)>,
 }
 
 impl ConnectionSet {
     /// At most `most` connections, above zero.
     pub(super) fn new(most: usize) -> Self {
-        Self { most, tasks: JoinSet::new(), open: HashMap::new() }
+        Self { most, tasks: JoinSet::new(), open: Vec::new() }
     }
 
     /// Adds a connection. At the limit another one is closed.
@@ -65,34 +64,22 @@ impl ConnectionSet {
         status: watch::Receiver<ConnectionStatus>,
         connection: impl Future<Output = ()> + Send + 'static,
     ) {
-        while let Some(left) = self.tasks.try_join_next_with_id() {
-            self.free(left);
-        }
-        while self.open.len() >= self.most {
+        self.open.retain(|(_, connection)| !connection.is_finished());
+        if self.open.len() >= self.most {
             let order = |status: ConnectionStatus| (status.phase != Phase::Waiting, status.since);
-            let first = self.open.iter().min_by_key(|(_, (status, _))| order(*status.borrow()));
-            let Some(id) = first.map(|(id, _)| *id) else { break };
-            if let Some((_, connection)) = self.open.remove(&id) {
-                connection.abort();
+            let slots = self.open.iter().enumerate();
+            let first = slots.min_by_key(|(_, (status, _))| order(*status.borrow())).map(|(slot, _)| slot);
+            if let Some(slot) = first {
+                self.open.swap_remove(slot).1.abort();
             }
         }
         let connection = self.tasks.spawn(connection);
-        self.open.insert(connection.id(), (status, connection));
+        self.open.push((status, connection));
     }
 
     /// Returns true when a connection has ended; false at once if there is none.
     pub(super) async fn next_closed(&mut self) -> bool {
-        match self.tasks.join_next_with_id().await {
-            Some(left) => {
-                self.free(left);
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn free(&mut self, left: Result<(Id, ()), JoinError>) {
-        self.open.remove(&left.map_or_else(|error| error.id(), |(id, ())| id));
+        self.tasks.join_next().await.is_some()
     }
 }
 
@@ -120,54 +107,44 @@ impl StatusStream {
     pub(super) fn new(stream: TcpStream, status: watch::Sender<ConnectionStatus>) -> Self {
         Self { stream, status }
     }
-
-    fn stream(self: Pin<&mut Self>) -> Pin<&mut TcpStream> {
-        Pin::new(&mut self.get_mut().stream)
-    }
 }
 
 impl AsyncRead for StatusStream {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.stream().poll_read(context, into)
+        Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
 impl AsyncWrite for StatusStream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.stream().poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
+    fn poll_write(
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        bytes: &[IoSlice<'_>],
+        bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.stream().poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     /// hyper flushes the socket when it has nothing left to write.
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.status.borrow().phase == Phase::Sending {
             self.status.send_replace(Phase::Waiting.now());
         }
-        self.stream().poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_shutdown(context)
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use tokio::sync::oneshot;
 
     use super::*;
@@ -214,9 +191,13 @@ mod tests {
 
     #[tokio::test]
     async fn closed_connection_leaves_its_slot() {
-        let mut connections = ConnectionSet::new(1);
+        let mut connections = ConnectionSet::new(2);
+        let (note, mut stays, future) = connection(Phase::Waiting);
+        connections.insert(note.subscribe(), future);
         connections.insert(watch::Sender::new(Phase::Waiting.now()).subscribe(), std::future::ready(()));
         assert!(connections.next_closed().await);
-        assert!(connections.open.is_empty() && !connections.next_closed().await);
+        connections.insert(watch::Sender::new(Phase::Waiting.now()).subscribe(), std::future::ready(()));
+        assert!(connections.next_closed().await);
+        assert_eq!(stays.try_recv(), Err(oneshot::error::TryRecvError::Empty), "it was not evicted");
     }
 }

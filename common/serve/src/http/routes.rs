@@ -37,13 +37,11 @@ impl std::fmt::Debug for Routes {
 impl Routes {
     /// Adds a handler for this path; with a trailing slash also for every path below without its own route.
     pub(super) fn at(
-        mut self,
+        self,
         path: &'static str,
         answer: impl Fn(&Request) -> Response + Send + Sync + 'static,
     ) -> Self {
-        let handler = move |request: &Request| -> Answer { Box::pin(std::future::ready(answer(request))) };
-        self.table.push((path, Box::new(handler)));
-        self
+        self.at_length(path, move |request| std::future::ready(answer(request)))
     }
 
     /// The same for an asynchronous answer.

@@ -9,6 +9,7 @@ use flags::{Bind, GoDuration};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -42,9 +43,8 @@ pub struct ServerHandle {
 /// Serves the routes on this runtime as soon as the port is bound. `name` is for the log.
 pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -> ServerHandle {
     let (bound_tx, bound) = watch::channel(None);
-    let (stop, stopped) = watch::channel(false);
+    let (stop_tx, mut stop) = watch::channel(false);
     let task = runtime.spawn(async move {
-        let mut stop = stopped.clone();
         let listener = tokio::select! {
             listener = bind_or_retry(name, &bind) => listener,
             _ = stop.wait_for(|stop| *stop) => return,
@@ -54,9 +54,9 @@ pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -
         bound_tx.send_replace(address);
         let address = address.as_ref().map(tracing::field::display);
         tracing::info!(port = name, address, "Listening");
-        accept(&listener, Arc::new(routes), stopped).await;
+        accept(&listener, Arc::new(routes), stop).await;
     });
-    ServerHandle { bound, stop, task }
+    ServerHandle { bound, stop: stop_tx, task }
 }
 
 impl ServerHandle {
@@ -100,9 +100,8 @@ async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
 }
 
 /// Accepts until stopped; returns when all connections have ended.
-async fn accept(listener: &TcpListener, routes: Arc<Routes>, stopped: watch::Receiver<bool>) {
-    let mut connections = ConnectionSet::new(CONNECTIONS);
-    let mut stop = stopped.clone();
+async fn accept(listener: &TcpListener, routes: Arc<Routes>, mut stop: watch::Receiver<bool>) {
+    let (mut connections, graceful) = (ConnectionSet::new(CONNECTIONS), GracefulShutdown::new());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -112,7 +111,7 @@ async fn accept(listener: &TcpListener, routes: Arc<Routes>, stopped: watch::Rec
         match accepted {
             Ok((stream, _)) => {
                 let (note, status) = watch::channel(Phase::Waiting.now());
-                connections.insert(status, connection(stream, Arc::clone(&routes), note, stopped.clone()));
+                connections.insert(status, connection(stream, Arc::clone(&routes), note, graceful.watcher()));
             }
             Err(error) => {
                 tracing::warn!(%error, "Cannot accept a connection on an operator's port");
@@ -120,14 +119,15 @@ async fn accept(listener: &TcpListener, routes: Arc<Routes>, stopped: watch::Rec
             }
         }
     }
-    while connections.next_closed().await {}
+    // The caller of `stop` sets the time-out.
+    graceful.shutdown().await;
 }
 
 async fn connection(
     stream: TcpStream,
     routes: Arc<Routes>,
     note: watch::Sender<ConnectionStatus>,
-    mut stopped: watch::Receiver<bool>,
+    graceful: Watcher,
 ) {
     // Answers are small and written at once; a failure here costs only milliseconds.
     let _ = stream.set_nodelay(true);
@@ -149,14 +149,9 @@ async fn connection(
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(io, service);
-    let mut connection = std::pin::pin!(connection);
     tokio::select! {
         // A failed connection concerns only its client.
-        _ = connection.as_mut() => return,
-        () = not_taken(status, TAKE) => return,
-        _ = stopped.wait_for(|stop| *stop) => {}
+        _ = graceful.watch(connection) => {}
+        () = not_taken(status, TAKE) => {}
     }
-    connection.as_mut().graceful_shutdown();
-    // The caller of `stop` sets the time-out.
-    let _ = connection.await;
 }

@@ -71,18 +71,6 @@ impl LogFile {
         self.write_opening()
     }
 
-    /// Writes complete lines.
-    pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        if self.torn {
-            self.file.write_all(b"\n")?;
-        }
-        self.torn = true;
-        self.file.write_all(lines)?;
-        self.torn = false;
-        self.size += lines.len() as u64;
-        Ok(())
-    }
-
     fn write_opening(&mut self) -> io::Result<()> {
         if !self.opening {
             return Ok(());
@@ -95,7 +83,7 @@ impl LogFile {
             program(),
             env!("CARGO_PKG_VERSION"),
         );
-        self.write(text.as_bytes())
+        self.write_all(text.as_bytes())
     }
 
     /// Its name in messages.
@@ -106,6 +94,24 @@ impl LogFile {
                 folders.first().map(|f| f.display().to_string()).unwrap_or_default()
             }
         }
+    }
+}
+
+impl Write for LogFile {
+    /// Writes complete lines, all of them.
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        if self.torn {
+            self.file.write_all(b"\n")?;
+        }
+        self.torn = true;
+        self.file.write_all(lines)?;
+        self.torn = false;
+        self.size += lines.len() as u64;
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -216,7 +222,7 @@ mod tests {
         let mut log =
             LogFile::open(&Options { log_file: Some(link), ..options(folder.path()) }, Severity::Info)
                 .unwrap();
-        log.write(b"a line\n").unwrap();
+        log.write_all(b"a line\n").unwrap();
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "a line\n");
     }
 }

@@ -1,14 +1,13 @@
 //! Renders one event as one line.
 
 use std::fmt::{self, Write};
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata};
+use tracing::{Event, Level, Metadata};
 
 use super::verbosity::severity;
 use super::{Format, Options, escape};
@@ -33,13 +32,20 @@ impl Style {
     pub(super) fn render(self, event: &Event<'_>, now: Duration) -> String {
         let mut fields = Fields { format: self.format, message: String::new(), rest: String::new() };
         event.record(&mut fields);
-        self.assemble(event.metadata(), &fields, now)
+        self.assemble(*event.metadata().level(), &caller(event.metadata(), self.folders), &fields, now)
     }
 
-    fn assemble(self, metadata: &Metadata<'_>, fields: &Fields, now: Duration) -> String {
+    /// The line with the number of lost lines.
+    pub(super) fn lost(self, lines: u64) -> String {
+        let message = "log lines were lost".to_owned();
+        let mut fields = Fields { format: self.format, message, rest: String::new() };
+        fields.bare("lines", &lines);
+        self.assemble(Level::WARN, "writer.rs:1", &fields, now())
+    }
+
+    fn assemble(self, level: Level, caller: &str, fields: &Fields, now: Duration) -> String {
         let mut line = String::with_capacity(64 + fields.message.len() + fields.rest.len());
-        let caller = Caller { metadata, folders: self.folders };
-        let (_, letter, level) = severity(*metadata.level());
+        let (_, letter, level) = severity(level);
         // Writing to a String cannot fail.
         match self.format {
             Format::Text => {
@@ -52,7 +58,10 @@ impl Style {
                     escape::quoted(&mut line, &fields.message);
                     line.push_str(&fields.rest);
                 }
-                limit(&mut line, "...(cut)");
+                if line.len() > LINE_LIMIT {
+                    line.truncate(line.floor_char_boundary(LINE_LIMIT));
+                    line.push_str("...(cut)");
+                }
             }
             Format::Json => {
                 let ts = utc(now, RFC_3339);
@@ -77,31 +86,15 @@ pub(super) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-fn limit(line: &mut String, mark: &str) {
-    if line.len() > LINE_LIMIT {
-        line.truncate(line.floor_char_boundary(LINE_LIMIT));
-        line.push_str(mark);
-    }
-}
-
 /// `file.rs:42`, with the folder for a `mod.rs` or if requested.
-struct Caller<'a> {
-    metadata: &'a Metadata<'a>,
-    folders: bool,
-}
-
-impl fmt::Display for Caller<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = Path::new(self.metadata.file().unwrap_or("unknown"));
-        let part =
-            |part: Option<&std::ffi::OsStr>| part.and_then(|p| p.to_str()).unwrap_or_default().to_owned();
-        let file = part(path.file_name());
-        if self.folders || matches!(file.as_str(), "mod.rs" | "lib.rs") {
-            let mut folders = path.iter().rev().skip(1).filter(|folder| file != "lib.rs" || *folder != "src");
-            write!(f, "{}/", part(folders.next()))?;
-        }
-        write!(f, "{file}:{}", self.metadata.line().unwrap_or(1))
+fn caller(metadata: &Metadata<'_>, folders: bool) -> String {
+    let mut parts = metadata.file().unwrap_or("unknown").rsplit('/');
+    let (file, line) = (parts.next().unwrap_or_default(), metadata.line().unwrap_or(1));
+    if !folders && !matches!(file, "mod.rs" | "lib.rs") {
+        return format!("{file}:{line}");
     }
+    let folder = parts.find(|folder| file != "lib.rs" || *folder != "src").unwrap_or_default();
+    format!("{folder}/{file}:{line}")
 }
 
 /// Collects an event's rendered fields.
@@ -127,10 +120,10 @@ impl Fields {
         }
     }
 
-    fn bare(&mut self, field: &Field, value: &dyn fmt::Display) {
+    fn bare(&mut self, name: &str, value: &dyn fmt::Display) {
         let _ = match self.format {
-            Format::Text => write!(self.rest, " {}={value}", field.name()),
-            Format::Json => write!(self.rest, ",\"{}\":{value}", field.name()),
+            Format::Text => write!(self.rest, " {name}={value}"),
+            Format::Json => write!(self.rest, ",\"{name}\":{value}"),
         };
     }
 }
@@ -166,20 +159,24 @@ impl Visit for Fields {
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.bare(field, &value);
+        self.bare(field.name(), &value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.bare(field, &value);
+        self.bare(field.name(), &value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.bare(field, &value);
+        self.bare(field.name(), &value);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         // JSON has no infinities.
-        if value.is_finite() { self.bare(field, &value) } else { self.string(field, &value.to_string()) }
+        if value.is_finite() {
+            self.bare(field.name(), &value)
+        } else {
+            self.string(field, &value.to_string())
+        }
     }
 }
 
@@ -207,12 +204,6 @@ fn utc(since_epoch: Duration, format: &[BorrowedFormatItem<'_>]) -> String {
 pub(super) fn stamps() -> (String, String) {
     let now = now();
     (utc(now, OPENING), utc(now, COMPACT))
-}
-
-/// The current time, for text lines and for JSON lines.
-pub(super) fn notice_stamps() -> (String, String) {
-    let now = now();
-    (utc(now, KLOG), utc(now, RFC_3339))
 }
 
 #[cfg(test)]

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::thread;
 
 use super::file::LogFile;
+use super::line::Style;
 use super::queue::{Line, Queue};
-use super::{Format, LogError, Options, Severity, line};
+use super::{LogError, Options, Severity};
 
 /// How many bytes are written at once.
 const CHUNK: usize = 64 * 1024;
 
 /// Opens the outputs and starts the thread.
 pub(super) fn start(options: &Options, queue: Arc<Queue>) -> Result<(), LogError> {
-    let mut writer = Writer::new(options)?;
+    let (mut writer, style) = (Writer::new(options)?, Style::new(options));
     let run = move || {
         let mut said = 0;
         while let Some(lines) = queue.take() {
@@ -21,7 +22,7 @@ pub(super) fn start(options: &Options, queue: Arc<Queue>) -> Result<(), LogError
             queue.lost.inc_by(lost);
             let total = queue.lost.get();
             if total > said && lost == 0 {
-                let notice = writer.notice(total - said);
+                let notice = Line { severity: Severity::Warning, text: style.lost(total - said) };
                 if writer.write([&notice].into_iter()) == 0 {
                     said = total;
                 }
@@ -45,44 +46,50 @@ struct Writer {
 #[derive(Debug)]
 struct Output<W> {
     to: W,
+    /// Its name in the report of a failure; `None` is standard error, on which failures are reported.
+    name: Option<String>,
     chunk: Vec<u8>,
     lines: u64,
     failing: bool,
 }
 
-impl<W> Output<W> {
-    fn new(to: W) -> Self {
-        Self { to, chunk: Vec::new(), lines: 0, failing: false }
+impl<W: Write> Output<W> {
+    fn new(to: W, name: Option<String>) -> Self {
+        Self { to, name, chunk: Vec::new(), lines: 0, failing: false }
     }
 
-    fn add(&mut self, line: &Line) {
+    /// Buffers a line. Returns the number of lost lines.
+    fn add(&mut self, line: &Line) -> u64 {
         self.chunk.extend_from_slice(line.text.as_bytes());
         self.lines += 1;
+        if self.chunk.len() >= CHUNK { self.flush() } else { 0 }
     }
 
-    /// Passes the buffer to `write`. Returns the number of lost lines, and the error if the previous write succeeded.
-    fn flush(&mut self, write: impl FnOnce(&mut W, &[u8]) -> io::Result<()>) -> (u64, Option<io::Error>) {
+    /// Writes the buffer. Returns the number of lost lines, and reports the first failure.
+    fn flush(&mut self) -> u64 {
         if self.chunk.is_empty() {
-            return (0, None);
+            return 0;
         }
-        let result = write(&mut self.to, &self.chunk);
+        let result = self.to.write_all(&self.chunk);
         self.chunk.clear();
         let lines = std::mem::take(&mut self.lines);
         let failed_before = std::mem::replace(&mut self.failing, result.is_err());
-        match result {
-            Ok(()) => (0, None),
-            Err(error) => (lines, Some(error).filter(|_| !failed_before)),
+        let Err(error) = result else { return 0 };
+        if let Some(name) = self.name.as_ref().filter(|_| !failed_before) {
+            super::fatal(&format!("log file {name} cannot be written, lines are lost: {error}"));
         }
+        lines
     }
 }
 
 impl Writer {
     fn new(options: &Options) -> Result<Self, LogError> {
-        let mut files = [None, None, None];
+        let stderr = Output::new(io::stderr(), None);
+        let mut writer = Self { options: options.clone(), stderr, files: [None, None, None] };
         if !options.logtostderr {
-            files[0] = Some(Output::new(LogFile::open(options, Severity::Info)?));
+            writer.file(0)?;
         }
-        Ok(Self { options: options.clone(), stderr: Output::new(io::stderr()), files })
+        Ok(writer)
     }
 
     /// Writes the lines to all outputs. Returns the number of failed deliveries.
@@ -90,16 +97,13 @@ impl Writer {
         let mut lost = 0;
         for line in lines {
             if self.reaches_stderr(line.severity) {
-                self.stderr.add(line);
-                if self.stderr.chunk.len() >= CHUNK {
-                    lost += self.flush_stderr();
-                }
+                lost += self.stderr.add(line);
             }
             for index in self.files_of(line.severity) {
                 lost += self.add_to_file(index, line);
             }
         }
-        lost + self.flush_stderr() + (0..self.files.len()).map(|index| self.flush_file(index)).sum::<u64>()
+        lost + self.stderr.flush() + self.files.iter_mut().flatten().map(Output::flush).sum::<u64>()
     }
 
     fn reaches_stderr(&self, severity: Severity) -> bool {
@@ -123,56 +127,29 @@ impl Writer {
         }
     }
 
-    fn add_to_file(&mut self, index: usize, line: &Line) -> u64 {
+    /// The file with this index, which is opened if it is not open.
+    fn file(&mut self, index: usize) -> Result<&mut Output<LogFile>, LogError> {
         const SEVERITIES: [Severity; 3] = [Severity::Info, Severity::Warning, Severity::Error];
-        let Some((slot, severity)) = self.files.get_mut(index).zip(SEVERITIES.get(index)) else { return 0 };
-        if slot.is_none() {
-            match LogFile::open(&self.options, *severity) {
-                Ok(file) => *slot = Some(Output::new(file)),
-                Err(_) => return 1,
+        let slot = &mut self.files[index];
+        let file = match slot.take() {
+            Some(file) => file,
+            None => {
+                let file = LogFile::open(&self.options, SEVERITIES[index])?;
+                let name = Some(file.name());
+                Output::new(file, name)
             }
-        }
-        let Some(output) = slot else { return 0 };
+        };
+        Ok(slot.insert(file))
+    }
+
+    fn add_to_file(&mut self, index: usize, line: &Line) -> u64 {
+        let Ok(output) = self.file(index) else { return 1 };
         let mut lost = 0;
         if output.to.is_full(output.chunk.len() + line.text.len()) {
-            lost += self.flush_file(index);
+            lost = output.flush();
             // If the next file cannot be created, the current one continues.
-            let _ = self.files[index].as_mut().map(|output| output.to.rotate());
+            let _ = output.to.rotate();
         }
-        let Some(output) = self.files.get_mut(index).and_then(Option::as_mut) else { return lost };
-        output.add(line);
-        if output.chunk.len() >= CHUNK { lost + self.flush_file(index) } else { lost }
-    }
-
-    fn flush_stderr(&mut self) -> u64 {
-        self.stderr.flush(|stderr, bytes| stderr.write_all(bytes)).0
-    }
-
-    fn flush_file(&mut self, index: usize) -> u64 {
-        let Some(output) = self.files.get_mut(index).and_then(Option::as_mut) else { return 0 };
-        let (lost, error) = output.flush(LogFile::write);
-        if let Some(error) = error {
-            let name = output.to.name();
-            super::fatal(&format!("log file {name} cannot be written, lines are lost: {error}"));
-        }
-        lost
-    }
-
-    /// The line with the number of lost lines.
-    fn notice(&self, lost: u64) -> Line {
-        Line { severity: Severity::Warning, text: notice(&self.options, lost) }
-    }
-}
-
-fn notice(options: &Options, lost: u64) -> String {
-    let (klog, rfc3339) = line::notice_stamps();
-    let pid = std::process::id();
-    match options.format {
-        Format::Text if options.skip_headers => format!("\"log lines were lost\" lines={lost}\n"),
-        Format::Text => format!("W{klog} {pid:7} writer.rs:1] \"log lines were lost\" lines={lost}\n"),
-        Format::Json => format!(
-            "{{\"ts\":\"{rfc3339}\",\"level\":\"warn\",\"caller\":\"writer.rs:1\",\"msg\":\"log lines were lost\",\
-             \"lines\":{lost}}}\n"
-        ),
+        lost + output.add(line)
     }
 }

@@ -6,7 +6,7 @@ use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::{CountBy, Histogram};
+use super::{CountBy, Histogram, registered};
 
 /// The reasons in answers of the API server. Source: `StatusReason` of k8s.io/apimachinery. Others count as `Unknown`,
 /// because a peer must not choose label values.
@@ -97,8 +97,8 @@ impl ApiCalls {
         make: fn() -> Histogram,
     ) -> Self {
         let family = Family::new_with_constructor(make);
-        registry.register(latencies.0, latencies.1, family.clone());
-        Self { label, calls: CountBy::register(registry, calls.0, calls.1), latencies: family }
+        let latencies = registered(registry, latencies.0, latencies.1, family);
+        Self { label, calls: CountBy::register(registry, calls.0, calls.1), latencies }
     }
 
     /// Counts one answered call. `reason` is that of the API's Status object, empty for success.

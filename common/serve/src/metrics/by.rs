@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::LiveGuard;
+use super::{LiveGuard, registered};
 
 /// The bounds of a label set.
 pub trait Labels: EncodeLabelSet + Copy + Debug + Hash + Eq + Send + Sync + 'static {}
@@ -23,9 +23,7 @@ pub struct CountBy<L>(Family<L, Counter>);
 impl<L: Labels> CountBy<L> {
     /// Registers under `name` (with the registry's prefix).
     pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
-        let family = Family::default();
-        registry.register(name, help, family.clone());
-        Self(family)
+        Self(registered(registry, name, help, Family::default()))
     }
 
     /// Adds one. Takes a read lock and hashes: on a hot path keep a [`CountBy::counter`].
@@ -46,9 +44,7 @@ pub struct LiveBy<L>(Family<L, Gauge>);
 impl<L: Labels> LiveBy<L> {
     /// Registers under `name` (with the registry's prefix).
     pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
-        let family = Family::default();
-        registry.register(name, help, family.clone());
-        Self(family)
+        Self(registered(registry, name, help, Family::default()))
     }
 
     /// Makes the child with these labels appear, at zero.

@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use transport::tls::LegacyPkiObserver;
 
-use super::CountBy;
+use super::{CountBy, registered};
 
 crate::label!(
     /// A file, by the flag that names it.
@@ -45,24 +45,14 @@ pub struct Certificates {
 impl Certificates {
     /// Registers the families.
     pub fn register(registry: &mut Registry) -> Self {
-        let (expiry, last, success) = (Family::default(), Family::default(), Family::default());
-        registry.register(
-            "certificate_expiry_timestamp_seconds",
-            "When the first certificate of a file in use expires, in seconds of Unix time, by the file's flag",
-            expiry.clone(),
-        );
+        let help = "When the first certificate of a file in use expires, in seconds of Unix time, by the file's flag";
+        let expiry = registered(registry, "certificate_expiry_timestamp_seconds", help, Family::default());
         let help = "Certificate reloads by listener or client and result";
         let reloads = CountBy::register(registry, "certificate_reloads_total", help);
-        registry.register(
-            "certificate_last_reload_timestamp_seconds",
-            "When certificate files were last loaded or refused, in seconds of Unix time",
-            last.clone(),
-        );
-        registry.register(
-            "certificate_last_reload_success",
-            "1 if what certificate files hold is in use, 0 if their last change was refused",
-            success.clone(),
-        );
+        let help = "When certificate files were last loaded or refused, in seconds of Unix time";
+        let last = registered(registry, "certificate_last_reload_timestamp_seconds", help, Family::default());
+        let help = "1 if what certificate files hold is in use, 0 if their last change was refused";
+        let success = registered(registry, "certificate_last_reload_success", help, Family::default());
         Self { expiry, reloads, last, success }
     }
 

@@ -3,7 +3,7 @@
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::Lazy;
+use super::{Lazy, registered};
 
 /// Counts live objects of one kind. Appears at first use. Clones share the count.
 #[derive(Debug, Clone, Default)]
@@ -12,9 +12,7 @@ pub struct Live(Lazy<Gauge>);
 impl Live {
     /// Registers under `name` (with the registry's prefix).
     pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
-        let live = Self::default();
-        registry.register(name, help, live.0.clone());
-        live
+        Self(registered(registry, name, help, Lazy::default()))
     }
 
     /// Adds one, until the guard is dropped.
@@ -59,9 +57,7 @@ pub struct Holdings(Gauge);
 impl Holdings {
     /// Registers under `name` (with the registry's prefix). Visible from the start.
     pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
-        let holdings = Self::default();
-        registry.register(name, help, holdings.0.clone());
-        holdings
+        Self(registered(registry, name, help, Gauge::default()))
     }
 
     /// A new holder with amount 0.

@@ -10,7 +10,6 @@ mod gauge;
 mod histogram;
 mod lazy;
 mod losses;
-mod number;
 mod process;
 mod streams;
 mod tasks;
@@ -21,6 +20,7 @@ use std::sync::Arc;
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;
 pub use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Metric;
 pub use prometheus_client::registry::Registry;
 
 pub use api::{ApiCalls, LeaseCall, Unanswered};
@@ -36,6 +36,12 @@ pub use tasks::Tasks;
 
 /// The `Content-Type` of [`Exposition::scrape`], as Go's promhttp sends it to a client without preferences.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+/// Registers a metric, and returns a clone that shares its values.
+fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
 
 /// A finished registry, ready to be scraped. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tunnel::PacketKind;
+
+use super::registered;
 
 crate::label! {
     /// The hop and its direction, seen from the server: an agent also counts its sends as [`Segment::FromAgent`].
@@ -22,26 +23,22 @@ crate::label! {
     }
 }
 
-/// The label `packet_type`: the enum's name, or `Unknown` for an error without a packet.
+/// A packet's type, or `None` for an error without a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PacketType(Option<PacketKind>);
 
-impl EncodeLabelSet for PacketType {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
-        let name = self.0.map_or("Unknown", PacketKind::name);
-        EncodeLabel::encode(&("packet_type", name), encoder.encode_label())
+impl PacketType {
+    fn name(self) -> &'static str {
+        self.0.map_or("Unknown", PacketKind::name)
     }
 }
 
-/// The label `code`: Go's name of a gRPC status code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Code(&'static str);
+crate::label!(PacketType in "packet_type");
 
-impl EncodeLabelSet for Code {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
-        EncodeLabel::encode(&("code", self.0), encoder.encode_label())
-    }
-}
+crate::label!(
+    /// Go's name of a gRPC status code.
+    struct Code in "code"
+);
 
 /// `stream_packets_total` {segment, packet_type}.
 #[derive(Debug, Clone)]
@@ -52,8 +49,8 @@ pub struct StreamPackets {
 impl StreamPackets {
     /// Registers the family; it appears with the first packet.
     pub fn register(registry: &mut Registry) -> Self {
-        let family = Family::default();
-        registry.register("stream_packets_total", "Packets by segment and type", family.clone());
+        let help = "Packets by segment and type";
+        let family = registered(registry, "stream_packets_total", help, Family::default());
         Self { meters: std::array::from_fn(|index| PacketMeter::new(&family, Segment::ALL[index])) }
     }
 
@@ -93,16 +90,14 @@ impl PacketMeter {
 }
 
 /// `stream_errors_total` {segment, code, packet_type}.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct StreamErrors(Family<(Segment, (Code, PacketType)), Counter>);
 
 impl StreamErrors {
     /// Registers the family; it appears with the first error.
     pub fn register(registry: &mut Registry) -> Self {
-        let errors = Self::default();
         let help = "Errors of gRPC streams by segment, status code and the type of the packet that met them";
-        registry.register("stream_errors_total", help, errors.0.clone());
-        errors
+        Self(registered(registry, "stream_errors_total", help, Family::default()))
     }
 
     /// Counts one error. `code` is Go's name of the gRPC code (`Unavailable`), `packet` the packet to be sent, or

@@ -45,7 +45,7 @@ impl NoProxy {
 
     /// True if `host` (a name, or an address with or without brackets) is dialed directly.
     pub fn exempts(&self, host: &str, port: u16) -> bool {
-        let host = unbracketed(host);
+        let host = host_port::unbracketed(host);
         // As in Go: exactly this name, in lower case.
         if host == "localhost" {
             return true;
@@ -78,7 +78,11 @@ fn rule(entry: &str) -> Option<Rule> {
     if let Ok(network) = entry.parse::<IpNet>() {
         return Some(Rule::Network(canonical(network)));
     }
-    let (host, port) = split_port(entry);
+    // As in Go: brackets without a port are not removed.
+    let (host, port) = match host_port::split_lenient(entry) {
+        Ok(split @ (_, Some(_))) => split,
+        _ => (entry, None),
+    };
     let port = port.filter(|port| !port.is_empty()).map(str::to_owned);
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Some(Rule::Address { ip: ip.to_canonical(), port });
@@ -101,16 +105,4 @@ fn canonical(network: IpNet) -> IpNet {
         _ => None,
     };
     mapped.and_then(|(ip, length)| IpNet::new(ip.into(), length).ok()).unwrap_or(network)
-}
-
-/// Splits at the port's colon, if there is exactly one colon outside brackets.
-fn split_port(entry: &str) -> (&str, Option<&str>) {
-    match host_port::split(entry) {
-        Ok((host, Some(port))) if entry.starts_with('[') || !port.contains(':') => (host, Some(port)),
-        _ => (entry, None),
-    }
-}
-
-fn unbracketed(host: &str) -> &str {
-    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }

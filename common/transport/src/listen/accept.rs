@@ -17,7 +17,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::limits::{ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST};
+/// The first pause after a failed accept: long enough to cost next to nothing, short enough to be unnoticed if a
+/// descriptor was freed at once.
+const ACCEPT_BACKOFF_FIRST: Duration = Duration::from_millis(5);
+
+/// The longest pause between accepts. A listener resumes within this time after descriptors are available.
+const ACCEPT_BACKOFF_MOST: Duration = Duration::from_secs(1);
 
 /// A source of connections.
 pub trait Source {

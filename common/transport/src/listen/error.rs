@@ -24,35 +24,13 @@ pub enum BindError {
         /// The name.
         host: String,
     },
-    /// The socket's path belongs to a file that is not a socket. It is not deleted.
-    #[error("cannot listen on {}: the file exists and is not a socket: remove it or choose another path", path.display())]
-    NotASocket {
-        /// The path.
+    /// The socket's path cannot be used as it is.
+    #[error("cannot listen on {}: {why}", path.display())]
+    Path {
+        /// The path, or `@name`.
         path: PathBuf,
-    },
-    /// A socket exists and may not be deleted.
-    #[error("cannot listen on {}: the socket exists already: remove it or allow its deletion", path.display())]
-    Exists {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Another process listens on the abstract socket's name.
-    #[error("cannot listen on {}: address already in use: stop the process that listens there or choose another name", path.display())]
-    NameTaken {
-        /// `@name`.
-        path: PathBuf,
-    },
-    /// The directory is missing.
-    #[error("cannot listen on {}: its directory does not exist", path.display())]
-    NoDirectory {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The path does not fit into a socket address.
-    #[error("cannot listen on {}: a socket's path must be shorter than 108 bytes", path.display())]
-    PathTooLong {
-        /// The path.
-        path: PathBuf,
+        /// The fault, and the fix.
+        why: &'static str,
     },
     /// Any other error of the socket file.
     #[error("cannot listen on {}: {source}", path.display())]
@@ -62,14 +40,4 @@ pub enum BindError {
         /// The cause.
         source: io::Error,
     },
-}
-
-impl BindError {
-    /// The system's error, if there is one.
-    pub fn io(&self) -> Option<&io::Error> {
-        match self {
-            Self::Tcp { source, .. } | Self::Unix { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }

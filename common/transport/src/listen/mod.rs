@@ -10,7 +10,6 @@ mod abstract_tests;
 mod accept;
 mod descriptors;
 mod error;
-mod limits;
 mod link_socket;
 mod tcp;
 #[cfg(test)]
@@ -20,9 +19,10 @@ mod unix;
 pub use accept::{AcceptLoop, Source};
 pub use descriptors::DescriptorLimit;
 pub use error::BindError;
-pub use limits::{
-    ACCEPT_BACKOFF_FIRST, ACCEPT_BACKOFF_MOST, BACKLOG, HANDSHAKE_LIMIT, UNIX_MODE, UNIX_WATCH,
-};
 pub use link_socket::LinkSocket;
 pub use tcp::{SocketKeepalive, bind_links, bind_tcp, tune};
 pub use unix::UnixSocket;
+
+/// The longest time from accept to the end of the TLS handshake. At an RTT of 300 ms a handshake takes about one
+/// second.
+pub const HANDSHAKE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);

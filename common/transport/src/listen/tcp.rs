@@ -8,7 +8,11 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::error::BindError;
-use super::limits::BACKLOG;
+use crate::host_port::{Joined, unbracketed};
+
+/// The connections that the kernel queues until they are accepted (it caps this at `net.core.somaxconn`, the value that
+/// Go uses).
+pub(super) const BACKLOG: i32 = 4096;
 
 /// TCP keepalive probes of an idle peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +56,7 @@ pub fn bind_links(host: &str, port: u16) -> Result<TcpListener, BindError> {
 type Prepare<'a> = &'a dyn Fn(&Socket) -> io::Result<()>;
 
 fn bind(host: &str, port: u16, prepare: Prepare<'_>) -> Result<TcpListener, BindError> {
-    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    let shown = if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") };
+    let (bare, shown) = (unbracketed(host), Joined(host, port).to_string());
     let bound = match bare.parse::<IpAddr>() {
         _ if bare.is_empty() => every_address(port, prepare),
         Ok(ip) if ip.is_unspecified() => every_address(port, prepare),

@@ -28,6 +28,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
@@ -35,7 +36,13 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::accept::Source;
 use super::error::BindError;
-use super::limits::{BACKLOG, UNIX_MODE, UNIX_WATCH};
+use super::tcp::BACKLOG;
+
+/// The mode of the frontend's Unix socket: the owner and its group only (umask 0007 in Go).
+pub(super) const UNIX_MODE: u32 = 0o770;
+
+/// How often the socket file is checked. A deleted file is bound again within this time.
+pub(super) const UNIX_WATCH: Duration = Duration::from_secs(3);
 
 /// A listening Unix socket that binds again when its file is deleted. Dropping it removes the file, if the file is
 /// still ours.
@@ -58,6 +65,9 @@ struct Bound {
     /// `None` for an abstract socket.
     file: Option<FileId>,
 }
+
+const EXISTS: &str = "the socket exists already: remove it or allow its deletion";
+const TAKEN: &str = "address already in use: stop the process that listens there or choose another name";
 
 /// Identifies a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,8 +195,8 @@ impl Bound {
     fn to_file(path: &Path) -> Result<Self, BindError> {
         let failed = |source: io::Error| BindError::Unix { path: path.to_owned(), source };
         let socket = bound(path, path, |kind| match kind {
-            io::ErrorKind::NotFound => Some(BindError::NoDirectory { path: path.to_owned() }),
-            io::ErrorKind::AddrInUse => Some(BindError::Exists { path: path.to_owned() }),
+            io::ErrorKind::NotFound => Some("its directory does not exist"),
+            io::ErrorKind::AddrInUse => Some(EXISTS),
             _ => None,
         })?;
         fs::set_permissions(path, Permissions::from_mode(UNIX_MODE)).map_err(failed)?;
@@ -197,8 +207,8 @@ impl Bound {
     fn to_name(path: &Path, name: &OsStr) -> Result<Self, BindError> {
         let mut address = OsString::from("\0");
         address.push(name);
-        let taken = || BindError::NameTaken { path: path.to_owned() };
-        let socket = bound(path, Path::new(&address), |kind| (kind == io::ErrorKind::AddrInUse).then(taken))?;
+        let socket =
+            bound(path, Path::new(&address), |kind| (kind == io::ErrorKind::AddrInUse).then_some(TAKEN))?;
         let listener =
             listening(socket).map_err(|source| BindError::Unix { path: path.to_owned(), source })?;
         Ok(Self { listener, file: None })
@@ -214,13 +224,19 @@ fn abstract_name(path: &Path) -> Option<&OsStr> {
 fn bound(
     path: &Path,
     address: &Path,
-    known: impl Fn(io::ErrorKind) -> Option<BindError>,
+    known: impl Fn(io::ErrorKind) -> Option<&'static str>,
 ) -> Result<Socket, BindError> {
-    let failed = |source: io::Error| BindError::Unix { path: path.to_owned(), source };
-    let address = SockAddr::unix(address).map_err(|_| BindError::PathTooLong { path: path.to_owned() })?;
+    let failed = |source: io::Error| match known(source.kind()) {
+        Some(why) => BindError::Path { path: path.to_owned(), why },
+        None => BindError::Unix { path: path.to_owned(), source },
+    };
+    let address = SockAddr::unix(address).map_err(|_| BindError::Path {
+        path: path.to_owned(),
+        why: "a socket's path must be shorter than 108 bytes",
+    })?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
     socket.set_nonblocking(true).map_err(failed)?;
-    socket.bind(&address).map_err(|error| known(error.kind()).unwrap_or_else(|| failed(error)))?;
+    socket.bind(&address).map_err(failed)?;
     Ok(socket)
 }
 
@@ -231,26 +247,25 @@ fn listening(socket: Socket) -> io::Result<UnixListener> {
 
 /// Deletes the socket of a previous process, if there is one and `delete_existing` is set.
 fn remove_existing(path: &Path, delete_existing: bool) -> Result<(), BindError> {
-    let path_buf = || path.to_owned();
+    let refused = |why| Err(BindError::Path { path: path.to_owned(), why });
+    let failed = |source| Err(BindError::Unix { path: path.to_owned(), source });
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(BindError::Unix { path: path_buf(), source }),
+        Err(error) => return failed(error),
     };
     if found.is_dir() && delete_existing && fs::remove_dir(path).is_ok() {
         tracing::warn!(path = %path.display(), "removed an empty directory at the Unix socket's path");
         return Ok(());
     }
     if !found.file_type().is_socket() {
-        return Err(BindError::NotASocket { path: path_buf() });
+        return refused("the file exists and is not a socket: remove it or choose another path");
     }
     if !delete_existing {
-        return Err(BindError::Exists { path: path_buf() });
+        return refused(EXISTS);
     }
     match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(BindError::Unix { path: path_buf(), source })
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => failed(error),
         _ => Ok(()),
     }
 }

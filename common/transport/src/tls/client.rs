@@ -15,12 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 use super::legacy::{Report, ServerCerts};
-use super::material::Material;
+use super::material::{Material, Options, Tls};
 use super::validity::Judge;
 use super::{
-    ALPN_H2, HandshakeError, LegacyPkiObserver, Reloadable, Rotating, TlsError, TlsVersion, Validities,
-    Validity, pem, system,
+    ALPN_H2, HandshakeError, LegacyPkiObserver, TlsError, TlsVersion, Validities, Validity, pem, system,
 };
+use crate::host_port::unbracketed;
 
 /// The agent's TLS stream.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
@@ -47,50 +47,10 @@ pub struct ClientTlsOptions {
     pub alpn_extras: Vec<Vec<u8>>,
 }
 
-/// The agent's TLS. Clones share one configuration and its reloads.
-#[derive(Clone)]
-pub struct ClientTls {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    options: ClientTlsOptions,
-    name: ServerName<'static>,
-    observer: LegacyPkiObserver,
-    current: Reloadable<Generation>,
-}
-
-/// One generation of the configuration, and its source.
-#[derive(Debug)]
-struct Generation {
-    material: Material,
-    validities: Validities,
-    config: Arc<ClientConfig>,
-}
+/// The agent's TLS.
+pub type ClientTls = Tls<ClientTlsOptions>;
 
 impl ClientTls {
-    /// Reads the files.
-    ///
-    /// If files are missing, unreadable, malformed or do not match, or the server name is invalid.
-    pub fn load(options: ClientTlsOptions, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
-        let name = server_name(&options.server_name)?;
-        let current = Reloadable::new(generation(&options, &observer, options.read()?, Judge::AtStart)?);
-        Ok(Self { shared: Arc::new(Shared { options, name, observer, current }) })
-    }
-
-    /// Reads the files again. New handshakes use them; there are no sessions to resume.
-    ///
-    /// # Errors
-    /// As for [`ClientTls::load`], and if the certificate is not valid now; the current configuration stays.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.take(&self.read()?)
-    }
-
-    /// The files and settings of this TLS.
-    pub fn options(&self) -> &ClientTlsOptions {
-        &self.shared.options
-    }
-
     /// Performs the handshake on a connection to the server, or through a proxy's tunnel. The server may select any of
     /// the offered protocols, or none. Has no time-out.
     ///
@@ -100,35 +60,14 @@ impl ClientTls {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        Ok(TlsConnector::from(Arc::clone(&self.shared.current.load().config))
-            .connect(self.shared.name.clone(), io)
-            .await?)
+        let (config, name) = &*self.config();
+        Ok(TlsConnector::from(Arc::clone(config)).connect(name.clone(), io).await?)
     }
 }
 
-impl Rotating for ClientTls {
-    type Material = Material;
+impl Options for ClientTlsOptions {
+    type Config = (Arc<ClientConfig>, ServerName<'static>);
 
-    fn read(&self) -> Result<Material, TlsError> {
-        self.shared.options.read()
-    }
-
-    fn uses(&self, material: &Material) -> bool {
-        self.shared.current.load().material == *material
-    }
-
-    fn take(&self, material: &Material) -> Result<(), TlsError> {
-        let Shared { options, observer, current, .. } = &*self.shared;
-        current.store(generation(options, observer, material.clone(), Judge::AtReload)?);
-        Ok(())
-    }
-
-    fn validities(&self) -> Validities {
-        self.shared.current.load().validities
-    }
-}
-
-impl ClientTlsOptions {
     fn read(&self) -> Result<Material, TlsError> {
         let pair = self.identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
         let authorities = match &self.ca {
@@ -137,59 +76,52 @@ impl ClientTlsOptions {
         };
         Material::read(pair, authorities)
     }
-}
 
-impl std::fmt::Debug for ClientTls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ClientTls").field(&self.shared.options).finish()
+    fn build(
+        &self,
+        material: &Material,
+        observer: &LegacyPkiObserver,
+        judge: Judge,
+    ) -> Result<(Self::Config, Validities), TlsError> {
+        let (name, provider) = (server_name(&self.server_name)?, super::shared_provider());
+        let mut validities = Validities::default();
+        let roots = match &material.authorities {
+            Some(file) => {
+                let roots = pem::certificates(file)?;
+                validities.authorities = Validity::of(&roots);
+                roots
+            }
+            None => system::system_roots()?,
+        };
+        let verifier = ServerCerts::new(roots, Arc::clone(&provider), Report::new(Arc::clone(observer)))?;
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &material.pair {
+            Some((cert, key)) => {
+                let pair = pem::certified_key(cert, key, &provider)?;
+                judge.chain(cert, &pair.cert)?;
+                validities.own = Validity::of(&pair.cert);
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.resumption = Resumption::disabled();
+        config.alpn_protocols.clone_from(&self.alpn_extras);
+        if !config.alpn_protocols.iter().any(|name| name == ALPN_H2) {
+            config.alpn_protocols.push(ALPN_H2.to_vec());
+        }
+        super::check_config(config.fips())?;
+        Ok(((Arc::new(config), name), validities))
     }
 }
 
 /// A name, or an address with or without brackets. An IPv4-mapped address becomes the IPv4 address: certificates
 /// contain that one, and Go treats both as equal.
 fn server_name(text: &str) -> Result<ServerName<'static>, TlsError> {
-    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    if let Ok(ip) = bare.parse::<IpAddr>() {
+    if let Ok(ip) = unbracketed(text).parse::<IpAddr>() {
         return Ok(ServerName::from(ip.to_canonical()));
     }
     ServerName::try_from(text.to_owned()).map_err(|_| TlsError::ServerName(text.to_owned()))
-}
-
-fn generation(
-    options: &ClientTlsOptions,
-    observer: &LegacyPkiObserver,
-    material: Material,
-    judge: Judge,
-) -> Result<Generation, TlsError> {
-    let provider = super::shared_provider();
-    let mut validities = Validities::default();
-    let roots = match &material.authorities {
-        Some(file) => {
-            let roots = pem::certificates(file)?;
-            validities.authorities = Validity::of(&roots);
-            roots
-        }
-        None => system::roots()?,
-    };
-    let verifier = ServerCerts::new(roots, Arc::clone(&provider), Report::new(Arc::clone(observer)))?;
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier));
-    let mut config = match &material.pair {
-        Some((cert, key)) => {
-            let pair = pem::certified_key(cert, key, &provider)?;
-            judge.chain(cert, &pair.cert)?;
-            validities.own = Validity::of(&pair.cert);
-            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
-        }
-        None => builder.with_no_client_auth(),
-    };
-    config.resumption = Resumption::disabled();
-    config.alpn_protocols.clone_from(&options.alpn_extras);
-    if !config.alpn_protocols.iter().any(|name| name == ALPN_H2) {
-        config.alpn_protocols.push(ALPN_H2.to_vec());
-    }
-    super::check_config(config.fips())?;
-    Ok(Generation { material, validities, config: Arc::new(config) })
 }

@@ -1,22 +1,12 @@
-//! Errors of TLS files, flags and handshakes. Every text is one line.
+//! Errors of TLS files and handshakes. Every text is one line.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::TooLarge;
-
-/// A flag's text that is invalid. The caller puts the flag's name in front.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{value:?}: {want}")]
-pub struct TlsFlagError {
-    /// The text.
-    pub value: String,
-    /// The expected value.
-    pub want: &'static str,
-}
 
 /// TLS files that cannot be used.
 #[derive(Debug, Error)]
@@ -29,45 +19,9 @@ pub enum TlsError {
         /// The cause.
         source: io::Error,
     },
-    /// A file that must contain a certificate has no `CERTIFICATE` block.
-    #[error("{}: no certificate in it (a PEM block BEGIN CERTIFICATE is expected)", path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Malformed PEM.
-    #[error("{}: not valid PEM: {why}", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        why: String,
-    },
-    /// A certificate that does not parse.
-    #[error("{}: certificate number {number} is not usable: {why}", path.display())]
-    Certificate {
-        /// The file.
-        path: PathBuf,
-        /// Position in the file, from 1.
-        number: usize,
-        /// The fault.
-        why: String,
-    },
-    /// No key block in a key file.
-    #[error("{}: no private key in it (a PEM block BEGIN PRIVATE KEY, RSA PRIVATE KEY or EC PRIVATE KEY is expected)", path.display())]
-    NoKey {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The key is encrypted with a password.
-    #[error("{}: the private key is encrypted: store it without a password (openssl pkey -in KEY -out PLAIN)", path.display())]
-    EncryptedKey {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A key of a kind or size that is not supported.
-    #[error("{}: the private key is not usable: {why}", path.display())]
-    Key {
+    /// The file's contents cannot be used.
+    #[error("{}: {why}", path.display())]
+    File {
         /// The file.
         path: PathBuf,
         /// The fault.
@@ -93,12 +47,6 @@ pub enum TlsError {
     /// rustls refuses the combination.
     #[error("TLS configuration: {0}")]
     Config(#[from] rustls::Error),
-}
-
-impl TlsError {
-    pub(super) fn read(path: &Path, source: io::Error) -> Self {
-        Self::Read { path: path.to_owned(), source }
-    }
 }
 
 /// The operator's words, without the error number.

@@ -56,11 +56,8 @@ impl PeerIdentity {
 }
 
 fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
-        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
-        _ => None,
-    }
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 impl fmt::Display for PeerIdentity {

@@ -1,32 +1,37 @@
-//! The files of a client or server, read together: the bytes that were checked are the bytes in use.
+//! TLS from files: they are read together, so that the bytes that were checked are the bytes in use, and may be read
+//! again while the TLS is in use.
 //!
 //! Never here: the interpretation of the files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::{TlsError, Validity};
+use arc_swap::ArcSwap;
+
+use super::validity::Judge;
+use super::{LegacyPkiObserver, TlsError, Validity};
 
 /// One file's contents at the time of the read.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Contents {
-    path: PathBuf,
-    bytes: Vec<u8>,
+    pub(super) path: PathBuf,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Contents {
     /// Reads the file.
     pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
-        let bytes = std::fs::read(path).map_err(|error| TlsError::read(path, error))?;
-        Ok(Self { path: path.to_owned(), bytes })
+        let path = path.to_owned();
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Self { path, bytes }),
+            Err(source) => Err(TlsError::Read { path, source }),
+        }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The error for contents that cannot be used.
+    pub(super) fn fault(&self, why: impl Into<String>) -> TlsError {
+        TlsError::File { path: self.path.clone(), why: why.into() }
     }
 }
 
@@ -90,4 +95,109 @@ pub trait Rotating: Send + Sync + 'static {
 
     /// The validities of the material in use.
     fn validities(&self) -> Validities;
+}
+
+/// The settings of a client's or server's TLS.
+pub trait Options: fmt::Debug + Send + Sync + 'static {
+    /// The configuration of handshakes.
+    type Config: Send + Sync + 'static;
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    fn read(&self) -> Result<Material, TlsError>;
+
+    /// Builds the configuration from the files.
+    ///
+    /// # Errors
+    /// If a file is malformed, files do not match, or `judge` refuses a certificate.
+    fn build(
+        &self,
+        material: &Material,
+        observer: &LegacyPkiObserver,
+        judge: Judge,
+    ) -> Result<(Self::Config, Validities), TlsError>;
+}
+
+/// The TLS of a client or server. Clones share one configuration and its reloads.
+pub struct Tls<O: Options>(Arc<Shared<O>>);
+
+struct Shared<O: Options> {
+    options: O,
+    observer: LegacyPkiObserver,
+    current: ArcSwap<Generation<O::Config>>,
+}
+
+/// One generation of the configuration, and its source.
+struct Generation<C> {
+    material: Material,
+    validities: Validities,
+    config: Arc<C>,
+}
+
+impl<C> Generation<C> {
+    fn new<O: Options<Config = C>>(
+        options: &O,
+        observer: &LegacyPkiObserver,
+        material: Material,
+        judge: Judge,
+    ) -> Result<Self, TlsError> {
+        let (config, validities) = options.build(&material, observer, judge)?;
+        Ok(Self { material, validities, config: Arc::new(config) })
+    }
+}
+
+impl<O: Options> Tls<O> {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// If files are missing, unreadable, malformed or do not match, or another setting is invalid.
+    pub fn load(options: O, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
+        let generation = Generation::new(&options, &observer, options.read()?, Judge::AtStart)?;
+        Ok(Self(Arc::new(Shared { options, observer, current: ArcSwap::from_pointee(generation) })))
+    }
+
+    pub(super) fn options(&self) -> &O {
+        &self.0.options
+    }
+
+    /// The configuration for a new handshake.
+    pub(super) fn config(&self) -> Arc<O::Config> {
+        Arc::clone(&self.0.current.load().config)
+    }
+}
+
+impl<O: Options> Clone for Tls<O> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<O: Options> fmt::Debug for Tls<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tls").field(&self.0.options).finish()
+    }
+}
+
+impl<O: Options> Rotating for Tls<O> {
+    type Material = Material;
+
+    fn read(&self) -> Result<Material, TlsError> {
+        self.0.options.read()
+    }
+
+    fn uses(&self, material: &Material) -> bool {
+        self.0.current.load().material == *material
+    }
+
+    fn take(&self, material: &Material) -> Result<(), TlsError> {
+        let Shared { options, observer, current } = &*self.0;
+        current.store(Arc::new(Generation::new(options, observer, material.clone(), Judge::AtReload)?));
+        Ok(())
+    }
+
+    fn validities(&self) -> Validities {
+        self.0.current.load().validities
+    }
 }

@@ -10,20 +10,17 @@
 mod ahead;
 mod client;
 mod error;
+mod flags;
 mod gather;
 mod identity;
 mod legacy;
 mod material;
 mod pem;
-mod reload;
 mod server;
-mod suites;
 mod system;
 #[cfg(test)]
 mod tests;
 mod validity;
-mod verifier;
-mod version;
 mod watch;
 
 use std::sync::Arc;
@@ -32,18 +29,16 @@ use rustls::crypto::CryptoProvider;
 
 pub use ahead::{ReadAhead, TooLarge};
 pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
-pub use error::{HandshakeError, TlsError, TlsFlagError};
+pub use error::{HandshakeError, TlsError};
+pub use flags::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 pub use gather::{Gathering, Session};
 pub use identity::PeerIdentity;
-pub use legacy::{LegacyPki, LegacyPkiObserver, ignore_legacy_pki};
-pub use material::{Material, Rotating, Validities};
+pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, ignore_legacy_pki, server_verifier};
+pub use material::{Material, Options, Rotating, Tls, Validities};
 pub use pem::short_rsa;
-pub use reload::Reloadable;
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
-pub use suites::CipherSuites;
+pub use system::system_roots;
 pub use validity::{Validity, now as unix_now};
-pub use verifier::{server_verifier, system_roots};
-pub use version::TlsVersion;
 pub use watch::{Rotated, watch};
 
 /// ALPN name of HTTP/2, which gRPC speaks.
@@ -53,21 +48,6 @@ pub const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// The [`ReadAhead`] of a link between a server and an agent, in bytes: enough for bulk transfers.
 pub const READ_AHEAD: usize = 256 * 1024;
-
-/// A flag's parsed value, and warnings for the operator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted<T> {
-    /// The parsed value.
-    pub value: T,
-    /// One line each, without the flag's name.
-    pub warnings: Vec<String>,
-}
-
-impl<T> Accepted<T> {
-    fn plain(value: T) -> Self {
-        Self { value, warnings: Vec::new() }
-    }
-}
 
 /// Whether this build uses only validated cryptography (feature `fips`): no ChaCha20, no X25519 alone, and TLS 1.2 only
 /// with extended master secrets.

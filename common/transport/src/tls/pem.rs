@@ -19,21 +19,22 @@ const RSA_LEAST: usize = 2048;
 
 /// All certificates of a file, in order: at least one, all well-formed.
 pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let numbered = CertificateDer::pem_slice_iter(file.bytes()).zip(1..);
+    let numbered = CertificateDer::pem_slice_iter(&file.bytes).zip(1..);
     let found: Vec<_> = numbered
         .map(|(der, number)| der.map_err(|error| broken(file, &format!("block number {number}"), &error)))
         .collect::<Result<_, _>>()?;
     if found.is_empty() {
-        return Err(TlsError::NoCertificate { path: file.path().to_owned() });
+        return Err(file.fault("no certificate in it (a PEM block BEGIN CERTIFICATE is expected)"));
     }
-    for (index, der) in found.iter().enumerate() {
-        well_formed(der).map_err(|why| TlsError::Certificate {
-            path: file.path().to_owned(),
-            number: index + 1,
-            why,
-        })?;
+    for (number, der) in (1..).zip(&found) {
+        well_formed(der).map_err(|why| unusable(file, number, why))?;
     }
     Ok(found)
+}
+
+/// The error for a certificate, by its position in the file from 1.
+pub(super) fn unusable(file: &Contents, number: usize, why: &str) -> TlsError {
+    file.fault(format!("certificate number {number} is not usable: {why}"))
 }
 
 /// A certificate chain with its key, after a check that they match.
@@ -45,24 +46,29 @@ pub(super) fn certified_key(
     let chain = certificates(cert)?;
     let private = private_key(key)?;
     let short = short_rsa(&private);
-    let signer = provider.key_provider.load_private_key(private).map_err(|error| TlsError::Key {
-        path: key.path().to_owned(),
-        why: short.unwrap_or_else(|| error.to_string()),
+    let signer = provider.key_provider.load_private_key(private).map_err(|error| {
+        let why = short.unwrap_or_else(|| error.to_string());
+        key.fault(format!("the private key is not usable: {why}"))
     })?;
     let pair = Arc::new(CertifiedKey::new(chain, signer));
     if matches(&pair) {
         return Ok(pair);
     }
-    Err(TlsError::Mismatch { cert: cert.path().to_owned(), key: key.path().to_owned() })
+    Err(TlsError::Mismatch { cert: cert.path.clone(), key: key.path.clone() })
 }
+
+const ENCRYPTED: &str =
+    "the private key is encrypted: store it without a password (openssl pkey -in KEY -out PLAIN)";
+const NO_KEY: &str =
+    "no private key in it (a PEM block BEGIN PRIVATE KEY, RSA PRIVATE KEY or EC PRIVATE KEY is expected)";
 
 /// The first key of a file: PKCS#1, PKCS#8 or SEC1.
 fn private_key(file: &Contents) -> Result<PrivateKeyDer<'static>, TlsError> {
-    if is_encrypted(file.bytes()) {
-        return Err(TlsError::EncryptedKey { path: file.path().to_owned() });
+    if is_encrypted(&file.bytes) {
+        return Err(file.fault(ENCRYPTED));
     }
-    PrivateKeyDer::from_pem_slice(file.bytes()).map_err(|error| match error {
-        pem::Error::NoItemsFound => TlsError::NoKey { path: file.path().to_owned() },
+    PrivateKeyDer::from_pem_slice(&file.bytes).map_err(|error| match error {
+        pem::Error::NoItemsFound => file.fault(NO_KEY),
         other => broken(file, "a block", &other),
     })
 }
@@ -106,7 +112,7 @@ fn broken(file: &Contents, block: &str, error: &pem::Error) -> TlsError {
         pem::Error::Base64Decode(_) => format!("{block} is not valid base64"),
         other => format!("{block}: {other}"),
     };
-    TlsError::Pem { path: file.path().to_owned(), why }
+    file.fault(format!("not valid PEM: {why}"))
 }
 
 /// PKCS#8 marks encryption in the label, the older forms in a header inside the block.
@@ -116,11 +122,11 @@ fn is_encrypted(text: &[u8]) -> bool {
         || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
 }
 
-fn well_formed(der: &CertificateDer<'_>) -> Result<(), String> {
+fn well_formed(der: &CertificateDer<'_>) -> Result<(), &'static str> {
     match X509Certificate::from_der(der) {
         Ok(([], _)) => Ok(()),
-        Ok(_) => Err("bytes follow the certificate".to_owned()),
-        Err(_) => Err("it is not an X.509 certificate".to_owned()),
+        Ok(_) => Err("bytes follow the certificate"),
+        Err(_) => Err("it is not an X.509 certificate"),
     }
 }
 

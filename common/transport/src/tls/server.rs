@@ -14,11 +14,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::legacy::{ClientCerts, Report};
-use super::material::Material;
+use super::material::{Material, Options, Tls};
 use super::validity::Judge;
 use super::{
-    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, Reloadable, Rotating,
-    TlsError, TlsVersion, Validities, Validity, pem,
+    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, TlsError, TlsVersion,
+    Validities, Validity, pem,
 };
 
 /// The limit of a ClientHello in bytes, with record headers: one record. Real ones have 200 to 2,000, including
@@ -50,70 +50,24 @@ pub struct ServerTlsOptions {
     pub suites: CipherSuites,
 }
 
-/// One generation of the configuration.
+/// The configuration of handshakes.
 #[derive(Debug)]
-struct Configs {
-    /// Its source.
-    material: Material,
-    validities: Validities,
+pub struct Configs {
     /// With the listener's protocols.
     usual: Arc<ServerConfig>,
     /// Without protocols, see [`ignores_alpn`].
     without_alpn: Arc<ServerConfig>,
 }
 
-/// A listener's TLS. Clones share one configuration and its reloads.
-#[derive(Clone)]
-pub struct ServerTls {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    options: ServerTlsOptions,
-    observer: LegacyPkiObserver,
-    configs: Reloadable<Configs>,
-}
+/// A listener's TLS.
+pub type ServerTls = Tls<ServerTlsOptions>;
 
 impl ServerTls {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// If files are missing, unreadable, malformed or do not match.
-    pub fn load(options: ServerTlsOptions, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
-        let configs = Reloadable::new(configs(&options, &observer, options.read()?, Judge::AtStart)?);
-        Ok(Self { shared: Arc::new(Shared { options, observer, configs }) })
-    }
-
-    /// Reads the files again. New handshakes use them, and there are no sessions to resume: a client whose authority
-    /// was removed needs another certificate.
-    ///
-    /// # Errors
-    /// As for [`ServerTls::load`], and if the certificate is not valid now; the current configuration stays.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.take(&self.read()?)
-    }
-
-    /// The files and settings of this TLS.
-    pub fn options(&self) -> &ServerTlsOptions {
-        &self.shared.options
-    }
-
     /// Performs the handshake on an accepted connection. The caller sets the time-out, see
-    /// [`crate::listen::HANDSHAKE_LIMIT`].
+    /// [`crate::listen::HANDSHAKE_LIMIT`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
     ///
     /// # Errors
     /// If the peer disconnects, does not speak TLS, sends too much, or fails verification (it was sent an alert).
-    pub async fn accept<IO>(&self, io: IO) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError>
-    where
-        IO: AsyncRead + AsyncWrite + Unpin,
-    {
-        self.accept_with(io, || ()).await
-    }
-
-    /// Like [`ServerTls::accept`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
-    ///
-    /// # Errors
-    /// As for [`ServerTls::accept`].
     pub async fn accept_with<IO>(
         &self,
         io: IO,
@@ -126,46 +80,57 @@ impl ServerTls {
         let mut hello = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
         on_hello();
         hello.io.allow(FLIGHT_LIMIT);
-        let configs = self.shared.configs.load();
+        let configs = self.config();
         let offered = hello.client_hello().alpn();
-        let ignored = offered.is_some_and(|offered| ignores_alpn(&self.shared.options.alpn, offered));
+        let ignored = offered.is_some_and(|offered| ignores_alpn(&self.options().alpn, offered));
         let config = if ignored { &configs.without_alpn } else { &configs.usual };
         Ok(hello.into_stream(Arc::clone(config)).await?)
     }
 }
 
-impl Rotating for ServerTls {
-    type Material = Material;
+impl Options for ServerTlsOptions {
+    type Config = Configs;
 
-    fn read(&self) -> Result<Material, TlsError> {
-        self.shared.options.read()
-    }
-
-    fn uses(&self, material: &Material) -> bool {
-        self.shared.configs.load().material == *material
-    }
-
-    fn take(&self, material: &Material) -> Result<(), TlsError> {
-        let Shared { options, observer, configs: current } = &*self.shared;
-        current.store(configs(options, observer, material.clone(), Judge::AtReload)?);
-        Ok(())
-    }
-
-    fn validities(&self) -> Validities {
-        self.shared.configs.load().validities
-    }
-}
-
-impl ServerTlsOptions {
     fn read(&self) -> Result<Material, TlsError> {
         let pair = (self.cert.as_path(), self.key.as_path());
         Material::read(Some(pair), self.client_ca.as_deref())
     }
-}
 
-impl std::fmt::Debug for ServerTls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ServerTls").field(&self.shared.options).finish()
+    fn build(
+        &self,
+        material: &Material,
+        observer: &LegacyPkiObserver,
+        judge: Judge,
+    ) -> Result<(Configs, Validities), TlsError> {
+        let mut provider = super::provider();
+        self.suites.select(&mut provider.cipher_suites);
+        let provider = Arc::new(provider);
+        let Some((cert, key)) = &material.pair else {
+            return Err(TlsError::File { path: self.cert.clone(), why: "no certificate in it".to_owned() });
+        };
+        let pair = pem::certified_key(cert, key, &provider)?;
+        judge.chain(cert, &pair.cert)?;
+        let mut validities = Validities { own: Validity::of(&pair.cert), authorities: None };
+        let protocols = self.min_version.protocols(self.suites.has_tls12());
+        let builder =
+            ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(protocols)?;
+        let builder = match &material.authorities {
+            Some(file) => {
+                let roots = pem::certificates(file)?;
+                validities.authorities = Validity::of(&roots);
+                let report = Report::new(Arc::clone(observer));
+                builder.with_client_cert_verifier(Arc::new(ClientCerts::new(roots, provider, report)?))
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let mut without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+        // Disables session ids (TLS 1.2) and tickets (TLS 1.3).
+        without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
+        without_alpn.send_tls13_tickets = 0;
+        super::check_config(without_alpn.fips())?;
+        let mut usual = without_alpn.clone();
+        usual.alpn_protocols.clone_from(&self.alpn);
+        Ok((Configs { usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) }, validities))
     }
 }
 
@@ -180,41 +145,4 @@ fn ignores_alpn<'a>(ours: &[Vec<u8>], offered: impl Iterator<Item = &'a [u8]>) -
         http1 |= theirs == ALPN_HTTP1;
     }
     http1 && ours.iter().any(|our| our == ALPN_H2)
-}
-
-fn configs(
-    options: &ServerTlsOptions,
-    observer: &LegacyPkiObserver,
-    material: Material,
-    judge: Judge,
-) -> Result<Configs, TlsError> {
-    let mut provider = super::provider();
-    options.suites.select(&mut provider.cipher_suites);
-    let provider = Arc::new(provider);
-    let Some((cert, key)) = &material.pair else {
-        return Err(TlsError::NoCertificate { path: options.cert.clone() });
-    };
-    let pair = pem::certified_key(cert, key, &provider)?;
-    judge.chain(cert, &pair.cert)?;
-    let mut validities = Validities { own: Validity::of(&pair.cert), authorities: None };
-    let protocols = options.min_version.protocols(options.suites.has_tls12());
-    let builder =
-        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(protocols)?;
-    let builder = match &material.authorities {
-        Some(file) => {
-            let roots = pem::certificates(file)?;
-            validities.authorities = Validity::of(&roots);
-            let report = Report::new(Arc::clone(observer));
-            builder.with_client_cert_verifier(Arc::new(ClientCerts::new(roots, provider, report)?))
-        }
-        None => builder.with_no_client_auth(),
-    };
-    let mut without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
-    // Disables session ids (TLS 1.2) and tickets (TLS 1.3).
-    without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
-    without_alpn.send_tls13_tickets = 0;
-    super::check_config(without_alpn.fips())?;
-    let mut usual = without_alpn.clone();
-    usual.alpn_protocols.clone_from(&options.alpn);
-    Ok(Configs { material, validities, usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) })
 }

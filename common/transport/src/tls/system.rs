@@ -1,4 +1,4 @@
-//! The system's CA certificates, for an agent without a CA file.
+//! The system's CA certificates, for clients without a CA file.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,10 @@ const BUNDLES: [&str; 6] = [
 
 /// The system's CA certificates; `SSL_CERT_FILE` replaces the usual places. Malformed entries are skipped: one of them
 /// does not invalidate a bundle of a hundred.
-pub(super) fn roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
+///
+/// # Errors
+/// If there are none.
+pub fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let own = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
     let places = match own {
         Some(path) => vec![PathBuf::from(path)],

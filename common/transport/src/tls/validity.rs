@@ -4,8 +4,8 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::TlsError;
 use super::material::Contents;
+use super::{TlsError, pem};
 
 /// A period in seconds of Unix time, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl From<&certificate::Validity> for Validity {
 
 /// How strictly a chain's validity is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judge {
+pub enum Judge {
     /// At the start there is no better certificate: an invalid one is used, with a warning, as in Go.
     AtStart,
     /// At a reload the current certificate may be better: it stays.
@@ -67,7 +67,7 @@ impl Judge {
     pub(super) fn chain(self, file: &Contents, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
         let fault = chain.first().and_then(Validity::of_one).and_then(|leaf| leaf.fault_at(now()));
         let Some(why) = fault else { return Ok(()) };
-        let error = TlsError::Certificate { path: file.path().to_owned(), number: 1, why };
+        let error = pem::unusable(file, 1, &why);
         if self == Self::AtReload {
             return Err(error);
         }

@@ -1,7 +1,13 @@
-//! Whether the peer of a connection has had an accepted stream.
+//! Whether a connection has had an accepted stream, and a limit on the memory of those that had none: anyone can open
+//! them.
+//!
+//! Such a peer is charged for all bytes that it has sent, even after they were freed, because an agent sends only its headers.
+//! Its windows are small until it is admitted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use http::HeaderMap;
 
 /// Whether a stream of a connection was ever accepted. Refused streams do not count, because any peer can open them.
 /// Clones share the state.
@@ -17,5 +23,95 @@ impl Admission {
     /// Whether a stream was accepted. Never becomes false again.
     pub fn is_granted(&self) -> bool {
         self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The limit of one connection, in bytes: twice the bytes of an agent with the longest headers.
+const EACH: usize = 256 << 10;
+/// The limit of all connections of a listener, in bytes. Beyond it the server ends connections charged more than [`FAIR`].
+const ALL: usize = 64 << 20;
+/// More than an agent usually sends before it is admitted, in bytes: its headers with a token and the identifiers.
+const FAIR: usize = 32 << 10;
+/// The cost of a header field in addition to its bytes, because HPACK can compress a whole field to one byte.
+const FIELD: usize = 128;
+
+/// The bytes charged to all unadmitted connections of one listener. Clones share one count.
+#[derive(Clone, Debug, Default)]
+pub struct Unadmitted(Arc<AtomicUsize>);
+
+/// The charge of one connection. Dropping it releases the bytes.
+#[derive(Debug)]
+pub(super) struct Charge {
+    all: Unadmitted,
+    headers: usize,
+    bytes: usize,
+}
+
+/// The connection exceeds its limit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooMuch;
+
+impl Unadmitted {
+    pub(super) fn join(&self) -> Charge {
+        Charge { all: self.clone(), headers: 0, bytes: 0 }
+    }
+}
+
+impl Charge {
+    /// Charges the headers of a new stream.
+    pub(super) fn opened(&mut self, headers: &HeaderMap) {
+        let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD);
+        self.headers = bytes.fold(self.headers, usize::saturating_add);
+    }
+
+    /// Sets the number of bytes read from the peer so far.
+    ///
+    /// # Errors
+    /// The connection must end: it exceeds a limit.
+    pub(super) fn read(&mut self, bytes: u64) -> Result<(), TooMuch> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(self.headers);
+        let more = bytes.saturating_sub(std::mem::replace(&mut self.bytes, bytes));
+        let total = self.all.0.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+        if bytes <= EACH && (bytes <= FAIR || total <= ALL) { Ok(()) } else { Err(TooMuch) }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charge_is_limited_for_each_connection_and_in_total() {
+        let all = Unadmitted::default();
+        let mut first = all.join();
+        assert_eq!(first.read(EACH as u64), Ok(()));
+        assert_eq!(first.read(EACH as u64 + 1), Err(TooMuch));
+        let mut others: Vec<_> = (0..ALL / EACH - 2).map(|_| all.join()).collect();
+        assert!(others.iter_mut().all(|other| other.read(EACH as u64).is_ok()));
+        let (mut small, mut large) = (all.join(), all.join());
+        assert_eq!(large.read(EACH as u64), Err(TooMuch), "all are charged too much");
+        assert_eq!(small.read(FAIR as u64), Ok(()), "it is not one of those that cause it");
+        drop(first);
+        assert_eq!(large.read(EACH as u64), Ok(()), "given back");
+        drop((others, small, large));
+        assert_eq!(all.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn compressed_headers_are_charged_at_their_length() {
+        let all = Unadmitted::default();
+        let mut charge = all.join();
+        let mut headers = HeaderMap::new();
+        for _ in 0..EACH / FIELD {
+            headers.append("a", http::HeaderValue::from_static("b"));
+        }
+        charge.opened(&headers);
+        assert_eq!(charge.read(1), Err(TooMuch));
     }
 }

@@ -134,10 +134,7 @@ where
     let connection = ConnectionHandle { task, keepalive: Arc::clone(&keepalive) };
     let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
-    let directions = match judge(&head)? {
-        Answer::Stream => Some((send, recv)),
-        Answer::OverAlready => None,
-    };
+    let directions = opens_stream(&head)?.then_some((send, recv));
     let encoded = status::is_encoded(&head.headers);
     let side = Side::Client(linger);
     let stream = WireStream::new(directions, side, keepalive, encoded, settings.initial_stream_window)
@@ -155,17 +152,12 @@ async fn send_request(
     Ok((send, response.await?))
 }
 
-enum Answer {
-    Stream,
-    /// The status OK was in the response headers.
-    OverAlready,
-}
-
-fn judge(head: &http::response::Parts) -> Result<Answer, WireError> {
+/// Whether a stream follows the response headers; false if they had the status OK.
+fn opens_stream(head: &http::response::Parts) -> Result<bool, WireError> {
     let text = |what: &str| format!("the answer is not gRPC: {what}, HTTP status {}", head.status);
     if head.headers.contains_key(GRPC_STATUS) {
         status::verdict(&head.headers)?;
-        return Ok(Answer::OverAlready);
+        return Ok(false);
     }
     if head.status != StatusCode::OK {
         return Err(WireError::new(status::code_of_http(head.status), text("no grpc-status")));
@@ -173,7 +165,7 @@ fn judge(head: &http::response::Parts) -> Result<Answer, WireError> {
     if !status::is_grpc(&head.headers) {
         return Err(WireError::new(Code::Unknown, text("another content-type")));
     }
-    Ok(Answer::Stream)
+    Ok(true)
 }
 
 /// The task of a connection.

@@ -21,7 +21,6 @@ mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
-mod unadmitted;
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -29,7 +28,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tunnel::Packet;
 
-pub use admission::Admission;
+pub use admission::{Admission, Unadmitted};
 pub use buffered::Buffering;
 pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;
@@ -40,7 +39,6 @@ pub use request::Request;
 pub use server::{ConnectionError, serve_connection, serve_connection_until};
 pub use settings::{ClientSettings, ServerSettings, ShutdownMode};
 pub use stream::WireStream;
-pub use unadmitted::Unadmitted;
 
 /// An incoming message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,11 +118,37 @@ pub struct WireError {
     pub message: String,
 }
 
-/// The gRPC status codes, with Go's names: <https://grpc.io/docs/guides/status-codes/>.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[allow(missing_docs, reason = "the names are gRPC's own")]
-pub enum Code {
+/// Defines [`Code`] from the names and numbers.
+macro_rules! codes {
+    ($($name:ident = $number:literal),+ $(,)?) => {
+        /// The gRPC status codes, with Go's names: <https://grpc.io/docs/guides/status-codes/>.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        #[allow(missing_docs, reason = "the names are gRPC's own")]
+        pub enum Code {
+            $($name = $number),+
+        }
+
+        impl Code {
+            /// All codes, in the order of their numbers.
+            pub const ALL: &[Code] = &[$(Code::$name),+];
+
+            /// Go's name of the code, the value of the label `code`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Code::$name => stringify!($name)),+
+                }
+            }
+
+            /// The code with this number on the wire.
+            pub fn from_number(number: u32) -> Option<Code> {
+                Code::ALL.get(usize::try_from(number).ok()?).copied()
+            }
+        }
+    };
+}
+
+codes! {
     OK = 0,
     Canceled = 1,
     Unknown = 2,
@@ -142,29 +166,4 @@ pub enum Code {
     Unavailable = 14,
     DataLoss = 15,
     Unauthenticated = 16,
-}
-
-impl Code {
-    /// Go's name of the code, the value of the label `code`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Code::OK => "OK",
-            Code::Canceled => "Canceled",
-            Code::Unknown => "Unknown",
-            Code::InvalidArgument => "InvalidArgument",
-            Code::DeadlineExceeded => "DeadlineExceeded",
-            Code::NotFound => "NotFound",
-            Code::AlreadyExists => "AlreadyExists",
-            Code::PermissionDenied => "PermissionDenied",
-            Code::ResourceExhausted => "ResourceExhausted",
-            Code::FailedPrecondition => "FailedPrecondition",
-            Code::Aborted => "Aborted",
-            Code::OutOfRange => "OutOfRange",
-            Code::Unimplemented => "Unimplemented",
-            Code::Internal => "Internal",
-            Code::Unavailable => "Unavailable",
-            Code::DataLoss => "DataLoss",
-            Code::Unauthenticated => "Unauthenticated",
-        }
-    }
 }

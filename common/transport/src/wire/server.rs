@@ -14,13 +14,12 @@ use h2::server::{Connection, SendResponse};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use super::admission::Admission;
+use super::admission::{Admission, Charge, TooMuch, Unadmitted};
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
 use super::keepalive::{Dead, KeepaliveHandle, Pinger};
 use super::lingering::LingeringStreams;
 use super::request::Request;
 use super::settings::{ServerSettings, ShutdownMode};
-use super::unadmitted::{Charge, TooMuch, Unadmitted};
 use super::{Code, OutFrame};
 use crate::kernel::HOST_TIMEOUT;
 
@@ -56,11 +55,7 @@ impl ConnectionError {
         let kind = match self {
             ConnectionError::Http2(error) => error.get_io().map(io::Error::kind),
             ConnectionError::Io(error) => Some(error.kind()),
-            ConnectionError::KeepaliveTimeout
-            | ConnectionError::HostTimeout
-            | ConnectionError::NotAdmitted
-            | ConnectionError::UnadmittedMemory
-            | ConnectionError::NoStream => None,
+            _ => None,
         };
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         matches!(kind, Some(BrokenPipe | ConnectionReset | UnexpectedEof))
@@ -87,25 +82,12 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
     F: FnMut(Request),
 {
-    serve(io, settings, on_stream, pending()).await
+    serve_connection_until(io, settings, on_stream, pending()).await
 }
 
 /// Like [`serve_connection`]. Once `shutdown` completes, the connection accepts no new streams, and ends with its last
 /// stream as [`ServerSettings::shutdown_mode`] says.
 pub async fn serve_connection_until<IO, F>(
-    io: IO,
-    settings: &ServerSettings,
-    on_stream: F,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), ConnectionError>
-where
-    IO: AsyncRead + AsyncWrite + Unpin,
-    F: FnMut(Request),
-{
-    serve(io, settings, on_stream, shutdown).await
-}
-
-async fn serve<IO, F>(
     io: IO,
     settings: &ServerSettings,
     mut on_stream: F,

@@ -151,31 +151,3 @@ pub(super) fn verdict(trailers: &HeaderMap) -> Result<(), WireError> {
     let text = String::from_utf8_lossy(raw);
     Err(WireError::new(code, percent_decode_str(&text).decode_utf8_lossy()))
 }
-
-impl Code {
-    /// All codes, in the order of their numbers.
-    pub const ALL: [Code; 17] = [
-        Code::OK,
-        Code::Canceled,
-        Code::Unknown,
-        Code::InvalidArgument,
-        Code::DeadlineExceeded,
-        Code::NotFound,
-        Code::AlreadyExists,
-        Code::PermissionDenied,
-        Code::ResourceExhausted,
-        Code::FailedPrecondition,
-        Code::Aborted,
-        Code::OutOfRange,
-        Code::Unimplemented,
-        Code::Internal,
-        Code::Unavailable,
-        Code::DataLoss,
-        Code::Unauthenticated,
-    ];
-
-    /// The code with this number on the wire.
-    pub fn from_number(number: u32) -> Option<Code> {
-        Code::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-}

@@ -53,7 +53,7 @@ impl DestinationRule {
     /// # Errors
     /// Why the text is not a rule.
     pub fn parse(text: &str) -> Result<Self, RuleError> {
-        let (host, ports) = split(text)?;
+        let (host, ports) = host_port::split_lenient(text).map_err(|_| RuleError::Network)?;
         let ports = ports.map_or(Ok(0..=u16::MAX), parse_ports)?;
         Ok(Self { text: text.to_owned(), host: parse_host(host)?, ports })
     }
@@ -81,14 +81,6 @@ impl DestinationRule {
 impl fmt::Display for DestinationRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
-    }
-}
-
-/// Splits host and ports. An IPv6 address or network without brackets has no ports.
-fn split(text: &str) -> Result<(&str, Option<&str>), RuleError> {
-    match host_port::split(text) {
-        Ok((_, Some(ports))) if !text.starts_with('[') && ports.contains(':') => Ok((text, None)),
-        split => split.map_err(|_| RuleError::Network),
     }
 }
 

@@ -14,9 +14,7 @@
 mod authorities;
 mod certificate;
 mod chain;
-mod client_certs;
-mod server_certs;
-mod signature;
+mod verifiers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,8 +25,8 @@ use rustls_pki_types::CertificateDer;
 
 use super::PeerIdentity;
 
-pub(super) use client_certs::ClientCerts;
-pub(super) use server_certs::ServerCerts;
+pub(super) use verifiers::{ClientCerts, ServerCerts};
+pub use verifiers::{any_server, server_verifier};
 
 /// Why webpki refused a chain that Go's rules accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! Which peers a handshake accepts.
 
 use rcgen::{SanType, date_time_ymd};
-use rustls::ProtocolVersion;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ProtocolVersion, SupportedProtocolVersion};
 use tokio::io::{AsyncWriteExt, duplex};
 
 use super::pki::{Pair, ca, leaf};
 use super::world::{NAME, World};
-use crate::tls::{ALPN_H2, CaSource, HandshakeError, PeerIdentity};
+use crate::tls::{ALPN_H2, CaSource, HandshakeError, PeerIdentity, any_server, shared_provider};
 
 #[tokio::test]
 async fn mutual_authentication_and_identity() {
@@ -19,6 +20,24 @@ async fn mutual_authentication_and_identity() {
     assert_eq!(peer.to_string(), "leaf");
     let (_, connection) = client.get_ref();
     assert_eq!(PeerIdentity::of(connection.peer_certificates()).unwrap().dns, [NAME]);
+}
+
+/// `insecure-skip-tls-verify` of a kubeconfig: neither the authority nor the name nor the time counts.
+#[tokio::test]
+async fn any_server_is_accepted_on_request() {
+    for version in [&TLS12, &TLS13] as [&'static SupportedProtocolVersion; 2] {
+        let mut params = leaf(&["another.test"]);
+        params.not_after = date_time_ymd(2001, 1, 1);
+        let mut world = World::with_server(params);
+        world.server.client_ca = None;
+        let config = ClientConfig::builder_with_provider(shared_provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(any_server())
+            .with_no_client_auth();
+        world.handshake_with(config).await.both();
+    }
 }
 
 #[tokio::test]
@@ -111,10 +130,10 @@ async fn bytes_that_are_not_tls_are_refused() {
     let server = World::new().server();
     let (mut client_io, server_io) = duplex(1024);
     client_io.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-    assert!(matches!(server.accept(server_io).await, Err(HandshakeError::Tls(_))));
+    assert!(matches!(server.accept_with(server_io, || ()).await, Err(HandshakeError::Tls(_))));
     let (client_io, server_io) = duplex(1024);
     drop(client_io);
-    assert!(matches!(server.accept(server_io).await, Err(HandshakeError::Closed)));
+    assert!(matches!(server.accept_with(server_io, || ()).await, Err(HandshakeError::Closed)));
 }
 
 /// A record announces a ClientHello of 60,000 bytes, and more records follow.

@@ -70,7 +70,7 @@ async fn a_listener_resumes_no_session() {
             .unwrap();
         let (server, client) = (world.server(), TlsConnector::from(Arc::new(config)));
         let name = ServerName::try_from(NAME).unwrap();
-        let kinds = twice!(|io| server.accept(io), |io| client.connect(name.clone(), io));
+        let kinds = twice!(|io| server.accept_with(io, || ()), |io| client.connect(name.clone(), io));
         assert_eq!(kinds, FULL, "{version:?}");
     }
 }

@@ -35,7 +35,7 @@ impl World {
             let connected = connector.connect(ServerName::try_from(NAME).unwrap(), client_io).await;
             connected.map_err(HandshakeError::from)
         };
-        let (server, client) = tokio::join!(server.accept(server_io), client);
+        let (server, client) = tokio::join!(server.accept_with(server_io, || ()), client);
         Ends { server, client }
     }
 
@@ -107,7 +107,7 @@ impl Ends {
 pub(super) async fn shake(server: &ServerTls, client: &ClientTls) -> Ends {
     let (client_io, server_io) = duplex(64 * 1024);
     let server = async {
-        let mut stream = server.accept(server_io).await?;
+        let mut stream = server.accept_with(server_io, || ()).await?;
         stream.write_all(b"s").await?;
         stream.flush().await?;
         Ok(stream)

@@ -395,7 +395,7 @@ fn codes_are_grpc_gos() {
     ] {
         assert_eq!(code_of(reason), code, "{reason}");
     }
-    for (number, code) in Code::ALL.into_iter().enumerate() {
+    for (number, code) in Code::ALL.iter().copied().enumerate() {
         assert_eq!(Code::from_number(number as u32), Some(code));
         assert_eq!(code as usize, number);
     }

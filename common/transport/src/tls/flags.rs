@@ -1,10 +1,79 @@
-//! `--cipher-suites`: Go's names for cipher suites.
+//! Values of flags: Go's names for protocol versions (`--tls-min-version`) and cipher suites (`--cipher-suites`).
 
 use std::fmt;
 
-use rustls::{CipherSuite, SupportedCipherSuite};
+use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion, version};
+use thiserror::Error;
 
-use super::{Accepted, TlsFlagError};
+/// A flag's text that is invalid. The caller puts the flag's name in front.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{value:?}: {want}")]
+pub struct TlsFlagError {
+    /// The text.
+    pub value: String,
+    /// The expected value.
+    pub want: &'static str,
+}
+
+/// A flag's parsed value, and warnings for the operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted<T> {
+    /// The parsed value.
+    pub value: T,
+    /// One line each, without the flag's name.
+    pub warnings: Vec<String>,
+}
+
+impl<T> Accepted<T> {
+    fn plain(value: T) -> Self {
+        Self { value, warnings: Vec::new() }
+    }
+}
+
+/// The lowest TLS version of a listener or the agent.
+///
+/// rustls has no TLS 1.0 and 1.1. Their names are accepted and mean 1.2: refusing to start would break a swap of
+/// images, and no released peer needs less than 1.2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2 and newer (the default).
+    #[default]
+    Tls12,
+    /// TLS 1.3 only.
+    Tls13,
+}
+
+impl TlsVersion {
+    /// Parses Go's name (`VersionTLS12`); an empty text means the default.
+    ///
+    /// # Errors
+    /// If the text is anything else.
+    pub fn parse(name: &str) -> Result<Accepted<Self>, TlsFlagError> {
+        match name {
+            "" | "VersionTLS12" => Ok(Accepted::plain(Self::Tls12)),
+            "VersionTLS13" => Ok(Accepted::plain(Self::Tls13)),
+            "VersionTLS10" | "VersionTLS11" => Ok(Accepted {
+                value: Self::Tls12,
+                warnings: vec![format!(
+                    "{name}: TLS below 1.2 is insecure (RFC 8996) and not offered; using 1.2"
+                )],
+            }),
+            _ => Err(TlsFlagError {
+                value: name.to_owned(),
+                want: "it must be VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13",
+            }),
+        }
+    }
+
+    /// The protocol versions to offer, newest first; TLS 1.2 only if it has a suite.
+    pub(super) fn protocols(self, tls12_suites: bool) -> &'static [&'static SupportedProtocolVersion] {
+        static ALL: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
+        match self {
+            Self::Tls12 if tls12_suites => &ALL,
+            Self::Tls12 | Self::Tls13 => &ALL[..1],
+        }
+    }
+}
 
 /// How a suite that Go accepts is treated.
 #[derive(Clone, Copy)]

@@ -1,0 +1,246 @@
+//! The verification of a peer's certificate: a listener's of its clients, an agent's of its server.
+//!
+//! webpki is asked first, then the authority that it found is checked; refusals for a reason in [`LegacyPki`] are judged
+//! again. A certificate is always required.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key,
+};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+
+use super::authorities::Authorities;
+use super::certificate::{Certificate, Purpose};
+use super::{LegacyPki, LegacyPkiObserver, Report, ignore_legacy_pki};
+use crate::tls::{TlsError, shared_provider};
+
+type SignatureResult = Result<HandshakeSignatureValid, Error>;
+
+/// Verifies the clients of a listener.
+#[derive(Debug)]
+pub(in crate::tls) struct ClientCerts {
+    webpki: Arc<dyn ClientCertVerifier>,
+    second: SecondOpinion,
+}
+
+/// Verifies a server.
+#[derive(Debug)]
+pub(in crate::tls) struct ServerCerts {
+    /// `None` accepts any certificate.
+    webpki: Option<Arc<WebPkiServerVerifier>>,
+    second: SecondOpinion,
+}
+
+/// Verifies servers other than an agent's with `roots`, as [`crate::tls::ClientTls`] does.
+///
+/// # Errors
+/// If there is no usable authority.
+pub fn server_verifier(
+    roots: Vec<CertificateDer<'static>>,
+    observer: LegacyPkiObserver,
+) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    Ok(Arc::new(ServerCerts::new(roots, shared_provider(), Report::new(observer))?))
+}
+
+/// Accepts any certificate of a server whose key the server has, as an operator may request. The caller logs a warning.
+pub fn any_server() -> Arc<dyn ServerCertVerifier> {
+    let report = Report::new(ignore_legacy_pki());
+    let second = SecondOpinion::new(Vec::new(), Purpose::Server, &shared_provider(), report);
+    Arc::new(ServerCerts { webpki: None, second })
+}
+
+impl ClientCerts {
+    pub(in crate::tls) fn new(
+        roots: Vec<CertificateDer<'static>>,
+        provider: Arc<CryptoProvider>,
+        report: Report,
+    ) -> Result<Self, TlsError> {
+        let second = SecondOpinion::new(roots, Purpose::Client, &provider, report);
+        let webpki = WebPkiClientVerifier::builder_with_provider(second.authorities.store(), provider)
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?;
+        Ok(Self { webpki, second })
+    }
+}
+
+impl ServerCerts {
+    pub(in crate::tls) fn new(
+        roots: Vec<CertificateDer<'static>>,
+        provider: Arc<CryptoProvider>,
+        report: Report,
+    ) -> Result<Self, TlsError> {
+        let second = SecondOpinion::new(roots, Purpose::Server, &provider, report);
+        let webpki = WebPkiServerVerifier::builder_with_provider(second.authorities.store(), provider)
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?;
+        Ok(Self { webpki: Some(webpki), second })
+    }
+}
+
+impl ClientCertVerifier for ClientCerts {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.webpki.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        presented: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verdict = self.webpki.verify_client_cert(leaf, presented, now).map(drop);
+        self.second.judge(verdict, leaf, presented, now, || Ok(()))?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> SignatureResult {
+        self.second.tls12(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> SignatureResult {
+        self.second.tls13(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.second.authorities.algorithms.supported_schemes()
+    }
+}
+
+impl ServerCertVerifier for ServerCerts {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        presented: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(webpki) = &self.webpki else { return Ok(ServerCertVerified::assertion()) };
+        let right_name = || match Certificate::parse(leaf) {
+            Some(parsed) if parsed.is_for(name) => Ok(()),
+            _ => Err(CertificateError::NotValidForName.into()),
+        };
+        let verdict = webpki.verify_server_cert(leaf, presented, name, ocsp, now).map(drop);
+        self.second.judge(verdict, leaf, presented, now, right_name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> SignatureResult {
+        self.second.tls12(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> SignatureResult {
+        self.second.tls13(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.second.authorities.algorithms.supported_schemes()
+    }
+}
+
+/// What both verifiers add to webpki.
+#[derive(Debug)]
+struct SecondOpinion {
+    authorities: Authorities,
+    report: Report,
+}
+
+impl SecondOpinion {
+    fn new(
+        roots: Vec<CertificateDer<'static>>,
+        purpose: Purpose,
+        provider: &CryptoProvider,
+        report: Report,
+    ) -> Self {
+        let algorithms = provider.signature_verification_algorithms;
+        Self { authorities: Authorities::new(roots, purpose, algorithms), report }
+    }
+
+    /// Confirms webpki's verdict or judges it again; `right_name` is then the check of the peer's name.
+    fn judge(
+        &self,
+        verdict: Result<(), Error>,
+        leaf: &CertificateDer<'_>,
+        presented: &[CertificateDer<'_>],
+        now: UnixTime,
+        right_name: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let confirmed = verdict.and_then(|()| self.authorities.confirm(leaf, presented, now));
+        confirmed.or_else(|refused| {
+            let by_go = || self.authorities.by_go(leaf, presented, now).and_then(|()| right_name());
+            self.report.judge_again(refused, leaf, by_go)
+        })
+    }
+
+    /// webpki's verdict or, if it does not read the certificate, our own. The rest of the certificate was verified
+    /// before; only its key is used here.
+    fn tls12(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> SignatureResult {
+        let algorithms = &self.authorities.algorithms;
+        let verdict = verify_tls12_signature(message, cert, signed, algorithms);
+        let Some(key) = unread_key(&verdict, cert)? else { return verdict };
+        let key = webpki::RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
+        let candidates = algorithms.mapping.iter().filter(|(scheme, _)| *scheme == signed.scheme);
+        candidates
+            .flat_map(|(_, candidates)| candidates.iter())
+            .any(|candidate| key.verify_signature(*candidate, message, signed.signature()).is_ok())
+            .then(HandshakeSignatureValid::assertion)
+            .ok_or_else(|| CertificateError::BadSignature.into())
+    }
+
+    /// As [`SecondOpinion::tls12`].
+    fn tls13(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> SignatureResult {
+        let algorithms = &self.authorities.algorithms;
+        let verdict = verify_tls13_signature(message, cert, signed, algorithms);
+        let Some(key) = unread_key(&verdict, cert)? else { return verdict };
+        verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
+    }
+}
+
+/// The certificate's key if webpki could not read the certificate; `None` if webpki's verdict counts.
+fn unread_key(
+    verdict: &SignatureResult,
+    cert: &CertificateDer<'_>,
+) -> Result<Option<SubjectPublicKeyInfoDer<'static>>, Error> {
+    let why = verdict.as_ref().err().and_then(LegacyPki::of);
+    if !matches!(why, Some(LegacyPki::OldVersion | LegacyPki::CriticalExtension)) {
+        return Ok(None);
+    }
+    let cert = Certificate::parse(cert).ok_or(CertificateError::BadEncoding)?;
+    Ok(Some(SubjectPublicKeyInfoDer::from(cert.public_key_info().to_vec())))
+}
