@@ -6,23 +6,23 @@
 //! Run the future under `tokio::task::coop::unconstrained`: it limits its own turns, and serves many sockets in one
 //! turn.
 
+mod chunks;
 mod conns;
-mod discard;
 mod handler;
+mod linger;
 mod local_io;
 mod memory;
-mod queue;
 mod ready;
 mod receive;
 mod relay;
 mod runtime;
 mod transmit;
 
+pub use chunks::Chunks;
 pub use conns::Conns;
-pub use discard::{Linger, poll_discard};
 pub use handler::{LinkHandler, Meter};
+pub use linger::{Linger, poll_discard};
 pub use local_io::{CloseReason, LocalIo, Read};
 pub use memory::{Bounds, MemoryLimiter};
-pub use queue::Queue;
 pub use relay::{LinkEnd, Relay};
 pub use runtime::{Turns, data_runtime};

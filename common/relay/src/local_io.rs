@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tunnel::Cause;
 
-use crate::queue::Queue;
+use crate::chunks::Chunks;
 
 /// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,9 +64,9 @@ pub trait LocalIo: Send {
         0
     }
 
-    /// Writes from the front of `queue`, which is not empty, without waiting. `Ready(Ok(()))` after progress, even if
-    /// bytes remain. Pending registers the waker and leaves the queue unchanged.
-    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>>;
+    /// Accepts bytes from the front of `chunks`, which is not empty, without waiting. `Ready(Ok(()))` after progress, even
+    /// if bytes remain. Pending registers the waker and accepts nothing.
+    fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>>;
 
     /// Writes buffered bytes (of a TLS session) to the socket. Called once per turn after writes, and again when the
     /// socket woke the connection.

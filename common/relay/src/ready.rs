@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use parking_lot::Mutex;
+use tunnel::ConnKey;
 
 /// The list of one link's task.
 #[derive(Debug, Default)]
@@ -25,20 +26,20 @@ struct Inner {
 /// One connection's mark on the list. As a [`Waker`] it is registered with the connection's sockets.
 #[derive(Debug)]
 pub(crate) struct ConnWaker {
-    slot: usize,
+    key: ConnKey,
     listed: AtomicBool,
     /// Weak, because the list holds marks.
     list: Weak<ReadyList>,
 }
 
 impl ConnWaker {
-    pub(crate) fn new(list: &Arc<ReadyList>, slot: usize) -> Arc<Self> {
-        Arc::new(ConnWaker { slot, listed: AtomicBool::new(false), list: Arc::downgrade(list) })
+    pub(crate) fn new(list: &Arc<ReadyList>, key: ConnKey) -> Arc<Self> {
+        Arc::new(ConnWaker { key, listed: AtomicBool::new(false), list: Arc::downgrade(list) })
     }
 
-    /// The slot of the marked connection.
-    pub(crate) fn slot(&self) -> usize {
-        self.slot
+    /// The marked connection.
+    pub(crate) fn key(&self) -> ConnKey {
+        self.key
     }
 
     /// Clears the mark. Call this before polling the sockets.
@@ -84,7 +85,14 @@ impl ReadyList {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use tunnel::{Limits, Link, Server};
+
     use super::*;
+
+    fn key() -> ConnKey {
+        let mut link: Link<Server, usize> = Link::new(Limits::default());
+        link.dial("tcp", "a:1").unwrap()
+    }
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -100,7 +108,7 @@ mod tests {
         let list = Arc::new(ReadyList::default());
         let count = Arc::new(Count::default());
         let task = Waker::from(Arc::clone(&count));
-        let conn_waker = ConnWaker::new(&list, 7);
+        let conn_waker = ConnWaker::new(&list, key());
         let waker = Waker::from(Arc::clone(&conn_waker));
         let mut ready = VecDeque::new();
 
@@ -110,7 +118,7 @@ mod tests {
         waker.wake_by_ref();
         assert_eq!(count.0.load(Ordering::SeqCst), 1, "one wake-up of the task for one listing");
         list.take(&task, &mut ready);
-        assert_eq!(ready.iter().map(|conn_waker| conn_waker.slot()).collect::<Vec<_>>(), [7]);
+        assert_eq!(ready.iter().map(|conn_waker| conn_waker.key()).collect::<Vec<_>>(), [key()]);
 
         ready[0].clear_listed();
         waker.wake_by_ref(); // while the connection is served
@@ -127,7 +135,7 @@ mod tests {
         let task = Waker::from(Arc::clone(&count));
         let served = Arc::new(AtomicUsize::new(0));
         let pending = Arc::new(AtomicUsize::new(0));
-        let conn_waker = ConnWaker::new(&list, 0);
+        let conn_waker = ConnWaker::new(&list, key());
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 let (waker, pending) = (Waker::from(Arc::clone(&conn_waker)), Arc::clone(&pending));

@@ -1,8 +1,7 @@
-//! Receives the packets of one turn: passes packets to the core, and payload to local ends.
+//! Receives the packets of one turn and passes them to the core.
 
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use transport::wire::{Incoming, Wire};
 use tunnel::{Disposition, Packet, Side, Time};
 
@@ -77,19 +76,10 @@ where
             }
         };
         self.meter.received(packet.kind());
-        if matches!(packet, Packet::CloseReq { .. } | Packet::CloseRsp { .. } | Packet::Fin { .. }) {
-            // Bytes that arrived before a close must be written or counted before the core handles the close.
-            self.conns.write_dirty(now);
-        }
-        let mut payload = Bytes::new();
-        let packet = packet.map(|bytes| {
-            payload = bytes;
-            payload.len()
-        });
+        let len = if let Packet::Data { payload, .. } = &packet { payload.len() } else { 0 };
         match self.conns.link.handle_packet(now, packet) {
             Disposition::Deliver(key) => {
-                let len = payload.len();
-                self.conns.deliver(key, payload);
+                self.conns.arrived(key);
                 return len;
             }
             Disposition::Handled | Disposition::Late => {}

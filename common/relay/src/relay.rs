@@ -109,7 +109,6 @@ where
         self.drain_events(now);
         let more_transmissions = self.transmit(cx, now);
         self.drain_events(now);
-        self.conns.grant_discards(now);
         self.report_memory(cx, now);
         // If the link fell below its limits after `receive` (a reader left, or the peer read its answers), nothing wakes this
         // task, because it did not poll the wire for packets while it was paused.
@@ -213,8 +212,6 @@ where
     pub(crate) fn stream_lost(&mut self, now: Time, end: LinkEnd) {
         if self.wire.take().is_some() {
             self.end = Some(end);
-            // The core must know the queued bytes before it handles the loss.
-            self.conns.write_dirty(now);
             if std::mem::take(&mut self.paused) {
                 self.meter.paused(false);
             }
@@ -223,9 +220,9 @@ where
         }
     }
 
-    /// Sets the timer to the next time-out of the core or of the discard budget. Returns true if it has expired already.
+    /// Sets the timer to the next time-out of the core. Returns true if it has expired already.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
-        let due = [self.conns.link.poll_timeout(), self.conns.discard_due()].into_iter().flatten().min();
+        let due = self.conns.link.poll_timeout();
         if due != self.armed {
             self.armed = due;
             if let Some(due) = due {
@@ -237,10 +234,9 @@ where
         }
         self.armed = None;
         let now = self.now();
-        self.conns.grant_discards(now);
-        if self.conns.link.poll_timeout().is_some_and(|due| due <= now) {
-            self.conns.link.handle_timeout(now);
-            self.drain_events(now);
+        let measured = self.conns.link.handle_timeout(now);
+        self.drain_events(now);
+        if measured {
             self.memory.end_cooldown();
         }
         true

@@ -4,15 +4,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use transport::wire::{Wire, WireError};
-use tunnel::{Packet, ReadOutcome, Side, Time, Transmit};
+use tunnel::{ConnKey, Packet, Side, SourceEnd, Time, Transmit};
 
 use crate::handler::{LinkHandler, Meter};
 use crate::local_io::Read;
 use crate::relay::Relay;
 
-/// The most bytes of payload in one DATA on the wire. A byte in 64 KiB costs a quarter of a byte in 16 KiB; 128 KiB gain
-/// nothing (measured).
-const FRAME: usize = 64 << 10;
 /// Bytes read from local ends in one turn.
 const TRANSMIT_PER_TURN: usize = 512 << 10;
 /// Transmissions, of any size, in one turn.
@@ -38,33 +35,39 @@ where
             if budget < LEAST && self.conns.link.has_to_send() {
                 budget = self.poll_budget(cx).min(left);
             }
-            match self.conns.link.poll_transmit(budget) {
+            match self.conns.link.poll_transmit(now, budget) {
                 None => return false,
                 Some(Transmit::Control(packet)) => self.send(packet.map(|never| match never {})),
-                Some(Transmit::Read { key, id, max }) => {
-                    let outcome = match self.conns.poll_read(key, max, now) {
-                        Poll::Ready(Ok(Read::Data(bytes))) => {
-                            let len = bytes.len();
-                            self.send_data(id, bytes);
-                            budget = budget.saturating_sub(len);
-                            left = left.saturating_sub(len);
-                            ReadOutcome::Data(len)
-                        }
-                        other => outcome_of(other),
-                    };
-                    self.conns.link.read(now, key, outcome);
+                Some(Transmit::Read { key, max }) => {
+                    let read = self.read(key, max, now);
+                    budget = budget.saturating_sub(read);
+                    left = left.saturating_sub(read);
                 }
+                Some(Transmit::Discard { key, max }) => left = left.saturating_sub(self.read(key, max, now)),
+                Some(Transmit::Linger { key, max }) => left = left.saturating_sub(self.conns.end(key, max)),
                 Some(Transmit::NoCredit { key }) => self.conns.poll_gone(key, now),
-                Some(Transmit::Discard { key }) => {
-                    let outcome = outcome_of(self.conns.poll_discard(key, now));
-                    if let ReadOutcome::Data(len) = outcome {
-                        left = left.saturating_sub(len);
-                    }
-                    self.conns.link.read(now, key, outcome);
-                }
             }
         }
         true
+    }
+
+    /// Reads a source, and sends what the core makes of its bytes. Returns the number of bytes.
+    fn read(&mut self, key: ConnKey, max: usize, now: Time) -> usize {
+        let end = match self.conns.poll_read(key, max, now) {
+            Poll::Pending => return 0,
+            Poll::Ready(Ok(Read::Data(bytes))) => {
+                let len = bytes.len();
+                for packet in self.conns.link.push(now, key, bytes) {
+                    self.send(packet);
+                }
+                return len;
+            }
+            Poll::Ready(Ok(Read::Eof)) => SourceEnd::Eof,
+            Poll::Ready(Ok(Read::Closed)) => SourceEnd::Closed,
+            Poll::Ready(Err(error)) => SourceEnd::Failed(error.to_string()),
+        };
+        self.conns.link.end_source(now, key, end);
+        0
     }
 
     fn poll_budget(&mut self, cx: &mut Context<'_>) -> usize {
@@ -77,14 +80,6 @@ where
             }
             Poll::Pending => 0,
         }
-    }
-
-    fn send_data(&mut self, id: tunnel::ConnectId, mut bytes: Bytes) {
-        while bytes.len() > FRAME {
-            let payload = bytes.split_to(FRAME);
-            self.send(Packet::Data { id, payload });
-        }
-        self.send(Packet::Data { id, payload: bytes });
     }
 
     fn send(&mut self, packet: Packet<Bytes>) {
@@ -102,16 +97,5 @@ where
             self.meter.send_error(error, kind);
             self.conns.link.shutdown_send();
         }
-    }
-}
-
-/// Translates a read for the core.
-fn outcome_of(read: Poll<std::io::Result<Read>>) -> ReadOutcome {
-    match read {
-        Poll::Pending => ReadOutcome::Blocked,
-        Poll::Ready(Ok(Read::Data(bytes))) => ReadOutcome::Data(bytes.len()),
-        Poll::Ready(Ok(Read::Eof)) => ReadOutcome::Eof,
-        Poll::Ready(Ok(Read::Closed)) => ReadOutcome::Closed,
-        Poll::Ready(Err(error)) => ReadOutcome::Failed(error.to_string()),
     }
 }

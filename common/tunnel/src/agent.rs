@@ -8,6 +8,7 @@ use crate::event::{Cause, Control, Disposition, Dropped, End, Event};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, cut_error};
+use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
 
@@ -31,7 +32,7 @@ const FULL: &str = "too many open files: this agent stream carries as many dials
 const MEMORY_PRESSURE: &str =
     "out of memory for connections: payload that waits for slow readers fills --memory-limit";
 
-impl Link<Agent> {
+impl<P: Payload> Link<Agent, P> {
     /// Later connections get ids above `id`. Needed for servers that treat the ids of all streams of an agent as one
     /// sequence.
     pub fn number_beyond(&mut self, id: ConnectId) {
@@ -57,6 +58,7 @@ impl Link<Agent> {
                 conn.id = Some(id);
                 conn.credit = self.negotiated.credits.map(Credit::new);
                 self.by_id.insert(id, key);
+                self.table.hold(key);
                 self.send(Packet::DialRsp { random, outcome: Ok(id) });
                 true
             }
@@ -68,11 +70,6 @@ impl Link<Agent> {
                 false
             }
         }
-    }
-
-    /// The connect id of an open connection, for the log.
-    pub fn connect_id(&self, key: ConnKey) -> Option<ConnectId> {
-        self.table.get(key)?.id
     }
 
     /// The server's id of a pending dial, or of the dial that opened a connection; for the log.
@@ -143,7 +140,7 @@ impl Link<Agent> {
 }
 
 impl Side for Agent {
-    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Disposition {
+    fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
         match packet {
             Packet::DialReq { random, protocol, address } => {
                 link.handle_dial_request(random, protocol, address)
@@ -159,7 +156,7 @@ impl Side for Agent {
         }
     }
 
-    fn close(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
+    fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool) {
         link.say_closed(key, String::new());
         if listens {
             link.flush(now, key, None, false);
@@ -168,11 +165,11 @@ impl Side for Agent {
         }
     }
 
-    fn both_ended(link: &mut Link<Self>, now: Time, key: ConnKey) {
+    fn both_ended<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
         Self::close(link, now, key, true);
     }
 
-    fn hang_up(link: &mut Link<Self>, _now: Time, key: ConnKey, end: End) {
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, end: End) {
         let said_all = link.table.get(key).is_some_and(|conn| conn.fin_sent);
         let text = match &end {
             End::Flushed => String::new(),
@@ -192,7 +189,7 @@ impl Side for Agent {
         limits.half_closed_agent
     }
 
-    fn answer_close(link: &mut Link<Self>, key: ConnKey) {
+    fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
         if let Some(conn) = link.table.get_mut(key)
             && let State::Flushing(flush) = &mut conn.state
         {
@@ -201,11 +198,11 @@ impl Side for Agent {
         link.say_closed(key, String::new());
     }
 
-    fn dial_lost(link: &mut Link<Self>, key: ConnKey) {
+    fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
         link.cancel_dial(key);
     }
 
-    fn last_id(link: &Link<Self>) -> ConnectId {
+    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId {
         ConnectId(link.side.last_id)
     }
 }

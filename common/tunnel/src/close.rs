@@ -6,13 +6,14 @@
 use crate::conn::{Flush, FlushDeadline, State};
 use crate::event::{Cause, End, Event};
 use crate::link::{Link, Outgoing, Side};
+use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
 
 /// How many ring entries of ended connections may exist before they are removed.
 const STALE_ENTRIES: usize = 64;
 
-impl<S: Side> Link<S> {
+impl<S: Side, P: Payload> Link<S, P> {
     pub(crate) fn expired(&mut self, now: Time, key: ConnKey) {
         let Some(conn) = self.table.get(key) else { return };
         match &conn.state {
@@ -69,7 +70,7 @@ impl<S: Side> Link<S> {
         if conn.write_closed.is_none() {
             conn.write_closed = Some(text);
             conn.drain_rate = None;
-            self.set_queued(key, 0);
+            self.drop_recv(key);
             self.arm(key, Some(now.after(self.limits.flush_max)));
             self.readable(key);
         }
@@ -175,14 +176,14 @@ impl<S: Side> Link<S> {
         let Some(conn) = self.table.get_mut(key) else { return };
         let cause = conn.write_closed.take().map(Cause::Local).or(cause);
         conn.state = State::Flushing(Flush { deadline: FlushDeadline::begin(now), answer_owed, cause });
-        if conn.queued == 0 {
+        if conn.recv.is_empty() {
             self.finish_flush(key, None);
             return;
         }
         if conn.source_open {
             // If the rings contain the connection, its entry is skipped from now on.
             conn.in_ring = true;
-            self.discards.push_back(key);
+            self.discards.push(key);
         }
         self.arm_flush(key);
     }

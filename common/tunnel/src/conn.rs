@@ -15,10 +15,12 @@
 //! The local end is notified exactly once (invariant 2): on a transition to *(ended)*, or on entering `Tombstone`, which
 //! only keeps the connect id so that late packets are not counted as unknown.
 
+use crate::buffer::Buffer;
 use crate::credit::Credit;
 use crate::event::Cause;
 use crate::limits::Limits;
 use crate::packet::{ConnectId, DialId};
+use crate::payload::Payload;
 use crate::time::Time;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -72,15 +74,15 @@ pub(crate) struct DrainRate {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Conn {
+pub(crate) struct Conn<P> {
     pub(crate) state: State,
     pub(crate) random: DialId,
     /// Set from `Open` on. The link's index contains it as long as the peer may use it.
     pub(crate) id: Option<ConnectId>,
     /// Server: the target of the dial, until DIAL_REQ is sent.
     pub(crate) target: Option<(String, String)>,
-    /// Charged bytes that wait for the local end.
-    pub(crate) queued: usize,
+    /// The bytes that wait for the local end.
+    pub(crate) recv: Buffer<P>,
     pub(crate) drain_rate: Option<DrainRate>,
     /// The connection is in one of the rings.
     pub(crate) in_ring: bool,
@@ -107,14 +109,14 @@ pub(crate) struct Conn {
     pub(crate) timer: Option<Time>,
 }
 
-impl Conn {
+impl<P: Payload> Conn<P> {
     pub(crate) fn dialing(random: DialId, target: Option<(String, String)>) -> Self {
         Conn {
             state: State::Dialing { sent: false },
             random,
             id: None,
             target,
-            queued: 0,
+            recv: Buffer::default(),
             drain_rate: None,
             in_ring: false,
             write_closed: None,
@@ -157,12 +159,6 @@ impl Conn {
         if self.fin_sent {
             self.last_activity = now;
         }
-    }
-
-    /// Whether a local end still reads the queue.
-    pub(crate) fn listens(&self) -> bool {
-        self.write_closed.is_none()
-            && matches!(self.state, State::Open | State::Closing { listens: true } | State::Flushing(_))
     }
 
     /// Whether the shell should read the local source, to send or to discard its bytes.

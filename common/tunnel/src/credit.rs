@@ -8,11 +8,12 @@
 use std::time::Duration;
 
 use crate::conn::State;
-use crate::event::{Cause, Disposition, Dropped};
+use crate::event::{Disposition, Dropped};
 use crate::limits::bdp;
 use crate::link::{Link, Side};
 use crate::negotiated::Windows;
 use crate::packet::ConnectId;
+use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
 
@@ -98,7 +99,7 @@ pub(crate) struct Inflow {
 
 impl Inflow {
     /// Counts received bytes. Returns false if they exceed the grant.
-    fn receive(&mut self, len: usize) -> bool {
+    pub(crate) fn receive(&mut self, len: usize) -> bool {
         self.received = self.received.saturating_add(len as u64);
         self.received <= self.granted
     }
@@ -164,14 +165,14 @@ impl Inflow {
     }
 }
 
-impl<S: Side> Link<S> {
+impl<S: Side, P: Payload> Link<S, P> {
     /// Sets the measured RTT to the peer. At a high RTT windows grow wider, and sooner.
     pub fn set_rtt(&mut self, rtt: Duration) {
         self.widest = bdp(rtt, self.limits.window_max, self.limits.window_high_bdp);
     }
 
-    /// The local end has read this many bytes of payload. Call this before [`Link::queued`] reports the rest.
-    pub fn taken(&mut self, key: ConnKey, bytes: usize) {
+    /// The local end has read this many bytes of payload: its window moves.
+    pub(crate) fn taken(&mut self, key: ConnKey, bytes: usize) {
         // Windows grow only while memory is plentiful.
         let spacious = self.total_queued <= self.limits.link_budget / 4;
         let base = self.limits.window_max;
@@ -205,16 +206,6 @@ impl<S: Side> Link<S> {
             }
         }
         None
-    }
-
-    /// Counts DATA before its delivery. A peer that exceeds its grant loses the connection.
-    pub(crate) fn charge_credit(&mut self, now: Time, key: ConnKey, len: usize) -> Disposition {
-        let Some(conn) = self.table.get_mut(key) else { return Disposition::Late };
-        if conn.credit.as_mut().is_none_or(|credit| credit.inflow.receive(len)) {
-            return Disposition::Deliver(key);
-        }
-        self.break_off(now, key, Cause::Overrun);
-        Disposition::Dropped(Dropped::Overrun)
     }
 
     pub(crate) fn handle_grant(&mut self, now: Time, id: ConnectId, offset: u64) -> Disposition {

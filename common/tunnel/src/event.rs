@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use crate::packet::{ConnectId, Packet};
+use crate::payload::Payload;
 use crate::table::ConnKey;
 
 /// A packet that carries no payload.
@@ -13,13 +14,11 @@ pub type Control = Packet<Infallible>;
 pub enum Transmit {
     /// Send this packet.
     Control(Control),
-    /// Read at most `max` bytes from this connection's source and send them as DATA of `id`, then call
-    /// [`crate::Link::read`]. The payload never enters the core.
+    /// Read at most `max` bytes from this connection's source, pass them to [`crate::Link::push`] and send what it
+    /// returns. If the source has ended, call [`crate::Link::end_source`].
     Read {
         /// The connection whose source is read.
         key: ConnKey,
-        /// The connection's id on the wire.
-        id: ConnectId,
         /// Bytes, at least 1.
         max: usize,
     },
@@ -29,21 +28,26 @@ pub enum Transmit {
         /// The connection whose source lacks credit.
         key: ConnKey,
     },
-    /// Read from this connection's source and discard the bytes, then call [`crate::Link::read`]. The peer has closed;
-    /// the source must not block on its writes while its queue drains.
+    /// The same as [`Transmit::Read`], but [`crate::Link::push`] drops the bytes. The peer has closed; the source must
+    /// not block on its writes while its queue drains.
     Discard {
         /// The connection whose source is read.
         key: ConnKey,
+        /// Bytes, at least 1.
+        max: usize,
+    },
+    /// It is the turn of this ended connection's local end, which called [`crate::Link::linger`].
+    Linger {
+        /// The ended connection.
+        key: ConnKey,
+        /// How many bytes the local end may discard.
+        max: usize,
     },
 }
 
-/// The result of a read.
+/// How a source ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ReadOutcome {
-    /// The number of bytes that were sent or discarded; there may be more.
-    Data(usize),
-    /// No bytes now. The shell calls [`crate::Link::readable`] when that changes.
-    Blocked,
+pub enum SourceEnd {
     /// The source sends no more. It may still listen.
     Eof,
     /// The source neither sends nor listens any more.
@@ -52,11 +56,41 @@ pub enum ReadOutcome {
     Failed(String),
 }
 
+/// DATA packets of one connection, in order.
+#[derive(Debug)]
+pub struct Frames<P> {
+    rest: Option<(ConnectId, P)>,
+    most: usize,
+}
+
+impl<P: Payload> Frames<P> {
+    pub(crate) fn new(id: ConnectId, payload: P, most: usize) -> Self {
+        Frames { rest: Some((id, payload)), most }
+    }
+
+    pub(crate) fn none() -> Self {
+        Frames { rest: None, most: 0 }
+    }
+}
+
+impl<P: Payload> Iterator for Frames<P> {
+    type Item = Packet<P>;
+
+    fn next(&mut self) -> Option<Packet<P>> {
+        let (id, mut rest) = self.rest.take()?;
+        if rest.len() <= self.most {
+            return Some(Packet::Data { id, payload: rest });
+        }
+        let payload = rest.split_to(self.most);
+        self.rest = Some((id, rest));
+        Some(Packet::Data { id, payload })
+    }
+}
+
 /// How the shell must handle a packet that it passed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Disposition {
-    /// Deliver the payload to this connection's local end; report the bytes that stay queued by
-    /// [`crate::Link::queued`].
+    /// Offer the connection's [`crate::Link::recv`] to its local end, then call [`crate::Link::advance`].
     Deliver(ConnKey),
     /// Nothing is left to do.
     Handled,

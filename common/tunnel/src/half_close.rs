@@ -10,10 +10,11 @@ use crate::conn::State;
 use crate::event::{Disposition, Dropped, End, Event};
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, Packet};
+use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
 
-impl<S: Side> Link<S> {
+impl<S: Side, P: Payload> Link<S, P> {
     /// The local source of an open connection ended while its local end still listens. Sends FIN and returns true if
     /// the connection can continue half-closed.
     pub(crate) fn end_half(&mut self, now: Time, key: ConnKey) -> bool {
@@ -33,7 +34,7 @@ impl<S: Side> Link<S> {
     pub(crate) fn expire_half(&mut self, now: Time, key: ConnKey) {
         let Some(conn) = self.table.get(key) else { return };
         // A queue for a slow local end counts as activity too.
-        let last_activity = if conn.queued > 0 { now } else { conn.last_activity };
+        let last_activity = if conn.recv.charged() > 0 { now } else { conn.last_activity };
         let due = last_activity.after(S::half_closed(&self.limits));
         if due > now {
             self.arm(key, Some(due));
@@ -69,7 +70,7 @@ impl<S: Side> Link<S> {
             && !conn.peer_open
             && !conn.shut
             && conn.write_closed.is_none()
-            && conn.queued == 0
+            && conn.recv.is_empty()
         {
             conn.shut = true;
             self.events.push_back(Event::ShutDown { key });

@@ -21,15 +21,18 @@
 //! Between native peers ([`Negotiated`]) each connection has its own flow-control window, and none holds up the link.
 
 mod agent;
+mod buffer;
 mod close;
 mod conn;
 mod credit;
+mod discard;
 mod event;
 mod half_close;
 mod limits;
 mod link;
 mod negotiated;
 mod packet;
+mod payload;
 mod queues;
 mod rings;
 mod server;
@@ -38,11 +41,13 @@ mod time;
 mod transmit;
 
 pub use agent::Agent;
-pub use event::{Cause, Control, DialError, Disposition, Dropped, End, Event, ReadOutcome, Transmit};
-pub use limits::{Limits, bdp, charge};
+pub use buffer::Buffer;
+pub use event::{Cause, Control, DialError, Disposition, Dropped, End, Event, Frames, SourceEnd, Transmit};
+pub use limits::{Limits, bdp};
 pub use link::{Link, Side};
 pub use negotiated::{Negotiated, Windows};
 pub use packet::{ConnectId, DialId, Packet, PacketKind, cut_error};
+pub use payload::{Payload, charge};
 pub use server::{Full, Server};
 pub use table::ConnKey;
 pub use time::Time;

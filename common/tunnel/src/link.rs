@@ -7,11 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::buffer::Buffer;
 use crate::conn::{Conn, State};
-use crate::event::{Control, Disposition, Dropped, End, Event, ReadOutcome};
+use crate::discard::Discards;
+use crate::event::{Cause, Control, Disposition, Dropped, End, Event, Frames, SourceEnd};
 use crate::limits::Limits;
 use crate::negotiated::Negotiated;
 use crate::packet::{ConnectId, DialId, Packet};
+use crate::payload::Payload;
 use crate::rings::Rings;
 use crate::table::{ConnKey, Table};
 use crate::time::Time;
@@ -20,19 +23,19 @@ use crate::time::Time;
 pub trait Side: Sized {
     /// Handles a packet from the peer, except DATA, GRANT and FIN, which mean the same at both ends.
     #[doc(hidden)]
-    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Disposition;
+    fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition;
 
     /// Closes an open connection in order from this end. The local end receives further bytes only if it `listens`.
     #[doc(hidden)]
-    fn close(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool);
+    fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool);
 
     /// Both sources of a connection have ended by FIN.
     #[doc(hidden)]
-    fn both_ended(link: &mut Link<Self>, now: Time, key: ConnKey);
+    fn both_ended<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey);
 
     /// Tells both the peer and the local end that an open connection is over.
     #[doc(hidden)]
-    fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End);
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: End);
 
     /// The answer to DATA of an unknown connection.
     #[doc(hidden)]
@@ -44,23 +47,23 @@ pub trait Side: Sized {
 
     /// Answers the CLOSE_REQ that began a flush.
     #[doc(hidden)]
-    fn answer_close(link: &mut Link<Self>, key: ConnKey);
+    fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
 
     /// The stream was lost while this dial was pending.
     #[doc(hidden)]
-    fn dial_lost(link: &mut Link<Self>, key: ConnKey);
+    fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
 
     /// The largest connect id ever used on this link: agents count up from 1.
     #[doc(hidden)]
-    fn last_id(link: &Link<Self>) -> ConnectId;
+    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId;
 }
 
 /// The state of one end of an agent stream. The crate's documentation describes how a shell drives it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Link<S> {
+pub struct Link<S, P> {
     pub(crate) limits: Limits,
     pub(crate) negotiated: Negotiated,
-    pub(crate) table: Table<Conn>,
+    pub(crate) table: Table<Conn<P>>,
     pub(crate) by_id: BTreeMap<ConnectId, ConnKey>,
     pub(crate) dials: BTreeMap<DialId, ConnKey>,
     pub(crate) events: VecDeque<Event>,
@@ -71,8 +74,8 @@ pub struct Link<S> {
     /// Connections that owe a GRANT, each at most once.
     pub(crate) grants: VecDeque<ConnKey>,
     pub(crate) rings: Rings,
-    /// Flushing connections whose source is read only to discard its bytes.
-    pub(crate) discards: VecDeque<ConnKey>,
+    /// Flushing connections and lingering local ends, whose bytes are read only to be dropped.
+    pub(crate) discards: Discards,
     /// The last read was a discard: the next turn belongs to a source whose bytes are sent.
     pub(crate) discarded: bool,
     timers: BTreeSet<(Time, ConnKey)>,
@@ -108,7 +111,7 @@ pub(crate) enum Outgoing {
     UnknownConnection(ConnectId),
 }
 
-impl<S: Side + Default> Link<S> {
+impl<S: Side + Default, P: Payload> Link<S, P> {
     /// A link without connections, to a peer that speaks the upstream protocol only.
     pub fn new(limits: Limits) -> Self {
         Self::with_negotiated(limits, Negotiated::default())
@@ -130,7 +133,7 @@ impl<S: Side + Default> Link<S> {
             unknown_ids: BTreeSet::new(),
             grants: VecDeque::new(),
             rings: Rings::default(),
-            discards: VecDeque::new(),
+            discards: Discards::default(),
             discarded: false,
             timers: BTreeSet::new(),
             stale_dials: 0,
@@ -146,7 +149,7 @@ impl<S: Side + Default> Link<S> {
     }
 }
 
-impl<S: Side> Link<S> {
+impl<S: Side, P: Payload> Link<S, P> {
     // ---- getters ----
 
     /// The number of dials and connections, including those that only wait for the peer's CLOSE_RSP.
@@ -181,6 +184,16 @@ impl<S: Side> Link<S> {
         !self.outbox.is_empty() || !self.grants.is_empty() || self.rings.len() > 0
     }
 
+    /// The bytes that wait for this connection's local end. None if the connection has ended.
+    pub fn recv(&self, key: ConnKey) -> Option<&Buffer<P>> {
+        self.table.get(key).map(|conn| &conn.recv)
+    }
+
+    /// The connect id of an open connection, for the log.
+    pub fn connect_id(&self, key: ConnKey) -> Option<ConnectId> {
+        self.table.get(key)?.id
+    }
+
     /// Whether the stream was lost.
     pub fn is_lost(&self) -> bool {
         self.lost
@@ -188,20 +201,20 @@ impl<S: Side> Link<S> {
 
     // ---- handle_* ----
 
-    /// Handles a packet from the peer. DATA comes as its length.
-    pub fn handle_packet(&mut self, now: Time, packet: Packet<usize>) -> Disposition {
+    /// Handles a packet from the peer.
+    pub fn handle_packet(&mut self, now: Time, packet: Packet<P>) -> Disposition {
         if self.lost {
             return Disposition::Handled;
         }
         match packet {
             Packet::Grant { id, offset } => self.handle_grant(now, id, offset),
             Packet::Fin { id } => self.handle_fin(now, id),
-            Packet::Data { id, payload: len } => self.handle_data(now, id, len),
+            Packet::Data { id, payload } => self.handle_data(now, id, payload),
             packet => S::handle(self, now, packet),
         }
     }
 
-    fn handle_data(&mut self, now: Time, id: ConnectId, len: usize) -> Disposition {
+    fn handle_data(&mut self, now: Time, id: ConnectId, payload: P) -> Disposition {
         if id.0 == 0 {
             return Disposition::Dropped(Dropped::BadConnectId);
         }
@@ -210,7 +223,7 @@ impl<S: Side> Link<S> {
             return self.unknown(id);
         };
         match self.table.get(key) {
-            Some(conn) if conn.accepts() => self.admit(now, key, len),
+            Some(conn) if conn.accepts() => self.admit(now, key, payload),
             Some(conn) if conn.peer_ended() => Disposition::Dropped(Dropped::AfterEnd),
             _ => Disposition::Late,
         }
@@ -223,15 +236,21 @@ impl<S: Side> Link<S> {
     }
 
     /// Accepts DATA for a connection whose local end listens.
-    fn admit(&mut self, now: Time, key: ConnKey, len: usize) -> Disposition {
-        if let Some(conn) = self.table.get_mut(key) {
-            conn.on_activity(now);
+    fn admit(&mut self, now: Time, key: ConnKey, payload: P) -> Disposition {
+        let Some(conn) = self.table.get_mut(key) else { return Disposition::Late };
+        conn.on_activity(now);
+        if conn.credit.as_mut().is_none_or(|credit| credit.inflow.receive(payload.len())) {
+            conn.recv.push(payload);
+            return Disposition::Deliver(key);
         }
-        self.charge_credit(now, key, len)
+        // A peer that exceeds its grant loses the connection.
+        self.break_off(now, key, Cause::Overrun);
+        Disposition::Dropped(Dropped::Overrun)
     }
 
-    /// Handles all timers that have expired at `now`.
-    pub fn handle_timeout(&mut self, now: Time) {
+    /// Handles all timers that have expired at `now`. Returns true if a measure of drain rates has expired: connections may
+    /// have stalled meanwhile.
+    pub fn handle_timeout(&mut self, now: Time) -> bool {
         while let Some(&(due, key)) = self.timers.first() {
             if due > now {
                 break;
@@ -242,10 +261,15 @@ impl<S: Side> Link<S> {
                 self.expired(now, key);
             }
         }
-        if self.next_measure.is_some_and(|due| due <= now) {
+        if self.discards.due(&self.limits).is_some_and(|due| due <= now) {
+            self.discards.refill(now, &self.limits);
+        }
+        let measured = self.next_measure.is_some_and(|due| due <= now);
+        if measured {
             self.next_measure = None;
             self.measure(now);
         }
+        measured
     }
 
     // ---- what the shell reports ----
@@ -267,36 +291,45 @@ impl<S: Side> Link<S> {
             && !conn.in_ring
         {
             conn.in_ring = true;
-            if conn.state == State::Open { self.rings.push_fresh(key) } else { self.discards.push_back(key) }
+            if conn.state == State::Open { self.rings.push_fresh(key) } else { self.discards.push(key) }
         }
     }
 
-    /// The result of a [`crate::Transmit::Read`] or [`crate::Transmit::Discard`].
-    pub fn read(&mut self, now: Time, key: ConnKey, outcome: ReadOutcome) {
-        let Some(conn) = self.table.get_mut(key) else { return };
-        let open = conn.state == State::Open;
-        match outcome {
-            ReadOutcome::Blocked => {}
-            ReadOutcome::Data(len) => {
-                if let (true, Some(credit)) = (open, &mut conn.credit) {
-                    credit.outflow.send(len);
-                }
-                if let (true, Some(local_closed)) = (open, &mut conn.local_closed) {
-                    local_closed.progress = now;
-                }
-                if conn.reads() && !conn.in_ring {
-                    conn.in_ring = true;
-                    if open { self.rings.push_busy(key) } else { self.discards.push_back(key) }
-                }
+    /// Bytes that were read for a [`crate::Transmit::Read`] or [`crate::Transmit::Discard`]. Returns the packets to send
+    /// now, in order: none if the bytes are discarded.
+    pub fn push(&mut self, now: Time, key: ConnKey, payload: P) -> Frames<P> {
+        let Some(conn) = self.table.get_mut(key) else { return Frames::none() };
+        let (open, len) = (conn.state == State::Open, payload.len());
+        if open {
+            if let Some(credit) = &mut conn.credit {
+                credit.outflow.send(len);
             }
-            ReadOutcome::Eof => {
-                conn.source_open = false;
+            if let Some(local_closed) = &mut conn.local_closed {
+                local_closed.progress = now;
+            }
+        } else {
+            self.discards.spend(len);
+        }
+        let id = conn.id.filter(|_| open);
+        if conn.reads() && !conn.in_ring {
+            conn.in_ring = true;
+            if open { self.rings.push_busy(key) } else { self.discards.push(key) }
+        }
+        id.map_or_else(Frames::none, |id| Frames::new(id, payload, self.limits.frame))
+    }
+
+    /// The source of this connection has ended, as a read showed.
+    pub fn end_source(&mut self, now: Time, key: ConnKey, end: SourceEnd) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        conn.source_open = false;
+        let open = conn.state == State::Open;
+        match end {
+            SourceEnd::Eof => {
                 if open && !self.end_write_closed(now, key) {
                     self.source_ended(now, key);
                 }
             }
-            ReadOutcome::Closed => {
-                conn.source_open = false;
+            SourceEnd::Closed => {
                 if open {
                     if !self.end_write_closed(now, key) {
                         S::close(self, now, key, false);
@@ -305,8 +338,31 @@ impl<S: Side> Link<S> {
                     self.finish_flush(key, None);
                 }
             }
-            ReadOutcome::Failed(text) => self.local_failed(now, key, text),
+            SourceEnd::Failed(text) => self.break_off(now, key, Cause::Local(text)),
         }
+    }
+
+    /// How many bytes the local end of an ended connection may discard now. Zero while others wait: then
+    /// [`Link::linger`] and [`crate::Transmit::Linger`] bring its turn.
+    pub fn discard_allowance(&mut self, now: Time) -> usize {
+        self.discards.allowance(now, &self.limits)
+    }
+
+    /// The local end of an ended connection has discarded this many bytes.
+    pub fn discarded(&mut self, bytes: usize) {
+        self.discards.spend(bytes);
+    }
+
+    /// The local end of an ended connection has more to discard than its allowance.
+    pub fn linger(&mut self, key: ConnKey) {
+        if self.table.begin_lingering(key) {
+            self.discards.push(key);
+        }
+    }
+
+    /// The local end of this connection is gone, and its key may be used again.
+    pub fn release(&mut self, key: ConnKey) {
+        self.table.release(key);
     }
 
     // ---- poll_* ----
@@ -319,10 +375,7 @@ impl<S: Side> Link<S> {
     /// The latest time at which the shell must call [`Link::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.timers.first().map(|(due, _)| *due);
-        match (timer, self.next_measure) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [timer, self.next_measure, self.discards.due(&self.limits)].into_iter().flatten().min()
     }
 
     // ---- for the sides ----

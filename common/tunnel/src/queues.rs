@@ -1,21 +1,30 @@
-//! Accounts of the queues for local ends: their sums, their limits, and the choice of connections to reset.
-//!
-//! The shell holds the queues themselves, like all payload. This module knows only their sizes and drain rates.
+//! The memory of a link: the sums of its receive buffers, their limits, and the choice of connections to reset.
 
 use crate::conn::{DrainRate, State};
 use crate::event::Cause;
 use crate::link::{Link, Side};
+use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
 
-impl<S: Side> Link<S> {
-    /// Reports that `charged` bytes now wait for this connection's local end (see [`crate::charge`]). No effect if
-    /// there is no local end, or if it does not listen.
-    pub fn queued(&mut self, now: Time, key: ConnKey, charged: usize) {
-        if self.table.get(key).is_none_or(|conn| !conn.listens()) {
-            return;
+impl<S: Side, P: Payload> Link<S, P> {
+    /// The local end has accepted the first `count` bytes of [`Link::recv`]; the other bytes have to wait. Call this once
+    /// after each offer, even if nothing was accepted.
+    pub fn advance(&mut self, now: Time, key: ConnKey, count: usize) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let before = conn.recv.charged();
+        let removed = conn.recv.advance(count);
+        let charged = conn.recv.charged();
+        if removed > 0 {
+            self.taken(key, removed);
         }
-        let Some(before) = self.set_queued(key, charged) else { return };
+        if charged != before || charged == 0 {
+            self.recv_changed(now, key, before, charged);
+        }
+    }
+
+    fn recv_changed(&mut self, now: Time, key: ConnKey, before: usize, charged: usize) {
+        self.count_queued(before, charged);
         let (soft, window) = (self.limits.soft_cap, self.limits.drain_window);
         let Some(conn) = self.table.get_mut(key) else { return };
         if charged == 0 {
@@ -64,14 +73,19 @@ impl<S: Side> Link<S> {
         self.over_hard > 0 || self.total_queued > self.limits.link_budget
     }
 
-    /// Updates a connection's queue size and the sums. Returns the size before.
-    pub(crate) fn set_queued(&mut self, key: ConnKey, charged: usize) -> Option<usize> {
-        let conn = self.table.get_mut(key)?;
-        let before = std::mem::replace(&mut conn.queued, charged);
+    /// A connection's charged bytes have changed: updates the sums.
+    fn count_queued(&mut self, before: usize, charged: usize) {
         let hard = self.limits.hard_cap;
         self.total_queued = self.total_queued - before + charged;
         self.over_hard = self.over_hard - usize::from(before > hard) + usize::from(charged > hard);
-        Some(before)
+    }
+
+    /// Drops the bytes that wait for a local end.
+    pub(crate) fn drop_recv(&mut self, key: ConnKey) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let before = conn.recv.charged();
+        conn.recv.clear();
+        self.count_queued(before, 0);
     }
 
     /// The same for the bytes that the local end holds for lack of credit.
@@ -82,9 +96,9 @@ impl<S: Side> Link<S> {
         Some(before)
     }
 
-    /// Sets both of a connection's sizes to zero.
+    /// Drops a connection's bytes, and forgets those that its local end holds.
     pub(crate) fn drop_held(&mut self, key: ConnKey) {
-        self.set_queued(key, 0);
+        self.drop_recv(key);
         self.set_ahead(key, 0);
     }
 
@@ -103,7 +117,7 @@ impl<S: Side> Link<S> {
                 continue;
             }
             if drain_rate.drained < self.limits.min_drain {
-                slow.push((conn.queued, key));
+                slow.push((conn.recv.charged(), key));
             }
             *drain_rate = DrainRate { since: now, drained: 0 };
         }
@@ -134,7 +148,7 @@ impl<S: Side> Link<S> {
             if !slow && !urgent {
                 judged.iter_mut().for_each(|drain_rate| **drain_rate = DrainRate { since: now, drained: 0 });
             }
-            let held = conn.queued + conn.ahead;
+            let held = conn.recv.charged() + conn.ahead;
             if held > 0 && (slow || urgent) {
                 waiting.push((held, key));
             }

@@ -8,6 +8,7 @@ use crate::event::{Cause, Control, DialError, Disposition, Dropped, End, Event};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet};
+use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
 
@@ -27,7 +28,7 @@ pub struct Server {
 #[error("too many dials or connections on this agent stream")]
 pub struct Full;
 
-impl Link<Server> {
+impl<P: Payload> Link<Server, P> {
     /// Dials through the agent. Ends in exactly one [`Event::Opened`] or [`Event::DialFailed`], unless the caller calls
     /// [`Link::abandon`].
     ///
@@ -141,6 +142,7 @@ impl Link<Server> {
         conn.credit = self.negotiated.credits.map(Credit::new);
         self.dials.remove(&conn.random);
         self.by_id.insert(id, key);
+        self.table.hold(key);
         self.side.pending -= 1;
         self.events.push_back(Event::Opened { key, id });
     }
@@ -161,7 +163,7 @@ impl Link<Server> {
 }
 
 impl Side for Server {
-    fn handle(link: &mut Link<Self>, now: Time, packet: Packet<usize>) -> Disposition {
+    fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
         match packet {
             Packet::DialRsp { random, outcome } => link.handle_dial_response(random, outcome),
             Packet::CloseRsp { id, error } => link.handle_close_response(now, id, error),
@@ -180,12 +182,12 @@ impl Side for Server {
         }
     }
 
-    fn close(link: &mut Link<Self>, now: Time, key: ConnKey, listens: bool) {
+    fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool) {
         let Limits { await_close, answer_close, .. } = link.limits;
         link.request_close(now, key, if listens { await_close } else { answer_close });
         if !listens {
-            // The local end has gone, and the shell has dropped its queue.
-            link.set_queued(key, 0);
+            // The local end has gone.
+            link.drop_recv(key);
         }
         if let Some(conn) = link.table.get_mut(key) {
             conn.drain_rate = conn.drain_rate.filter(|_| listens);
@@ -193,11 +195,11 @@ impl Side for Server {
         }
     }
 
-    fn both_ended(_link: &mut Link<Self>, _now: Time, _key: ConnKey) {
+    fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {
         // The agent sees both FINs too, and sends CLOSE_RSP.
     }
 
-    fn hang_up(link: &mut Link<Self>, now: Time, key: ConnKey, end: End) {
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: End) {
         link.request_close(now, key, link.limits.await_close);
         link.notify(key, end);
     }
@@ -210,15 +212,15 @@ impl Side for Server {
         limits.half_closed_server
     }
 
-    fn answer_close(_link: &mut Link<Self>, _key: ConnKey) {
+    fn answer_close<P: Payload>(_link: &mut Link<Self, P>, _key: ConnKey) {
         // A server never receives CLOSE_REQ, so it never owes an answer.
     }
 
-    fn dial_lost(link: &mut Link<Self>, key: ConnKey) {
+    fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
         link.fail_dial(key, DialError::LinkLost);
     }
 
-    fn last_id(link: &Link<Self>) -> ConnectId {
+    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId {
         ConnectId(link.side.last_id)
     }
 }

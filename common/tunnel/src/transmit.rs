@@ -4,14 +4,16 @@ use crate::conn::State;
 use crate::event::{Control, Transmit};
 use crate::link::{Link, Outgoing, Side};
 use crate::packet::Packet;
+use crate::payload::Payload;
 use crate::table::ConnKey;
+use crate::time::Time;
 
-impl<S: Side> Link<S> {
+impl<S: Side, P: Payload> Link<S, P> {
     /// The next thing to send, if `budget` bytes of payload may be sent now. With a budget of 0 nothing is sent, not
     /// even control packets (they would queue without a limit below), but discards continue. Control packets go first;
     /// a close never overtakes its own connection's data, because bytes that were read have been sent. Discards
     /// alternate with reads: a source that never blocks would keep the others from being sent.
-    pub fn poll_transmit(&mut self, budget: usize) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, now: Time, budget: usize) -> Option<Transmit> {
         if budget > 0 {
             if let Some(packet) = self.next_control() {
                 return Some(Transmit::Control(packet));
@@ -22,9 +24,9 @@ impl<S: Side> Link<S> {
                 return Some(read);
             }
         }
-        if let Some(key) = self.next_discard() {
+        if let Some(discard) = self.next_discard(now) {
             self.discarded = true;
-            return Some(Transmit::Discard { key });
+            return Some(discard);
         }
         if budget > 0 { self.next_read(budget) } else { None }
     }
@@ -55,7 +57,9 @@ impl<S: Side> Link<S> {
                 continue;
             }
             conn.in_ring = false;
-            let (true, Some(id)) = (conn.source_open, conn.id) else { continue };
+            if !conn.source_open {
+                continue;
+            }
             let room = match &mut conn.credit {
                 None => usize::MAX,
                 Some(credit) => {
@@ -66,17 +70,20 @@ impl<S: Side> Link<S> {
             if room == 0 {
                 return Some(Transmit::NoCredit { key });
             }
-            return Some(Transmit::Read { key, id, max: budget.min(self.limits.chunk).min(room) });
+            return Some(Transmit::Read { key, max: budget.min(self.limits.chunk).min(room) });
         }
         None
     }
 
-    fn next_discard(&mut self) -> Option<ConnKey> {
-        while let Some(key) = self.discards.pop_front() {
-            let Some(conn) = self.table.get_mut(key) else { continue };
-            conn.in_ring = false;
-            if conn.source_open {
-                return Some(key);
+    fn next_discard(&mut self, now: Time) -> Option<Transmit> {
+        while let Some((key, max)) = self.discards.next(now, &self.limits) {
+            if let Some(conn) = self.table.get_mut(key) {
+                conn.in_ring = false;
+                if conn.source_open {
+                    return Some(Transmit::Discard { key, max });
+                }
+            } else if self.table.end_lingering(key) {
+                return Some(Transmit::Linger { key, max });
             }
         }
         None

@@ -2,40 +2,47 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper panics like the test")]
 
+mod queue;
+
 use std::time::Duration;
 
 use tunnel::{
     Agent, Cause, ConnKey, ConnectId, Control, DialError, DialId, Disposition, Dropped, End, Event, Limits,
-    Link, Packet, ReadOutcome, Server, Side, Time, Transmit,
+    Packet, Server, Side, SourceEnd, Time, Transmit,
 };
 
+use queue::{Lengths, queued};
+
 const T0: Time = Time::START;
+
+/// The most bytes of one discard.
+const QUANTUM: usize = 64 << 10;
 
 fn at(seconds: u64) -> Time {
     Time::from_start(Duration::from_secs(seconds))
 }
 
 /// All control packets that are due.
-fn controls<S: Side + Clone>(link: &mut Link<S>) -> Vec<Control> {
+fn controls<S: Side + Clone>(link: &mut Lengths<S>) -> Vec<Control> {
     let mut sent = Vec::new();
     // Polls a copy first, so that no source's turn is used up.
-    while let Some(Transmit::Control(packet)) = link.clone().poll_transmit(1) {
-        link.poll_transmit(1);
+    while let Some(Transmit::Control(packet)) = link.clone().poll_transmit(T0, 1) {
+        link.poll_transmit(T0, 1);
         sent.push(packet);
     }
     sent
 }
 
-fn events<S: Side>(link: &mut Link<S>) -> Vec<Event> {
+fn events<S: Side>(link: &mut Lengths<S>) -> Vec<Event> {
     std::iter::from_fn(|| link.poll_event()).collect()
 }
 
-fn server() -> Link<Server> {
-    Link::new(Limits::default())
+fn server() -> Lengths<Server> {
+    Lengths::new(Limits::default())
 }
 
-fn agent() -> Link<Agent> {
-    Link::new(Limits::default())
+fn agent() -> Lengths<Agent> {
+    Lengths::new(Limits::default())
 }
 
 const ID: ConnectId = ConnectId(7);
@@ -53,7 +60,7 @@ fn close_rsp(id: ConnectId, error: &str) -> Packet<usize> {
 }
 
 /// A server's link with one dial sent under number 1.
-fn dialing() -> (Link<Server>, ConnKey) {
+fn dialing() -> (Lengths<Server>, ConnKey) {
     let mut link = server();
     let key = link.dial("tcp", "10.0.0.1:80").unwrap();
     let sent = controls(&mut link);
@@ -64,7 +71,7 @@ fn dialing() -> (Link<Server>, ConnKey) {
 }
 
 /// A server's link with one open connection.
-fn open_at_server() -> (Link<Server>, ConnKey) {
+fn open_at_server() -> (Lengths<Server>, ConnKey) {
     let (mut link, key) = dialing();
     assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Disposition::Handled);
     assert_eq!(events(&mut link), [Event::Opened { key, id: ID }]);
@@ -72,7 +79,7 @@ fn open_at_server() -> (Link<Server>, ConnKey) {
 }
 
 /// An agent's link with one open connection, number 1.
-fn open_at_agent() -> (Link<Agent>, ConnKey) {
+fn open_at_agent() -> (Lengths<Agent>, ConnKey) {
     let mut link = agent();
     let request = Packet::DialReq { random: DialId(5), protocol: "tcp".into(), address: "a:1".into() };
     assert_eq!(link.handle_packet(T0, request), Disposition::Handled);
@@ -167,7 +174,8 @@ fn abandoned_dial_is_canceled_at_the_agent_only_if_it_was_sent() {
 
 #[test]
 fn dials_and_connections_are_bounded() {
-    let mut link: Link<Server> = Link::new(Limits { pending_dials: 2, connections: 3, ..Limits::default() });
+    let mut link: Lengths<Server> =
+        Lengths::new(Limits { pending_dials: 2, connections: 3, ..Limits::default() });
     link.dial("tcp", "a:1").unwrap();
     link.dial("tcp", "a:1").unwrap();
     assert!(link.dial("tcp", "a:1").is_err(), "pending dials");
@@ -183,9 +191,9 @@ fn dials_and_connections_are_bounded() {
 
 #[test]
 fn a_frontends_end_asks_for_a_close_and_awaits_the_answer() {
-    for outcome in [ReadOutcome::Eof, ReadOutcome::Closed] {
+    for outcome in [SourceEnd::Eof, SourceEnd::Closed] {
         let (mut link, key) = open_at_server();
-        link.read(T0, key, outcome);
+        link.end_source(T0, key, outcome);
         assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
         assert_eq!(events(&mut link), []);
         assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Disposition::Handled);
@@ -197,10 +205,10 @@ fn a_frontends_end_asks_for_a_close_and_awaits_the_answer() {
 #[test]
 fn data_after_a_half_close_is_delivered_after_a_full_close_dropped() {
     let (mut link, key) = open_at_server();
-    link.read(T0, key, ReadOutcome::Eof);
+    link.end_source(T0, key, SourceEnd::Eof);
     assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Deliver(key));
     let (mut link, key) = open_at_server();
-    link.read(T0, key, ReadOutcome::Closed);
+    link.end_source(T0, key, SourceEnd::Closed);
     assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }], "asked once");
 }
@@ -208,7 +216,7 @@ fn data_after_a_half_close_is_delivered_after_a_full_close_dropped() {
 #[test]
 fn unanswered_close_ends_after_ten_seconds() {
     let (mut link, key) = open_at_server();
-    link.read(T0, key, ReadOutcome::Eof);
+    link.end_source(T0, key, SourceEnd::Eof);
     assert_eq!(link.poll_timeout(), Some(at(10)));
     link.handle_timeout(at(9));
     assert_eq!(events(&mut link), []);
@@ -221,11 +229,11 @@ fn unanswered_close_ends_after_ten_seconds() {
 #[test]
 fn close_of_the_agent_waits_for_queued_data() {
     let (mut link, key) = open_at_server();
-    link.queued(T0, key, 5_000);
+    queued(&mut link, T0, key, 5_000);
     link.handle_packet(T0, close_rsp(ID, ""));
     assert_eq!(events(&mut link), [], "bytes accepted before the close come first");
-    link.queued(at(1), key, 2_000);
-    link.queued(at(2), key, 0);
+    queued(&mut link, at(1), key, 2_000);
+    queued(&mut link, at(2), key, 0);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
     assert_eq!(controls(&mut link), []);
 }
@@ -233,10 +241,10 @@ fn close_of_the_agent_waits_for_queued_data() {
 #[test]
 fn error_in_the_agents_close_is_reported_after_the_flush() {
     let (mut link, key) = open_at_server();
-    link.queued(T0, key, 10);
+    queued(&mut link, T0, key, 10);
     link.handle_packet(T0, close_rsp(ID, "read: connection reset by peer"));
     assert_eq!(events(&mut link), []);
-    link.queued(T0, key, 0);
+    queued(&mut link, T0, key, 0);
     let cause = Cause::Peer("read: connection reset by peer".into());
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
 }
@@ -244,18 +252,18 @@ fn error_in_the_agents_close_is_reported_after_the_flush() {
 #[test]
 fn a_flush_goes_on_while_it_progresses_and_not_longer_than_a_minute() {
     let (mut link, key) = open_at_server();
-    link.queued(T0, key, 1_000);
+    queued(&mut link, T0, key, 1_000);
     link.handle_packet(T0, close_rsp(ID, ""));
     for second in (5..60).step_by(5) {
         link.handle_timeout(at(second));
         assert_eq!(events(&mut link), [], "at {second} s");
-        link.queued(at(second), key, 1_000 - usize::try_from(second).unwrap());
+        queued(&mut link, at(second), key, 1_000 - usize::try_from(second).unwrap());
     }
     link.handle_timeout(at(60));
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }]);
 
     let (mut link, key) = open_at_server();
-    link.queued(T0, key, 1_000);
+    queued(&mut link, T0, key, 1_000);
     link.handle_packet(T0, close_rsp(ID, ""));
     link.handle_timeout(at(10));
     assert_eq!(
@@ -282,18 +290,14 @@ fn broken_frontend_ends_at_once_and_its_number_stays_reserved() {
 #[test]
 fn a_local_end_that_takes_no_more_is_still_read_to_its_end() {
     let (mut link, key) = open_at_server();
-    link.queued(T0, key, 9_000);
+    queued(&mut link, T0, key, 9_000);
     link.write_failed(T0, key, "broken pipe".into());
     assert_eq!((events(&mut link), controls(&mut link), link.total_queued()), (vec![], vec![], 0));
     assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
-    assert_eq!(
-        link.poll_transmit(100),
-        Some(Transmit::Read { key, id: ID, max: 100 }),
-        "what it sent before"
-    );
-    link.read(T0, key, ReadOutcome::Data(100));
-    assert!(link.poll_transmit(100).is_some());
-    link.read(T0, key, ReadOutcome::Closed);
+    assert_eq!(link.poll_transmit(T0, 100), Some(Transmit::Read { key, max: 100 }), "what it sent before");
+    link.push(T0, key, 100);
+    assert!(link.poll_transmit(T0, 100).is_some());
+    link.end_source(T0, key, SourceEnd::Closed);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     let cause = Cause::Local("broken pipe".into());
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
@@ -315,10 +319,10 @@ fn a_local_end_that_takes_no_more_and_does_not_end_is_broken_after_a_minute() {
 #[test]
 fn data_received_before_the_loss_is_delivered() {
     let (mut link, key) = open_at_server();
-    link.queued(T0, key, 9_000);
+    queued(&mut link, T0, key, 9_000);
     link.stream_lost(T0);
     assert_eq!(events(&mut link), []);
-    link.queued(at(1), key, 0);
+    queued(&mut link, at(1), key, 0);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::LinkLost) }]);
     assert!(link.is_empty());
 }
@@ -387,7 +391,7 @@ fn connect_ids_count_up_and_failed_dials_consume_them() {
 #[test]
 fn connect_ids_continue_above_the_given_one() {
     let mut link = agent();
-    let next = |link: &mut Link<Agent>, random| {
+    let next = |link: &mut Lengths<Agent>, random| {
         let random = DialId(random);
         link.handle_packet(T0, Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() });
         let [Event::Dial { key, .. }] = events(link)[..] else { panic!() };
@@ -425,7 +429,7 @@ fn dial_id_in_use_is_not_dialed_again() {
 
 #[test]
 fn a_full_agent_says_so_in_words_that_servers_map_to_503() {
-    let mut link: Link<Agent> = Link::new(Limits { pending_dials: 1, ..Limits::default() });
+    let mut link: Lengths<Agent> = Lengths::new(Limits { pending_dials: 1, ..Limits::default() });
     for random in [1, 2] {
         let random = DialId(random);
         link.handle_packet(T0, Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() });
@@ -439,7 +443,7 @@ fn a_full_agent_says_so_in_words_that_servers_map_to_503() {
 #[test]
 fn an_endpoints_end_is_close_rsp_alone() {
     let (mut link, key) = open_at_agent();
-    link.read(T0, key, ReadOutcome::Eof);
+    link.end_source(T0, key, SourceEnd::Eof);
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
     assert!(link.is_empty());
@@ -448,17 +452,17 @@ fn an_endpoints_end_is_close_rsp_alone() {
 #[test]
 fn end_of_an_endpoint_flushes_accepted_data() {
     let (mut link, key) = open_at_agent();
-    link.queued(T0, key, 600);
-    link.read(T0, key, ReadOutcome::Eof);
+    queued(&mut link, T0, key, 600);
+    link.end_source(T0, key, SourceEnd::Eof);
     assert_eq!(events(&mut link), []);
-    link.queued(T0, key, 0);
+    queued(&mut link, T0, key, 0);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
 }
 
 #[test]
 fn an_endpoints_error_rides_in_close_rsp() {
     let (mut link, key) = open_at_agent();
-    link.read(T0, key, ReadOutcome::Failed("connection reset by peer".into()));
+    link.end_source(T0, key, SourceEnd::Failed("connection reset by peer".into()));
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: "connection reset by peer".into() }]);
     let cause = Cause::Local("connection reset by peer".into());
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
@@ -467,12 +471,12 @@ fn an_endpoints_error_rides_in_close_rsp() {
 #[test]
 fn close_req_is_answered_after_the_flush() {
     let (mut link, key) = open_at_agent();
-    link.queued(T0, key, 600);
+    queued(&mut link, T0, key, 600);
     assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Disposition::Handled);
     assert_eq!(controls(&mut link), []);
     assert_eq!(link.handle_packet(T0, data(ONE)), Disposition::Dropped(Dropped::AfterEnd), "after its close");
     assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Disposition::Handled, "a second close");
-    link.queued(at(1), key, 0);
+    queued(&mut link, at(1), key, 0);
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
 }
@@ -480,13 +484,13 @@ fn close_req_is_answered_after_the_flush() {
 #[test]
 fn close_req_is_answered_within_five_seconds_and_the_flush_goes_on() {
     let (mut link, key) = open_at_agent();
-    link.queued(T0, key, 600);
+    queued(&mut link, T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
     assert_eq!(link.poll_timeout(), Some(at(5)));
     link.handle_timeout(at(5));
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
     assert_eq!(events(&mut link), []);
-    link.queued(at(6), key, 0);
+    queued(&mut link, at(6), key, 0);
     assert_eq!(controls(&mut link), [], "answered once");
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
 }
@@ -494,18 +498,17 @@ fn close_req_is_answered_within_five_seconds_and_the_flush_goes_on() {
 #[test]
 fn flushing_connection_discards_its_source_even_if_the_stream_is_full() {
     let (mut link, key) = open_at_agent();
-    link.queued(T0, key, 600);
+    queued(&mut link, T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
-    assert_eq!(link.poll_transmit(0), Some(Transmit::Discard { key }));
-    link.read(T0, key, ReadOutcome::Data(100));
-    assert_eq!(link.poll_transmit(0), Some(Transmit::Discard { key }));
-    link.read(T0, key, ReadOutcome::Blocked);
-    assert_eq!(link.poll_transmit(0), None);
+    assert_eq!(link.poll_transmit(T0, 0), Some(Transmit::Discard { key, max: QUANTUM }));
+    link.push(T0, key, 100);
+    assert_eq!(link.poll_transmit(T0, 0), Some(Transmit::Discard { key, max: QUANTUM }));
+    assert_eq!(link.poll_transmit(T0, 0), None);
     link.readable(key);
-    assert_eq!(link.poll_transmit(0), Some(Transmit::Discard { key }));
-    link.read(T0, key, ReadOutcome::Eof);
+    assert_eq!(link.poll_transmit(T0, 0), Some(Transmit::Discard { key, max: QUANTUM }));
+    link.end_source(T0, key, SourceEnd::Eof);
     link.readable(key);
-    assert_eq!(link.poll_transmit(0), None, "the source has ended");
+    assert_eq!(link.poll_transmit(T0, 0), None, "the source has ended");
 }
 
 #[test]
@@ -549,14 +552,12 @@ fn sources_take_turns_and_read_no_more_than_the_budget() {
     link.readable(first);
     link.readable(first);
     link.readable(second);
-    assert_eq!(link.poll_transmit(0), None, "no budget, no read");
-    assert_eq!(link.poll_transmit(500), Some(Transmit::Read { key: first, id: ID, max: 500 }));
-    link.read(T0, first, ReadOutcome::Data(500));
-    assert!(matches!(link.poll_transmit(9), Some(Transmit::Read { key, .. }) if key == second));
-    link.read(T0, second, ReadOutcome::Blocked);
-    assert!(matches!(link.poll_transmit(9), Some(Transmit::Read { key, .. }) if key == first));
-    link.read(T0, first, ReadOutcome::Blocked);
-    assert_eq!(link.poll_transmit(9), None);
+    assert_eq!(link.poll_transmit(T0, 0), None, "no budget, no read");
+    assert_eq!(link.poll_transmit(T0, 500), Some(Transmit::Read { key: first, max: 500 }));
+    link.push(T0, first, 500);
+    assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { key, .. }) if key == second));
+    assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { key, .. }) if key == first));
+    assert_eq!(link.poll_transmit(T0, 9), None);
 }
 
 #[test]
@@ -579,11 +580,11 @@ fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
     assert!(!link.receiving());
 
     let (mut link, key) = open_at_agent();
-    link.queued(T0, key, 600);
+    queued(&mut link, T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
     link.stream_lost(T0);
     assert_eq!(events(&mut link), [], "what the peer closed before goes on flushing");
-    link.queued(T0, key, 0);
+    queued(&mut link, T0, key, 0);
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
     assert_eq!(controls(&mut link), []);
 }
@@ -601,12 +602,12 @@ fn a_dial_after_the_loss_fails() {
 fn a_queue_above_the_hard_cap_stops_receiving_and_a_slow_one_is_reset() {
     let (mut link, key) = open_at_server();
     let hard = Limits::default().hard_cap;
-    link.queued(T0, key, hard + 1);
+    queued(&mut link, T0, key, hard + 1);
     assert!(!link.receiving());
     assert_eq!(link.poll_timeout(), Some(at(2)));
-    link.queued(at(1), key, hard + 1 - 1_000);
+    queued(&mut link, at(1), key, hard + 1 - 1_000);
     assert!(link.receiving());
-    link.queued(at(1), key, hard + 1);
+    queued(&mut link, at(1), key, hard + 1);
     link.handle_timeout(at(2));
     assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::Stalled) }]);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
@@ -617,7 +618,7 @@ fn a_queue_above_the_hard_cap_stops_receiving_and_a_slow_one_is_reset() {
 #[test]
 fn all_that_stall_above_the_soft_cap_go_with_the_one_that_holds_up_the_link() {
     let limits = Limits { soft_cap: 100, hard_cap: 1_000, ..Limits::default() };
-    let mut link: Link<Server> = Link::new(limits);
+    let mut link: Lengths<Server> = Lengths::new(limits);
     let keys: Vec<ConnKey> = (1..=3)
         .map(|n| {
             let key = link.dial("tcp", "a:1").unwrap();
@@ -628,7 +629,7 @@ fn all_that_stall_above_the_soft_cap_go_with_the_one_that_holds_up_the_link() {
         .collect();
     events(&mut link);
     for (key, charged) in keys.iter().zip([1_001, 900, 100]) {
-        link.queued(T0, *key, charged);
+        queued(&mut link, T0, *key, charged);
     }
     link.handle_timeout(at(2));
     let stalled = |key| Event::Ended { key, end: End::Broken(Cause::Stalled) };
@@ -642,9 +643,9 @@ fn a_queue_that_drains_fast_enough_is_left_alone() {
     let (mut link, key) = open_at_agent();
     let hard = Limits::default().hard_cap;
     for second in 0..10 {
-        link.queued(at(second), key, hard + 1);
-        link.queued(at(second), key, hard + 1 - 80_000);
-        link.queued(at(second), key, hard + 1);
+        queued(&mut link, at(second), key, hard + 1);
+        queued(&mut link, at(second), key, hard + 1 - 80_000);
+        queued(&mut link, at(second), key, hard + 1);
         link.handle_timeout(at(second));
     }
     assert_eq!(events(&mut link), []);
@@ -654,7 +655,7 @@ fn a_queue_that_drains_fast_enough_is_left_alone() {
 #[test]
 fn when_only_the_sum_is_too_much_the_largest_slow_queue_goes_first() {
     let limits = Limits { soft_cap: 10, hard_cap: 1_000, link_budget: 1_000, ..Limits::default() };
-    let mut link: Link<Server> = Link::new(limits);
+    let mut link: Lengths<Server> = Lengths::new(limits);
     let keys: Vec<ConnKey> = (1..=3)
         .map(|n| {
             let key = link.dial("tcp", "a:1").unwrap();
@@ -665,7 +666,7 @@ fn when_only_the_sum_is_too_much_the_largest_slow_queue_goes_first() {
         .collect();
     events(&mut link);
     for (key, charged) in keys.iter().zip([300, 600, 200]) {
-        link.queued(T0, *key, charged);
+        queued(&mut link, T0, *key, charged);
     }
     assert!(!link.receiving());
     link.handle_timeout(at(2));
@@ -675,7 +676,7 @@ fn when_only_the_sum_is_too_much_the_largest_slow_queue_goes_first() {
 
 #[test]
 fn peer_that_does_not_read_answers_is_not_received() {
-    let mut link: Link<Agent> = Link::new(Limits { outbox: 3, ..Limits::default() });
+    let mut link: Lengths<Agent> = Lengths::new(Limits { outbox: 3, ..Limits::default() });
     for n in 1..=3 {
         assert!(link.receiving());
         link.handle_packet(T0, data(ConnectId(n)));
@@ -688,7 +689,7 @@ fn peer_that_does_not_read_answers_is_not_received() {
 #[test]
 fn a_second_close_req_postpones_neither_the_answer_nor_the_end_of_the_flush() {
     let (mut link, key) = open_at_agent();
-    link.queued(T0, key, 600);
+    queued(&mut link, T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
     link.handle_packet(at(4), Packet::CloseReq { id: ONE });
     link.handle_timeout(at(5));
@@ -720,13 +721,13 @@ fn the_number_of_an_abandoned_connection_is_kept_until_the_agents_last_word() {
 #[test]
 fn packets_that_cross_a_close_are_late_and_no_fault() {
     let (mut link, key) = open_at_server();
-    link.read(T0, key, ReadOutcome::Eof);
+    link.end_source(T0, key, SourceEnd::Eof);
     link.handle_packet(T0, close_rsp(ID, ""));
     for packet in [data(ID), close_rsp(ID, "Unknown connectID")] {
         assert_eq!(link.handle_packet(T0, packet), Disposition::Late, "the agent had not read our CLOSE_REQ");
     }
     let (mut link, key) = open_at_agent();
-    link.read(T0, key, ReadOutcome::Closed);
+    link.end_source(T0, key, SourceEnd::Closed);
     for packet in [data(ONE), Packet::CloseReq { id: ONE }] {
         assert_eq!(
             link.handle_packet(T0, packet),

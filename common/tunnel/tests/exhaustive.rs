@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sim::explore::explore;
 use sim::scenario::Step::{Closed, Eof, Fail, Send};
 use sim::scenario::{Plan, Scenario, native_peers, plan, tight};
-use tunnel::Negotiated;
+use tunnel::{Limits, Negotiated};
 
 /// The whole run must visit at least this many distinct states.
 const LEAST: usize = 1_000_000;
@@ -36,6 +36,37 @@ fn scenarios() -> Vec<Scenario> {
         two("a dial is given up", fickle.clone(), refused.clone()),
         two("two are given up", fickle.clone(), Plan { abandon: true, ..plan(&[], &[Send(1), Eof]) }),
         Scenario { ignores_dial_cls: true, ..one("an agent that ignores DIAL_CLS", fickle.clone()) },
+        Scenario {
+            calm: true,
+            limits: Limits { discard_budget: 1, discard_quantum: 1, ..Limits::default() },
+            ..one(
+                "little is discarded at a time",
+                Plan {
+                    endpoint_echoes: true,
+                    ..plan(&[Send(2), Send(2), Eof], &[Send(1), Send(1), Send(1), Send(1)])
+                },
+            )
+        },
+        Scenario {
+            batches: true,
+            sip: 1,
+            lane: 3,
+            ..one("bytes and closes in one turn", plan(&[Send(3), Send(2), Eof], &[Send(3), Send(2), Closed]))
+        },
+        Scenario {
+            batches: true,
+            sip: 1,
+            loss: true,
+            ..one(
+                "bytes and the loss in one turn",
+                Plan { endpoint_breaks: true, ..plan(&[Send(3), Eof], &[Send(2), Eof]) },
+            )
+        },
+        Scenario {
+            batches: true,
+            negotiated: native_peers(),
+            ..one("bytes and FIN in one turn", plan(&[Send(3), Eof], &[Send(2), Send(1), Eof]))
+        },
         Scenario {
             ignores_dial_cls: true,
             ..two(

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tunnel::{
-    Agent, ConnKey, ConnectId, DialId, Disposition, Event, Limits, Link, Negotiated, Packet, ReadOutcome,
-    Server, Side, Time, Transmit, Windows,
+    Agent, ConnKey, ConnectId, DialId, Disposition, Event, Limits, Negotiated, Packet, Server, Side,
+    SourceEnd, Time, Transmit, Windows,
 };
+
+/// A payload is its length here.
+type Lengths<S> = tunnel::Link<S, usize>;
 
 fn config(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(cases);
@@ -53,13 +56,21 @@ enum Happening {
     StreamLost,
 }
 
+/// The result of a read.
+#[derive(Debug, Clone)]
+enum ReadOutcome {
+    Data(usize),
+    Blocked,
+    Ended(SourceEnd),
+}
+
 fn happening() -> impl Strategy<Value = Happening> {
     let outcome = prop_oneof![
         Just(ReadOutcome::Data(1)),
         Just(ReadOutcome::Blocked),
-        Just(ReadOutcome::Eof),
-        Just(ReadOutcome::Closed),
-        Just(ReadOutcome::Failed("x".into())),
+        Just(ReadOutcome::Ended(SourceEnd::Eof)),
+        Just(ReadOutcome::Ended(SourceEnd::Closed)),
+        Just(ReadOutcome::Ended(SourceEnd::Failed("x".into()))),
     ];
     prop_oneof![
         30 => lie().prop_map(Happening::Packet),
@@ -77,7 +88,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 /// The shell's view of the honest core's connections.
 struct Shell<S> {
-    link: Link<S>,
+    link: Lengths<S>,
     limits: Limits,
     now: Time,
     /// Pending dials.
@@ -109,7 +120,7 @@ impl<S: Side + Default> Shell<S> {
         let windows = Windows { receive: 1_000, send: 10 };
         let negotiated = Negotiated { credits: native.then_some(windows), half_close: native };
         Shell {
-            link: Link::with_negotiated(bounds(), negotiated),
+            link: Lengths::with_negotiated(bounds(), negotiated),
             limits: bounds(),
             now: Time::START,
             dials: BTreeSet::new(),
@@ -143,7 +154,7 @@ impl<S: Side + Default> Shell<S> {
                 return Err(TestCaseError::fail(format!("delivered to {key:?}, which is not open")));
             };
             *queue += payload;
-            self.link.queued(self.now, key, *queue);
+            self.link.advance(self.now, key, 0);
         }
         let named = match packet {
             Packet::CloseReq { id }
@@ -180,6 +191,8 @@ impl<S: Side + Default> Shell<S> {
                 Event::Ended { key, .. } => {
                     prop_assert!(self.open.remove(key).is_some(), "a connection ends twice");
                     self.dead.push(*key);
+                    // Some local ends discard before they are gone.
+                    if key.index() % 2 == 0 { self.link.release(*key) } else { self.link.linger(*key) }
                 }
                 Event::ShutDown { key } => {
                     prop_assert_eq!(
@@ -196,32 +209,48 @@ impl<S: Side + Default> Shell<S> {
     }
 
     fn transmit(&mut self, budget: usize, outcome: ReadOutcome) -> Result<(), TestCaseError> {
-        match self.link.poll_transmit(budget) {
+        match self.link.poll_transmit(self.now, budget) {
             None | Some(Transmit::Control(_)) => {}
             Some(Transmit::NoCredit { key }) => {
                 prop_assert!(self.open.contains_key(&key), "a dead source lacks credit");
                 self.link.local_closed(self.now, key);
             }
-            Some(Transmit::Read { key, id, max }) => {
+            Some(Transmit::Read { key, max }) => {
                 prop_assert!(max >= 1 && max <= budget);
-                prop_assert_eq!(self.open.get(&key).map(|(id, _)| *id), Some(id), "a dead source is read");
-                self.brought(key, outcome);
+                let id = self.open.get(&key).map(|(id, _)| *id);
+                prop_assert!(id.is_some(), "a dead source is read");
+                for packet in self.brought(key, outcome) {
+                    let sent = matches!(packet, Packet::Data { id: sent, payload: 1 } if Some(sent) == id);
+                    prop_assert!(sent, "{:?} is sent", packet);
+                }
             }
-            Some(Transmit::Discard { key }) => {
+            Some(Transmit::Discard { key, .. }) => {
                 prop_assert!(self.open.contains_key(&key), "a dead source is discarded");
-                self.brought(key, outcome);
+                prop_assert!(self.brought(key, outcome).next().is_none(), "discarded bytes are sent");
+            }
+            Some(Transmit::Linger { key, .. }) => {
+                prop_assert!(self.dead.contains(&key), "an open connection lingers");
+                self.link.release(key);
             }
         }
         Ok(())
     }
 
-    fn brought(&mut self, key: ConnKey, outcome: ReadOutcome) {
-        if outcome == ReadOutcome::Closed
-            && let Some((_, queue)) = self.open.get_mut(&key)
-        {
-            *queue = 0;
+    /// What a read brought. Returns the packets that are sent.
+    fn brought(&mut self, key: ConnKey, outcome: ReadOutcome) -> Box<dyn Iterator<Item = Packet<usize>>> {
+        match outcome {
+            ReadOutcome::Blocked => {}
+            ReadOutcome::Data(bytes) => return Box::new(self.link.push(self.now, key, bytes)),
+            ReadOutcome::Ended(end) => {
+                if end == SourceEnd::Closed
+                    && let Some((_, queue)) = self.open.get_mut(&key)
+                {
+                    *queue = 0;
+                }
+                self.link.end_source(self.now, key, end);
+            }
         }
-        self.link.read(self.now, key, outcome);
+        Box::new(std::iter::empty())
     }
 
     /// The steps that are the same for both ends.
@@ -235,15 +264,12 @@ impl<S: Side + Default> Shell<S> {
             }
             Happening::Queued(choice, charged) => {
                 if let Some(key) = self.any_key(choice) {
-                    // The shell's queues only shrink.
-                    let mut taken = charged;
-                    let charged = self.open.get_mut(&key).map_or(charged, |(_, queue)| {
-                        taken = queue.saturating_sub(charged);
+                    let taken = self.open.get_mut(&key).map_or(charged, |(_, queue)| {
+                        let taken = queue.saturating_sub(charged);
                         *queue -= taken;
-                        *queue
+                        taken
                     });
-                    self.link.taken(key, taken);
-                    self.link.queued(self.now, key, charged);
+                    self.link.advance(self.now, key, taken);
                 }
             }
             Happening::Failed(choice) => {
@@ -280,7 +306,7 @@ impl<S: Side + Default> Shell<S> {
         self.events()?;
         prop_assert!(self.dials.is_empty(), "a dial outlives the stream");
         for key in self.open.keys().copied().collect::<Vec<_>>() {
-            self.link.queued(self.now, key, 0);
+            self.link.advance(self.now, key, usize::MAX);
         }
         self.events()?;
         prop_assert!(self.open.is_empty(), "a connection outlives the stream and its queue");
@@ -290,16 +316,18 @@ impl<S: Side + Default> Shell<S> {
             self.link.handle_timeout(due);
         }
         prop_assert_eq!(self.link.poll_timeout(), None, "a timer outlives everything");
-        prop_assert_eq!(self.link.poll_transmit(1), None);
+        while let Some(next) = self.link.poll_transmit(self.now, 1) {
+            prop_assert!(matches!(next, Transmit::Linger { .. }), "{:?} on a lost stream", next);
+        }
         prop_assert!(!self.link.receiving());
         Ok(())
     }
 }
 
 /// The number of control packets that wait, counted on a copy.
-fn waiting<S: Side + Clone>(link: &Link<S>) -> usize {
+fn waiting<S: Side + Clone>(link: &Lengths<S>) -> usize {
     let mut copy = link.clone();
-    std::iter::from_fn(|| copy.poll_transmit(1))
+    std::iter::from_fn(|| copy.poll_transmit(Time::START, 1))
         .take_while(|next| matches!(next, Transmit::Control(_)))
         .count()
 }

@@ -70,6 +70,7 @@ fn worlds() -> impl Strategy<Value = Scenario> {
         (1usize..6, 1usize..8, 0u8..6),
         (prop::bool::weighted(0.2), any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2)),
         (limits, negotiated(), any::<bool>()),
+        (prop_oneof![Just(1), Just(2), Just(u16::MAX)], any::<bool>()),
     )
         .prop_map(
             |(
@@ -77,6 +78,7 @@ fn worlds() -> impl Strategy<Value = Scenario> {
                 (lane, chunk, hurried_ticks),
                 (loss, drain, ignores_dial_cls, closes_twice),
                 (limits, negotiated, high_bdp),
+                (sip, batches),
             )| {
                 // With flow control a stalled reader may block its sender without end, unless the frontend abandons the
                 // connection.
@@ -91,6 +93,8 @@ fn worlds() -> impl Strategy<Value = Scenario> {
                     prompt: false,
                     lane,
                     chunk,
+                    sip,
+                    batches,
                     hurried_ticks,
                     loss,
                     drain,
@@ -148,7 +152,7 @@ proptest! {
         lane in 1usize..4,
         chunk in 1usize..8,
         limits in prop_oneof![Just(Limits::default()), Just(tight())],
-        (negotiated, high_bdp) in (negotiated(), any::<bool>()),
+        (negotiated, high_bdp, batches) in (negotiated(), any::<bool>(), any::<bool>()),
         choices in prop::collection::vec(any::<u16>(), 0..400),
     ) {
         let send = |bytes: u8| if bytes == 0 { Vec::new() } else { vec![Step::Send(bytes)] };
@@ -156,7 +160,7 @@ proptest! {
             .iter()
             .map(|(down, up)| Plan { frontend: send(*down), endpoint: send(*up), ..Plan::default() })
             .collect();
-        let scenario = Scenario { plans, lane, chunk, negotiated, high_bdp, limits, ..Scenario::default() };
+        let scenario = Scenario { plans, lane, chunk, batches, negotiated, high_bdp, limits, ..Scenario::default() };
         let mut world = World::new(&scenario);
         let mut choices = choices.into_iter();
         for step in 0.. {

@@ -1,5 +1,6 @@
 //! Fakes for the frontends' tests: scripted dials, a link of one connection, a wire in memory.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -7,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use relay::{CloseReason, LocalIo, Queue, Read};
+use relay::{Chunks, CloseReason, LocalIo, Read};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -148,7 +149,7 @@ impl Attach for ScriptedConnection {
             endpoint,
             ended,
             to_endpoint: Bytes::new(),
-            to_local: Queue::default(),
+            to_local: VecDeque::new(),
             read_end: None,
             close_reason: None,
         };
@@ -171,7 +172,7 @@ struct Pump {
     endpoint: DuplexStream,
     ended: oneshot::Receiver<CloseReason>,
     to_endpoint: Bytes,
-    to_local: Queue,
+    to_local: VecDeque<Bytes>,
     read_end: Option<ReadEnd>,
     close_reason: Option<CloseReason>,
 }
@@ -232,12 +233,18 @@ impl Pump {
         if self.to_local.is_empty() {
             let mut buffer = BytesMut::with_capacity(64 * 1024);
             match ready!(poll_read_buf(Pin::new(&mut self.endpoint), cx, &mut buffer)) {
-                Ok(read) if read > 0 => self.to_local.push(buffer.freeze()),
+                Ok(read) if read > 0 => self.to_local.push_back(buffer.freeze()),
                 _ => self.close_reason = Some(CloseReason::Flushed),
             }
             return Poll::Ready(());
         }
-        if let Err(error) = ready!(self.local.poll_write(cx, &mut self.to_local)) {
+        let mut chunks = Chunks::new(&self.to_local);
+        let written = ready!(self.local.poll_write(cx, &mut chunks));
+        let left = chunks.len();
+        if let Some(slice) = self.to_local.pop_front().filter(|_| left > 0) {
+            self.to_local.push_back(slice.slice(slice.len() - left..));
+        }
+        if let Err(error) = written {
             self.close_reason = Some(CloseReason::Broken(Cause::Local(error.to_string())));
         }
         Poll::Ready(())

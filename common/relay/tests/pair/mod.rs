@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use relay::{
-    Bounds, CloseReason, Conns, LinkEnd, LinkHandler, LocalIo, MemoryLimiter, Meter, Queue, Read, Relay,
+    Bounds, Chunks, CloseReason, Conns, LinkEnd, LinkHandler, LocalIo, MemoryLimiter, Meter, Read, Relay,
 };
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
@@ -212,8 +212,8 @@ impl LocalIo for PipeIo {
         }))
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
-        queue.poll_write_to(Pin::new(&mut self.io), cx).map_ok(drop)
+    fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
+        chunks.poll_write_to(Pin::new(&mut self.io), cx).map_ok(drop)
     }
 
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {

@@ -1,8 +1,8 @@
-//! The steps between the links, as a shell does them: carry packets, read and deliver bytes, tell ends.
+//! The steps between the links, as the driver does them: carry packets, read and deliver bytes, tell ends.
 
-use tunnel::{Agent, Disposition, Dropped, Event, Link, Packet, ReadOutcome, Side, Transmit};
+use tunnel::{Agent, Disposition, Dropped, Event, Link, Packet, Side, Transmit};
 
-use super::ends::{Phase, Segment};
+use super::ends::{Phase, Read, Segment};
 use super::scenario::{Scenario, Step};
 use super::world::Around;
 use super::{Checked, Role};
@@ -25,7 +25,7 @@ impl Around {
             .ok_or_else(|| format!("{role:?} names {key:?}, which is dead"))
     }
 
-    pub(super) fn dialed(&mut self, agent: &mut Link<Agent>, conn: usize, refused: bool) -> Checked {
+    pub(super) fn dialed(&mut self, agent: &mut Link<Agent, Segment>, conn: usize, refused: bool) -> Checked {
         let pair = &mut self.pairs[conn];
         let (Phase::Dialing(key) | Phase::Cancelled(key)) = pair.ends[1].phase else { return Ok(()) };
         let wanted = matches!(pair.ends[1].phase, Phase::Dialing(_)) && !refused;
@@ -41,12 +41,12 @@ impl Around {
 
     pub(super) fn transmit<S: Side>(
         &mut self,
-        link: &mut Link<S>,
+        link: &mut Link<S, Segment>,
         role: Role,
         scenario: &Scenario,
     ) -> Checked {
         let budget = self.budget(role, scenario);
-        match link.poll_transmit(budget) {
+        match link.poll_transmit(self.now, budget) {
             None => {}
             Some(Transmit::Control(packet)) => {
                 ensure!(budget > 0, "a control packet on a stream that takes nothing");
@@ -62,30 +62,13 @@ impl Around {
                     lane.push_back(packet);
                 }
             }
-            Some(Transmit::Read { key, id, max }) => {
+            Some(Transmit::Read { key, max }) => {
                 let conn = self.find(role, key)?;
-                let pair = &mut self.pairs[conn];
-                ensure!(pair.id == Some(id), "connection {conn} is sent under {id}");
                 ensure!(max > 0 && max <= budget, "{max} bytes are to be read with room for {budget}");
-                let end = &mut pair.ends[role as usize];
+                let end = &self.pairs[conn].ends[role as usize];
                 let over = end.close_sent || end.fin_sent || end.discarding;
                 ensure!(!over, "connection {conn} is sent after its close");
-                let outcome = end.read(scenario.plans[conn].script(role), max);
-                if let ReadOutcome::Data(len) = outcome {
-                    let len = u16::try_from(len).expect("bounded by the plan");
-                    let payload = Segment { conn, from: role, first: end.sent, len };
-                    end.sent += len;
-                    ensure!(
-                        u64::from(end.sent) <= end.allowed,
-                        "connection {conn} sent {} bytes and was granted {}",
-                        end.sent,
-                        end.allowed
-                    );
-                    if !self.lost[role.other() as usize] {
-                        self.lanes[role.other() as usize].push_back(Packet::Data { id, payload });
-                    }
-                }
-                link.read(self.now, key, outcome);
+                self.read(link, role, scenario, conn, max)?;
             }
             Some(Transmit::NoCredit { key }) => {
                 let conn = self.find(role, key)?;
@@ -95,14 +78,83 @@ impl Around {
                     link.local_closed(self.now, key);
                 }
             }
-            Some(Transmit::Discard { key }) => {
+            Some(Transmit::Discard { key, max }) => {
                 let conn = self.find(role, key)?;
                 let end = &mut self.pairs[conn].ends[role as usize];
                 end.discarding = true;
                 ensure!(!end.source_over, "an ended source of connection {conn} is discarded");
-                link.read(self.now, key, end.read(scenario.plans[conn].script(role), usize::MAX));
+                ensure!(max == scenario.limits.discard_quantum, "{max} bytes may be discarded");
+                self.read(link, role, scenario, conn, max)?;
+            }
+            Some(Transmit::Linger { key, .. }) => return Err(format!("{key:?} lingers unasked")),
+        }
+        Ok(())
+    }
+
+    /// Reads a source for the link, and sends what the link makes of it.
+    fn read<S: Side>(
+        &mut self,
+        link: &mut Link<S, Segment>,
+        role: Role,
+        scenario: &Scenario,
+        conn: usize,
+        max: usize,
+    ) -> Checked {
+        let pair = &mut self.pairs[conn];
+        let end = &mut pair.ends[role as usize];
+        let Some(key) = end.open() else {
+            return Err(format!("connection {conn} is read while it is not open"));
+        };
+        let mut rest = match end.read(conn, role, scenario.plans[conn].script(role), max) {
+            Read::Blocked => return Ok(()),
+            Read::End(source_end) => {
+                link.end_source(self.now, key, source_end);
+                return Ok(());
+            }
+            Read::Data(segment) => segment,
+        };
+        let discarding = end.discarding;
+        let lost = self.lost[role.other() as usize];
+        for packet in link.push(self.now, key, rest.clone()) {
+            let Packet::Data { id, payload } = &packet else { return Err(format!("{packet:?} is no DATA")) };
+            ensure!(!discarding, "discarded bytes of connection {conn} are sent");
+            ensure!(pair.id == Some(*id), "connection {conn} is sent under {id}");
+            ensure!(
+                usize::from(payload.len) <= scenario.limits.frame,
+                "{payload:?} is too long for a packet"
+            );
+            ensure!(payload.first == rest.first, "connection {conn}: {payload:?} is sent before {rest:?}");
+            rest.first += payload.len;
+            rest.len -= payload.len;
+            end.sent += payload.len;
+            ensure!(
+                u64::from(end.sent) <= end.allowed,
+                "connection {conn} sent {} bytes and was granted {}",
+                end.sent,
+                end.allowed
+            );
+            if !lost {
+                self.lanes[role.other() as usize].push_back(packet);
             }
         }
+        ensure!(discarding || rest.len == 0, "connection {conn}: {rest:?} was not sent");
+        Ok(())
+    }
+
+    /// A sink reads from the segments that it is offered: at most `most` bytes.
+    pub(super) fn take<S: Side>(
+        &mut self,
+        link: &mut Link<S, Segment>,
+        role: Role,
+        conn: usize,
+        most: u16,
+    ) -> Checked {
+        let end = &mut self.pairs[conn].ends[role as usize];
+        let Some(key) = end.open() else { return Ok(()) };
+        let front = link.recv(key).and_then(|recv| recv.slices().front());
+        let taken = end.take(conn, role, front, most)?;
+        end.dirty = false;
+        link.advance(self.now, key, taken);
         Ok(())
     }
 
@@ -139,7 +191,7 @@ impl Around {
                 let endpoint = &pair.ends[1];
                 let answers = endpoint.peer_closed && !endpoint.source_over && !endpoint.failed;
                 ensure!(
-                    !answers || self.time_passed || endpoint.queue.is_empty(),
+                    !answers || self.time_passed || endpoint.queued == 0,
                     "CLOSE_REQ of {id} is answered before what came ahead of it was taken"
                 );
             }
@@ -182,22 +234,25 @@ impl Around {
         }
     }
 
-    pub(super) fn receive<S: Side>(&mut self, link: &mut Link<S>, role: Role) -> Checked {
+    pub(super) fn receive<S: Side>(
+        &mut self,
+        link: &mut Link<S, Segment>,
+        role: Role,
+        scenario: &Scenario,
+    ) -> Checked {
         let Some(packet) = self.lanes[role as usize].pop_front() else { return Ok(()) };
         self.arrives(role, &packet);
-        let mut segment = None;
         let kind = packet.kind().name();
-        let packet = packet.map(|payload| {
-            let len = usize::from(payload.len);
-            segment = Some(payload);
-            len
-        });
+        let segment = if let Packet::Data { payload, .. } = &packet { Some(payload.clone()) } else { None };
         match (link.handle_packet(self.now, packet), segment) {
             (Disposition::Deliver(key), Some(segment)) => {
                 let conn = self.find(role, key)?;
                 let end = &mut self.pairs[conn].ends[role as usize];
-                end.deliver(conn, role, segment)?;
-                link.queued(self.now, key, end.queued());
+                end.deliver(conn, role, &segment)?;
+                end.dirty = scenario.batches;
+                if !scenario.batches {
+                    link.advance(self.now, key, 0);
+                }
             }
             (Disposition::Deliver(_), None) => return Err(format!("{kind} is no payload")),
             (Disposition::Handled, None) => {}
@@ -211,7 +266,12 @@ impl Around {
         Ok(())
     }
 
-    pub(super) fn events<S: Side>(&mut self, link: &mut Link<S>, role: Role, scenario: &Scenario) -> Checked {
+    pub(super) fn events<S: Side>(
+        &mut self,
+        link: &mut Link<S, Segment>,
+        role: Role,
+        scenario: &Scenario,
+    ) -> Checked {
         while let Some(event) = link.poll_event() {
             match event {
                 Event::Dial { key, address, .. } => {
@@ -259,8 +319,9 @@ impl Around {
                     self.check_ended(role, conn, &end)?;
                     let local = &mut self.pairs[conn].ends[role as usize];
                     local.phase = Phase::Over;
-                    local.queue.clear();
+                    (local.queued, local.dirty) = (0, false);
                     local.end = Some(end);
+                    link.release(key);
                 }
                 Event::Draining => {
                     ensure!(self.drained && !self.drain_reported, "draining is told without need");

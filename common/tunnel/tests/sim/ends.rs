@@ -1,8 +1,6 @@
 //! The local ends: sources that send what their plan says, and sinks that read the expected bytes in order.
 
-use std::collections::VecDeque;
-
-use tunnel::{ConnKey, End, ReadOutcome};
+use tunnel::{ConnKey, End, Payload, SourceEnd};
 
 use super::Role;
 use super::scenario::Step;
@@ -21,6 +19,50 @@ pub(crate) struct Segment {
     pub(crate) len: u16,
 }
 
+/// The core's buffers hold segments: it must keep their order and lose none.
+impl Payload for Segment {
+    const COPY_BELOW: usize = 3;
+    const JOIN_BELOW: usize = 2;
+
+    fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    fn split_to(&mut self, count: usize) -> Self {
+        let len = self.len.min(u16::try_from(count).unwrap_or(u16::MAX));
+        let front = Segment { len, ..self.clone() };
+        self.first += len;
+        self.len -= len;
+        front
+    }
+
+    fn join(segments: &[Self]) -> Self {
+        let mut joined = segments[0].clone();
+        for segment in &segments[1..] {
+            assert_eq!(
+                (segment.conn, segment.from),
+                (joined.conn, joined.from),
+                "bytes of two sources joined"
+            );
+            assert_eq!(
+                segment.first,
+                joined.first + joined.len,
+                "bytes joined that do not follow each other"
+            );
+            joined.len += segment.len;
+        }
+        joined
+    }
+}
+
+/// The result of a read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Read {
+    Data(Segment),
+    Blocked,
+    End(SourceEnd),
+}
+
 /// The phase of a local end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
@@ -36,7 +78,7 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// A frontend or an endpoint, with the queue that the shell keeps for it.
+/// A frontend or an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LocalEnd {
     pub(crate) phase: Phase,
@@ -52,7 +94,10 @@ pub(crate) struct LocalEnd {
     pub(crate) received: u16,
     /// How many bytes this end has read.
     pub(crate) taken: u16,
-    pub(crate) queue: VecDeque<Segment>,
+    /// How many bytes the core must hold for this end.
+    pub(crate) queued: u16,
+    /// Bytes have arrived that this end was not offered yet.
+    pub(crate) dirty: bool,
     /// The source was read to its end.
     pub(crate) source_over: bool,
     /// This end closed by itself and does not listen any more.
@@ -89,7 +134,8 @@ impl LocalEnd {
             sent: 0,
             received: 0,
             taken: 0,
-            queue: VecDeque::new(),
+            queued: 0,
+            dirty: false,
             source_over: false,
             closed_itself: false,
             failed: false,
@@ -114,22 +160,17 @@ impl LocalEnd {
         }
     }
 
-    /// Bytes in its queue.
-    pub(crate) fn queued(&self) -> usize {
-        self.queue.iter().map(|segment| usize::from(segment.len)).sum()
-    }
-
     /// Whether its socket has unread bytes.
     pub(crate) fn unread(&self) -> bool {
         self.done < self.arrived && !self.source_over
     }
 
-    /// Reads from its socket, as the shell does.
-    pub(crate) fn read(&mut self, script: &[Step], max: usize) -> ReadOutcome {
+    /// Reads from its socket, as the driver does.
+    pub(crate) fn read(&mut self, conn: usize, role: Role, script: &[Step], max: usize) -> Read {
         if self.done >= self.arrived {
-            return ReadOutcome::Blocked;
+            return Read::Blocked;
         }
-        match script[self.done] {
+        let end = match script[self.done] {
             Step::Send(bytes) => {
                 let len = usize::from(bytes - self.part).min(max);
                 self.part += u8::try_from(len).expect("at most the step's bytes");
@@ -137,26 +178,28 @@ impl LocalEnd {
                     self.part = 0;
                     self.done += 1;
                 }
-                return ReadOutcome::Data(len);
+                let len = u16::try_from(len).expect("bounded by the plan");
+                return Read::Data(Segment { conn, from: role, first: self.sent, len });
             }
-            Step::Eof => {}
+            Step::Eof => SourceEnd::Eof,
             Step::Closed => {
                 self.closed_itself = true;
-                self.queue.clear();
+                (self.queued, self.dirty) = (0, false);
+                SourceEnd::Closed
             }
-            Step::Fail => self.failed = true,
-        }
+            Step::Fail => {
+                self.failed = true;
+                SourceEnd::Failed("source".to_owned())
+            }
+        };
         self.source_over = true;
         self.done += 1;
-        match script[self.done - 1] {
-            Step::Closed => ReadOutcome::Closed,
-            Step::Fail => ReadOutcome::Failed("source".to_owned()),
-            _ => ReadOutcome::Eof,
-        }
+        Read::End(end)
     }
 
-    /// Queues a segment. It must belong to this connection, come from the other half and be the next in order.
-    pub(crate) fn deliver(&mut self, conn: usize, role: Role, segment: Segment) -> Result<(), String> {
+    /// Records a segment that the core has accepted. It must belong to this connection, come from the other half and be
+    /// the next in order.
+    pub(crate) fn deliver(&mut self, conn: usize, role: Role, segment: &Segment) -> Result<(), String> {
         ensure!(segment.conn == conn, "bytes of connection {} delivered to {conn} at {role:?}", segment.conn);
         ensure!(segment.from != role, "bytes came back to their sender: {segment:?}");
         ensure!(
@@ -167,14 +210,31 @@ impl LocalEnd {
         );
         ensure!(!self.closed_itself, "connection {conn} at {role:?}: bytes for somebody who has left");
         self.received += segment.len;
-        self.queue.push_back(segment);
+        self.queued += segment.len;
         Ok(())
     }
 
-    /// Reads the first segment of its queue. Returns the number of bytes.
-    pub(crate) fn take(&mut self) -> usize {
-        let Some(segment) = self.queue.pop_front() else { return 0 };
-        self.taken += segment.len;
-        usize::from(segment.len)
+    /// Reads at most `most` bytes of the first segment that it is offered. Returns the number of bytes.
+    pub(crate) fn take(
+        &mut self,
+        conn: usize,
+        role: Role,
+        front: Option<&Segment>,
+        most: u16,
+    ) -> Result<usize, String> {
+        let Some(front) = front else { return Err(format!("connection {conn} at {role:?} lost its queue")) };
+        ensure!(
+            front.conn == conn && front.from != role,
+            "connection {conn} at {role:?} is offered {front:?}"
+        );
+        ensure!(
+            front.first == self.taken && front.len > 0,
+            "connection {conn} at {role:?}: {front:?} is offered when {} was expected",
+            self.taken
+        );
+        let len = front.len.min(most);
+        self.taken += len;
+        self.queued = self.queued.checked_sub(len).ok_or("more is offered than has arrived")?;
+        Ok(usize::from(len))
     }
 }

@@ -54,6 +54,10 @@ pub(crate) struct Scenario {
     pub(crate) lane: usize,
     /// How many bytes are sent at once at most.
     pub(crate) chunk: usize,
+    /// How many bytes a sink reads at once at most.
+    pub(crate) sip: u16,
+    /// Several packets arrive before a sink is offered their bytes, as in one turn of the driver.
+    pub(crate) batches: bool,
     /// How often time may pass while other actions are possible. (It passes freely when none is.)
     pub(crate) hurried_ticks: u8,
     /// The stream may be lost; each end notices at its own time.
@@ -82,6 +86,8 @@ impl Default for Scenario {
             prompt: false,
             lane: 2,
             chunk: 2,
+            sip: u16::MAX,
+            batches: false,
             hurried_ticks: 0,
             loss: false,
             drain: false,

@@ -23,6 +23,8 @@ pub(crate) enum Action {
     Arrive(Role, usize),
     /// A sink reads the first segment of its queue.
     Take(Role, usize),
+    /// The driver offers a sink the bytes that arrived in its turn, and the sink accepts none.
+    Offer(Role, usize),
     /// A write to a sink fails.
     Break(Role, usize),
     /// The shell polls a link for the next transmission.
@@ -71,8 +73,8 @@ pub(crate) struct Around {
 /// The whole system.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
-    pub(crate) server: Link<Server>,
-    pub(crate) agent: Link<Agent>,
+    pub(crate) server: Link<Server, Segment>,
+    pub(crate) agent: Link<Agent, Segment>,
     pub(crate) around: Around,
 }
 
@@ -150,8 +152,11 @@ impl World {
                 if end.arrived < script.len() {
                     actions.push(Action::Arrive(role, conn));
                 }
-                if !stuck && !end.queue.is_empty() {
+                if !stuck && end.queued > 0 {
                     actions.push(Action::Take(role, conn));
+                }
+                if end.dirty {
+                    actions.push(Action::Offer(role, conn));
                 }
                 if breaks && !end.failed {
                     actions.push(Action::Break(role, conn));
@@ -162,9 +167,11 @@ impl World {
             let budget = around.budget(role, scenario);
             let (sends, receives) = match role {
                 Role::Server => {
-                    (self.server.clone().poll_transmit(budget).is_some(), self.server.receiving())
+                    (self.server.clone().poll_transmit(around.now, budget).is_some(), self.server.receiving())
                 }
-                Role::Agent => (self.agent.clone().poll_transmit(budget).is_some(), self.agent.receiving()),
+                Role::Agent => {
+                    (self.agent.clone().poll_transmit(around.now, budget).is_some(), self.agent.receiving())
+                }
             };
             if sends {
                 actions.push(Action::Transmit(role));
@@ -202,7 +209,9 @@ impl World {
                 server.abandon(now, key);
                 end.phase = Phase::Over;
                 end.abandoned = true;
-                end.queue.clear();
+                end.queued = 0;
+                end.dirty = false;
+                server.release(key);
             }
             Action::Dialed(conn) => around.dialed(agent, conn, scenario.plans[conn].refused)?,
             Action::Arrive(role, conn) => {
@@ -215,27 +224,15 @@ impl World {
                     }
                 }
             }
-            Action::Take(role, conn) => {
-                let end = &mut around.pairs[conn].ends[role as usize];
-                let taken = end.take();
-                if let Some(key) = end.open() {
-                    match role {
-                        Role::Server => {
-                            server.taken(key, taken);
-                            server.queued(now, key, end.queued());
-                        }
-                        Role::Agent => {
-                            agent.taken(key, taken);
-                            agent.queued(now, key, end.queued());
-                        }
-                    }
-                }
-            }
+            Action::Take(Role::Server, conn) => around.take(server, Role::Server, conn, scenario.sip)?,
+            Action::Take(Role::Agent, conn) => around.take(agent, Role::Agent, conn, scenario.sip)?,
+            Action::Offer(Role::Server, conn) => around.take(server, Role::Server, conn, 0)?,
+            Action::Offer(Role::Agent, conn) => around.take(agent, Role::Agent, conn, 0)?,
             Action::Break(role, conn) => {
                 let end = &mut around.pairs[conn].ends[role as usize];
                 end.failed = true;
                 if let Some(key) = end.open() {
-                    end.queue.clear();
+                    (end.queued, end.dirty) = (0, false);
                     match role {
                         Role::Server => server.write_failed(now, key, "write".into()),
                         Role::Agent => agent.write_failed(now, key, "write".into()),
@@ -244,8 +241,8 @@ impl World {
             }
             Action::Transmit(Role::Server) => around.transmit(server, Role::Server, scenario)?,
             Action::Transmit(Role::Agent) => around.transmit(agent, Role::Agent, scenario)?,
-            Action::Receive(Role::Server) => around.receive(server, Role::Server)?,
-            Action::Receive(Role::Agent) => around.receive(agent, Role::Agent)?,
+            Action::Receive(Role::Server) => around.receive(server, Role::Server, scenario)?,
+            Action::Receive(Role::Agent) => around.receive(agent, Role::Agent, scenario)?,
             Action::StreamLost(role) => {
                 around.lost[role as usize] = true;
                 around.lanes[role as usize].clear();
