@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tunnel::{
+use mux::{
     Agent, ConnKey, ConnectId, DialId, Disposition, Event, Limits, Link, Negotiated, Packet, Server, Side,
     SourceEnd, Time, Transmit, Windows,
 };

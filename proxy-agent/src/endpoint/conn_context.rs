@@ -13,13 +13,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Chunks, CloseReason, Linger, LocalIo, Read};
+use driver::{Chunks, CloseReason, Linger, LocalIo, Read};
+use mux::Cause;
 use serve::logs::Peer;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_once;
-use tunnel::Cause;
 
 use super::dial::Endpoint;
 

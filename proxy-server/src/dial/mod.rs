@@ -17,7 +17,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::MemoryLimiter;
+use driver::MemoryLimiter;
 use tokio::time::{Instant, timeout_at};
 
 pub use self::reason::{DialFailure, FailureReason};

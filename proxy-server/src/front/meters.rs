@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use mux::PacketKind;
 use serve::metrics::{DropReason, LiveGuard, PacketMeter, Segment};
 use transport::wire::WireError;
-use tunnel::PacketKind;
 
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};

@@ -20,7 +20,7 @@ mod testing;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use relay::LocalIo;
+use driver::LocalIo;
 
 pub use self::listen::{FrontendListener, Protocol, serve_frontend};
 pub use self::meters::Meters;

@@ -8,14 +8,14 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use relay::{Chunks, CloseReason, LocalIo, Read};
+use driver::{Chunks, CloseReason, LocalIo, Read};
+use mux::{Cause, Packet};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::TaskTracker;
 use transport::wire::{Code, Incoming, Wire, WireError};
-use tunnel::{Cause, Packet};
 
 use super::connection_log::{ConnectionLog, Identity};
 use super::meters::Meters;

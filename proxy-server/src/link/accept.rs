@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use driver::{Bounds, Driver, LinkEnd};
 use http::{HeaderMap, HeaderValue};
-use relay::{Bounds, LinkEnd, Relay};
+use mux::Server;
 use serve::logs::Peer;
 use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
@@ -13,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
 use transport::wire::{Code, KeepaliveHandle, Request};
-use tunnel::Server;
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
@@ -218,7 +218,7 @@ impl AgentService {
         };
         let handler = ServerLinkHandler::new(commands, &handle, observer);
         let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id));
-        let relay = Relay::<Server, _, _, _>::new(
+        let relay = Driver::<Server, _, _, _>::new(
             &self.flow.bounds,
             answer.negotiated(offer),
             stream,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use relay::LocalIo;
+use driver::LocalIo;
+use mux::{ConnKey, ConnectId};
 use tokio::sync::{mpsc, oneshot};
-use tunnel::{ConnKey, ConnectId};
 
 use crate::dial::DialFailure;
 

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use mux::PacketKind;
 use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tunnel::PacketKind;
 
 crate::label! {
     /// The hop and its direction, seen from the server: an agent also counts its sends as [`Segment::FromAgent`].

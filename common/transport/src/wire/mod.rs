@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tunnel::Packet;
+use mux::Packet;
 
 pub use admission::Admission;
 pub use buffered::Buffering;

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Chunks, CloseReason, LocalIo, Read};
+use driver::{Chunks, CloseReason, LocalIo, Read};
+use mux::Packet;
 use tokio::time::{Instant, Sleep, sleep};
 use transport::joined::Joined;
 use transport::wire::{Code, Wire, WireError};
-use tunnel::Packet;
 
 use super::LINGER;
 use super::chunk_sizer::ChunkSizer;

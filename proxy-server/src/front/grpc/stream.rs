@@ -5,9 +5,9 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use mux::Packet;
 use tokio::time::Instant;
 use transport::wire::{Incoming, Wire, WireError};
-use tunnel::Packet;
 
 use super::machine::{Machine, Order};
 use crate::front::meters::Meters;

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{Chunks, CloseReason, Linger, LocalIo, Read, poll_discard};
+use driver::{Chunks, CloseReason, Linger, LocalIo, Read, poll_discard};
+use mux::Cause;
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_full;
-use tunnel::Cause;
 
 use super::socket::Socket;
 use crate::front::barrier::FirstByteBarrier;
