@@ -1,6 +1,6 @@
 //! The core of the tunnel, at either end, against a peer that sends anything, while its owner calls it in any allowed
 //! order: every dial and every connection ends once, only open connections receive bytes, and all limits hold.
-//! `common/tunnel/tests/hostile.rs` tests more properties with less random peers.
+//! `common/mux/tests/hostile.rs` tests more properties with less random peers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

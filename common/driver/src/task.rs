@@ -113,7 +113,9 @@ where
         // If the link fell below its limits after `receive` (a reader left, or the peer read its answers), nothing wakes this
         // task, because it did not poll the wire for packets while it was paused.
         let resumed = self.paused && self.conns.link.receiving();
-        more_ready || more_arrivals || more_transmissions || resumed
+        // The same holds for a local end whose connection ended after `transmit`.
+        let discards = self.conns.link.has_to_discard(now);
+        more_ready || more_arrivals || more_transmissions || resumed || discards
     }
 
     /// Reports the RTT to the core once it is measured, and whenever it changes.

@@ -524,3 +524,35 @@ async fn a_small_limit_for_each_connection_does_not_hold_up_the_link() {
     assert!(!counts.contains_key("paused"), "{counts:?}");
     assert!(counts["queued"] > 3 * 100_000, "{counts:?}");
 }
+
+/// The end comes after the turn's reads; nothing else wakes the task.
+#[tokio::test(start_paused = true)]
+async fn endpoint_that_ends_by_itself_discards_without_another_wake_up() {
+    let mut pair = Pair::with_discarding_endpoints(1 << 20);
+    let (frontend, mut endpoint) = pair.connect(1_000).await;
+    endpoint.io.shutdown().await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_millis(100), endpoint.ended).await.unwrap();
+    assert_eq!(ended.unwrap(), CloseReason::Flushed);
+    drop(frontend);
+}
+
+/// More bytes wait than one write passes on: the rest follows without another wake-up of the socket.
+#[tokio::test(start_paused = true)]
+async fn bytes_that_wait_for_a_late_local_end_are_all_written() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 1 << 20);
+    let key = pair.dial().await;
+    let mut endpoint = pair.endpoints.recv().await.unwrap();
+    let sent = pattern(900_000);
+    endpoint.io.write_all(&sent).await.unwrap();
+    while pair.server_counts.lock().get("queued").is_none_or(|queued| *queued < sent.len()) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (local, mut frontend) = pair::pipe(1 << 20);
+    assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
+    let mut received = vec![0; sent.len()];
+    tokio::time::timeout(Duration::from_secs(1), frontend.io.read_exact(&mut received))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(received, sent);
+}

@@ -65,7 +65,7 @@ impl<P: Payload> Link<Agent, P> {
 
     /// The server's id of a pending dial, or of the dial that opened a connection; for the log.
     pub fn dial_id(&self, key: ConnKey) -> Option<DialId> {
-        self.table.get(key).map(Conn::random)
+        self.table.get(key).map(|conn| conn.random)
     }
 
     /// Asks the server, once per stream, to send no new dials.
@@ -161,7 +161,7 @@ impl Side for Agent {
     }
 
     fn hang_up<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, end: End) {
-        let said_all = link.table.get(key).is_some_and(Conn::fin_sent);
+        let said_all = link.table.get(key).is_some_and(|conn| conn.state.fin_sent());
         let text = match &end {
             End::Flushed => String::new(),
             // The endpoint had sent all its bytes, so the frontend sees an orderly end, as without half-close.
@@ -181,7 +181,7 @@ impl Side for Agent {
     }
 
     fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
-        link.table.get_mut(key).map(Conn::answer);
+        link.table.get_mut(key).map(|conn| conn.state.answer());
         link.say_closed(key, String::new());
     }
 

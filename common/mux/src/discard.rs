@@ -27,13 +27,17 @@ impl Discards {
         self.ring.push_back(key);
     }
 
+    /// Whether a connection can be called now.
+    pub(crate) fn is_ready(&mut self, now: Time, limits: &Limits) -> bool {
+        !self.ring.is_empty() && self.left(now, limits) > 0
+    }
+
     /// The next connection, and how many bytes it may discard now. None without a whole quantum.
     pub(crate) fn next(&mut self, now: Time, limits: &Limits) -> Option<(ConnKey, usize)> {
-        if self.ring.is_empty() {
+        if !self.is_ready(now, limits) {
             return None;
         }
-        let max = self.left(now, limits);
-        if max == 0 { None } else { self.ring.pop_front().map(|key| (key, max)) }
+        self.ring.pop_front().map(|key| (key, limits.discard_quantum))
     }
 
     /// How many bytes a connection may discard that was not called: none while others wait.

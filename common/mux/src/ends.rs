@@ -52,7 +52,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     pub fn end_source(&mut self, now: Time, key: ConnKey, end: SourceEnd) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let open = conn.is_open();
-        let write_failure = conn.end_source();
+        let write_failure = conn.state.end_source();
         match end {
             SourceEnd::Failed(text) => self.break_off(now, key, Cause::Local(text)),
             SourceEnd::Eof | SourceEnd::Closed if open && write_failure.is_some() => {
@@ -71,7 +71,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     fn end_direction(&mut self, now: Time, key: ConnKey) {
         let half_close = self.negotiated.half_close;
         let Some(conn) = self.table.get_mut(key) else { return };
-        let Some(id) = conn.id().filter(|_| half_close && conn.send_fin(now)) else {
+        let Some(id) = conn.id.filter(|_| half_close && conn.state.send_fin(now)) else {
             return S::close(self, now, key, true);
         };
         self.send(Packet::Fin { id });
@@ -100,7 +100,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// limits of a flush.
     pub fn local_closed(&mut self, now: Time, key: ConnKey) {
         if let Some(conn) = self.table.get_mut(key)
-            && conn.depart(now)
+            && conn.state.depart(now)
         {
             let due = conn.departed_due(&self.limits);
             self.arm(key, due);
@@ -110,7 +110,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// The answer to [`Event::ShutDown`] for a local end without half-close (a gRPC frontend): the peer's FIN ends the
     /// connection.
     pub fn cannot_half_close(&mut self, now: Time, key: ConnKey) {
-        if self.table.get(key).is_some_and(Conn::is_shut_down) {
+        if self.table.get(key).is_some_and(|conn| conn.state.is_shut_down()) {
             S::hang_up(self, now, key, End::Flushed);
         }
     }
@@ -138,7 +138,7 @@ impl<S: Side, P: Payload> Link<S, P> {
                 }
                 Some(Phase::Tombstone) => self.remove(key),
                 Some(Phase::Flushing) => {
-                    self.table.get_mut(key).map(Conn::answer);
+                    self.table.get_mut(key).map(|conn| conn.state.answer());
                 }
             }
         }
@@ -182,7 +182,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     pub(crate) fn finish_flush(&mut self, key: ConnKey, failure: Option<Cause>) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let Some(end) = conn.flush_end(failure) else { return };
-        if conn.answer() {
+        if conn.state.answer() {
             S::answer_close(self, key);
         }
         self.finish(key, end);

@@ -152,7 +152,7 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     /// The connect id of an open connection, for the log.
     pub fn connect_id(&self, key: ConnKey) -> Option<ConnectId> {
-        self.table.get(key)?.id()
+        self.table.get(key)?.id
     }
 
     // ---- handle_* ----
@@ -179,7 +179,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             return self.unknown(id);
         };
         match self.table.get_mut(key) {
-            Some(conn) if conn.accepts() => {
+            Some(conn) if conn.state.accepts() => {
                 if conn.receive(now, payload) {
                     return Disposition::Deliver(key);
                 }
@@ -187,7 +187,7 @@ impl<S: Side, P: Payload> Link<S, P> {
                 self.break_off(now, key, Cause::Overrun);
                 Disposition::Dropped(Dropped::Overrun)
             }
-            Some(conn) if conn.peer_ended() => Disposition::Dropped(Dropped::AfterEnd),
+            Some(conn) if conn.state.peer_ended() => Disposition::Dropped(Dropped::AfterEnd),
             _ => Disposition::Late,
         }
     }
@@ -213,7 +213,7 @@ impl<S: Side, P: Payload> Link<S, P> {
         let Some(&key) = self.by_id.get(&id) else {
             return self.unknown(id);
         };
-        match self.table.get_mut(key).map_or(Fin::Late, Conn::receive_fin) {
+        match self.table.get_mut(key).map_or(Fin::Late, |conn| conn.state.receive_fin()) {
             Fin::AfterEnd => return Disposition::Dropped(Dropped::AfterEnd),
             Fin::Late => {}
             Fin::Received => self.shut_down(key),
@@ -240,7 +240,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             }
             self.timers.pop_first();
             let Some(conn) = self.table.get_mut(key) else { continue };
-            conn.set_timer(None);
+            conn.timer = None;
             let expired = conn.expire(now, &self.limits, S::half_closed(&self.limits));
             self.expired(now, key, expired);
         }
@@ -267,7 +267,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// none if the bytes are discarded.
     pub fn push(&mut self, now: Time, key: ConnKey, payload: P) -> Frames<P> {
         let Some(conn) = self.table.get_mut(key) else { return Frames::none() };
-        let id = conn.id().filter(|_| conn.is_open());
+        let id = conn.id.filter(|_| conn.is_open());
         match id {
             Some(_) => conn.send(now, payload.len()),
             None => self.schedule.discards.spend(payload.len()),
@@ -309,6 +309,11 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// [`Link::linger`] and [`Transmit::Linger`] bring its turn.
     pub fn discard_allowance(&mut self, now: Time) -> usize {
         self.schedule.discards.allowance(now, &self.limits)
+    }
+
+    /// Whether [`Link::poll_transmit`] would return a discard now, without a budget.
+    pub fn has_to_discard(&mut self, now: Time) -> bool {
+        self.schedule.discards.is_ready(now, &self.limits)
     }
 
     /// The local end of an ended connection has discarded this many bytes.
@@ -401,8 +406,8 @@ impl<S: Side, P: Payload> Link<S, P> {
         self.unregister(key);
         let Some(conn) = self.table.remove(key) else { return };
         self.memory.count(conn.usage(&self.limits), Usage::default(), &self.limits);
-        if self.dials.get(&conn.random()) == Some(&key) {
-            self.dials.remove(&conn.random());
+        if self.dials.get(&conn.random) == Some(&key) {
+            self.dials.remove(&conn.random);
         }
         if conn.has_target() {
             self.schedule.forget_dial(&self.table);
@@ -423,7 +428,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     pub(crate) fn register(&mut self, key: ConnKey, id: ConnectId) {
         let Some(conn) = self.table.get_mut(key) else { return };
         conn.open(id, self.negotiated.credits);
-        self.dials.remove(&conn.random());
+        self.dials.remove(&conn.random);
         self.by_id.insert(id, key);
         self.table.hold(key);
     }
@@ -438,7 +443,7 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     pub(crate) fn arm(&mut self, key: ConnKey, due: Option<Time>) {
         let Some(conn) = self.table.get_mut(key) else { return };
-        if let Some(old) = conn.set_timer(due) {
+        if let Some(old) = std::mem::replace(&mut conn.timer, due) {
             self.timers.remove(&(old, key));
         }
         if let Some(due) = due {

@@ -177,7 +177,7 @@ impl Schedule {
                     return Some(answer(id));
                 }
                 Outgoing::Dial(key) => {
-                    let dial = table.get_mut(key).and_then(|conn| Some((conn.random(), conn.take_target()?)));
+                    let dial = table.get_mut(key).and_then(|conn| Some((conn.random, conn.take_target()?)));
                     if let Some((random, (protocol, address))) = dial {
                         return Some(Packet::DialReq { random, protocol, address });
                     }
@@ -187,7 +187,7 @@ impl Schedule {
         }
         while let Some(key) = self.grants.pop_front() {
             let Some(conn) = table.get_mut(key) else { continue };
-            if let (Some(offset), Some(id)) = (conn.grant(), conn.id()) {
+            if let (Some(offset), Some(id)) = (conn.grant(), conn.id) {
                 return Some(Packet::Grant { id, offset });
             }
         }
@@ -230,12 +230,12 @@ impl Schedule {
         now: Time,
     ) -> Option<Transmit> {
         while let Some((key, max)) = self.discards.next(now, limits) {
-            if let Some(conn) = table.get_mut(key) {
-                if conn.discard_turn() {
-                    return Some(Transmit::Discard { key, max });
-                }
-            } else if table.end_lingering(key) {
+            // At the server the state of an ended connection may outlive its local end.
+            if table.end_lingering(key) {
                 return Some(Transmit::Linger { key, max });
+            }
+            if table.get_mut(key).is_some_and(Conn::discard_turn) {
+                return Some(Transmit::Discard { key, max });
             }
         }
         None

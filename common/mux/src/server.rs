@@ -65,7 +65,7 @@ impl<P: Payload> Link<Server, P> {
         }
         self.events.retain(|event| event.key() != Some(key));
         let Some(conn) = self.table.get(key) else { return };
-        let random = conn.random();
+        let random = conn.random;
         match conn.phase() {
             Phase::Dialing { sent } => {
                 self.side.pending -= 1;

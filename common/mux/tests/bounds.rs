@@ -556,3 +556,40 @@ fn end_of_a_discarded_source_changes_nothing() {
     assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::CloseRsp { .. }))));
     assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Flushed }]);
 }
+
+#[test]
+fn local_end_that_lingers_is_called_once_there_is_budget() {
+    let (mut link, keys) = server(Limits::default(), 2);
+    for key in &keys {
+        link.local_failed(T0, *key, "reset".into());
+    }
+    while link.poll_transmit(T0, 1).is_some() {}
+    assert_eq!(link.discard_allowance(T0), QUANTUM);
+    link.discarded(Limits::default().discard_budget);
+    assert_eq!(link.discard_allowance(T0), 0);
+    link.linger(keys[0]);
+    link.linger(keys[0]);
+    link.linger(keys[1]);
+    link.release(keys[1]);
+    assert_eq!(link.poll_transmit(T0, 0), None);
+    let due = Time::from_start(Limits::default().discard_interval);
+    assert_eq!(link.poll_timeout(), Some(due));
+    link.handle_timeout(due);
+    assert_eq!(link.poll_transmit(due, 0), Some(Transmit::Linger { key: keys[0], max: QUANTUM }));
+    assert_eq!(link.poll_transmit(due, 0), None, "once, and not for one that is gone");
+    assert_eq!(link.discard_allowance(due), QUANTUM);
+}
+
+#[test]
+fn abandoned_opening_frees_its_key() {
+    let mut link: Lengths<Server> = Lengths::new(Limits::default());
+    for n in 1..=3 {
+        let key = link.dial("tcp", "a:1").unwrap();
+        assert_eq!(key.index(), 0);
+        link.poll_transmit(T0, 1);
+        answer(&mut link, n, Ok(ConnectId(n)));
+        link.abandon(T0, key);
+        link.handle_packet(T0, Packet::CloseRsp { id: ConnectId(n), error: String::new() });
+    }
+    assert!(link.is_empty());
+}

@@ -1,4 +1,4 @@
-//! The agent's part of a stream's relay: it dials the endpoints that the server requests.
+//! The agent's part of a stream's driver: it dials the endpoints that the server requests.
 
 use std::collections::HashMap;
 use std::pin::Pin;

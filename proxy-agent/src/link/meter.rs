@@ -1,4 +1,4 @@
-//! Passes the relay's counts to the agent's metrics.
+//! Passes the driver's counts to the agent's metrics.
 
 use mux::{Cause, Dropped, PacketKind};
 use serve::metrics::{DropReason, Held, PacketMeter};

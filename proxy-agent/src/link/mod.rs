@@ -1,7 +1,7 @@
-//! One stream to one server replica: the relay task with the agent's part, which dials endpoints.
+//! One stream to one server replica: the driver task with the agent's part, which dials endpoints.
 //!
 //! It connects the client set, which opens streams and needs to know when one ends, with the endpoints. Payload passes through
-//! the relay only.
+//! the driver only.
 
 mod connect_ids;
 mod control;

@@ -166,7 +166,7 @@ impl Attach for ScriptedConnection {
     }
 }
 
-/// A minimal relay, enough to test a [`LocalIo`].
+/// A minimal driver, enough to test a [`LocalIo`].
 struct Pump {
     local: Box<dyn LocalIo>,
     endpoint: DuplexStream,

@@ -1,4 +1,4 @@
-//! The server's part of an agent stream's relay: dials on behalf of frontends.
+//! The server's part of an agent stream's driver: dials on behalf of frontends.
 
 use std::collections::HashMap;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Passes the relay's counts to the server's metrics.
+//! Passes the driver's counts to the server's metrics.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -340,6 +340,8 @@ impl LinkHandler<Server> for TestServer {
 pub(crate) struct TestAgent {
     peers: mpsc::UnboundedSender<Peer>,
     capacity: usize,
+    /// How many bytes each endpoint discards at its end.
+    to_discard: usize,
 }
 
 impl LinkHandler<Agent> for TestAgent {
@@ -349,6 +351,7 @@ impl LinkHandler<Agent> for TestAgent {
 
     fn dial(&mut self, conns: &mut Conns<Agent>, key: ConnKey, _protocol: String, _address: String) {
         let (local, peer) = pipe(self.capacity);
+        let local = PipeIo { to_discard: self.to_discard, ..local };
         assert!(conns.link().dialed(key, Ok(())), "nobody cancels");
         conns.open(key);
         conns.attach(key, Box::new(local));
@@ -387,12 +390,28 @@ impl Pair {
         )
     }
 
+    /// Each endpoint discards this many bytes at its end.
+    pub(crate) fn with_discarding_endpoints(to_discard: usize) -> Self {
+        let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(1 << 30) };
+        Self::build(&bounds, Negotiated::default(), 64 << 10, 1_000, to_discard)
+    }
+
     /// Both under the same memory limit.
     pub(crate) fn within(
         bounds: &Bounds,
         negotiated: Negotiated,
         window: usize,
         endpoint_capacity: usize,
+    ) -> Self {
+        Self::build(bounds, negotiated, window, endpoint_capacity, 0)
+    }
+
+    fn build(
+        bounds: &Bounds,
+        negotiated: Negotiated,
+        window: usize,
+        endpoint_capacity: usize,
+        endpoint_discards: usize,
     ) -> Self {
         let (server_wire, agent_wire) = wires(window);
         let (server, commands) = mpsc::unbounded_channel();
@@ -407,7 +426,7 @@ impl Pair {
             handler,
             server_meter,
         ));
-        let handler = TestAgent { peers, capacity: endpoint_capacity };
+        let handler = TestAgent { peers, capacity: endpoint_capacity, to_discard: endpoint_discards };
         let agent_task =
             tokio::spawn(Driver::<Agent, _, _, _>::new(bounds, negotiated, agent_wire, handler, agent_meter));
         Pair { server, endpoints, server_counts, agent_counts, server_task, agent_task }

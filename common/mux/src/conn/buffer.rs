@@ -78,12 +78,12 @@ impl<P: Payload> Buffer<P> {
                 left = 0;
             }
         }
-        self.settle();
+        self.charge_fresh();
         removed
     }
 
     /// Charges the fresh slices, and copies small ones together.
-    fn settle(&mut self) {
+    fn charge_fresh(&mut self) {
         let fresh = std::mem::take(&mut self.fresh);
         let old = self.slices.len() - fresh;
         if self.slices.range(old..).all(|slice| slice.len() >= P::COPY_BELOW) {

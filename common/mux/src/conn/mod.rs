@@ -25,10 +25,10 @@ pub(crate) type Target = (String, String);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Conn<P> {
-    state: State,
-    random: DialId,
+    pub(crate) state: State,
+    pub(crate) random: DialId,
     /// Set from `Open` on. The link's index contains it as long as the peer may use it.
-    id: Option<ConnectId>,
+    pub(crate) id: Option<ConnectId>,
     /// Server: the target of the dial, until DIAL_REQ is sent.
     target: Option<Box<Target>>,
     /// The bytes that wait for the local end, and how fast they drain.
@@ -41,7 +41,7 @@ pub(crate) struct Conn<P> {
     credit: Option<Credit>,
     /// The schedule has an entry for the source.
     in_ring: bool,
-    timer: Option<Time>,
+    pub(crate) timer: Option<Time>,
 }
 
 /// The memory that a connection uses, in bytes.
@@ -111,21 +111,8 @@ impl<P: Payload> Conn<P> {
         self.phase() == Phase::Open
     }
 
-    pub(crate) fn random(&self) -> DialId {
-        self.random
-    }
-
-    pub(crate) fn id(&self) -> Option<ConnectId> {
-        self.id
-    }
-
     pub(crate) fn recv(&self) -> &Buffer<P> {
         &self.recv
-    }
-
-    /// Sets the time of the timer. Returns the time before.
-    pub(crate) fn set_timer(&mut self, due: Option<Time>) -> Option<Time> {
-        std::mem::replace(&mut self.timer, due)
     }
 
     pub(crate) fn usage(&self, limits: &Limits) -> Usage {
@@ -154,16 +141,6 @@ impl<P: Payload> Conn<P> {
     }
 
     // ---- from the peer to the local end ----
-
-    /// Whether DATA that arrives now is for the local end.
-    pub(crate) fn accepts(&self) -> bool {
-        self.state.accepts()
-    }
-
-    /// Whether DATA that arrives now is the peer's fault.
-    pub(crate) fn peer_ended(&self) -> bool {
-        self.state.peer_ended()
-    }
 
     /// Adds DATA to the receive buffer. Returns false if it exceeds the peer's credit.
     pub(crate) fn receive(&mut self, now: Time, payload: P) -> bool {
@@ -211,19 +188,9 @@ impl<P: Payload> Conn<P> {
         None
     }
 
-    /// The peer's FIN arrived.
-    pub(crate) fn receive_fin(&mut self) -> Fin {
-        self.state.receive_fin()
-    }
-
     /// Returns true if the local end must now be told that the peer sends no more: once, when it has read everything.
     pub(crate) fn shut_down(&mut self) -> bool {
         self.recv.is_empty() && self.state.shut_down()
-    }
-
-    /// Whether the local end was told that the peer sends no more.
-    pub(crate) fn is_shut_down(&self) -> bool {
-        self.state.is_shut_down()
     }
 
     /// Writes to the local end fail, and what waits for it is dropped. Its source is still read. Returns whether writes
@@ -289,26 +256,6 @@ impl<P: Payload> Conn<P> {
         DrainRate::record(&mut self.ahead_rate, now, before, bytes);
     }
 
-    /// The local end has gone, and its unread bytes lack credit. Returns false if that is known.
-    pub(crate) fn depart(&mut self, now: Time) -> bool {
-        self.state.depart(now)
-    }
-
-    /// The source has ended, or is not read any more. Returns why writes to the local end fail, if they do.
-    pub(crate) fn end_source(&mut self) -> Option<String> {
-        self.state.end_source()
-    }
-
-    /// The source has ended, and the peer is told so by FIN. Returns false if the peer has ended too.
-    pub(crate) fn send_fin(&mut self, now: Time) -> bool {
-        self.state.send_fin(now)
-    }
-
-    /// Whether our FIN has told the peer that the local end has sent everything.
-    pub(crate) fn fin_sent(&self) -> bool {
-        self.state.fin_sent()
-    }
-
     // ---- the end ----
 
     /// Server: CLOSE_REQ is sent. Without a local end that listens, what waits for it is dropped.
@@ -326,11 +273,6 @@ impl<P: Payload> Conn<P> {
         // If the schedule has an entry for bytes to be sent, it is skipped from now on.
         self.in_ring |= reads;
         reads
-    }
-
-    /// The CLOSE_REQ that began the flush is answered, or needs no answer any more. Returns false if it needed none.
-    pub(crate) fn answer(&mut self) -> bool {
-        self.state.answer()
     }
 
     /// The local end has been notified of the end. The connect id stays known.

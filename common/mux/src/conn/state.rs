@@ -111,7 +111,7 @@ impl State {
     // ---- questions ----
 
     /// Whether DATA that arrives now is for the local end.
-    pub(super) fn accepts(&self) -> bool {
+    pub(crate) fn accepts(&self) -> bool {
         let write_failed = matches!(self.inner, Inner::Open { local: Local::WriteFailed(_), .. });
         self.expects_data() && !write_failed
     }
@@ -131,7 +131,7 @@ impl State {
     }
 
     /// Whether the peer has sent its last DATA. DATA after its FIN or its close is the peer's fault.
-    pub(super) fn peer_ended(&self) -> bool {
+    pub(crate) fn peer_ended(&self) -> bool {
         self.remote_ended() || matches!(self.inner, Inner::Flushing(_))
     }
 
@@ -151,12 +151,12 @@ impl State {
     }
 
     /// Whether the local end was told that the peer sends no more, and the connection is still open.
-    pub(super) fn is_shut_down(&self) -> bool {
+    pub(crate) fn is_shut_down(&self) -> bool {
         matches!(self.inner, Inner::Open { remote: Remote::ShutDown, .. })
     }
 
     /// Whether our FIN has told the peer that the local end has sent everything.
-    pub(super) fn fin_sent(&self) -> bool {
+    pub(crate) fn fin_sent(&self) -> bool {
         self.last_activity().is_some()
     }
 
@@ -202,7 +202,7 @@ impl State {
     }
 
     /// The source has ended, or is not read any more. Returns why writes to the local end fail, if they do.
-    pub(super) fn end_source(&mut self) -> Option<String> {
+    pub(crate) fn end_source(&mut self) -> Option<String> {
         match &mut self.inner {
             Inner::Open { local, .. } if local.reads() => match std::mem::replace(local, Local::Ended) {
                 Local::WriteFailed(text) => Some(text),
@@ -217,7 +217,7 @@ impl State {
     }
 
     /// The source has ended, and the peer is told so by FIN. Returns false if the peer has ended too.
-    pub(super) fn send_fin(&mut self, now: Time) -> bool {
+    pub(crate) fn send_fin(&mut self, now: Time) -> bool {
         match &mut self.inner {
             Inner::Open { local, remote: Remote::Sending } => {
                 *local = Local::FinSent { last_activity: now };
@@ -228,7 +228,7 @@ impl State {
     }
 
     /// The peer's FIN arrived.
-    pub(super) fn receive_fin(&mut self) -> Fin {
+    pub(crate) fn receive_fin(&mut self) -> Fin {
         match &mut self.inner {
             Inner::Open { local, remote: remote @ Remote::Sending } => {
                 *remote = Remote::FinReceived;
@@ -269,7 +269,7 @@ impl State {
     }
 
     /// The local end has gone and its unread bytes lack credit. Returns false if that is known.
-    pub(super) fn depart(&mut self, now: Time) -> bool {
+    pub(crate) fn depart(&mut self, now: Time) -> bool {
         match &mut self.inner {
             Inner::Open { local: local @ Local::Sending, .. } => {
                 *local = Local::Departed(Deadline::begin(now));
@@ -318,7 +318,7 @@ impl State {
     }
 
     /// The CLOSE_REQ that began the flush is answered, or needs no answer any more. Returns false if it needed none.
-    pub(super) fn answer(&mut self) -> bool {
+    pub(crate) fn answer(&mut self) -> bool {
         let Inner::Flushing(flush) = &mut self.inner else { return false };
         std::mem::take(&mut flush.answer_owed)
     }
