@@ -8,10 +8,6 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
-use crate::local_io::LocalIo;
-
-/// The most bytes written to one local end before the others have their turn.
-const WRITE_AT_ONCE: usize = 256 << 10;
 /// The most slices of one vectored write.
 const SLICES: usize = 16;
 
@@ -105,28 +101,6 @@ impl<'a> Chunks<'a> {
             }
             count -= rest;
             (self.front, self.offset) = (self.front + 1, 0);
-        }
-    }
-
-    /// Writes until the local end accepts no more or has accepted [`WRITE_AT_ONCE`], and then flushes it. Returns true if it
-    /// may accept more at once.
-    ///
-    /// # Errors
-    /// Those of the local end.
-    pub(crate) fn write_into(&mut self, local: &mut dyn LocalIo, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut more = false;
-        while !self.is_empty() {
-            if self.accepted >= WRITE_AT_ONCE {
-                more = true;
-                break;
-            }
-            if local.poll_write(cx, self)?.is_pending() {
-                break;
-            }
-        }
-        match local.poll_flush(cx) {
-            Poll::Ready(done) => done.map(|()| more),
-            Poll::Pending => Ok(more),
         }
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use mux::{ConnKey, End, Link, Side, Time};
 
 use crate::chunks::Chunks;
-use crate::local_io::{CloseReason, LocalIo, Read};
+use crate::local_io::{CloseReason, LocalIo, Read, write_into};
 use crate::ready::{ConnWaker, ReadyList};
 
 /// A link's core and its local ends.
@@ -153,7 +153,7 @@ impl<S: Side> Conns<S> {
         let mut shut = Poll::Pending;
         let mut cx = Context::from_waker(&local.waker);
         let written = match local.io.as_mut() {
-            Some(io) => chunks.write_into(io.as_mut(), &mut cx).and_then(|more| {
+            Some(io) => write_into(io.as_mut(), &mut chunks, &mut cx).and_then(|more| {
                 if local.shut_down && !more {
                     shut = io.poll_shut_down(&mut cx)?;
                 }

@@ -9,6 +9,9 @@ use mux::Cause;
 
 use crate::chunks::Chunks;
 
+/// The most bytes written to one local end before the others have their turn.
+const WRITE_AT_ONCE: usize = 256 << 10;
+
 /// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
@@ -85,4 +88,79 @@ pub trait LocalIo: Send {
         close_reason: &CloseReason,
         allowance: &mut usize,
     ) -> Poll<()>;
+}
+
+/// Writes until the local end accepts no more or has accepted [`WRITE_AT_ONCE`], and then flushes it. Returns true if it may
+/// accept more at once.
+///
+/// # Errors
+/// Those of the local end.
+pub(crate) fn write_into(
+    io: &mut dyn LocalIo,
+    chunks: &mut Chunks<'_>,
+    cx: &mut Context<'_>,
+) -> io::Result<bool> {
+    let mut more = false;
+    while !chunks.is_empty() {
+        if chunks.accepted() >= WRITE_AT_ONCE {
+            more = true;
+            break;
+        }
+        if io.poll_write(cx, chunks)?.is_pending() {
+            break;
+        }
+    }
+    match io.poll_flush(cx) {
+        Poll::Ready(done) => done.map(|()| more),
+        Poll::Pending => Ok(more),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Accepts all bytes.
+    struct Sink;
+
+    impl LocalIo for Sink {
+        fn poll_read(&mut self, _: &mut Context<'_>, _: usize) -> Poll<io::Result<Read>> {
+            Poll::Pending
+        }
+        fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+        fn poll_write(&mut self, _: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
+            chunks.take_slice(usize::MAX);
+            Poll::Ready(Ok(()))
+        }
+        fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shut_down(&mut self, _: &mut Context<'_>) -> Poll<io::Result<bool>> {
+            Poll::Ready(Ok(true))
+        }
+        fn poll_end(&mut self, _: &mut Context<'_>, _: &CloseReason, _: &mut usize) -> Poll<()> {
+            Poll::Ready(())
+        }
+    }
+
+    #[test]
+    fn bytes_written_to_one_local_end_are_limited_per_turn() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut slices: VecDeque<Bytes> = vec![Bytes::from(vec![7; 10_000]); 100].into();
+        let mut left = Vec::new();
+        loop {
+            let mut chunks = Chunks::new(&slices);
+            let more = write_into(&mut Sink, &mut chunks, &mut cx).unwrap();
+            left.push(chunks.len());
+            slices.drain(..slices.len() - left.last().unwrap() / 10_000);
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(left, [730_000, 460_000, 190_000, 0]);
+    }
 }

@@ -102,7 +102,7 @@ impl<S: Side, P: Payload> Link<S, P> {
         if let Some(conn) = self.table.get_mut(key)
             && conn.state.depart(now)
         {
-            let due = conn.departed_due(&self.limits);
+            let due = conn.state.departed_due(&self.limits);
             self.arm(key, due);
         }
     }
@@ -173,7 +173,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     }
 
     pub(crate) fn arm_flush(&mut self, key: ConnKey) {
-        if let Some(due) = self.table.get(key).and_then(|conn| conn.flush_due(&self.limits)) {
+        if let Some(due) = self.table.get(key).and_then(|conn| conn.state.flush_due(&self.limits)) {
             self.arm(key, Some(due));
         }
     }
@@ -181,7 +181,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// Ends a flush: complete, or with the failure.
     pub(crate) fn finish_flush(&mut self, key: ConnKey, failure: Option<Cause>) {
         let Some(conn) = self.table.get_mut(key) else { return };
-        let Some(end) = conn.flush_end(failure) else { return };
+        let Some(end) = conn.state.flush_end(failure) else { return };
         if conn.state.answer() {
             S::answer_close(self, key);
         }

@@ -241,7 +241,8 @@ impl<S: Side, P: Payload> Link<S, P> {
             self.timers.pop_first();
             let Some(conn) = self.table.get_mut(key) else { continue };
             conn.timer = None;
-            let expired = conn.expire(now, &self.limits, S::half_closed(&self.limits));
+            let waiting = !conn.recv().is_empty();
+            let expired = conn.state.expire(now, &self.limits, S::half_closed(&self.limits), waiting);
             self.expired(now, key, expired);
         }
         if self.schedule.discards.due(&self.limits).is_some_and(|due| due <= now) {

@@ -20,7 +20,6 @@
 //! The local end is notified exactly once (invariant 2): on a transition to *(ended)*, or on entering `Tombstone`, which
 //! only keeps the connect id so that late packets are not counted as unknown.
 
-use super::close::{Deadline, Flush};
 use crate::event::Cause;
 use crate::time::Time;
 
@@ -68,6 +67,32 @@ enum Remote {
     FinReceived,
     /// The local end was told that the peer sends no more.
     ShutDown,
+}
+
+/// The delivery of a receive buffer after a close.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Flush {
+    /// The last progress is the last time the receive buffer shrank.
+    pub(super) deadline: Deadline,
+    /// Agent: the CLOSE_REQ that began this flush has no CLOSE_RSP yet.
+    pub(super) answer_owed: bool,
+    /// The error reported to the local end after the flush; none for an orderly end.
+    pub(super) cause: Option<Cause>,
+    /// The source has not ended. Its bytes are discarded.
+    pub(super) reads: bool,
+}
+
+/// The two limits of a wait: its duration, and the time since its last progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Deadline {
+    pub(super) since: Time,
+    pub(super) progress: Time,
+}
+
+impl Deadline {
+    pub(super) fn begin(now: Time) -> Self {
+        Deadline { since: now, progress: now }
+    }
 }
 
 /// Where a connection is, for the link.
