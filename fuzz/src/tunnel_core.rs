@@ -235,7 +235,7 @@ impl<S: Side + Default> End<S> {
         self.open.swap_remove(at);
         self.dead.push(key);
         // Some local ends discard before they are gone.
-        if key.index() % 2 == 0 { self.link.release(key) } else { self.link.linger(key) }
+        if key.index().is_multiple_of(2) { self.link.release(key) } else { self.link.linger(key) }
     }
 
     /// The stream is lost; only queues outlive it.

@@ -44,6 +44,21 @@ async fn bytes_arrive_both_ways_in_order() {
     assert_eq!(down, sent);
 }
 
+/// The stream has room for reads that are longer than a packet.
+#[tokio::test(start_paused = true)]
+async fn long_reads_arrive_whole() {
+    let mut pair = Pair::start(Limits::default(), 1 << 20, 1 << 20);
+    let (mut frontend, mut endpoint) = pair.connect(1 << 20).await;
+    let sent = pattern(1 << 20);
+    frontend.io.write_all(&sent).await.unwrap();
+    let mut received = vec![0; sent.len()];
+    tokio::time::timeout(Duration::from_secs(1), endpoint.io.read_exact(&mut received))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(received, sent);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_upload_closed_right_after_sending_arrives_whole_at_a_slow_endpoint() {
     let mut pair = Pair::start(Limits::default(), WINDOW, 1_000);

@@ -192,7 +192,11 @@ impl<S: Side + Default> Driver<S> {
                     prop_assert!(self.open.remove(key).is_some(), "a connection ends twice");
                     self.dead.push(*key);
                     // Some local ends discard before they are gone.
-                    if key.index() % 2 == 0 { self.link.release(*key) } else { self.link.linger(*key) }
+                    if key.index().is_multiple_of(2) {
+                        self.link.release(*key)
+                    } else {
+                        self.link.linger(*key)
+                    }
                 }
                 Event::ShutDown { key } => {
                     prop_assert_eq!(
