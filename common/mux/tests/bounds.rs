@@ -558,6 +558,25 @@ fn end_of_a_discarded_source_changes_nothing() {
 }
 
 #[test]
+fn flush_discards_no_more_than_the_budget_of_each_interval() {
+    let (mut link, keys) = agent(Limits::default(), 1);
+    queued(&mut link, T0, keys[0], 600);
+    link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
+    let discard = Some(Transmit::Discard { key: keys[0], max: QUANTUM });
+    let interval = Limits::default().discard_interval;
+    for start in [T0, T0.after(interval)] {
+        for _ in 0..Limits::default().discard_budget / QUANTUM {
+            assert_eq!(link.poll_transmit(start, 0), discard);
+            assert!(link.push(start, keys[0], QUANTUM).next().is_none(), "dropped");
+        }
+        assert_eq!(link.poll_transmit(start, 0), None);
+        assert_eq!(link.poll_timeout(), Some(start.after(interval)));
+        link.handle_timeout(start.after(interval));
+    }
+    assert_eq!(link.poll_transmit(T0.after(interval * 2), 0), discard);
+}
+
+#[test]
 fn local_end_that_lingers_is_called_once_there_is_budget() {
     let (mut link, keys) = server(Limits::default(), 2);
     for key in &keys {

@@ -251,7 +251,7 @@ fn scenarios() -> Vec<Scenario> {
 
 #[test]
 fn all_interleavings_keep_the_rules() {
-    let limit = std::env::var("TUNNEL_STATES").ok().and_then(|text| text.parse::<usize>().ok());
+    let limit = std::env::var("MUX_STATES").ok().and_then(|text| text.parse::<usize>().ok());
     let (next, total) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let scenarios = scenarios();
     std::thread::scope(|scope| {
