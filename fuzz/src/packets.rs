@@ -1,10 +1,10 @@
 //! The packet codec, compared with prost: both decode the same, and messages that prost refuses are malformed.
 
 use bytes::Bytes;
+use mux::{ConnectId, DialId, Packet};
 use prost::Message;
 use proto::packet::Payload;
 use transport::wire::{Incoming, decode};
-use tunnel::{ConnectId, DialId, Packet};
 
 /// One message.
 pub fn packets(data: &[u8]) {

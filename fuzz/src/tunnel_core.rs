@@ -1,13 +1,13 @@
 //! The core of the tunnel, at either end, against a peer that sends anything, while its owner calls it in any allowed
 //! order: every dial and every connection ends once, only open connections receive bytes, and all limits hold.
-//! `common/tunnel/tests/hostile.rs` tests more properties with less random peers.
+//! `common/mux/tests/hostile.rs` tests more properties with less random peers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tunnel::{
-    Agent, ConnKey, ConnectId, DialId, Disposition, Event, Limits, Link, Negotiated, Packet, ReadOutcome,
-    Server, Side, Time, Transmit, Windows,
+use mux::{
+    Agent, ConnKey, ConnectId, DialId, Disposition, Event, Limits, Link, Negotiated, Packet, Server, Side,
+    SourceEnd, Time, Transmit, Windows,
 };
 
 use crate::input::Input;
@@ -72,9 +72,13 @@ fn packet(input: &mut Input<'_>) -> Packet<usize> {
     }
 }
 
+fn data_len(packet: &Packet<usize>) -> usize {
+    if let Packet::Data { payload, .. } = packet { *payload } else { 0 }
+}
+
 /// One end, and its owner's view.
 struct End<S> {
-    link: Link<S>,
+    link: Link<S, usize>,
     now: Time,
     dials: BTreeSet<ConnKey>,
     /// Open connections and their queue sizes.
@@ -125,7 +129,7 @@ impl<S: Side + Default> End<S> {
         self.run_events();
     }
 
-    fn with(&mut self, input: &mut Input<'_>, what: impl Fn(&mut Link<S>, Time, ConnKey)) {
+    fn with(&mut self, input: &mut Input<'_>, what: impl Fn(&mut Link<S, usize>, Time, ConnKey)) {
         if let Some(key) = self.random_key(input) {
             what(&mut self.link, self.now, key);
         }
@@ -135,12 +139,11 @@ impl<S: Side + Default> End<S> {
         if !self.link.receiving() {
             return;
         }
-        let bytes = if let Packet::Data { payload, .. } = &packet { *payload } else { 0 };
+        let bytes = data_len(&packet);
         if let Disposition::Deliver(key) = self.link.handle_packet(self.now, packet) {
             let queue = self.queue(key).expect("bytes reach only what is open");
             *queue += bytes;
-            let queue = *queue;
-            self.link.queued(self.now, key, queue);
+            self.link.advance(self.now, key, 0);
         }
     }
 
@@ -148,12 +151,10 @@ impl<S: Side + Default> End<S> {
     fn takes(&mut self, input: &mut Input<'_>) {
         let Some(key) = self.random_key(input) else { return };
         let wanted = usize::from(input.short());
-        let Some(queue) = self.queue(key) else { return self.link.taken(key, wanted) };
-        let taken = wanted.min(*queue);
-        *queue -= taken;
-        let left = *queue;
-        self.link.taken(key, taken);
-        self.link.queued(self.now, key, left);
+        if let Some(queue) = self.queue(key) {
+            *queue = queue.saturating_sub(wanted);
+        }
+        self.link.advance(self.now, key, wanted);
     }
 
     /// Writes to a local end fail: its queue is dropped.
@@ -167,12 +168,16 @@ impl<S: Side + Default> End<S> {
 
     fn transmit(&mut self, input: &mut Input<'_>) {
         let budget = usize::from(input.byte());
-        match self.link.poll_transmit(budget) {
+        match self.link.poll_transmit(self.now, budget) {
             None | Some(Transmit::Control(_)) => {}
             Some(Transmit::NoCredit { key }) => {
                 assert!(self.queue(key).is_some(), "a dead source lacks credit")
             }
-            Some(Transmit::Discard { key }) => self.brought(key, budget, input),
+            Some(Transmit::Discard { key, max }) => self.brought(key, max, input),
+            Some(Transmit::Linger { key, .. }) => {
+                assert!(self.dead.contains(&key), "an open connection lingers");
+                self.link.release(key);
+            }
             Some(Transmit::Read { key, max, .. }) => {
                 assert!(max >= 1 && max <= budget, "{max} of {budget} bytes");
                 self.brought(key, max, input);
@@ -182,17 +187,21 @@ impl<S: Side + Default> End<S> {
 
     fn brought(&mut self, key: ConnKey, most: usize, input: &mut Input<'_>) {
         let queue = self.queue(key).expect("only what is open is read");
-        let outcome = match input.byte() % 5 {
-            0 => ReadOutcome::Data(most.max(1)),
-            1 => ReadOutcome::Blocked,
-            2 => ReadOutcome::Eof,
+        let end = match input.byte() % 5 {
+            0 => {
+                let sent: usize = self.link.push(self.now, key, most).map(|packet| data_len(&packet)).sum();
+                assert!(sent == 0 || sent == most, "{sent} of {most} bytes are sent");
+                return;
+            }
+            1 => return,
+            2 => SourceEnd::Eof,
             3 => {
                 *queue = 0;
-                ReadOutcome::Closed
+                SourceEnd::Closed
             }
-            _ => ReadOutcome::Failed("broke".into()),
+            _ => SourceEnd::Failed("broke".into()),
         };
-        self.link.read(self.now, key, outcome);
+        self.link.end_source(self.now, key, end);
     }
 
     /// Handles the events and checks the limits.
@@ -225,6 +234,8 @@ impl<S: Side + Default> End<S> {
         let at = self.open.iter().position(|(open, _)| *open == key).expect("a connection ends once");
         self.open.swap_remove(at);
         self.dead.push(key);
+        // Some local ends discard before they are gone.
+        if key.index().is_multiple_of(2) { self.link.release(key) } else { self.link.linger(key) }
     }
 
     /// The stream is lost; only queues outlive it.
@@ -234,7 +245,7 @@ impl<S: Side + Default> End<S> {
         assert!(self.dials.is_empty(), "a dial outlives the stream");
         for (key, queue) in &mut self.open {
             *queue = 0;
-            self.link.queued(self.now, *key, 0);
+            self.link.advance(self.now, *key, usize::MAX);
         }
         self.run_events();
         assert!(self.open.is_empty() && self.link.is_empty(), "a connection outlives stream and queue");
@@ -242,7 +253,9 @@ impl<S: Side + Default> End<S> {
             self.link.handle_timeout(due);
         }
         assert_eq!(self.link.poll_timeout(), None, "a timer outlives everything");
-        assert_eq!(self.link.poll_transmit(1), None, "something is sent on a lost stream");
+        while let Some(next) = self.link.poll_transmit(self.now, 1) {
+            assert!(matches!(next, Transmit::Linger { .. }), "{next:?} on a lost stream");
+        }
     }
 }
 

@@ -51,7 +51,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     logs.register(&mut registry, proxy_agent::metrics::PREFIX);
     let ops = OpsRuntime::start()?;
     let signals = Signals::install(ops.handle(), &logs.last_words())?;
-    let runtime = relay::data_runtime(relay::Turns::Long)?;
+    let runtime = driver::data_runtime(driver::Turns::Long)?;
     Tasks::register(&mut registry, proxy_agent::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
         Agent::build(config, registry, &ops)?.run(&signals).await;

@@ -1,6 +1,6 @@
 //! The proxy-server: frontends, routes and agent links.
 //!
-//! Data passes through the folders [`frontend`], [`dial`], [`backends`] and [`agent_stream`], and then through the crate `relay`. [`auth`]
+//! Data passes through the folders [`frontend`], [`dial`], [`backends`] and [`agent_stream`], and then through the crate `driver`. [`auth`]
 //! authenticates agents, and [`leases`] announces this replica to agents.
 
 mod accept;

@@ -59,7 +59,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     });
 
     let handshakes = handshake_runtime()?;
-    let runtime = relay::data_runtime(relay::Turns::Short)?;
+    let runtime = driver::data_runtime(driver::Turns::Short)?;
     Tasks::register(&mut registry, proxy_server::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
         Server::build(config, registry, &ops, handshakes.handle())?.run(&signals).await;

@@ -14,12 +14,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::LinkEnd;
+use driver::LinkEnd;
+use mux::Negotiated;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use transport::tls::Validity;
 use transport::wire::{ConnectionHandle, WireStream};
-use tunnel::Negotiated;
 
 use crate::endpoint::Resolve;
 use crate::link::{LinkControl, Links, UnresponsiveObserver};

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::LinkEnd;
+use driver::LinkEnd;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, watch};

@@ -13,13 +13,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{CloseReason, Linger, LocalIo, Queue, Read};
+use driver::{Chunks, CloseReason, Linger, LocalIo, Read};
+use mux::Cause;
 use serve::logs::Peer;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_once;
-use tunnel::Cause;
 
 use super::dial::Endpoint;
 
@@ -162,11 +162,11 @@ impl<G: Send + Unpin> LocalIo for ConnContext<G> {
         Poll::Pending
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
         if self.hold.take().is_some() {
             cx.waker().wake_by_ref();
         }
-        let written = ready!(queue.poll_write_to(Pin::new(&mut self.stream), cx))
+        let written = ready!(chunks.poll_write_to(Pin::new(&mut self.stream), cx))
             .inspect_err(|error| self.info.log_failure(error, "conn write failure"))?;
         self.sent += written as u64;
         Poll::Ready(Ok(()))

@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 
@@ -23,10 +24,10 @@ async fn read(local: &mut ConnContext<Arc<()>>, max: usize) -> Read {
 }
 
 async fn write_all(local: &mut ConnContext<Arc<()>>, data: Bytes) {
-    let mut queue = Queue::default();
-    queue.push(data);
-    while !queue.is_empty() {
-        poll_fn(|cx| local.poll_write(cx, &mut queue)).await.unwrap();
+    let slices = VecDeque::from([data]);
+    let mut chunks = Chunks::new(&slices);
+    while !chunks.is_empty() {
+        poll_fn(|cx| local.poll_write(cx, &mut chunks)).await.unwrap();
     }
 }
 

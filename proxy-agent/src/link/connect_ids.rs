@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use mux::ConnectId;
 use parking_lot::Mutex;
-use tunnel::ConnectId;
 
 /// Distance between the ids of two streams.
 const RANGE_SIZE: i64 = 1 << 32;

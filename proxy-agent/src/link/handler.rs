@@ -1,17 +1,17 @@
-//! The agent's part of a stream's relay: it dials the endpoints that the server requests.
+//! The agent's part of a stream's driver: it dials the endpoints that the server requests.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use relay::{Conns, LinkHandler};
+use driver::{Conns, LinkHandler};
+use mux::{Agent, ConnKey, ConnectId, Time};
 use serve::logs::Peer;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tunnel::{Agent, ConnKey, ConnectId, Time};
 
 use super::control::LinkControl;
 use super::in_flight::{InFlight, InFlightGuard};

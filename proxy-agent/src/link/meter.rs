@@ -1,8 +1,8 @@
-//! Passes the relay's counts to the agent's metrics.
+//! Passes the driver's counts to the agent's metrics.
 
+use mux::{Cause, Dropped, PacketKind};
 use serve::metrics::{DropReason, Held, PacketMeter};
 use transport::wire::WireError;
-use tunnel::{Cause, Dropped, PacketKind};
 
 use crate::metrics::{Direction, Metrics};
 
@@ -25,7 +25,7 @@ impl LinkMeter {
     }
 }
 
-impl relay::Meter for LinkMeter {
+impl driver::Meter for LinkMeter {
     fn sent(&self, kind: PacketKind) {
         self.to_server.count(kind);
     }

@@ -1,7 +1,7 @@
-//! One stream to one server replica: the relay task with the agent's part, which dials endpoints.
+//! One stream to one server replica: the driver task with the agent's part, which dials endpoints.
 //!
 //! It connects the client set, which opens streams and needs to know when one ends, with the endpoints. Payload passes through
-//! the relay only.
+//! the driver only.
 
 mod connect_ids;
 mod control;
@@ -11,11 +11,11 @@ mod meter;
 
 use std::sync::Arc;
 
-use relay::{Bounds, LinkEnd, Relay};
+use driver::{Bounds, Driver, LinkEnd};
+use mux::{Agent, ConnectId, Negotiated};
 use serve::logs::Peer;
 use tokio::task::coop::unconstrained;
 use transport::wire::Wire;
-use tunnel::{Agent, ConnectId, Negotiated};
 
 use crate::endpoint::{Dialer, Resolve};
 use crate::metrics::Metrics;
@@ -89,6 +89,6 @@ impl<R: Resolve> Links<R> {
         let handler =
             AgentLinkHandler::new(server, dialer, self.metrics.clone(), self.in_flight.part(), control);
         let meter = LinkMeter::new(&self.metrics);
-        unconstrained(Relay::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter)).await
+        unconstrained(Driver::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter)).await
     }
 }

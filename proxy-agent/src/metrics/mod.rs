@@ -13,12 +13,12 @@ mod tests;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use mux::PacketKind;
 use serve::metrics::{
     ApiCalls, Certificates, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, LegacyCertificates, Live,
     PacketMeter, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
 use transport::wire::Code;
-use tunnel::PacketKind;
 
 pub use labels::{DialFailureReason, Direction};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use mux::{Cause, Dropped};
 use serve::metrics::{Exposition, LeaseCall};
 use transport::tls::LegacyPki;
-use tunnel::{Cause, Dropped};
 
 use super::*;
 

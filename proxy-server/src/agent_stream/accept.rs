@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use driver::{Bounds, Driver, LinkEnd};
 use http::{HeaderMap, HeaderValue};
-use relay::{Bounds, LinkEnd, Relay};
+use mux::Server;
 use serve::logs::Peer;
 use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
@@ -13,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
 use transport::wire::{Code, KeepaliveHandle, Request};
-use tunnel::Server;
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
@@ -218,26 +218,26 @@ impl AgentService {
         };
         let handler = ServerLinkHandler::new(commands, &handle, observer);
         let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id));
-        let relay = Relay::<Server, _, _, _>::new(
+        let driver = Driver::<Server, _, _, _>::new(
             &self.flow.bounds,
             answer.negotiated(offer),
             stream,
             handler,
             meter,
         );
-        let end = self.run(relay, handle, bound.recheck, &agent_id).await;
+        let end = self.run(driver, handle, bound.recheck, &agent_id).await;
         log_end(&end, &agent_id, peer, began.elapsed());
     }
 
-    /// Runs the relay in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
+    /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
     async fn run(
         &self,
-        relay: impl Future<Output = LinkEnd>,
+        driver: impl Future<Output = LinkEnd>,
         handle: LinkHandle,
         recheck: Option<Recheck>,
         agent_id: &str,
     ) -> LinkEnd {
-        let mut relay = std::pin::pin!(unconstrained(relay));
+        let mut driver = std::pin::pin!(unconstrained(driver));
         let refused = async {
             match &recheck {
                 Some(recheck) => recheck.refused().await,
@@ -245,17 +245,17 @@ impl AgentService {
             }
         };
         tokio::select! {
-            end = &mut relay => return end,
+            end = &mut driver => return end,
             () = self.lifetimes.end_streams.cancelled() => {
                 handle.finish();
-                return timeout(LAST_BYTES, relay).await.unwrap_or(LinkEnd::Stopped);
+                return timeout(LAST_BYTES, driver).await.unwrap_or(LinkEnd::Stopped);
             }
             why = refused => {
                 tracing::warn!(agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream");
                 handle.finish();
             }
         }
-        relay.await
+        driver.await
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use relay::LocalIo;
+use driver::LocalIo;
+use mux::{ConnKey, ConnectId};
 use tokio::sync::{mpsc, oneshot};
-use tunnel::{ConnKey, ConnectId};
 
 use crate::dial::DialFailure;
 
@@ -146,7 +146,7 @@ impl OpenConnection {
     /// A connection of no link, and the queue of its commands.
     pub(crate) fn detached() -> (Self, Commands) {
         let (handle, commands) = LinkHandle::new();
-        let key = tunnel::Link::<tunnel::Server>::new(tunnel::Limits::default()).dial("tcp", "node:1");
+        let key = mux::Link::<mux::Server, bytes::Bytes>::new(mux::Limits::default()).dial("tcp", "node:1");
         let key = key.expect("an empty link takes a dial");
         (OpenConnection::new(key, ConnectId(1), handle.commands), commands)
     }

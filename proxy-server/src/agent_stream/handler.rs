@@ -1,15 +1,15 @@
-//! The server's part of an agent stream's relay: dials on behalf of frontends.
+//! The server's part of an agent stream's driver: dials on behalf of frontends.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relay::{Conns, LinkHandler};
+use driver::{Conns, LinkHandler};
+use mux::{ConnKey, ConnectId, DialError, Server, Time};
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
-use tunnel::{ConnKey, ConnectId, DialError, Server, Time};
 
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use crate::dial::DialFailure;
@@ -79,7 +79,7 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
                         self.by_token.insert(token, key);
                         self.dials.insert(key, (token, reply));
                     }
-                    Err(tunnel::Full) => {
+                    Err(mux::Full) => {
                         let _ = reply.send(Err(DialFailure::Full));
                     }
                 }

@@ -1,13 +1,13 @@
-//! Passes the relay's counts to the server's metrics.
+//! Passes the driver's counts to the server's metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use mux::{Cause, Dropped, PacketKind};
 use serve::logs::Peer;
 use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 use transport::wire::WireError;
-use tunnel::{Cause, Dropped, PacketKind};
 
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
@@ -40,7 +40,7 @@ impl LinkMeter {
     }
 }
 
-impl relay::Meter for LinkMeter {
+impl driver::Meter for LinkMeter {
     fn sent(&self, kind: PacketKind) {
         self.to_agent.count(kind);
     }

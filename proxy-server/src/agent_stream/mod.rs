@@ -1,7 +1,7 @@
 //! Agent streams: from `AgentService/Connect` to a link that frontends dial through.
 //!
-//! [`accept`] authenticates and registers an agent; [`handler`] is the server's part of the stream's relay task; the rest of the
-//! server uses [`LinkHandle`]: it dials, then attaches a frontend's socket. Payload passes through the relay only.
+//! [`accept`] authenticates and registers an agent; [`handler`] is the server's part of the stream's driver task; the rest of the
+//! server uses [`LinkHandle`]: it dials, then attaches a frontend's socket. Payload passes through the driver only.
 
 mod accept;
 mod connect_metadata;

@@ -14,7 +14,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::MemoryLimiter;
+use driver::MemoryLimiter;
 use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard, Registry};
 use tokio::time::{Instant, timeout_at};
 

@@ -133,16 +133,16 @@ fn remote_status(text: &str) -> &'static str {
     }
 }
 
-impl From<tunnel::DialError> for DialFailure {
-    fn from(error: tunnel::DialError) -> Self {
+impl From<mux::DialError> for DialFailure {
+    fn from(error: mux::DialError) -> Self {
         match error {
-            tunnel::DialError::Refused(text) => DialFailure::refused(text),
+            mux::DialError::Refused(text) => DialFailure::refused(text),
             // As final as a refusal, and also caused by the agent: 502, counted as an error response.
-            tunnel::DialError::BadAnswer => {
+            mux::DialError::BadAnswer => {
                 DialFailure::refused("the agent answered with an impossible connection id")
             }
-            tunnel::DialError::Closed => DialFailure::Closed,
-            tunnel::DialError::LinkLost => DialFailure::LinkLost,
+            mux::DialError::Closed => DialFailure::Closed,
+            mux::DialError::LinkLost => DialFailure::LinkLost,
         }
     }
 }

@@ -138,7 +138,7 @@ async fn a_dial_that_the_agent_gave_up_is_final() {
     let bench = bench(
         Duration::ZERO,
         many(),
-        &[Script::Fail(SOON, tunnel::DialError::Closed.into()), Script::Open(SOON)],
+        &[Script::Fail(SOON, mux::DialError::Closed.into()), Script::Open(SOON)],
     );
     assert_eq!(bench.dial().await.unwrap_err(), DialFailure::Closed);
     assert_eq!(bench.sum().await, (1, 0, vec!["backend_close".to_owned()]));
@@ -146,7 +146,7 @@ async fn a_dial_that_the_agent_gave_up_is_final() {
 
 #[tokio::test(start_paused = true)]
 async fn an_impossible_answer_is_final_too() {
-    let bad = Script::Fail(SOON, tunnel::DialError::BadAnswer.into());
+    let bad = Script::Fail(SOON, mux::DialError::BadAnswer.into());
     let bench = bench(Duration::ZERO, many(), &[bad, Script::Open(SOON)]);
     assert_eq!(bench.dial().await.unwrap_err().http_status(), "502 Bad Gateway");
     assert_eq!(bench.sum().await, (1, 0, vec!["error_response".to_owned()]));

@@ -6,12 +6,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::CloseReason;
+use driver::CloseReason;
+use mux::Cause;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tunnel::Cause;
 
 use crate::dial::Target;
 use crate::limits::Slot;

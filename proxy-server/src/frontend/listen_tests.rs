@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use mux::{ConnectId, DialId, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -15,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::listen::UnixSocket;
 use transport::wire::{ClientSettings, Code, Connected, Incoming, Wire, WireError, WireStream, connect};
-use tunnel::{ConnectId, DialId, Packet};
 
 use super::Frontend;
 use super::listen::{FrontendListener, Protocol, serve_frontend};

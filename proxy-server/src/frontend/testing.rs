@@ -1,5 +1,6 @@
 //! Fakes for the frontends' tests: scripted dials, a link of one connection, a wire in memory.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -7,14 +8,14 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use relay::{CloseReason, LocalIo, MemoryLimiter, Queue, Read};
+use driver::{Chunks, CloseReason, LocalIo, MemoryLimiter, Read};
+use mux::{Cause, Packet};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::TaskTracker;
 use transport::wire::{Code, Incoming, Wire, WireError};
-use tunnel::{Cause, Packet};
 
 use super::connection_log::{ConnectionLog, Identity};
 use crate::agent_stream::testing::{Command, DialReply};
@@ -139,20 +140,20 @@ pub(super) enum ReadEnd {
     Error(io::ErrorKind),
 }
 
-/// A minimal relay, enough to test a [`LocalIo`].
+/// A minimal driver, enough to test a [`LocalIo`].
 struct Pump {
     local: Box<dyn LocalIo>,
     endpoint: DuplexStream,
     ended: oneshot::Receiver<CloseReason>,
     to_endpoint: Bytes,
-    to_local: Queue,
+    to_local: VecDeque<Bytes>,
     read_end: Option<ReadEnd>,
     close_reason: Option<CloseReason>,
 }
 
 impl Pump {
     fn new(local: Box<dyn LocalIo>, endpoint: DuplexStream, ended: oneshot::Receiver<CloseReason>) -> Self {
-        let (to_endpoint, to_local) = (Bytes::new(), Queue::default());
+        let (to_endpoint, to_local) = (Bytes::new(), VecDeque::new());
         Pump { local, endpoint, ended, to_endpoint, to_local, read_end: None, close_reason: None }
     }
 
@@ -211,12 +212,18 @@ impl Pump {
         if self.to_local.is_empty() {
             let mut buffer = BytesMut::with_capacity(64 * 1024);
             match ready!(poll_read_buf(Pin::new(&mut self.endpoint), cx, &mut buffer)) {
-                Ok(read) if read > 0 => self.to_local.push(buffer.freeze()),
+                Ok(read) if read > 0 => self.to_local.push_back(buffer.freeze()),
                 _ => self.close_reason = Some(CloseReason::Flushed),
             }
             return Poll::Ready(());
         }
-        if let Err(error) = ready!(self.local.poll_write(cx, &mut self.to_local)) {
+        let mut chunks = Chunks::new(&self.to_local);
+        let written = ready!(self.local.poll_write(cx, &mut chunks));
+        let left = chunks.len();
+        if let Some(slice) = self.to_local.pop_front().filter(|_| left > 0) {
+            self.to_local.push_back(slice.slice(slice.len() - left..));
+        }
+        if let Err(error) = written {
             self.close_reason = Some(CloseReason::Broken(Cause::Local(error.to_string())));
         }
         Poll::Ready(())

@@ -11,12 +11,12 @@ mod tests;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use mux::PacketKind;
 use serve::metrics::{
     ApiCalls, Certificates, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy,
     LegacyCertificates, Live, LiveBy, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
 use transport::wire::Code;
-use tunnel::PacketKind;
 
 use crate::backends::RouteMetrics;
 use crate::dial::DialMetrics;

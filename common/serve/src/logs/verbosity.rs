@@ -7,7 +7,7 @@ use tracing::{Level, Metadata};
 
 /// Crates whose events follow `-v`. All others are libraries.
 const WORKSPACE: [&str; 7] =
-    ["cluster", "proxy_agent", "proxy_server", "relay", "serve", "transport", "tunnel"];
+    ["cluster", "driver", "mux", "proxy_agent", "proxy_server", "serve", "transport"];
 
 /// The filter. Its result is constant for each call site, so a hidden event costs one load.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn files_are_named_as_people_name_them() {
         assert_eq!(name("proxy-server/src/link/mod"), "link");
-        assert_eq!(name("common/relay/src/lib"), "relay");
+        assert_eq!(name("common/driver/src/lib"), "driver");
         assert_eq!(name("proxy-server/src/link/owner"), "owner");
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The Go programs have no such families. No loss is silent here.
 
+use mux::{Cause, Dropped};
 use prometheus_client::registry::Registry;
-use tunnel::{Cause, Dropped};
 
 use super::CountBy;
 

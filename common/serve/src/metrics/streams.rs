@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
+use mux::PacketKind;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tunnel::PacketKind;
 
 use super::registered;
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tunnel::{Negotiated, Windows};
+use mux::{Negotiated, Windows};
 
 use super::Keepalive;
 

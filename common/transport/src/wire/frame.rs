@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use tunnel::Packet;
+use mux::Packet;
 
 use super::packet::{encode_head, head_len};
 

@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tunnel::Packet;
+use mux::Packet;
 
 pub use admission::{Admission, Unadmitted};
 pub use buffered::Buffering;

@@ -6,7 +6,7 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::{BufMut, Bytes};
-use tunnel::{ConnectId, DialId, Packet, PacketKind, cut_error};
+use mux::{ConnectId, DialId, Packet, PacketKind, cut_error};
 
 use super::Incoming;
 use super::protobuf::{Reader, Refused};

@@ -14,7 +14,7 @@ const HIGH_BDP_STREAM_WINDOW: u32 = 16 << 20;
 
 /// The receive window of an agent stream at this RTT, in bytes.
 pub(super) fn stream_window(rtt: Duration) -> u32 {
-    tunnel::bdp(rtt, STREAM_WINDOW, HIGH_BDP_STREAM_WINDOW)
+    mux::bdp(rtt, STREAM_WINDOW, HIGH_BDP_STREAM_WINDOW)
 }
 
 /// The connection window between agents and servers, in bytes: enough for 64 stalled streams, or 4 at a high RTT. An agent

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h2::{Reason, RecvStream, SendStream};
-use tunnel::Packet;
+use mux::Packet;
 
 use super::backlog::Backlog;
 use super::client::Linger;

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{CloseReason, Linger, LocalIo, Queue, Read, poll_discard};
+use driver::{Chunks, CloseReason, Linger, LocalIo, Read, poll_discard};
+use mux::Cause;
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_full;
-use tunnel::Cause;
 
 use super::socket::Socket;
 use crate::frontend::barrier::FirstByteBarrier;
@@ -157,10 +157,10 @@ impl<S: Socket> LocalIo for SocketIo<S> {
         Poll::Pending
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
         ready!(self.barrier.poll_lifted(cx));
         let start = *self.blocked.get_or_insert_with(Instant::now);
-        let written = ready!(queue.poll_write_to(Pin::new(&mut self.socket), cx));
+        let written = ready!(chunks.poll_write_to(Pin::new(&mut self.socket), cx));
         self.blocked = None;
         match written {
             Ok(written) => {

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relay::{CloseReason, LocalIo, Queue, Read};
+use driver::{Chunks, CloseReason, LocalIo, Read};
+use mux::Packet;
 use tokio::time::{Instant, Sleep, sleep};
 use transport::joined::Joined;
 use transport::wire::{Code, Wire, WireError};
-use tunnel::Packet;
 
 use super::LINGER;
 use super::chunk_sizer::ChunkSizer;
@@ -157,10 +157,10 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
         self.stream.held().saturating_sub(self.gone_on).max(self.ahead.len())
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
         if self.closed.is_some() {
             // A client that has closed reads nothing more.
-            queue.clear();
+            chunks.take_all();
             return Poll::Ready(Ok(()));
         }
         ready!(self.barrier.poll_lifted(cx));
@@ -169,7 +169,7 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
         self.blocked = None;
         let room = room.map_err(|error| self.broken(error))?;
         let waited = start.elapsed();
-        let payload = queue.take_slice(room.min(self.chunks.most(waited)));
+        let payload = chunks.take_slice(room.min(self.chunks.most(waited)));
         let length = payload.len();
         self.chunks.sent(length);
         if let Err(error) = self.stream.send(Packet::Data { id: CONNECTION, payload }) {

@@ -1,8 +1,8 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
+use mux::DialId;
 use transport::wire::Incoming;
-use tunnel::DialId;
 
 use super::*;
 use crate::frontend::testing::{Readings, connection_log};

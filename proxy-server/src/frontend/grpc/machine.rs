@@ -18,9 +18,9 @@
 //! the agent's.
 
 use bytes::Bytes;
+use mux::{ConnectId, DialId, Dropped, Packet};
 use serve::metrics::DropReason;
 use transport::wire::Incoming;
-use tunnel::{ConnectId, DialId, Dropped, Packet};
 
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_PROTOCOL_BYTES};
 

@@ -1,13 +1,13 @@
 //! One Proxy stream against a scripted dialer and a wire in memory, in paused time.
 
 use bytes::Bytes;
-use relay::CloseReason;
+use driver::CloseReason;
+use mux::{Cause, ConnectId, DialId, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use transport::wire::Incoming;
-use tunnel::{Cause, ConnectId, DialId, Packet};
 
 use super::*;
 use crate::frontend::barrier;

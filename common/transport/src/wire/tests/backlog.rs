@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::HeaderMap;
+use mux::Packet;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
-use tunnel::Packet;
 
 use super::stream::fill;
 use super::{dial, packet, serve};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use mux::Packet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tunnel::Packet;
 
 use super::{Served, data, dial, next, packet, serve, soon};
 use crate::wire::{

@@ -3,9 +3,9 @@
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
+use mux::{ConnectId, Packet};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tunnel::{ConnectId, Packet};
 
 use super::{data, packets};
 use crate::wire::deframe::{Deframer, MESSAGE_LIMIT, Step};

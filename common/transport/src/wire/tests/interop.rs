@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::uri::PathAndQuery;
+use mux::Packet;
 use proto::packet::Payload;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -18,7 +19,6 @@ use tonic::server::{NamedService, StreamingService};
 use tonic::transport::{Endpoint, Server};
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
-use tunnel::Packet;
 
 use super::{data, dial, failure, next, packet, packets, serve};
 use crate::wire::{Code, ServerSettings, Wire, WireError};
@@ -154,7 +154,7 @@ async fn our_client_and_tonics_server() {
 #[tokio::test]
 async fn our_client_and_tonics_statuses() {
     let mut client = dial(echo().await, HeaderMap::new()).await.unwrap();
-    client.stream.send(Packet::DialCls { random: tunnel::DialId(42) }).unwrap();
+    client.stream.send(Packet::DialCls { random: mux::DialId(42) }).unwrap();
     assert_eq!(failure(&mut client.stream).await, WireError::new(Code::Aborted, "as you wish"));
     let mut metadata = HeaderMap::new();
     metadata.insert("refuse-me", http::HeaderValue::from_static("yes"));

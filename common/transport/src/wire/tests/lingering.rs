@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use mux::Packet;
 use tokio::time::sleep;
-use tunnel::Packet;
 
 use super::{Pair, Served, data, next, pair, soon};
 use crate::wire::lingering::LINGER_LIMIT;

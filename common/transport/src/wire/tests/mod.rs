@@ -21,11 +21,11 @@ use std::{future::Future, io};
 
 use bytes::Bytes;
 use http::HeaderMap;
+use mux::{ConnectId, DialId, Packet};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
-use tunnel::{ConnectId, DialId, Packet};
 
 use super::{
     ClientSettings, Connected, ConnectionError, Incoming, Request, ServerSettings, Wire, WireError,

@@ -1,11 +1,11 @@
 //! The codec, compared with prost.
 
 use bytes::{Bytes, BytesMut};
+use mux::{ConnectId, DialId, Packet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
 use proto::packet::Payload;
-use tunnel::{ConnectId, DialId, Packet};
 
 use super::packets;
 use crate::wire::packet::{decode, encode_head, head_len};

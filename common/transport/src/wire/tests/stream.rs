@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request};
+use mux::{ConnectId, Packet};
 use tokio::io::duplex;
 use tokio::time::timeout;
-use tunnel::{ConnectId, Packet};
 
 use super::{data, failure, next, packet, packets, pair, pair_with, ready, serve, soon};
 use crate::wire::packet::head_len;

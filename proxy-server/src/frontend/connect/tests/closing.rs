@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use relay::{CloseReason, LocalIo};
+use driver::{CloseReason, LocalIo};
+use mux::Cause;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::UnixStream;
-use tunnel::Cause;
 
 use super::*;
 use crate::frontend::testing::connection_log;

@@ -2,9 +2,9 @@
 
 use std::io::ErrorKind;
 
-use relay::CloseReason;
+use driver::CloseReason;
+use mux::Cause;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tunnel::Cause;
 
 use super::super::socket::has_ended;
 use super::*;

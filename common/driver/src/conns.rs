@@ -1,0 +1,250 @@
+//! The core together with the local ends of its connections.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use mux::{ConnKey, End, Link, Side, Time};
+
+use crate::chunks::Chunks;
+use crate::local_io::{CloseReason, LocalIo, Read, write_into};
+use crate::ready::{ConnWaker, ReadyList};
+
+/// A link's core and its local ends.
+pub struct Conns<S> {
+    pub(crate) link: Link<S, Bytes>,
+    /// The local ends by [`ConnKey::index`]. The core uses an index again only after [`Link::release`].
+    locals: Vec<Option<Local>>,
+    /// The number of local ends.
+    count: usize,
+    list: Arc<ReadyList>,
+    /// Connections that received bytes in this turn and will be written and flushed once.
+    dirty: Vec<ConnKey>,
+}
+
+/// One local end, from its opening until it has been notified of its end.
+struct Local {
+    key: ConnKey,
+    waker: Waker,
+    io: Option<Box<dyn LocalIo>>,
+    /// The core's count of bytes that the local end holds for lack of credit.
+    ahead: usize,
+    dirty: bool,
+    /// The peer sends no more, and the local end will be notified.
+    shut_down: bool,
+    /// Set once the core has ended the connection.
+    close_reason: Option<CloseReason>,
+}
+
+impl<S> std::fmt::Debug for Conns<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conns").field("local_ends", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl<S: Side> Conns<S> {
+    pub(crate) fn new(link: Link<S, Bytes>, list: Arc<ReadyList>) -> Self {
+        Conns { link, locals: Vec::new(), count: 0, list, dirty: Vec::new() }
+    }
+
+    /// The core, for dials, answers and drains.
+    pub fn link(&mut self) -> &mut Link<S, Bytes> {
+        &mut self.link
+    }
+
+    /// Connections whose local end has not been notified of its end.
+    pub fn local_ends(&self) -> usize {
+        self.count
+    }
+
+    /// Creates the entry of a connection that has just opened.
+    pub fn open(&mut self, key: ConnKey) {
+        let waker = Waker::from(ConnWaker::new(&self.list, key));
+        if self.locals.len() <= key.index() {
+            self.locals.resize_with(key.index() + 1, || None);
+        }
+        self.count += 1;
+        self.locals[key.index()] = Some(Local {
+            key,
+            waker,
+            io: None,
+            ahead: 0,
+            dirty: false,
+            shut_down: false,
+            close_reason: None,
+        });
+    }
+
+    /// Attaches the local end: bytes flow from here on. If the connection has already ended, the local end is notified.
+    pub fn attach(&mut self, key: ConnKey, io: Box<dyn LocalIo>) {
+        if let Some(local) = self.local(key) {
+            local.io = Some(io);
+            local.waker.wake_by_ref();
+        }
+    }
+
+    /// Removes a connection whose local end will never come. The core already knows.
+    pub fn discard(&mut self, key: ConnKey) {
+        if self.local(key).is_some() {
+            self.release(key);
+        }
+    }
+
+    fn local(&mut self, key: ConnKey) -> Option<&mut Local> {
+        self.locals.get_mut(key.index())?.as_mut().filter(|local| local.key == key)
+    }
+
+    /// The local end of a connection that the core has not ended.
+    fn living(&mut self, key: ConnKey) -> Option<&mut Local> {
+        self.local(key).filter(|local| local.close_reason.is_none())
+    }
+
+    fn release(&mut self, key: ConnKey) {
+        self.locals[key.index()] = None;
+        self.count -= 1;
+        self.link.release(key);
+    }
+
+    /// Bytes wait for a local end. [`Conns::write_dirty`] writes them in the same turn.
+    pub(crate) fn arrived(&mut self, key: ConnKey) {
+        if let Some(local) = self.local(key)
+            && !std::mem::replace(&mut local.dirty, true)
+        {
+            self.dirty.push(key);
+        }
+    }
+
+    /// Writes the bytes that arrived in this turn.
+    pub(crate) fn write_dirty(&mut self, now: Time) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for key in dirty.drain(..) {
+            if let Some(local) = self.local(key) {
+                local.dirty = false;
+                self.write(key, now);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    /// Serves a connection whose sockets woke it. Returns the number of bytes that its local end accepted or that were
+    /// discarded.
+    pub(crate) fn serve(&mut self, conn_waker: &ConnWaker, now: Time) -> usize {
+        conn_waker.clear_listed();
+        let key = conn_waker.key();
+        let Some(local) = self.local(key).filter(|local| local.io.is_some()) else { return 0 };
+        if local.close_reason.is_some() {
+            let allowance = self.link.discard_allowance(now);
+            return self.end(key, allowance);
+        }
+        let accepted = self.write(key, now);
+        self.link.readable(key);
+        accepted
+    }
+
+    /// Offers the received bytes to the local end, and tells the core how many it accepted. Returns their number.
+    fn write(&mut self, key: ConnKey, now: Time) -> usize {
+        let Conns { link, locals, .. } = self;
+        let entry = locals.get_mut(key.index()).and_then(Option::as_mut);
+        let Some(local) = entry.filter(|local| local.key == key && local.close_reason.is_none()) else {
+            return 0;
+        };
+        let Some(recv) = link.recv(key) else { return 0 };
+        let mut chunks = Chunks::with_len(recv.slices(), recv.len());
+        let mut shut = Poll::Pending;
+        let mut cx = Context::from_waker(&local.waker);
+        let written = match local.io.as_mut() {
+            Some(io) => write_into(io.as_mut(), &mut chunks, &mut cx).and_then(|more| {
+                if local.shut_down && !more {
+                    shut = io.poll_shut_down(&mut cx)?;
+                }
+                Ok(more)
+            }),
+            None => Ok(false),
+        };
+        match written {
+            Ok(true) => local.waker.wake_by_ref(),
+            Ok(false) => {}
+            Err(error) => {
+                link.write_failed(now, key, error.to_string());
+                return 0;
+            }
+        }
+        local.shut_down &= shut.is_pending();
+        let accepted = chunks.accepted();
+        link.advance(now, key, accepted);
+        if shut == Poll::Ready(false) {
+            link.cannot_half_close(now, key);
+        }
+        accepted
+    }
+
+    /// The peer sends no more, and everything that it sent was written.
+    pub(crate) fn shut_down(&mut self, key: ConnKey, now: Time) {
+        if let Some(local) = self.living(key) {
+            local.shut_down = true;
+            self.write(key, now);
+        }
+    }
+
+    /// Reads from a local end.
+    pub(crate) fn poll_read(&mut self, key: ConnKey, max: usize, now: Time) -> Poll<std::io::Result<Read>> {
+        let Some(local) = self.living(key) else { return Poll::Pending };
+        let Some(io) = local.io.as_mut() else { return Poll::Pending };
+        let read = io.poll_read(&mut Context::from_waker(&local.waker), max);
+        if local.ahead > 0 {
+            self.report_ahead(key, now);
+        }
+        read
+    }
+
+    /// Tells the core how many bytes the local end holds for lack of credit.
+    fn report_ahead(&mut self, key: ConnKey, now: Time) {
+        let Some(local) = self.local(key) else { return };
+        let ahead = local.io.as_mut().map_or(0, |io| io.held());
+        if std::mem::replace(&mut local.ahead, ahead) != ahead {
+            self.link.holds_ahead(now, key, ahead);
+        }
+    }
+
+    /// Checks whether a local end without credit has gone.
+    pub(crate) fn poll_gone(&mut self, key: ConnKey, now: Time) {
+        let Some(local) = self.living(key) else { return };
+        let Some(io) = local.io.as_mut() else { return };
+        let gone = io.poll_gone(&mut Context::from_waker(&local.waker)).is_ready();
+        self.report_ahead(key, now);
+        if gone {
+            self.link.local_closed(now, key);
+        }
+    }
+
+    /// The core has ended a connection: notifies the local end.
+    pub(crate) fn ended(&mut self, now: Time, key: ConnKey, end: &End) {
+        let Some(local) = self.living(key) else { return };
+        local.close_reason = Some(match end {
+            End::Flushed => CloseReason::Flushed,
+            End::Broken(cause) => CloseReason::Broken(cause.clone()),
+        });
+        if local.io.is_some() {
+            let allowance = self.link.discard_allowance(now);
+            self.end(key, allowance);
+        }
+    }
+
+    /// Continues an end, which may discard this many bytes. Returns the number of discarded bytes.
+    pub(crate) fn end(&mut self, key: ConnKey, allowance: usize) -> usize {
+        let Some(local) = self.local(key) else { return 0 };
+        let (Some(io), Some(close_reason)) = (local.io.as_mut(), local.close_reason.as_ref()) else {
+            return 0;
+        };
+        let mut left = allowance;
+        let ended = io.poll_end(&mut Context::from_waker(&local.waker), close_reason, &mut left);
+        let discarded = allowance - left;
+        self.link.discarded(discarded);
+        if ended.is_ready() {
+            self.release(key);
+        } else if left == 0 {
+            self.link.linger(key);
+        }
+        discarded
+    }
+}

@@ -1,0 +1,65 @@
+//! The part that each program (server or agent) adds to the driver: dials, their results, and counts.
+
+use std::task::{Context, Poll};
+
+use mux::{Cause, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time};
+use transport::wire::WireError;
+
+use crate::conns::Conns;
+
+/// The owner of a link: sends it commands and receives the events of its dials.
+pub trait LinkHandler<S> {
+    /// Executes the pending commands. `Ready` ends the stream in order: queued packets are sent.
+    fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<S>, now: Time) -> Poll<()>;
+
+    /// Agent: the server requests a dial.
+    fn dial(&mut self, _conns: &mut Conns<S>, _key: ConnKey, _protocol: String, _address: String) {}
+
+    /// Agent: the server canceled this dial.
+    fn dial_canceled(&mut self, _key: ConnKey) {}
+
+    /// Server: the dial succeeded; the local end may be attached.
+    fn opened(&mut self, _conns: &mut Conns<S>, _now: Time, _key: ConnKey, _id: ConnectId) {}
+
+    /// Server: the dial failed.
+    fn dial_failed(&mut self, _key: ConnKey, _error: DialError) {}
+
+    /// An opened connection is over. The driver notifies its local end.
+    fn ended(&mut self, _key: ConnKey) {}
+
+    /// Server: the agent asks for no new dials.
+    fn draining(&mut self) {}
+
+    /// The stream has ended; from now on no command opens a connection.
+    fn lost(&mut self) {}
+
+    /// Whether the owner still needs the task after the stream has ended (for a connection whose local end has not been
+    /// notified of its end).
+    fn is_done(&self) -> bool {
+        true
+    }
+}
+
+/// The driver's counters. Called for each packet: must be cheap.
+pub trait Meter {
+    /// The driver sends a packet to the peer.
+    fn sent(&self, kind: PacketKind);
+    /// The peer sent a packet.
+    fn received(&self, kind: PacketKind);
+    /// The peer sent a packet of an unknown type.
+    fn unknown(&self);
+    /// The peer sent a message that is not a packet, or a packet without its payload.
+    fn malformed(&self);
+    /// A packet had no effect.
+    fn dropped(&self, reason: Dropped);
+    /// A connection ended with bytes undelivered, although no application aborted it.
+    fn broken(&self, cause: &Cause);
+    /// The charged bytes that wait for local ends now.
+    fn queued(&mut self, charged: usize);
+    /// The link stopped receiving because a limit was reached, or resumed.
+    fn paused(&mut self, paused: bool);
+    /// The stream failed while receiving.
+    fn receive_error(&self, error: &WireError);
+    /// The stream failed while sending a packet of this kind.
+    fn send_error(&self, error: &WireError, kind: PacketKind);
+}

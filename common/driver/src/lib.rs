@@ -1,0 +1,28 @@
+//! One task per agent stream, which joins the core ([`mux::Link`]), the wire and the local sockets.
+//!
+//! The task that server and agent share. It reads, writes, flushes and sets timers; the core makes every decision. The
+//! driver knows neither frontends nor endpoints: each is a [`LocalIo`], and the program's own part is its [`LinkHandler`].
+//!
+//! Run the future under `tokio::task::coop::unconstrained`: it limits its own turns, and serves many sockets in one
+//! turn.
+
+mod chunks;
+mod conns;
+mod handler;
+mod linger;
+mod local_io;
+mod memory;
+mod ready;
+mod receive;
+mod runtime;
+mod task;
+mod transmit;
+
+pub use chunks::Chunks;
+pub use conns::Conns;
+pub use handler::{LinkHandler, Meter};
+pub use linger::{Linger, poll_discard};
+pub use local_io::{CloseReason, LocalIo, Read};
+pub use memory::{Bounds, MemoryLimiter};
+pub use runtime::{Turns, data_runtime};
+pub use task::{Driver, LinkEnd};

@@ -1,0 +1,166 @@
+//! The local end of a connection, as the link's task sees it: an endpoint's socket at the agent, a frontend's socket or
+//! gRPC stream at the server.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use mux::Cause;
+
+use crate::chunks::Chunks;
+
+/// The most bytes written to one local end before the others have their turn.
+const WRITE_AT_ONCE: usize = 256 << 10;
+
+/// The result of a read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Read {
+    /// Bytes, never empty.
+    Data(Bytes),
+    /// The source sends no more, but may still listen (a FIN).
+    Eof,
+    /// The source has closed: it neither sends nor listens (a gRPC frontend's CLOSE_REQ).
+    Closed,
+}
+
+/// How a connection ended. The local end is notified exactly once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CloseReason {
+    /// All accepted bytes have been written: an orderly end.
+    Flushed,
+    /// The connection broke and bytes may be missing: the local end must not report an orderly end.
+    Broken(Cause),
+}
+
+impl CloseReason {
+    /// The error of the CLOSE_RSP to a gRPC frontend: empty for an orderly end and, as at the Go server, when the agent
+    /// was lost.
+    pub fn wire_text(&self) -> String {
+        match self {
+            CloseReason::Flushed | CloseReason::Broken(Cause::LinkLost) => String::new(),
+            CloseReason::Broken(cause) => cause.to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CloseReason::Flushed => f.write_str("closed"),
+            CloseReason::Broken(cause) => cause.fmt(f),
+        }
+    }
+}
+
+/// The local end of a connection. The link's task alone owns and polls it, and drops it once `poll_end` is ready.
+pub trait LocalIo: Send {
+    /// Reads at most `max` bytes (only a hint if messages come whole).
+    fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>>;
+
+    /// Called while this end's bytes lack credit: ready once this end has gone and has left only unread bytes. To find
+    /// out, it may read arrived bytes into a bounded buffer.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Bytes that this end has read and that cannot be sent for lack of credit. The driver asks after
+    /// [`LocalIo::poll_gone`], and after each read until the result is zero.
+    fn held(&mut self) -> usize {
+        0
+    }
+
+    /// Accepts bytes from the front of `chunks`, which is not empty, without waiting. `Ready(Ok(()))` after progress, even
+    /// if bytes remain. Pending registers the waker and accepts nothing.
+    fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>>;
+
+    /// Writes buffered bytes (of a TLS session) to the socket. Called once per turn after writes, and again when the
+    /// socket woke the connection.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// The peer sends no more: shuts down the write side after all written bytes, while this end may still send.
+    /// `Ready(Ok(false))` if this end has no half-close: the connection then ends. Called again until ready.
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>>;
+
+    /// Ends the local side: flushes buffered bytes, then closes. Called again until ready, which must take seconds at
+    /// most; then this end is dropped. It may read and discard `allowance` bytes of its peer, and deducts them. With an
+    /// allowance of zero it is called again once there is more.
+    fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        close_reason: &CloseReason,
+        allowance: &mut usize,
+    ) -> Poll<()>;
+}
+
+/// Writes until the local end accepts no more or has accepted [`WRITE_AT_ONCE`], and then flushes it. Returns true if it may
+/// accept more at once.
+///
+/// # Errors
+/// Those of the local end.
+pub(crate) fn write_into(
+    io: &mut dyn LocalIo,
+    chunks: &mut Chunks<'_>,
+    cx: &mut Context<'_>,
+) -> io::Result<bool> {
+    let mut more = false;
+    while !chunks.is_empty() {
+        if chunks.accepted() >= WRITE_AT_ONCE {
+            more = true;
+            break;
+        }
+        if io.poll_write(cx, chunks)?.is_pending() {
+            break;
+        }
+    }
+    match io.poll_flush(cx) {
+        Poll::Ready(done) => done.map(|()| more),
+        Poll::Pending => Ok(more),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Accepts all bytes.
+    struct Sink;
+
+    impl LocalIo for Sink {
+        fn poll_read(&mut self, _: &mut Context<'_>, _: usize) -> Poll<io::Result<Read>> {
+            Poll::Pending
+        }
+        fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+        fn poll_write(&mut self, _: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
+            chunks.take_slice(usize::MAX);
+            Poll::Ready(Ok(()))
+        }
+        fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shut_down(&mut self, _: &mut Context<'_>) -> Poll<io::Result<bool>> {
+            Poll::Ready(Ok(true))
+        }
+        fn poll_end(&mut self, _: &mut Context<'_>, _: &CloseReason, _: &mut usize) -> Poll<()> {
+            Poll::Ready(())
+        }
+    }
+
+    #[test]
+    fn bytes_written_to_one_local_end_are_limited_per_turn() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut slices: VecDeque<Bytes> = vec![Bytes::from(vec![7; 10_000]); 100].into();
+        let mut left = Vec::new();
+        loop {
+            let mut chunks = Chunks::new(&slices);
+            let more = write_into(&mut Sink, &mut chunks, &mut cx).unwrap();
+            left.push(chunks.len());
+            slices.drain(..slices.len() - left.last().unwrap() / 10_000);
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(left, [730_000, 460_000, 190_000, 0]);
+    }
+}

@@ -1,0 +1,101 @@
+//! The transmissions of one turn: asks the core what to send, and reads the sources.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use mux::{ConnKey, Packet, Side, SourceEnd, Time, Transmit};
+use transport::wire::{Wire, WireError};
+
+use crate::handler::{LinkHandler, Meter};
+use crate::local_io::Read;
+use crate::task::Driver;
+
+/// Bytes read from local ends in one turn.
+const TRANSMIT_PER_TURN: usize = 512 << 10;
+/// Transmissions, of any size, in one turn.
+const STEPS_PER_TURN: usize = 512;
+/// The smallest remaining budget, in bytes, that is worth a read. Below it the stream is asked again.
+const LEAST: usize = 4 << 10;
+
+impl<S, W, H, M> Driver<S, W, H, M>
+where
+    S: Side + Default,
+    W: Wire,
+    H: LinkHandler<S>,
+    M: Meter,
+{
+    /// Sends while the stream accepts bytes. Returns true if the turn's limit ended it.
+    pub(crate) fn transmit(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
+        let mut left = TRANSMIT_PER_TURN;
+        let mut budget = 0;
+        for _ in 0..STEPS_PER_TURN {
+            if left == 0 {
+                return true;
+            }
+            if budget < LEAST && self.conns.link.has_to_send() {
+                budget = self.poll_budget(cx).min(left);
+            }
+            match self.conns.link.poll_transmit(now, budget) {
+                None => return false,
+                Some(Transmit::Control(packet)) => self.send(packet.map(|never| match never {})),
+                Some(Transmit::Read { key, max }) => {
+                    let read = self.read(key, max, now);
+                    budget = budget.saturating_sub(read);
+                    left = left.saturating_sub(read);
+                }
+                Some(Transmit::Discard { key, max }) => left = left.saturating_sub(self.read(key, max, now)),
+                Some(Transmit::Linger { key, max }) => left = left.saturating_sub(self.conns.end(key, max)),
+                Some(Transmit::NoCredit { key }) => self.conns.poll_gone(key, now),
+            }
+        }
+        true
+    }
+
+    /// Reads a source, and sends what the core makes of its bytes. Returns the number of bytes.
+    fn read(&mut self, key: ConnKey, max: usize, now: Time) -> usize {
+        let end = match self.conns.poll_read(key, max, now) {
+            Poll::Pending => return 0,
+            Poll::Ready(Ok(Read::Data(bytes))) => {
+                let len = bytes.len();
+                for packet in self.conns.link.push(now, key, bytes) {
+                    self.send(packet);
+                }
+                return len;
+            }
+            Poll::Ready(Ok(Read::Eof)) => SourceEnd::Eof,
+            Poll::Ready(Ok(Read::Closed)) => SourceEnd::Closed,
+            Poll::Ready(Err(error)) => SourceEnd::Failed(error.to_string()),
+        };
+        self.conns.link.end_source(now, key, end);
+        0
+    }
+
+    fn poll_budget(&mut self, cx: &mut Context<'_>) -> usize {
+        let Some(wire) = self.wire.as_mut().filter(|_| !self.send_broken) else { return 0 };
+        match wire.poll_ready(cx) {
+            Poll::Ready(Ok(budget)) => budget,
+            Poll::Ready(Err(error)) => {
+                self.send_broke(&error, mux::PacketKind::Data);
+                0
+            }
+            Poll::Pending => 0,
+        }
+    }
+
+    fn send(&mut self, packet: Packet<Bytes>) {
+        let Some(wire) = self.wire.as_mut() else { return };
+        let kind = packet.kind();
+        self.meter.sent(kind);
+        if let Err(error) = wire.send(packet) {
+            self.send_broke(&error, kind);
+        }
+    }
+
+    /// Nothing can be sent any more. Received bytes are still read: the wire reports the stream's end after them.
+    fn send_broke(&mut self, error: &WireError, kind: mux::PacketKind) {
+        if !std::mem::replace(&mut self.send_broken, true) {
+            self.meter.send_error(error, kind);
+            self.conns.link.shutdown_send();
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The agent's end of an agent stream: it receives dial requests and allocates connect ids.
+
+use std::time::Duration;
+
+use crate::conn::{Conn, Phase};
+use crate::event::{Cause, Control, Disposition, Dropped, End, Event};
+use crate::limits::Limits;
+use crate::link::{Link, Side};
+use crate::packet::{ConnectId, DialId, Packet, cut_error};
+use crate::payload::Payload;
+use crate::table::ConnKey;
+use crate::time::Time;
+
+/// The agent's end. Connect ids count up from 1 on each stream, or from the value given to [`Link::number_beyond`]. An
+/// id is never used twice on a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Agent {
+    last_id: i64,
+    pending: usize,
+    draining: bool,
+}
+
+/// The text of a Go agent's answer to DATA of an unknown connection.
+const UNRECOGNIZED: &str = "unrecognized connectID";
+/// The text of a Go agent's answer to a CLOSE_REQ of an unknown connection.
+const UNKNOWN: &str = "Unknown connectID";
+/// Servers map a text with `too many open files` to status 503: the agent is full, the target is not at fault.
+const FULL: &str = "too many open files: this agent stream carries as many dials or connections as it may";
+
+/// The dial error of an agent whose memory is short.
+const MEMORY_PRESSURE: &str =
+    "out of memory for connections: payload that waits for slow readers fills --memory-limit";
+
+impl<P: Payload> Link<Agent, P> {
+    /// Later connections get ids above `id`. Needed for servers that treat the ids of all streams of an agent as one
+    /// sequence.
+    pub fn number_beyond(&mut self, id: ConnectId) {
+        self.side.last_id = self.side.last_id.max(id.0);
+    }
+
+    /// Reports the outcome of an [`Event::Dial`]; an error is the text that a Go dialer would give. Returns false if
+    /// the dial failed or was canceled: the caller closes the socket.
+    pub fn dialed(&mut self, key: ConnKey, outcome: Result<(), String>) -> bool {
+        let Some(Phase::Dialing { .. }) = self.phase(key) else { return false };
+        let Some(random) = self.dial_id(key) else { return false };
+        self.side.pending -= 1;
+        // As at Go agents, a failed dial consumes a number too.
+        self.side.last_id += 1;
+        match outcome {
+            Ok(()) => {
+                let id = ConnectId(self.side.last_id);
+                self.register(key, id);
+                self.send(Packet::DialRsp { random, outcome: Ok(id) });
+                true
+            }
+            Err(text) => {
+                self.remove(key);
+                // On the wire an empty error means success.
+                let text = if text.is_empty() { "dial failed" } else { cut_error(&text) };
+                self.send(Packet::DialRsp { random, outcome: Err(text.to_owned()) });
+                false
+            }
+        }
+    }
+
+    /// The server's id of a pending dial, or of the dial that opened a connection; for the log.
+    pub fn dial_id(&self, key: ConnKey) -> Option<DialId> {
+        self.table.get(key).map(|conn| conn.random)
+    }
+
+    /// Asks the server, once per stream, to send no new dials.
+    pub fn drain(&mut self) {
+        if !std::mem::replace(&mut self.side.draining, true) {
+            self.send(Packet::Drain);
+        }
+    }
+
+    fn handle_dial_request(&mut self, random: DialId, protocol: String, address: String) -> Disposition {
+        if self.dials.contains_key(&random) {
+            return Disposition::Dropped(Dropped::DuplicateDial);
+        }
+        if self.memory_pressure {
+            self.refused = true;
+            self.send(Packet::DialRsp { random, outcome: Err(MEMORY_PRESSURE.to_owned()) });
+            return Disposition::Handled;
+        }
+        if self.table.len() >= self.limits.connections || self.side.pending >= self.limits.pending_dials {
+            self.send(Packet::DialRsp { random, outcome: Err(FULL.to_owned()) });
+            return Disposition::Handled;
+        }
+        let key = self.table.insert(Conn::dialing(random, None));
+        self.dials.insert(random, key);
+        self.side.pending += 1;
+        self.events.push_back(Event::Dial { key, protocol, address });
+        Disposition::Handled
+    }
+
+    fn handle_close_request(&mut self, now: Time, id: ConnectId) -> Disposition {
+        let Some(&key) = self.by_id.get(&id) else {
+            self.send(Packet::CloseRsp { id, error: UNKNOWN.to_owned() });
+            return self.unknown(id);
+        };
+        if self.phase(key) == Some(Phase::Open) {
+            self.flush(now, key, None, true);
+        }
+        Disposition::Handled
+    }
+
+    fn handle_dial_close(&mut self, random: DialId) -> Disposition {
+        let Some(&key) = self.dials.get(&random) else {
+            // The DIAL_CLS crossed our DIAL_RSP.
+            return Disposition::Late;
+        };
+        self.cancel_dial(key);
+        Disposition::Handled
+    }
+
+    fn cancel_dial(&mut self, key: ConnKey) {
+        self.side.pending -= 1;
+        self.remove(key);
+        self.events.push_back(Event::DialCanceled { key });
+    }
+
+    /// Sends CLOSE_RSP, the last packet of a connection. From here on the peer cannot name the connection.
+    fn say_closed(&mut self, key: ConnKey, error: String) {
+        self.unregister(key);
+        if let Some(id) = self.connect_id(key) {
+            self.send(Packet::CloseRsp { id, error });
+        }
+    }
+}
+
+impl Side for Agent {
+    fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
+        match packet {
+            Packet::DialReq { random, protocol, address } => {
+                link.handle_dial_request(random, protocol, address)
+            }
+            Packet::CloseReq { id } => link.handle_close_request(now, id),
+            Packet::DialCls { random } => link.handle_dial_close(random),
+            Packet::DialRsp { .. }
+            | Packet::CloseRsp { .. }
+            | Packet::Data { .. }
+            | Packet::Drain
+            | Packet::Grant { .. }
+            | Packet::Fin { .. } => Disposition::Dropped(Dropped::WrongDirection),
+        }
+    }
+
+    fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool) {
+        link.say_closed(key, String::new());
+        if listens {
+            link.flush(now, key, None, false);
+        } else {
+            link.finish(key, End::Flushed);
+        }
+    }
+
+    fn both_ended<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
+        Self::close(link, now, key, true);
+    }
+
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, end: End) {
+        let said_all = link.table.get(key).is_some_and(|conn| conn.state.fin_sent());
+        let text = match &end {
+            End::Flushed => String::new(),
+            // The endpoint had sent all its bytes, so the frontend sees an orderly end, as without half-close.
+            End::Broken(Cause::Local(_)) if said_all => String::new(),
+            End::Broken(cause) => cause.to_string(),
+        };
+        link.say_closed(key, text);
+        link.finish(key, end);
+    }
+
+    fn answer_to_unknown(id: ConnectId) -> Control {
+        Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() }
+    }
+
+    fn half_closed(limits: &Limits) -> Duration {
+        limits.half_closed_agent
+    }
+
+    fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
+        link.table.get_mut(key).map(|conn| conn.state.answer());
+        link.say_closed(key, String::new());
+    }
+
+    fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
+        link.cancel_dial(key);
+    }
+
+    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId {
+        ConnectId(link.side.last_id)
+    }
+}

@@ -1,0 +1,297 @@
+//! Credits: how many bytes either end may still send on one connection.
+//!
+//! Between native peers a receiver grants each connection a flow-control window, and renews it as the local end reads.
+//! A stalled reader slows only its own sender: the bytes in flight for it fit into its window, so the stream never has
+//! to stop. A grant is an absolute offset from the connection's start: a repeated or late grant is harmless, and an
+//! accounting error shows at once.
+
+use crate::limits::{Limits, Windows};
+
+/// How many half windows in a row a local end must read before its window doubles.
+const SMOOTH: u8 = 16;
+
+/// The same at a high RTT: two half windows pass per RTT, and a small window limits the throughput.
+const SMOOTH_HIGH_BDP: u8 = 2;
+
+/// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
+/// waiting for the answer. It is sent each time the local end has read this many bytes, and when it has read them all.
+const KEEPALIVE_STEP: u32 = 64 << 10;
+
+/// How windows may grow now: the same for all connections of a link.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Growth {
+    /// The limit at the measured RTT, in bytes.
+    widest: u32,
+    /// The limit at a low RTT, in bytes.
+    base: u32,
+    /// The unused part of the budget for windows above `base`, in bytes.
+    budget: usize,
+    /// Memory is plentiful.
+    spacious: bool,
+}
+
+impl Growth {
+    /// `widest`: the limit at the measured RTT. `beyond`: by how much all windows exceed the limit for a low RTT.
+    /// `queued`: the charged bytes of the link.
+    pub(crate) fn new(limits: &Limits, widest: u32, beyond: usize, queued: usize) -> Self {
+        Growth {
+            widest,
+            base: limits.window_max,
+            budget: limits.high_bdp_budget.saturating_sub(beyond),
+            spacious: queued <= limits.link_budget / 4,
+        }
+    }
+}
+
+/// The credit of both directions of one connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Credit {
+    pub(super) outflow: Outflow,
+    pub(super) inflow: Inflow,
+}
+
+impl Credit {
+    pub(super) fn new(windows: Windows) -> Self {
+        Credit {
+            outflow: Outflow { sent: 0, allowed: windows.send.into(), blocked: false },
+            inflow: Inflow {
+                received: 0,
+                taken: 0,
+                granted: windows.receive.into(),
+                window: windows.receive,
+                first: windows.receive,
+                smooth: 0,
+                beside: 0,
+                unrested: 0,
+                listed: false,
+            },
+        }
+    }
+}
+
+/// The sending direction. `sent <= allowed` always holds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Outflow {
+    sent: u64,
+    allowed: u64,
+    /// The source had its turn without credit. It is read again when credit arrives.
+    blocked: bool,
+}
+
+impl Outflow {
+    /// Bytes that may be sent.
+    fn room(&self) -> usize {
+        usize::try_from(self.allowed - self.sent).unwrap_or(usize::MAX)
+    }
+
+    /// The same, for a source whose turn it is. Without credit it is read again when credit arrives.
+    pub(super) fn room_now(&mut self) -> usize {
+        self.blocked = self.room() == 0;
+        self.room()
+    }
+
+    pub(super) fn send(&mut self, len: usize) {
+        self.sent = self.allowed.min(self.sent.saturating_add(len as u64));
+    }
+
+    /// Raises the limit to `offset`. Returns true if a blocked source may be read again.
+    pub(super) fn allow(&mut self, offset: u64) -> bool {
+        self.allowed = self.allowed.max(offset);
+        self.room() > 0 && std::mem::take(&mut self.blocked)
+    }
+}
+
+/// The receiving direction. `taken <= received <= granted` always holds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Inflow {
+    received: u64,
+    taken: u64,
+    granted: u64,
+    /// How far grants reach beyond `taken`, in bytes. Doubles for a local end that keeps up.
+    window: u32,
+    first: u32,
+    /// Half windows read in a row, and the bytes read that are not counted in them yet.
+    smooth: u8,
+    beside: u32,
+    /// Bytes read since the queue was last empty, at most the window.
+    unrested: u32,
+    /// The connection is in the list of those that owe a GRANT.
+    listed: bool,
+}
+
+impl Inflow {
+    /// Counts received bytes. Returns false if they exceed the grant.
+    pub(super) fn receive(&mut self, len: usize) -> bool {
+        self.received = self.received.saturating_add(len as u64);
+        self.received <= self.granted
+    }
+
+    /// Counts bytes that the local end has read. `smooth` half windows in a row double the window. At a high RTT data
+    /// comes in bursts: a local end that has read one burst before the next keeps up.
+    fn take(&mut self, len: usize, widest: u32, smooth: u8) {
+        let before = self.taken;
+        self.taken = self.received.min(self.taken.saturating_add(len as u64));
+        let len = u32::try_from(self.taken - before).unwrap_or(u32::MAX);
+        let (half, waiting) = ((self.window / 2).max(1), self.received - self.taken);
+        // The RTT may have decreased.
+        self.window = self.window.min(widest.max(self.first));
+        self.beside = self.beside.saturating_add(len).min(self.window);
+        self.unrested = self.unrested.saturating_add(len).min(self.window);
+        if waiting == 0 {
+            self.unrested = 0;
+            self.rest(half, widest, smooth);
+        } else if waiting >= u64::from(half) && self.unrested > half {
+            // The local end cannot keep up. Its grant stands, but later grants are smaller.
+            (self.smooth, self.beside, self.unrested) = (0, 0, 0);
+            self.window = (self.window / 2).max(self.first);
+        }
+    }
+
+    /// The queue is empty: counts the half windows that were read.
+    fn rest(&mut self, half: u32, widest: u32, smooth: u8) {
+        let halves = u8::try_from(self.beside / half).unwrap_or(u8::MAX);
+        if halves == 0 {
+            return;
+        }
+        self.beside = 0;
+        self.smooth = self.smooth.saturating_add(halves).min(SMOOTH);
+        if self.smooth >= smooth && self.window < widest {
+            self.smooth = 0;
+            self.window = widest.min(self.window.saturating_mul(2));
+        }
+    }
+
+    /// By how many bytes the current or next grant exceeds both `base` and the initial window.
+    pub(super) fn beyond(&self, base: u32) -> usize {
+        let reach = u64::from(self.window).max(self.granted.saturating_sub(self.taken));
+        usize::try_from(reach.saturating_sub(base.max(self.first).into())).unwrap_or(usize::MAX)
+    }
+
+    /// Whether a GRANT is due: for half a window or, after the peer's FIN, to show progress.
+    fn due(&self, finished: bool) -> bool {
+        let half = (self.window / 2).max(1);
+        let step = if finished { half.min(KEEPALIVE_STEP) } else { half };
+        let goal = self.goal();
+        goal >= self.granted + u64::from(step)
+            || (finished && self.taken == self.received && goal > self.granted)
+    }
+
+    fn goal(&self) -> u64 {
+        self.taken + u64::from(self.window)
+    }
+
+    /// The offset to be sent.
+    fn grant(&mut self) -> u64 {
+        self.granted = self.granted.max(self.goal());
+        self.granted
+    }
+}
+
+impl Credit {
+    /// The local end has read this many bytes. `finished`: the peer sends no more. Returns true if a GRANT became due.
+    pub(super) fn take(&mut self, bytes: usize, growth: &Growth, finished: bool) -> bool {
+        let inflow = &mut self.inflow;
+        let smooth = if growth.widest > growth.base { SMOOTH_HIGH_BDP } else { SMOOTH };
+        // Half of the budget is left for connections that come later.
+        let share = u32::try_from(inflow.beyond(growth.base) + growth.budget / 2).unwrap_or(u32::MAX);
+        let cap = growth.base.saturating_add(share);
+        // After the peer's FIN a wider window is useless.
+        let grows = growth.spacious && !finished;
+        inflow.take(bytes, if grows { growth.widest.min(cap) } else { inflow.window }, smooth);
+        inflow.due(finished) && !std::mem::replace(&mut inflow.listed, true)
+    }
+
+    /// The offset of the GRANT that became due.
+    pub(super) fn grant(&mut self) -> u64 {
+        self.inflow.listed = false;
+        self.inflow.grant()
+    }
+
+    /// The GRANT that became due is not sent.
+    pub(super) fn skip_grant(&mut self) {
+        self.inflow.listed = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credit(receive: u32, send: u32) -> Credit {
+        Credit::new(Windows { receive, send })
+    }
+
+    #[test]
+    fn sender_stays_within_its_credit() {
+        let mut out = credit(1, 100).outflow;
+        out.send(60);
+        assert_eq!(out.room(), 40);
+        out.send(40);
+        out.blocked = true;
+        assert!(!out.allow(100), "an old grant brings nothing");
+        assert!(!out.allow(50), "nor one that goes back");
+        assert!(out.allow(101));
+        assert!(!out.allow(102), "only a parked source is told");
+        assert_eq!(out.room(), 2);
+    }
+
+    #[test]
+    fn a_grant_is_due_at_half_a_window() {
+        let mut inflow = credit(100, 1).inflow;
+        assert!(inflow.receive(60));
+        inflow.take(49, 100, SMOOTH);
+        assert!(!inflow.due(false));
+        inflow.take(1, 100, SMOOTH);
+        assert!(inflow.due(false));
+        assert_eq!(inflow.grant(), 150);
+        assert!(!inflow.due(false), "told once");
+        assert!(inflow.receive(90), "up to 150");
+        assert!(!inflow.receive(1), "not a byte more");
+    }
+
+    #[test]
+    fn window_grows_for_fast_readers_and_shrinks_for_slow_ones() {
+        let mut inflow = credit(100, 1).inflow;
+        for _ in 0..SMOOTH {
+            assert_eq!(inflow.window, 100);
+            assert!(inflow.receive(50));
+            inflow.take(50, 400, SMOOTH);
+            assert!(inflow.due(false));
+            inflow.grant();
+        }
+        assert_eq!(inflow.window, 200);
+        for _ in 0..200 {
+            let half = (inflow.window / 2) as usize;
+            assert!(inflow.receive(half));
+            inflow.take(half, 400, SMOOTH);
+            inflow.grant();
+        }
+        assert_eq!(inflow.window, 400, "never wider than the widest");
+        for _ in 0..100 {
+            assert!(inflow.receive(1));
+            inflow.take(1, 800, SMOOTH);
+        }
+        assert_eq!(inflow.window, 400, "pieces count by their bytes");
+    }
+
+    #[test]
+    fn a_burst_that_is_taken_before_the_next_is_no_lag_and_more_is() {
+        let mut inflow = credit(400, 1).inflow;
+        assert!(inflow.receive(400));
+        for _ in 0..4 {
+            assert_eq!(inflow.window, 400);
+            inflow.take(100, 800, SMOOTH_HIGH_BDP);
+        }
+        inflow.grant();
+        assert_eq!(inflow.window, 800, "two halves");
+        assert!(inflow.receive(800));
+        inflow.take(399, 800, SMOOTH_HIGH_BDP);
+        inflow.take(2, 800, SMOOTH_HIGH_BDP);
+        let granted = inflow.grant();
+        assert!(inflow.receive(300));
+        assert_eq!(inflow.window, 800, "399 wait, and 300 more");
+        inflow.take(1, 800, SMOOTH_HIGH_BDP);
+        assert_eq!(inflow.window, 400, "half a window taken without a rest, and half a window waits");
+        assert_eq!(inflow.grant(), granted, "what was granted stays granted");
+    }
+}

@@ -1,0 +1,308 @@
+//! One connection: its state, its bytes, its credit and its rules. It knows no link: the link acts on what the methods
+//! return.
+
+mod buffer;
+mod close;
+mod flow;
+mod state;
+
+use self::buffer::DrainRate;
+use self::flow::Credit;
+use self::state::State;
+use crate::event::Cause;
+use crate::limits::{Limits, Windows};
+use crate::packet::{ConnectId, DialId};
+use crate::payload::Payload;
+use crate::time::Time;
+
+pub use self::buffer::Buffer;
+pub(crate) use self::close::Expired;
+pub(crate) use self::flow::Growth;
+pub(crate) use self::state::{Fin, Phase};
+
+/// The target of a dial: protocol and address.
+pub(crate) type Target = (String, String);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Conn<P> {
+    pub(crate) state: State,
+    pub(crate) random: DialId,
+    /// Set from `Open` on. The link's index contains it as long as the peer may use it.
+    pub(crate) id: Option<ConnectId>,
+    /// Server: the target of the dial, until DIAL_REQ is sent.
+    target: Option<Box<Target>>,
+    /// The bytes that wait for the local end, and how fast they drain.
+    recv: Buffer<P>,
+    recv_rate: Option<DrainRate>,
+    /// Bytes that the local end has read from its source and cannot send for lack of credit, and how fast they drain.
+    ahead: usize,
+    ahead_rate: Option<DrainRate>,
+    /// Flow control, if negotiated. Set from `Open` on.
+    credit: Option<Credit>,
+    /// The schedule has an entry for the source.
+    in_ring: bool,
+    pub(crate) timer: Option<Time>,
+}
+
+/// The memory that a connection uses, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Usage {
+    /// Charged for the receive buffer.
+    pub(crate) queued: usize,
+    /// Held by the local end for lack of credit.
+    pub(crate) ahead: usize,
+    /// By how much the window exceeds the limit for a low RTT.
+    pub(crate) beyond: usize,
+}
+
+/// What follows from bytes that the local end has accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Advanced {
+    /// A GRANT became due.
+    pub(crate) grant: bool,
+    /// A flush made progress.
+    pub(crate) progress: bool,
+    /// No bytes wait any more.
+    pub(crate) empty: bool,
+}
+
+/// What a source may do in its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing: it has ended, or its connection has.
+    None,
+    /// It has no credit.
+    NoCredit,
+    /// At most this many bytes are read and sent.
+    Read(usize),
+}
+
+/// The list of the schedule that a source belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum List {
+    /// Its bytes are sent.
+    Reads,
+    /// Its bytes are dropped.
+    Discards,
+}
+
+impl<P: Payload> Conn<P> {
+    pub(crate) fn dialing(random: DialId, target: Option<Target>) -> Self {
+        Conn {
+            state: State::dialing(),
+            random,
+            id: None,
+            target: target.map(Box::new),
+            recv: Buffer::default(),
+            recv_rate: None,
+            ahead: 0,
+            ahead_rate: None,
+            credit: None,
+            in_ring: false,
+            timer: None,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state.phase()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.phase() == Phase::Open
+    }
+
+    pub(crate) fn recv(&self) -> &Buffer<P> {
+        &self.recv
+    }
+
+    pub(crate) fn usage(&self, limits: &Limits) -> Usage {
+        let beyond = self.credit.as_ref().map_or(0, |credit| credit.inflow.beyond(limits.window_max));
+        Usage { queued: self.recv.charged(), ahead: self.ahead, beyond }
+    }
+
+    // ---- the dial ----
+
+    /// Server: the target of a dial whose DIAL_REQ was not sent.
+    pub(crate) fn take_target(&mut self) -> Option<Target> {
+        let target = self.target.take()?;
+        self.state.dial_sent();
+        Some(*target)
+    }
+
+    /// Whether DIAL_REQ was not sent.
+    pub(crate) fn has_target(&self) -> bool {
+        self.target.is_some()
+    }
+
+    pub(crate) fn open(&mut self, id: ConnectId, windows: Option<Windows>) {
+        self.state.open();
+        self.id = Some(id);
+        self.credit = windows.map(Credit::new);
+    }
+
+    // ---- from the peer to the local end ----
+
+    /// Adds DATA to the receive buffer. Returns false if it exceeds the peer's credit.
+    pub(crate) fn receive(&mut self, now: Time, payload: P) -> bool {
+        self.state.on_activity(now);
+        let allowed = self.credit.as_mut().is_none_or(|credit| credit.inflow.receive(payload.len()));
+        if allowed {
+            self.recv.push(payload);
+        }
+        allowed
+    }
+
+    /// The local end has accepted the first `count` bytes; the other bytes have to wait.
+    pub(crate) fn advance(&mut self, now: Time, count: usize, limits: &Limits, growth: &Growth) -> Advanced {
+        let before = self.recv.charged();
+        let removed = self.recv.advance(count);
+        let charged = self.recv.charged();
+        if before <= limits.soft_cap && charged > limits.soft_cap {
+            DrainRate::restart(&mut self.recv_rate, now);
+        } else {
+            DrainRate::record(&mut self.recv_rate, now, before, charged);
+        }
+        let (grants, finished) = (self.state.grants(), self.state.remote_ended());
+        let credit = self.credit.as_mut().filter(|_| removed > 0 && grants);
+        Advanced {
+            grant: credit.is_some_and(|credit| credit.take(removed, growth, finished)),
+            progress: charged < before && self.state.flush_progressed(now),
+            empty: self.recv.is_empty(),
+        }
+    }
+
+    /// Drops the bytes that wait for the local end.
+    pub(crate) fn drop_recv(&mut self) {
+        self.recv.clear();
+        self.recv_rate = None;
+    }
+
+    /// The offset of the GRANT that became due. None if the peer needs none any more.
+    pub(crate) fn grant(&mut self) -> Option<u64> {
+        let grants = self.state.grants();
+        let credit = self.credit.as_mut()?;
+        if grants {
+            return Some(credit.grant());
+        }
+        credit.skip_grant();
+        None
+    }
+
+    /// Returns true if the local end must now be told that the peer sends no more: once, when it has read everything.
+    pub(crate) fn shut_down(&mut self) -> bool {
+        self.recv.is_empty() && self.state.shut_down()
+    }
+
+    /// Writes to the local end fail, and what waits for it is dropped. Its source is still read. Returns whether writes
+    /// failed before.
+    ///
+    /// # Errors
+    /// The text, if there is no source to be read.
+    pub(crate) fn fail_writes(&mut self, text: String) -> Result<bool, String> {
+        let known = self.state.fail_writes(text)?;
+        self.drop_recv();
+        Ok(known)
+    }
+
+    // ---- from the local end to the peer ----
+
+    /// Marks the source for a list of the schedule: none if it is marked already, or is not read.
+    pub(crate) fn enlist(&mut self) -> Option<List> {
+        if self.in_ring || !self.state.reads() {
+            return None;
+        }
+        self.in_ring = true;
+        Some(if self.is_open() { List::Reads } else { List::Discards })
+    }
+
+    /// The turn of a source whose bytes are sent.
+    pub(crate) fn turn(&mut self) -> Turn {
+        if !self.is_open() {
+            return Turn::None;
+        }
+        self.in_ring = false;
+        if !self.state.reads() {
+            return Turn::None;
+        }
+        match self.credit.as_mut().map_or(usize::MAX, |credit| credit.outflow.room_now()) {
+            0 => Turn::NoCredit,
+            room => Turn::Read(room),
+        }
+    }
+
+    /// The turn of a source whose bytes are dropped. Returns false if it has ended.
+    pub(crate) fn discard_turn(&mut self) -> bool {
+        self.in_ring = false;
+        self.state.reads()
+    }
+
+    /// Bytes of the source are sent.
+    pub(crate) fn send(&mut self, now: Time, bytes: usize) {
+        if let Some(credit) = &mut self.credit {
+            credit.outflow.send(bytes);
+        }
+        self.state.on_sent(now);
+    }
+
+    /// A GRANT arrived. Returns true if a source without credit may be read again.
+    pub(crate) fn allow(&mut self, now: Time, offset: u64) -> bool {
+        self.state.on_activity(now);
+        self.credit.as_mut().is_some_and(|credit| credit.outflow.allow(offset)) && self.is_open()
+    }
+
+    /// The local end holds this many bytes for lack of credit.
+    pub(crate) fn hold_ahead(&mut self, now: Time, bytes: usize) {
+        let before = std::mem::replace(&mut self.ahead, bytes);
+        DrainRate::record(&mut self.ahead_rate, now, before, bytes);
+    }
+
+    // ---- the end ----
+
+    /// Server: CLOSE_REQ is sent. Without a local end that listens, what waits for it is dropped.
+    pub(crate) fn close(&mut self, listens: bool) {
+        self.state.close(listens);
+        if !listens {
+            self.drop_recv();
+        }
+    }
+
+    /// The local end receives nothing new; its receive buffer is delivered first. Returns true if the source is still
+    /// read, to discard its bytes.
+    pub(crate) fn flush(&mut self, now: Time, cause: Option<Cause>, answer_owed: bool) -> bool {
+        let reads = self.state.flush(now, cause, answer_owed) && !self.recv.is_empty();
+        // If the schedule has an entry for bytes to be sent, it is skipped from now on.
+        self.in_ring |= reads;
+        reads
+    }
+
+    /// The local end has been notified of the end. The connect id stays known.
+    pub(crate) fn retire(&mut self) {
+        self.state.retire();
+        self.drop_recv();
+        (self.ahead, self.ahead_rate) = (0, None);
+    }
+
+    // ---- memory ----
+
+    /// Whether the receive buffer drains too slowly: None if it is not known. The next measure begins.
+    pub(crate) fn measure(&mut self, now: Time, limits: &Limits) -> Option<bool> {
+        let slow = self.recv_rate?.is_slow(now, limits)?;
+        DrainRate::restart(&mut self.recv_rate, now);
+        Some(slow)
+    }
+
+    /// Whether the receive buffer or the bytes held by the local end drain too slowly.
+    pub(crate) fn has_stalled(&self, now: Time, limits: &Limits) -> bool {
+        let mut rates = [self.recv_rate, self.ahead_rate].into_iter().flatten();
+        rates.any(|rate| rate.is_slow(now, limits) == Some(true))
+    }
+
+    /// The next measure begins for what was measured long enough.
+    pub(crate) fn measure_anew(&mut self, now: Time, limits: &Limits) {
+        for rate in [&mut self.recv_rate, &mut self.ahead_rate] {
+            if rate.is_some_and(|rate| rate.is_slow(now, limits).is_some()) {
+                DrainRate::restart(rate, now);
+            }
+        }
+    }
+}

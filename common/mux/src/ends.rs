@@ -1,0 +1,207 @@
+//! How connections end: by their sources, by failures, after a flush, with the stream.
+//!
+//! All ends pass through here and notify the local end exactly once (invariant 2). Accepted bytes are delivered first,
+//! within the limits of a flush (invariant 5). With half-close, FIN reports that a source has ended; the connection ends
+//! when both sources have ended, or when the remaining direction is idle for [`Limits::half_closed_server`] or
+//! [`Limits::half_closed_agent`].
+//!
+//! [`Limits::half_closed_server`]: crate::Limits::half_closed_server
+//! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
+
+use crate::conn::{Conn, Expired, Phase};
+use crate::event::{Cause, End, Event, SourceEnd};
+use crate::link::{Link, Side};
+use crate::packet::Packet;
+use crate::payload::Payload;
+use crate::table::ConnKey;
+use crate::time::Time;
+
+impl<S: Side, P: Payload> Link<S, P> {
+    pub(crate) fn phase(&self, key: ConnKey) -> Option<Phase> {
+        self.table.get(key).map(Conn::phase)
+    }
+
+    /// A connection's timer has expired.
+    pub(crate) fn expired(&mut self, now: Time, key: ConnKey, expired: Expired) {
+        match expired {
+            Expired::Nothing => {}
+            Expired::Later(due) => self.arm(key, Some(due)),
+            Expired::Answer => {
+                S::answer_close(self, key);
+                self.arm_flush(key);
+            }
+            Expired::FlushFailed(cause) => self.finish_flush(key, Some(cause)),
+            Expired::CloseAnswered => {
+                self.notify(key, End::Flushed);
+                let left = self.limits.await_close.saturating_sub(self.limits.answer_close);
+                self.arm(key, Some(now.after(left)));
+            }
+            Expired::Unanswered => {
+                self.unregister(key);
+                self.flush(now, key, Some(Cause::Peer("timed out waiting for CLOSE_RSP".into())), false);
+            }
+            Expired::Forgotten => self.remove(key),
+            Expired::Idle => S::close(self, now, key, true),
+            Expired::Broke(cause) => S::hang_up(self, now, key, End::Broken(cause)),
+        }
+    }
+
+    // ---- what the driver reports ----
+
+    /// The source of this connection has ended, as a read showed.
+    pub fn end_source(&mut self, now: Time, key: ConnKey, end: SourceEnd) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let open = conn.is_open();
+        let write_failure = conn.state.end_source();
+        match end {
+            SourceEnd::Failed(text) => self.break_off(now, key, Cause::Local(text)),
+            SourceEnd::Eof | SourceEnd::Closed if open && write_failure.is_some() => {
+                self.arm(key, None);
+                self.break_off(now, key, Cause::Local(write_failure.unwrap_or_default()));
+            }
+            SourceEnd::Eof if open => self.end_direction(now, key),
+            SourceEnd::Closed if open => S::close(self, now, key, false),
+            SourceEnd::Eof => {}
+            SourceEnd::Closed => self.finish_flush(key, None),
+        }
+    }
+
+    /// The source of an open connection has ended; its local end still listens. Sends FIN if the connection can continue
+    /// half-closed.
+    fn end_direction(&mut self, now: Time, key: ConnKey) {
+        let half_close = self.negotiated.half_close;
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let Some(id) = conn.id.filter(|_| half_close && conn.state.send_fin(now)) else {
+            return S::close(self, now, key, true);
+        };
+        self.send(Packet::Fin { id });
+        self.arm(key, Some(now.after(S::half_closed(&self.limits))));
+    }
+
+    /// Writes to the local end fail. Bytes that the local end has sent before are still read and sent, to their end or
+    /// for [`Limits::flush_max`](crate::Limits::flush_max); then the connection breaks.
+    pub fn write_failed(&mut self, now: Time, key: ConnKey, text: String) {
+        match self.change(key, |conn| conn.fail_writes(text)) {
+            None | Some(Ok(true)) => {}
+            Some(Ok(false)) => {
+                self.arm(key, Some(now.after(self.limits.flush_max)));
+                self.readable(key);
+            }
+            Some(Err(text)) => self.local_failed(now, key, text),
+        }
+    }
+
+    /// The local end of this connection broke.
+    pub fn local_failed(&mut self, now: Time, key: ConnKey, text: String) {
+        self.end_source(now, key, SourceEnd::Failed(text));
+    }
+
+    /// The local end has gone and left bytes that cannot be read for lack of credit. They are still sent, within the
+    /// limits of a flush.
+    pub fn local_closed(&mut self, now: Time, key: ConnKey) {
+        if let Some(conn) = self.table.get_mut(key)
+            && conn.state.depart(now)
+        {
+            let due = conn.state.departed_due(&self.limits);
+            self.arm(key, due);
+        }
+    }
+
+    /// The answer to [`Event::ShutDown`] for a local end without half-close (a gRPC frontend): the peer's FIN ends the
+    /// connection.
+    pub fn cannot_half_close(&mut self, now: Time, key: ConnKey) {
+        if self.table.get(key).is_some_and(|conn| conn.state.is_shut_down()) {
+            S::hang_up(self, now, key, End::Flushed);
+        }
+    }
+
+    /// Nothing can be sent any more, although the driver has not read the stream's end. The outbox is dropped, so that a
+    /// full outbox does not stop the driver from reading that end.
+    pub fn shutdown_send(&mut self) {
+        self.schedule.shutdown();
+    }
+
+    /// The stream is lost: every dial and every connection ends. Received bytes are still delivered, within the limits
+    /// of a flush; a local end for which nothing waits is notified at once.
+    pub fn stream_lost(&mut self, now: Time) {
+        if std::mem::replace(&mut self.lost, true) {
+            return;
+        }
+        self.schedule.shutdown();
+        for key in self.table.keys() {
+            match self.phase(key) {
+                None => {}
+                Some(Phase::Dialing { .. }) => S::dial_lost(self, key),
+                Some(Phase::Open | Phase::Closing { .. }) => {
+                    self.unregister(key);
+                    self.flush(now, key, Some(Cause::LinkLost), false);
+                }
+                Some(Phase::Tombstone) => self.remove(key),
+                Some(Phase::Flushing) => {
+                    self.table.get_mut(key).map(|conn| conn.state.answer());
+                }
+            }
+        }
+    }
+
+    // ---- the steps of an end ----
+
+    /// Notifies the local end of the peer's FIN once it has read everything that came before the FIN.
+    pub(crate) fn shut_down(&mut self, key: ConnKey) {
+        if self.table.get_mut(key).is_some_and(Conn::shut_down) {
+            self.events.push_back(Event::ShutDown { key });
+        }
+    }
+
+    /// Ends a connection for a cause on this side, if its local end has not been notified of an end.
+    pub(crate) fn break_off(&mut self, now: Time, key: ConnKey, cause: Cause) {
+        match self.phase(key) {
+            Some(Phase::Open) => S::hang_up(self, now, key, End::Broken(cause)),
+            Some(Phase::Closing { .. }) => self.notify(key, End::Broken(cause)),
+            Some(Phase::Flushing) => self.finish_flush(key, Some(cause)),
+            Some(Phase::Dialing { .. } | Phase::Tombstone) | None => {}
+        }
+    }
+
+    /// The local end receives nothing new. The connection ends once its receive buffer is empty.
+    pub(crate) fn flush(&mut self, now: Time, key: ConnKey, cause: Option<Cause>, answer_owed: bool) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        if conn.flush(now, cause, answer_owed) {
+            self.schedule.discards.push(key);
+        }
+        if conn.recv().is_empty() { self.finish_flush(key, None) } else { self.arm_flush(key) }
+    }
+
+    pub(crate) fn arm_flush(&mut self, key: ConnKey) {
+        if let Some(due) = self.table.get(key).and_then(|conn| conn.state.flush_due(&self.limits)) {
+            self.arm(key, Some(due));
+        }
+    }
+
+    /// Ends a flush: complete, or with the failure.
+    pub(crate) fn finish_flush(&mut self, key: ConnKey, failure: Option<Cause>) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let Some(end) = conn.state.flush_end(failure) else { return };
+        if conn.state.answer() {
+            S::answer_close(self, key);
+        }
+        self.finish(key, end);
+    }
+
+    /// Ends a connection for its local end and forgets it.
+    pub(crate) fn finish(&mut self, key: ConnKey, end: End) {
+        self.remove(key);
+        self.events.push_back(Event::Ended { key, end });
+    }
+
+    /// Server: notifies the local end, and keeps the connect id until CLOSE_RSP.
+    pub(crate) fn notify(&mut self, key: ConnKey, end: End) {
+        self.retire(key);
+        self.events.push_back(Event::Ended { key, end });
+    }
+
+    /// The local end is done. The connect id stays known until CLOSE_RSP or the timer.
+    pub(crate) fn retire(&mut self, key: ConnKey) {
+        self.change(key, Conn::retire);
+    }
+}

@@ -1,0 +1,454 @@
+//! All connections of one agent stream, for either end of it: the table, the packets, and what the driver reports.
+//!
+//! This module has the parts that both ends share; [`Side`] has the parts that differ; `ends` has the ends of
+//! connections. Invariant 1: a link is the only owner of its stream's dials and connections; [`Link::stream_lost`] ends
+//! them together. The driver keeps invariant 4, which is possible because nothing here waits.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::conn::{Buffer, Conn, Fin, Growth, Usage};
+use crate::event::{Cause, Control, Disposition, Dropped, End, Event, Frames, Transmit};
+use crate::limits::{Limits, Negotiated, bdp};
+use crate::memory::Memory;
+use crate::packet::{ConnectId, DialId, Packet};
+use crate::payload::Payload;
+use crate::schedule::Schedule;
+use crate::table::{ConnKey, Table};
+use crate::time::Time;
+
+/// One end of an agent stream: [`crate::Server`] or [`crate::Agent`].
+pub trait Side: Sized {
+    /// Handles a packet from the peer, except DATA, GRANT and FIN, which mean the same at both ends.
+    #[doc(hidden)]
+    fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition;
+
+    /// Closes an open connection in order from this end. The local end receives further bytes only if it `listens`.
+    #[doc(hidden)]
+    fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool);
+
+    /// Both sources of a connection have ended by FIN.
+    #[doc(hidden)]
+    fn both_ended<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey);
+
+    /// Tells both the peer and the local end that an open connection is over.
+    #[doc(hidden)]
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: End);
+
+    /// The answer to DATA of an unknown connection.
+    #[doc(hidden)]
+    fn answer_to_unknown(id: ConnectId) -> Control;
+
+    /// How long the remaining direction of a half-closed connection may be idle.
+    #[doc(hidden)]
+    fn half_closed(limits: &Limits) -> Duration;
+
+    /// Answers the CLOSE_REQ that began a flush.
+    #[doc(hidden)]
+    fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
+
+    /// The stream was lost while this dial was pending.
+    #[doc(hidden)]
+    fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
+
+    /// The largest connect id ever used on this link: agents count up from 1.
+    #[doc(hidden)]
+    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId;
+}
+
+/// The state of one end of an agent stream. The crate's documentation describes how a driver uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Link<S, P> {
+    pub(crate) side: S,
+    pub(crate) limits: Limits,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) table: Table<Conn<P>>,
+    pub(crate) by_id: BTreeMap<ConnectId, ConnKey>,
+    pub(crate) dials: BTreeMap<DialId, ConnKey>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) schedule: Schedule,
+    pub(crate) memory: Memory,
+    timers: BTreeSet<(Time, ConnKey)>,
+    /// The limit to which windows may grow at the measured RTT, in bytes.
+    widest: u32,
+    pub(crate) lost: bool,
+    /// Memory is short: the link accepts no dial.
+    pub(crate) memory_pressure: bool,
+    /// The link refused a dial because memory is short.
+    pub(crate) refused: bool,
+}
+
+impl<S: Side + Default, P: Payload> Link<S, P> {
+    /// A link without connections, to a peer that speaks the upstream protocol only.
+    pub fn new(limits: Limits) -> Self {
+        Self::with_negotiated(limits, Negotiated::default())
+    }
+
+    /// A link without connections, to a peer with negotiated extensions.
+    pub fn with_negotiated(limits: Limits, negotiated: Negotiated) -> Self {
+        Link {
+            side: S::default(),
+            widest: limits.window_max,
+            limits,
+            negotiated,
+            table: Table::new(),
+            by_id: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            events: VecDeque::new(),
+            schedule: Schedule::default(),
+            memory: Memory::default(),
+            timers: BTreeSet::new(),
+            lost: false,
+            memory_pressure: false,
+            refused: false,
+        }
+    }
+}
+
+impl<S: Side, P: Payload> Link<S, P> {
+    // ---- getters ----
+
+    /// The number of dials and connections, including those that only wait for the peer's CLOSE_RSP.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there are no dials or connections: a driver whose stream is lost may end.
+    pub fn is_empty(&self) -> bool {
+        self.table.len() == 0
+    }
+
+    /// Whether the driver may receive the next packet. While this is false the driver withholds the stream's credit,
+    /// because a receive buffer, the sum of all, or the answers that the peer does not read have reached their limit.
+    pub fn receiving(&self) -> bool {
+        !self.lost && !self.memory.held_up(&self.limits) && !self.outbox_full()
+    }
+
+    /// Charged bytes that wait for local ends.
+    pub fn total_queued(&self) -> usize {
+        self.memory.queued()
+    }
+
+    /// Bytes that wait on this side: the charged bytes for local ends, and the bytes that local ends hold for lack of
+    /// credit.
+    pub fn total_held(&self) -> usize {
+        self.memory.held()
+    }
+
+    /// Whether [`Link::poll_transmit`] may return something that needs a budget.
+    pub fn has_to_send(&self) -> bool {
+        self.schedule.has_to_send()
+    }
+
+    /// Whether the stream was lost.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// The bytes that wait for this connection's local end. None if the connection has ended.
+    pub fn recv(&self, key: ConnKey) -> Option<&Buffer<P>> {
+        self.table.get(key).map(Conn::recv)
+    }
+
+    /// The connect id of an open connection, for the log.
+    pub fn connect_id(&self, key: ConnKey) -> Option<ConnectId> {
+        self.table.get(key)?.id
+    }
+
+    // ---- handle_* ----
+
+    /// Handles a packet from the peer.
+    pub fn handle_packet(&mut self, now: Time, packet: Packet<P>) -> Disposition {
+        if self.lost {
+            return Disposition::Handled;
+        }
+        match packet {
+            Packet::Data { id, payload } => self.handle_data(now, id, payload),
+            Packet::Grant { id, offset } => self.handle_grant(now, id, offset),
+            Packet::Fin { id } => self.handle_fin(now, id),
+            packet => S::handle(self, now, packet),
+        }
+    }
+
+    fn handle_data(&mut self, now: Time, id: ConnectId, payload: P) -> Disposition {
+        if id.0 == 0 {
+            return Disposition::Dropped(Dropped::BadConnectId);
+        }
+        let Some(&key) = self.by_id.get(&id) else {
+            self.schedule.answer_unknown(id);
+            return self.unknown(id);
+        };
+        match self.table.get_mut(key) {
+            Some(conn) if conn.state.accepts() => {
+                if conn.receive(now, payload) {
+                    return Disposition::Deliver(key);
+                }
+                // A peer that exceeds its grant loses the connection.
+                self.break_off(now, key, Cause::Overrun);
+                Disposition::Dropped(Dropped::Overrun)
+            }
+            Some(conn) if conn.state.peer_ended() => Disposition::Dropped(Dropped::AfterEnd),
+            _ => Disposition::Late,
+        }
+    }
+
+    fn handle_grant(&mut self, now: Time, id: ConnectId, offset: u64) -> Disposition {
+        if self.negotiated.credits.is_none() {
+            return Disposition::Dropped(Dropped::NotAgreed);
+        }
+        // The connection may have ended before a late GRANT arrives.
+        if let Some(&key) = self.by_id.get(&id)
+            && let Some(conn) = self.table.get_mut(key)
+            && conn.allow(now, offset)
+        {
+            self.schedule.enlist(key, conn, false);
+        }
+        Disposition::Handled
+    }
+
+    fn handle_fin(&mut self, now: Time, id: ConnectId) -> Disposition {
+        if !self.negotiated.half_close {
+            return Disposition::Dropped(Dropped::NotAgreed);
+        }
+        let Some(&key) = self.by_id.get(&id) else {
+            return self.unknown(id);
+        };
+        match self.table.get_mut(key).map_or(Fin::Late, |conn| conn.state.receive_fin()) {
+            Fin::AfterEnd => return Disposition::Dropped(Dropped::AfterEnd),
+            Fin::Late => {}
+            Fin::Received => self.shut_down(key),
+            Fin::Both => {
+                S::both_ended(self, now, key);
+                self.shut_down(key);
+            }
+        }
+        Disposition::Handled
+    }
+
+    /// A packet for an absent connection: late if the connection ever existed.
+    pub(crate) fn unknown(&self, id: ConnectId) -> Disposition {
+        let was_there = (1..=S::last_id(self).0).contains(&id.0);
+        if was_there { Disposition::Late } else { Disposition::Dropped(Dropped::UnknownConnection) }
+    }
+
+    /// Handles all timers that have expired at `now`. Returns true if a measure of drain rates has expired: connections may
+    /// have stalled meanwhile.
+    pub fn handle_timeout(&mut self, now: Time) -> bool {
+        while let Some(&(due, key)) = self.timers.first() {
+            if due > now {
+                break;
+            }
+            self.timers.pop_first();
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            conn.timer = None;
+            let waiting = !conn.recv().is_empty();
+            let expired = conn.state.expire(now, &self.limits, S::half_closed(&self.limits), waiting);
+            self.expired(now, key, expired);
+        }
+        if self.schedule.discards.due(&self.limits).is_some_and(|due| due <= now) {
+            self.schedule.discards.refill(now, &self.limits);
+        }
+        let measured = self.memory.end_measure(now);
+        if measured {
+            self.reset_slow(now);
+        }
+        measured
+    }
+
+    // ---- local ends ----
+
+    /// This connection's source may have bytes.
+    pub fn readable(&mut self, key: ConnKey) {
+        if let Some(conn) = self.table.get_mut(key) {
+            self.schedule.enlist(key, conn, true);
+        }
+    }
+
+    /// Bytes that were read for a [`Transmit::Read`] or [`Transmit::Discard`]. Returns the packets to send now, in order:
+    /// none if the bytes are discarded.
+    pub fn push(&mut self, now: Time, key: ConnKey, payload: P) -> Frames<P> {
+        let Some(conn) = self.table.get_mut(key) else { return Frames::none() };
+        let id = conn.id.filter(|_| conn.is_open());
+        match id {
+            Some(_) => conn.send(now, payload.len()),
+            None => self.schedule.discards.spend(payload.len()),
+        }
+        self.schedule.enlist(key, conn, false);
+        id.map_or_else(Frames::none, |id| Frames::new(id, payload, self.limits.frame))
+    }
+
+    /// The local end has accepted the first `count` bytes of [`Link::recv`]; the other bytes have to wait. Call this once
+    /// after each offer, even if nothing was accepted.
+    pub fn advance(&mut self, now: Time, key: ConnKey, count: usize) {
+        let growth = Growth::new(&self.limits, self.widest, self.memory.beyond(), self.memory.queued());
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let before = conn.usage(&self.limits);
+        let advanced = conn.advance(now, count, &self.limits, &growth);
+        self.memory.count(before, conn.usage(&self.limits), &self.limits);
+        if advanced.grant {
+            self.schedule.send_grant(key);
+        }
+        if advanced.progress {
+            self.arm_flush(key);
+        }
+        if advanced.empty {
+            self.finish_flush(key, None);
+            self.shut_down(key);
+        }
+        if self.memory.begin_measure(now, &self.limits) && self.negotiated.credits.is_some() {
+            // Only memory is short here, and the drain rates are already known.
+            self.reset_slow(now);
+        }
+    }
+
+    /// The bytes that the local end has read from its source and cannot send for lack of credit. Zero once they are sent.
+    pub fn holds_ahead(&mut self, now: Time, key: ConnKey, bytes: usize) {
+        self.change(key, |conn| conn.hold_ahead(now, bytes));
+    }
+
+    /// How many bytes the local end of an ended connection may discard now. Zero while others wait: then
+    /// [`Link::linger`] and [`Transmit::Linger`] bring its turn.
+    pub fn discard_allowance(&mut self, now: Time) -> usize {
+        self.schedule.discards.allowance(now, &self.limits)
+    }
+
+    /// Whether [`Link::poll_transmit`] would return a discard now, without a budget.
+    pub fn has_to_discard(&mut self, now: Time) -> bool {
+        self.schedule.discards.is_ready(now, &self.limits)
+    }
+
+    /// The local end of an ended connection has discarded this many bytes.
+    pub fn discarded(&mut self, bytes: usize) {
+        self.schedule.discards.spend(bytes);
+    }
+
+    /// The local end of an ended connection has more to discard than its allowance.
+    pub fn linger(&mut self, key: ConnKey) {
+        if self.table.begin_lingering(key) {
+            self.schedule.discards.push(key);
+        }
+    }
+
+    /// The local end of this connection is gone, and its key may be used again.
+    pub fn release(&mut self, key: ConnKey) {
+        self.table.release(key);
+    }
+
+    // ---- the link's surroundings ----
+
+    /// Sets the measured RTT to the peer. At a high RTT windows grow wider, and sooner.
+    pub fn set_rtt(&mut self, rtt: Duration) {
+        self.widest = bdp(rtt, self.limits.window_max, self.limits.window_high_bdp);
+    }
+
+    /// Whether memory is too short to accept dials. Holds until the next call.
+    pub fn refuse_dials(&mut self, memory_pressure: bool) {
+        self.memory_pressure = memory_pressure;
+    }
+
+    /// Whether the link has refused a dial for lack of memory since the last call.
+    pub fn take_refused(&mut self) -> bool {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Memory is short: resets the largest connections that drain too slowly until `excess` charged bytes are free; if
+    /// `urgent`, also those that drain well. Measures again, by [`Link::poll_timeout`], while bytes are held.
+    pub fn shed(&mut self, now: Time, excess: usize, urgent: bool) {
+        for key in self.memory.excess(&mut self.table, now, &self.limits, excess, urgent) {
+            self.break_off(now, key, Cause::Stalled);
+        }
+        self.memory.measure_while_held(now, &self.limits);
+    }
+
+    /// Resets the connections that hold up the link.
+    fn reset_slow(&mut self, now: Time) {
+        for key in self.memory.slow(&mut self.table, now, &self.limits) {
+            self.break_off(now, key, Cause::Stalled);
+        }
+        self.memory.begin_measure(now, &self.limits);
+    }
+
+    // ---- poll_* ----
+
+    /// The next thing to send, if `budget` bytes of payload may be sent now. With a budget of 0 nothing is sent, not
+    /// even control packets (they would queue without a limit below), but discards continue. Control packets go first;
+    /// a close never overtakes its own connection's data, because bytes that were read have been sent. Discards
+    /// alternate with reads: a source that never blocks would keep the others from being sent.
+    pub fn poll_transmit(&mut self, now: Time, budget: usize) -> Option<Transmit> {
+        self.schedule.next(&mut self.table, &self.limits, now, budget, S::answer_to_unknown)
+    }
+
+    /// The next event for the driver to handle.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The latest time at which the driver must call [`Link::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let timer = self.timers.first().map(|(due, _)| *due);
+        let discards = self.schedule.discards.due(&self.limits);
+        [timer, self.memory.next_measure(), discards].into_iter().flatten().min()
+    }
+
+    // ---- for the ends and the sides ----
+
+    /// Changes a connection, and the sums with it.
+    pub(crate) fn change<R>(&mut self, key: ConnKey, change: impl FnOnce(&mut Conn<P>) -> R) -> Option<R> {
+        let conn = self.table.get_mut(key)?;
+        let before = conn.usage(&self.limits);
+        let result = change(conn);
+        self.memory.count(before, conn.usage(&self.limits), &self.limits);
+        Some(result)
+    }
+
+    /// Removes all state of a connection.
+    pub(crate) fn remove(&mut self, key: ConnKey) {
+        self.arm(key, None);
+        self.unregister(key);
+        let Some(conn) = self.table.remove(key) else { return };
+        self.memory.count(conn.usage(&self.limits), Usage::default(), &self.limits);
+        if self.dials.get(&conn.random) == Some(&key) {
+            self.dials.remove(&conn.random);
+        }
+        if conn.has_target() {
+            self.schedule.forget_dial(&self.table);
+        }
+        self.schedule.forget_ended(&self.table);
+    }
+
+    /// Removes the connect id from the index: the peer cannot name the connection any more.
+    pub(crate) fn unregister(&mut self, key: ConnKey) {
+        if let Some(id) = self.connect_id(key)
+            && self.by_id.get(&id) == Some(&key)
+        {
+            self.by_id.remove(&id);
+        }
+    }
+
+    /// Registers a connection that has opened under this id.
+    pub(crate) fn register(&mut self, key: ConnKey, id: ConnectId) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        conn.open(id, self.negotiated.credits);
+        self.dials.remove(&conn.random);
+        self.by_id.insert(id, key);
+        self.table.hold(key);
+    }
+
+    pub(crate) fn send(&mut self, packet: Control) {
+        self.schedule.send(packet);
+    }
+
+    pub(crate) fn outbox_full(&self) -> bool {
+        self.schedule.outbox_full(&self.limits)
+    }
+
+    pub(crate) fn arm(&mut self, key: ConnKey, due: Option<Time>) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        if let Some(old) = std::mem::replace(&mut conn.timer, due) {
+            self.timers.remove(&(old, key));
+        }
+        if let Some(due) = due {
+            self.timers.insert((due, key));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The server's end of an agent stream: it sends dials, the agent answers.
+
+use std::time::Duration;
+
+use crate::conn::{Conn, Phase};
+use crate::event::{Cause, Control, DialError, Disposition, Dropped, End, Event};
+use crate::limits::Limits;
+use crate::link::{Link, Side};
+use crate::packet::{ConnectId, DialId, Packet};
+use crate::payload::Payload;
+use crate::table::ConnKey;
+use crate::time::Time;
+
+/// The server's end. Invariant 3: the link allocates its own dial ids, counting up. So a frontend's `random` never
+/// reaches an agent, and no client can answer another client's dial.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Server {
+    last_dial: i64,
+    /// The largest connect id that the agent has allocated.
+    last_id: i64,
+    pending: usize,
+    drain_reported: bool,
+}
+
+/// The link has reached its limit of dials or connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many dials or connections on this agent stream")]
+pub struct Full;
+
+impl<P: Payload> Link<Server, P> {
+    /// Dials through the agent. Ends in exactly one [`Event::Opened`] or [`Event::DialFailed`], unless the caller calls
+    /// [`Link::abandon`].
+    ///
+    /// # Errors
+    /// [`Full`] at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
+    pub fn dial(&mut self, protocol: &str, address: &str) -> Result<ConnKey, Full> {
+        if self.table.len() >= self.limits.connections
+            || self.side.pending >= self.limits.pending_dials
+            || self.outbox_full()
+        {
+            return Err(Full);
+        }
+        self.side.last_dial += 1;
+        let random = DialId(self.side.last_dial);
+        let key = self.table.insert(Conn::dialing(random, Some((protocol.to_owned(), address.to_owned()))));
+        self.side.pending += 1;
+        self.dials.insert(random, key);
+        if self.schedule.is_shutdown() {
+            self.fail_dial(key, DialError::LinkLost);
+        } else {
+            self.schedule.send_dial(key);
+        }
+        Ok(key)
+    }
+
+    /// The caller no longer needs the dial or the connection. The key is dead; no event follows.
+    pub fn abandon(&mut self, now: Time, key: ConnKey) {
+        // Not even an event that was already queued. If it was the opening, no local end holds the key.
+        if self
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::Opened { key: opened, .. } if *opened == key))
+        {
+            self.release(key);
+        }
+        self.events.retain(|event| event.key() != Some(key));
+        let Some(conn) = self.table.get(key) else { return };
+        let random = conn.random;
+        match conn.phase() {
+            Phase::Dialing { sent } => {
+                self.side.pending -= 1;
+                self.remove(key);
+                if sent {
+                    self.send(Packet::DialCls { random });
+                }
+            }
+            Phase::Open => {
+                self.request_close(now, key, self.limits.await_close);
+                self.retire(key);
+            }
+            Phase::Closing { .. } => self.retire(key),
+            Phase::Flushing => self.remove(key),
+            Phase::Tombstone => {}
+        }
+    }
+
+    /// `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
+    fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
+        if let Some(id) = self.connect_id(key) {
+            self.send(Packet::CloseReq { id });
+        }
+        self.arm(key, Some(now.after(within)));
+    }
+
+    fn fail_dial(&mut self, key: ConnKey, error: DialError) {
+        self.side.pending -= 1;
+        self.remove(key);
+        self.events.push_back(Event::DialFailed { key, error });
+    }
+
+    fn handle_dial_response(&mut self, random: DialId, outcome: Result<ConnectId, String>) -> Disposition {
+        if let Ok(id) = &outcome {
+            self.side.last_id = self.side.last_id.max(id.0);
+        }
+        match (self.asked(random), outcome) {
+            (Some(key), Err(text)) => {
+                self.fail_dial(key, DialError::Refused(text));
+                Disposition::Handled
+            }
+            (Some(key), Ok(id)) if id.0 <= 0 || self.by_id.contains_key(&id) => {
+                self.fail_dial(key, DialError::BadAnswer);
+                Disposition::Dropped(Dropped::BadConnectId)
+            }
+            (Some(key), Ok(id)) => {
+                self.open(key, id);
+                Disposition::Handled
+            }
+            (None, Ok(id)) if id.0 > 0 && !self.by_id.contains_key(&id) => {
+                // This dial was canceled and has succeeded nevertheless: Go agents ignore DIAL_CLS.
+                self.send(Packet::CloseReq { id });
+                Disposition::Dropped(Dropped::UnknownDial)
+            }
+            (None, _) => Disposition::Dropped(Dropped::UnknownDial),
+        }
+    }
+
+    /// The agent gives up a dial. (No released agent sends this.)
+    fn handle_dial_close(&mut self, random: DialId) -> Disposition {
+        match self.asked(random) {
+            Some(key) => {
+                self.fail_dial(key, DialError::Closed);
+                Disposition::Handled
+            }
+            None => Disposition::Dropped(Dropped::UnknownDial),
+        }
+    }
+
+    /// The dial that was sent under this number and has no answer yet.
+    fn asked(&self, random: DialId) -> Option<ConnKey> {
+        let key = *self.dials.get(&random)?;
+        (self.phase(key) == Some(Phase::Dialing { sent: true })).then_some(key)
+    }
+
+    fn open(&mut self, key: ConnKey, id: ConnectId) {
+        self.register(key, id);
+        self.side.pending -= 1;
+        self.events.push_back(Event::Opened { key, id });
+    }
+
+    fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Disposition {
+        let Some(&key) = self.by_id.get(&id) else {
+            return self.unknown(id);
+        };
+        self.unregister(key);
+        self.arm(key, None);
+        let cause = (!error.is_empty()).then_some(Cause::Peer(error));
+        match self.phase(key) {
+            Some(Phase::Tombstone) => self.remove(key),
+            _ => self.flush(now, key, cause, false),
+        }
+        Disposition::Handled
+    }
+}
+
+impl Side for Server {
+    fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
+        match packet {
+            Packet::DialRsp { random, outcome } => link.handle_dial_response(random, outcome),
+            Packet::CloseRsp { id, error } => link.handle_close_response(now, id, error),
+            Packet::Drain => {
+                if !std::mem::replace(&mut link.side.drain_reported, true) {
+                    link.events.push_back(Event::Draining);
+                }
+                Disposition::Handled
+            }
+            Packet::DialCls { random } => link.handle_dial_close(random),
+            Packet::DialReq { .. }
+            | Packet::CloseReq { .. }
+            | Packet::Data { .. }
+            | Packet::Grant { .. }
+            | Packet::Fin { .. } => Disposition::Dropped(Dropped::WrongDirection),
+        }
+    }
+
+    fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool) {
+        let Limits { await_close, answer_close, .. } = link.limits;
+        link.request_close(now, key, if listens { await_close } else { answer_close });
+        link.change(key, |conn| conn.close(listens));
+    }
+
+    fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {
+        // The agent sees both FINs too, and sends CLOSE_RSP.
+    }
+
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: End) {
+        link.request_close(now, key, link.limits.await_close);
+        link.notify(key, end);
+    }
+
+    fn answer_to_unknown(id: ConnectId) -> Control {
+        Packet::CloseReq { id }
+    }
+
+    fn half_closed(limits: &Limits) -> Duration {
+        limits.half_closed_server
+    }
+
+    fn answer_close<P: Payload>(_link: &mut Link<Self, P>, _key: ConnKey) {
+        // A server never receives CLOSE_REQ, so it never owes an answer.
+    }
+
+    fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
+        link.fail_dial(key, DialError::LinkLost);
+    }
+
+    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId {
+        ConnectId(link.side.last_id)
+    }
+}
