@@ -23,9 +23,9 @@ const STUBS: &str = "../e2e/src/stubs.rs";
 
 fn check(file: &str, generated: &Path) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let generated = fs::read_to_string(generated).unwrap();
+    let generated = fs::read_to_string(generated).expect("the generator writes this file");
     if std::env::var_os("UPDATE_PROTO").is_some() {
-        fs::write(&path, &generated).unwrap();
+        fs::write(&path, &generated).expect("the tree can be written to");
     }
     let committed = fs::read_to_string(&path).unwrap_or_default();
     assert!(committed == generated, "{file} is stale: run `UPDATE_PROTO=1 cargo test -p proto`");
