@@ -540,6 +540,26 @@ async fn a_small_limit_for_each_connection_does_not_hold_up_the_link() {
     assert!(counts["queued"] > 3 * 100_000, "{counts:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn frontend_that_cannot_be_written_to_is_still_read() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
+    let key = pair.dial().await;
+    let (local, mut frontend) = pair::pipe(4_096);
+    assert!(pair.server.send(ToServer::Attach(key, local.broken())).is_ok());
+    let mut endpoint = pair.endpoints.recv().await.unwrap();
+    endpoint.io.write_all(b"lost").await.unwrap();
+    let sent = pattern(100_000);
+    let mut received = vec![0; sent.len()];
+    let (written, read) = tokio::join!(frontend.io.write_all(&sent), endpoint.io.read_exact(&mut received));
+    written.unwrap();
+    read.unwrap();
+    assert_eq!(received, sent);
+    frontend.io.shutdown().await.unwrap();
+    let broken = CloseReason::Broken(Cause::Local("broken pipe".into()));
+    assert_eq!(frontend.ended.await.unwrap(), broken);
+    assert_eq!(pair.server_counts.lock().get("broken local"), None, "the application aborted it");
+}
+
 /// The end comes after the turn's reads; nothing else wakes the task.
 #[tokio::test(start_paused = true)]
 async fn endpoint_that_ends_by_itself_discards_without_another_wake_up() {
@@ -554,15 +574,15 @@ async fn endpoint_that_ends_by_itself_discards_without_another_wake_up() {
 /// More bytes wait than one write passes on: the rest follows without another wake-up of the socket.
 #[tokio::test(start_paused = true)]
 async fn bytes_that_wait_for_a_late_local_end_are_all_written() {
-    let mut pair = Pair::start(Limits::default(), WINDOW, 1 << 20);
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4 << 20);
     let key = pair.dial().await;
     let mut endpoint = pair.endpoints.recv().await.unwrap();
-    let sent = pattern(900_000);
+    let sent = pattern(2_500_000);
     endpoint.io.write_all(&sent).await.unwrap();
     while pair.server_counts.lock().get("queued").is_none_or(|queued| *queued < sent.len()) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let (local, mut frontend) = pair::pipe(1 << 20);
+    let (local, mut frontend) = pair::pipe(4 << 20);
     assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
     let mut received = vec![0; sent.len()];
     tokio::time::timeout(Duration::from_secs(1), frontend.io.read_exact(&mut received))

@@ -187,6 +187,8 @@ pub(crate) struct PipeIo {
     ended: Option<oneshot::Sender<CloseReason>>,
     /// How many bytes it discards at its end.
     to_discard: usize,
+    /// Writes fail.
+    broken: bool,
 }
 
 /// The other side of a [`PipeIo`].
@@ -198,7 +200,14 @@ pub(crate) struct Peer {
 pub(crate) fn pipe(capacity: usize) -> (PipeIo, Peer) {
     let (local, remote) = tokio::io::duplex(capacity);
     let (report, ended) = oneshot::channel();
-    (PipeIo { io: local, ended: Some(report), to_discard: 0 }, Peer { io: remote, ended })
+    (PipeIo { io: local, ended: Some(report), to_discard: 0, broken: false }, Peer { io: remote, ended })
+}
+
+impl PipeIo {
+    /// The same, but writes fail.
+    pub(crate) fn broken(self) -> Self {
+        PipeIo { broken: true, ..self }
+    }
 }
 
 impl LocalIo for PipeIo {
@@ -213,6 +222,9 @@ impl LocalIo for PipeIo {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
+        if self.broken {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         chunks.poll_write_to(Pin::new(&mut self.io), cx).map_ok(drop)
     }
 
