@@ -9,9 +9,8 @@
 //! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
 
 use crate::conn::{Conn, Expired, Phase};
-use crate::event::{Cause, End, Event, SourceEnd};
+use crate::event::{Cause, End, Event};
 use crate::link::{Link, Side};
-use crate::packet::Packet;
 use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
@@ -43,75 +42,6 @@ impl<S: Side, P: Payload> Link<S, P> {
             Expired::Forgotten => self.remove(key),
             Expired::Idle => S::close(self, now, key, true),
             Expired::Broke(cause) => S::hang_up(self, now, key, End::Broken(cause)),
-        }
-    }
-
-    // ---- what the driver reports ----
-
-    /// The source of this connection has ended, as a read showed.
-    pub fn end_source(&mut self, now: Time, key: ConnKey, end: SourceEnd) {
-        let Some(conn) = self.table.get_mut(key) else { return };
-        let open = conn.is_open();
-        let write_failure = conn.state.end_source();
-        match end {
-            SourceEnd::Failed(text) => self.break_off(now, key, Cause::Local(text)),
-            SourceEnd::Eof | SourceEnd::Closed if open && write_failure.is_some() => {
-                self.arm(key, None);
-                self.break_off(now, key, Cause::Local(write_failure.unwrap_or_default()));
-            }
-            SourceEnd::Eof if open => self.end_direction(now, key),
-            SourceEnd::Closed if open => S::close(self, now, key, false),
-            SourceEnd::Eof => {}
-            SourceEnd::Closed => self.finish_flush(key, None),
-        }
-    }
-
-    /// The source of an open connection has ended; its local end still listens. Sends FIN if the connection can continue
-    /// half-closed.
-    fn end_direction(&mut self, now: Time, key: ConnKey) {
-        let half_close = self.negotiated.half_close;
-        let Some(conn) = self.table.get_mut(key) else { return };
-        let Some(id) = conn.id.filter(|_| half_close && conn.state.send_fin(now)) else {
-            return S::close(self, now, key, true);
-        };
-        self.send(Packet::Fin { id });
-        self.arm(key, Some(now.after(S::half_closed(&self.limits))));
-    }
-
-    /// Writes to the local end fail. Bytes that the local end has sent before are still read and sent, to their end or
-    /// for [`Limits::flush_max`](crate::Limits::flush_max); then the connection breaks.
-    pub fn write_failed(&mut self, now: Time, key: ConnKey, text: String) {
-        match self.change(key, |conn| conn.fail_writes(text)) {
-            None | Some(Ok(true)) => {}
-            Some(Ok(false)) => {
-                self.arm(key, Some(now.after(self.limits.flush_max)));
-                self.readable(key);
-            }
-            Some(Err(text)) => self.local_failed(now, key, text),
-        }
-    }
-
-    /// The local end of this connection broke.
-    pub fn local_failed(&mut self, now: Time, key: ConnKey, text: String) {
-        self.end_source(now, key, SourceEnd::Failed(text));
-    }
-
-    /// The local end has gone and left bytes that cannot be read for lack of credit. They are still sent, within the
-    /// limits of a flush.
-    pub fn local_closed(&mut self, now: Time, key: ConnKey) {
-        if let Some(conn) = self.table.get_mut(key)
-            && conn.state.depart(now)
-        {
-            let due = conn.state.departed_due(&self.limits);
-            self.arm(key, due);
-        }
-    }
-
-    /// The answer to [`Event::ShutDown`] for a local end without half-close (a gRPC frontend): the peer's FIN ends the
-    /// connection.
-    pub fn cannot_half_close(&mut self, now: Time, key: ConnKey) {
-        if self.table.get(key).is_some_and(|conn| conn.state.is_shut_down()) {
-            S::hang_up(self, now, key, End::Flushed);
         }
     }
 

@@ -27,6 +27,7 @@ mod ends;
 mod event;
 mod limits;
 mod link;
+mod local;
 mod memory;
 mod packet;
 mod payload;

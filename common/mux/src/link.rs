@@ -1,14 +1,14 @@
-//! All connections of one agent stream, for either end of it: the table, the packets, and what the driver reports.
+//! All connections of one agent stream, for either end of it: the table and the packets.
 //!
-//! This module has the parts that both ends share; [`Side`] has the parts that differ; `ends` has the ends of
-//! connections. Invariant 1: a link is the only owner of its stream's dials and connections; [`Link::stream_lost`] ends
+//! This module has the parts that both ends share; [`Side`] has the parts that differ; `local` has the driver's
+//! reports about local ends, `ends` the ends of connections. Invariant 1: a link is the only owner of its stream's dials and connections; [`Link::stream_lost`] ends
 //! them together. The driver keeps invariant 4, which is possible because nothing here waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::conn::{Buffer, Conn, Fin, Growth, Usage};
-use crate::event::{Cause, Control, Disposition, Dropped, End, Event, Frames, Transmit};
+use crate::conn::{Buffer, Conn, Fin, Usage};
+use crate::event::{Cause, Control, Disposition, Dropped, End, Event, Transmit};
 use crate::limits::{Limits, Negotiated, bdp};
 use crate::memory::Memory;
 use crate::packet::{ConnectId, DialId, Packet};
@@ -70,7 +70,7 @@ pub struct Link<S, P> {
     pub(crate) memory: Memory,
     timers: BTreeSet<(Time, ConnKey)>,
     /// The limit to which windows may grow at the measured RTT, in bytes.
-    widest: u32,
+    pub(crate) widest: u32,
     pub(crate) lost: bool,
     /// Memory is short: the link accepts no dial.
     pub(crate) memory_pressure: bool,
@@ -255,85 +255,6 @@ impl<S: Side, P: Payload> Link<S, P> {
         measured
     }
 
-    // ---- local ends ----
-
-    /// This connection's source may have bytes.
-    pub fn readable(&mut self, key: ConnKey) {
-        if let Some(conn) = self.table.get_mut(key) {
-            self.schedule.enlist(key, conn, true);
-        }
-    }
-
-    /// Bytes that were read for a [`Transmit::Read`] or [`Transmit::Discard`]. Returns the packets to send now, in order:
-    /// none if the bytes are discarded.
-    pub fn push(&mut self, now: Time, key: ConnKey, payload: P) -> Frames<P> {
-        let Some(conn) = self.table.get_mut(key) else { return Frames::none() };
-        let id = conn.id.filter(|_| conn.is_open());
-        match id {
-            Some(_) => conn.send(now, payload.len()),
-            None => self.schedule.discards.spend(payload.len()),
-        }
-        self.schedule.enlist(key, conn, false);
-        id.map_or_else(Frames::none, |id| Frames::new(id, payload, self.limits.frame))
-    }
-
-    /// The local end has accepted the first `count` bytes of [`Link::recv`]; the other bytes have to wait. Call this once
-    /// after each offer, even if nothing was accepted.
-    pub fn advance(&mut self, now: Time, key: ConnKey, count: usize) {
-        let growth = Growth::new(&self.limits, self.widest, self.memory.beyond(), self.memory.queued());
-        let Some(conn) = self.table.get_mut(key) else { return };
-        let before = conn.usage(&self.limits);
-        let advanced = conn.advance(now, count, &self.limits, &growth);
-        self.memory.count(before, conn.usage(&self.limits), &self.limits);
-        if advanced.grant {
-            self.schedule.send_grant(key);
-        }
-        if advanced.progress {
-            self.arm_flush(key);
-        }
-        if advanced.empty {
-            self.finish_flush(key, None);
-            self.shut_down(key);
-        }
-        if self.memory.begin_measure(now, &self.limits) && self.negotiated.credits.is_some() {
-            // Only memory is short here, and the drain rates are already known.
-            self.reset_slow(now);
-        }
-    }
-
-    /// The bytes that the local end has read from its source and cannot send for lack of credit. Zero once they are sent.
-    pub fn holds_ahead(&mut self, now: Time, key: ConnKey, bytes: usize) {
-        self.change(key, |conn| conn.hold_ahead(now, bytes));
-    }
-
-    /// How many bytes the local end of an ended connection may discard now. Zero while others wait: then
-    /// [`Link::linger`] and [`Transmit::Linger`] bring its turn.
-    pub fn discard_allowance(&mut self, now: Time) -> usize {
-        self.schedule.discards.allowance(now, &self.limits)
-    }
-
-    /// Whether [`Link::poll_transmit`] would return a discard now, without a budget.
-    pub fn has_to_discard(&mut self, now: Time) -> bool {
-        self.schedule.discards.is_ready(now, &self.limits)
-    }
-
-    /// The local end of an ended connection has discarded this many bytes.
-    pub fn discarded(&mut self, bytes: usize) {
-        self.schedule.discards.spend(bytes);
-    }
-
-    /// The local end of an ended connection has more to discard than its allowance.
-    pub fn linger(&mut self, key: ConnKey) {
-        if self.table.begin_lingering(key) {
-            self.schedule.discards.push(key);
-        }
-    }
-
-    /// The local end of this connection is gone, and its key may be used again.
-    pub fn release(&mut self, key: ConnKey) {
-        self.table.release(key);
-    }
-
     // ---- the link's surroundings ----
 
     /// Sets the measured RTT to the peer. At a high RTT windows grow wider, and sooner.
@@ -361,7 +282,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     }
 
     /// Resets the connections that hold up the link.
-    fn reset_slow(&mut self, now: Time) {
+    pub(crate) fn reset_slow(&mut self, now: Time) {
         for key in self.memory.slow(&mut self.table, now, &self.limits) {
             self.break_off(now, key, Cause::Stalled);
         }
