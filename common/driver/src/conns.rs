@@ -149,6 +149,7 @@ impl<S: Side> Conns<S> {
             return 0;
         };
         let Some(recv) = link.recv(key) else { return 0 };
+        let waited = !recv.is_empty();
         let mut chunks = Chunks::with_len(recv.slices(), recv.len());
         let mut shut = Poll::Pending;
         let mut cx = Context::from_waker(&local.waker);
@@ -171,7 +172,9 @@ impl<S: Side> Conns<S> {
         }
         local.shut_down &= shut.is_pending();
         let accepted = chunks.accepted();
-        link.advance(now, key, accepted);
+        if waited {
+            link.advance(now, key, accepted);
+        }
         if shut == Poll::Ready(false) {
             link.cannot_half_close(now, key);
         }

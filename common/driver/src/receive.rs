@@ -76,6 +76,10 @@ where
             }
         };
         self.meter.received(packet.kind());
+        if matches!(packet, Packet::CloseReq { .. } | Packet::CloseRsp { .. } | Packet::Fin { .. }) {
+            // A close behind bytes that the local end accepts at once needs no flush, and a FIN no grant.
+            self.conns.write_dirty(now);
+        }
         let len = if let Packet::Data { payload, .. } = &packet { payload.len() } else { 0 };
         match self.conns.link.handle_packet(now, packet) {
             Disposition::Deliver(key) => {

@@ -109,13 +109,13 @@ where
         self.drain_events(now);
         let more_transmissions = self.transmit(cx, now);
         self.drain_events(now);
-        self.report_memory(cx, now);
+        let more_ends = self.report_memory(cx, now);
         // If the link fell below its limits after `receive` (a reader left, or the peer read its answers), nothing wakes this
         // task, because it did not poll the wire for packets while it was paused.
         let resumed = self.paused && self.conns.link.receiving();
         // The same holds for a local end whose connection ended after `transmit`.
         let discards = self.conns.link.has_to_discard(now);
-        more_ready || more_arrivals || more_transmissions || resumed || discards
+        more_ready || more_arrivals || more_transmissions || more_ends || resumed || discards
     }
 
     /// Reports the RTT to the core once it is measured, and whenever it changes.
@@ -139,8 +139,10 @@ where
         !self.ready.is_empty()
     }
 
-    /// Reports the held bytes, and resets connections if the process needs their memory.
-    fn report_memory(&mut self, cx: &mut Context<'_>, now: Time) {
+    /// Reports the held bytes, and resets connections if the process needs their memory. Returns true if this ended
+    /// something: the next turn sends the closes and notifies the local ends.
+    fn report_memory(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
+        let mut ended = false;
         if self.conns.link.take_refused() {
             self.memory.request_shed();
         }
@@ -152,6 +154,7 @@ where
             self.conns.link.shed(now, shed_request.bytes, shed_request.urgent);
             self.drain_events(now);
             let freed = before.saturating_sub(self.conns.link.total_held());
+            ended |= freed > 0;
             if freed < shed_request.bytes && !shed_request.urgent {
                 self.memory.skip();
             }
@@ -160,11 +163,13 @@ where
                     // The peer reads no answers, and no connection waits for bytes of this stream.
                     let text = "answers are not read, and memory is short";
                     self.fail(now, WireError::new(Code::ResourceExhausted, text));
+                    ended = true;
                 }
                 break;
             }
         }
         self.meter.queued(self.conns.link.total_held());
+        ended
     }
 
     /// Ends the stream for an error of its receiving direction.

@@ -522,9 +522,31 @@ async fn stream_whose_answers_are_not_read_ends_when_memory_is_short() {
     let ended = tokio::time::timeout(Duration::from_secs(60), &mut task).await;
     assert!(ended.is_err(), "the process has memory");
     assert_eq!(counts.lock()["paused"], 1);
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    assert!(agent.server.send(ToServer::Dial(reply)).is_ok());
     agent.send(data(7, 9_000));
     let end = tokio::time::timeout(Duration::from_secs(60), task).await.expect("an end").unwrap();
+    assert_eq!(answer.await.unwrap(), Err(DialError::LinkLost), "its dials end with it");
     assert!(matches!(end, LinkEnd::Failed(error) if error.code == Code::ResourceExhausted));
+}
+
+/// Another link's bytes are the cause: nothing but the request wakes this link.
+#[tokio::test(start_paused = true)]
+async fn close_of_a_shed_connection_is_sent_at_once() {
+    let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(200_000) };
+    let windows = |bytes| Windows { receive: bytes, send: bytes };
+    let within = |bytes| Negotiated { credits: Some(windows(bytes)), half_close: true };
+    let mut pairs = [150_000, 100_000].map(|bytes| Pair::within(&bounds, within(bytes), WINDOW, 4_096));
+    let mut ends = Vec::new();
+    for pair in &mut pairs {
+        let (frontend, pair::Peer { mut io, ended }) = pair.connect(1_000).await;
+        tokio::spawn(async move { while io.write_all(&pattern(10_000)).await.is_ok() {} });
+        ends.push((frontend, ended));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    let (frontend, endpoint) = ends.remove(0);
+    assert_eq!(frontend.ended.await.unwrap(), CloseReason::Broken(Cause::Stalled), "the larger one");
+    tokio::time::timeout(Duration::from_secs(1), endpoint).await.expect("CLOSE_REQ").unwrap();
 }
 
 #[tokio::test(start_paused = true)]

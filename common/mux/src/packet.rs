@@ -2,7 +2,7 @@
 //!
 //! Keeps invariant 9: a packet of a known type always has its own payload, because no other value can be constructed.
 //! (The Go programs dereference the payload that the type promises, and crash if it is absent.) The payload of DATA is
-//! a type parameter: bytes at the wire, a length in the core, which never sees a payload.
+//! a type parameter: bytes in the programs, lengths and checked segments in tests.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub fn cut_error(text: &str) -> &str {
     text.get(..text.floor_char_boundary(LONGEST_ERROR)).unwrap_or_default()
 }
 
-/// One packet. `P` is the payload of DATA: `Bytes` at the wire, `usize` (its length) in the core.
+/// One packet. `P` is the payload of DATA: `Bytes` in the programs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Packet<P> {
     /// Asks the agent to dial; answered by exactly one [`Packet::DialRsp`].

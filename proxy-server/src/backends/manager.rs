@@ -5,7 +5,7 @@ use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 use rand::Rng;
 use serve::logs::Peer;
 use tokio::sync::Notify;
@@ -85,7 +85,7 @@ impl<L: Clone> BackendManager<L> {
         state.agents.entry(Arc::clone(&backend.agent_id)).or_insert_with(new).streams.push(id);
         self.shared.update(&mut state.tables, &backend, id, Some(Health::Ready));
         state.links.insert(id, Link { backend, draining: false, unresponsive: false });
-        self.shared.wake_dials(&state);
+        self.shared.wake_dials(state);
         Ok(Registration { manager: self.clone(), id })
     }
 
@@ -143,7 +143,7 @@ impl<L: Clone> BackendManager<L> {
         }
         if link.unresponsive != before.1 {
             *unresponsive = if link.unresponsive { *unresponsive + 1 } else { *unresponsive - 1 };
-            self.shared.wake_dials(&state);
+            self.shared.wake_dials(state);
         }
     }
 
@@ -244,8 +244,11 @@ impl<L> Shared<L> {
     }
 
     /// Wakes the dials that may have a better stream now: only a dial on an unresponsive stream looks for one.
-    fn wake_dials(&self, state: &State<L>) {
-        if state.unresponsive > 0 {
+    fn wake_dials(&self, state: RwLockWriteGuard<'_, State<L>>) {
+        let unresponsive = state.unresponsive;
+        // The dials read the tables.
+        drop(state);
+        if unresponsive > 0 {
             self.changed.notify_waiters();
         }
     }

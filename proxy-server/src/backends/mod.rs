@@ -1,7 +1,7 @@
 //! The agent streams, and the strategies over them: [`BackendManager`].
 //!
-//! Nothing here dials, waits or reads a clock: a choice is a look-up under a lock that is held for microseconds. Only while most
-//! agents are leaving, it searches all of them.
+//! Nothing here dials, waits or reads a clock: a choice is a look-up under a lock that is held for microseconds. Only while few of
+//! many agents are ready, it searches all of them.
 //!
 //! # How an agent is chosen
 //! 1. Streams that drain (DRAIN was received) or are unresponsive (a ping is unanswered) are **leaving**, all others

@@ -363,6 +363,22 @@ impl Wake for Wakes {
 }
 
 #[test]
+fn dial_on_a_draining_stream_moves_once_the_stream_is_unresponsive() {
+    let manager = manager(&[Strategy::Default]);
+    let first = manager.register(backend("a", "")).unwrap();
+    manager.set_draining(first.id());
+    let _other = manager.register(backend("b", "")).unwrap();
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut waiting = pin!(manager.until_another_is_better(first.id(), ""));
+    let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+    assert!(!poll());
+    manager.set_unresponsive(first.id(), true);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    assert!(poll());
+}
+
+#[test]
 fn registration_wakes_dials_only_if_one_may_change_its_agent() {
     let manager = manager(&[Strategy::Default]);
     let first = manager.register(backend("a", "")).unwrap();

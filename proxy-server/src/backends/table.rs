@@ -39,11 +39,13 @@ enum Key {
 pub(super) struct Table {
     pub(super) strategy: Strategy,
     entries: IndexMap<Key, Streams>,
+    /// The number of ready streams, counted once for each key.
+    ready: usize,
 }
 
 impl Table {
     pub(super) fn new(strategy: Strategy) -> Self {
-        Self { strategy, entries: IndexMap::new() }
+        Self { strategy, entries: IndexMap::new(), ready: 0 }
     }
 
     /// The number of agents or, for destHost, of distinct hosts and networks.
@@ -62,14 +64,18 @@ impl Table {
         let keys = self.keys(agent, identifiers);
         let has_keys = !keys.is_empty();
         for key in keys {
-            if let Some(health) = health {
-                self.entries.entry(key).or_default().insert(id, health);
-            } else if let Some(streams) = self.entries.get_mut(&key) {
-                streams.remove(&id);
-                if streams.is_empty() {
-                    self.entries.swap_remove(&key);
-                }
+            let entry = self.entries.entry(key);
+            let index = entry.index();
+            let streams = entry.or_default();
+            let before = match health {
+                Some(health) => streams.insert(id, health),
+                None => streams.remove(&id),
+            };
+            if streams.is_empty() {
+                self.entries.swap_remove_index(index);
             }
+            self.ready += usize::from(health == Some(Health::Ready));
+            self.ready -= usize::from(before == Some(Health::Ready));
         }
         has_keys
     }
@@ -97,6 +103,9 @@ impl Table {
             let mut suitable = streams.iter().filter(|(id, its)| **its == health && !exclude.contains(id));
             suitable.next().map(|(id, _)| *id)
         };
+        if health == Health::Ready && self.ready == 0 {
+            return None;
+        }
         if self.strategy == Strategy::DestHost {
             return self.find_host(host, first);
         }
@@ -135,11 +144,11 @@ mod tests {
         let agent = "a".into();
         table.set(&agent, &one, LinkId(1), Some(Health::Ready));
         table.set(&agent, &two, LinkId(2), Some(Health::Leaving));
-        assert_eq!(table.len(), 4);
+        assert_eq!((table.len(), table.ready), (4, 3));
         table.set(&agent, &one, LinkId(1), None);
         assert_eq!(table.len(), 3);
         table.set(&agent, &one, LinkId(1), None);
         table.set(&agent, &two, LinkId(2), None);
-        assert_eq!(table.len(), 0);
+        assert_eq!((table.len(), table.ready), (0, 0));
     }
 }

@@ -51,6 +51,7 @@ pub(crate) fn wires(window: usize) -> (MemoryWire, MemoryWire) {
 
 /// The agent's end of a server's stream, controlled by the test.
 pub(crate) struct ByHand {
+    pub(crate) server: mpsc::UnboundedSender<ToServer>,
     to_server: Arc<Mutex<Lane>>,
     from_server: Arc<Mutex<Lane>>,
 }
@@ -65,11 +66,11 @@ impl ByHand {
     pub(crate) fn within(limits: Limits, memory: usize) -> (Self, JoinHandle<LinkEnd>, Counts) {
         // A window of zero: nothing is ever sent.
         let (server_wire, agent_wire) = wires(0);
-        let by_hand =
-            ByHand { to_server: Arc::clone(&agent_wire.out), from_server: Arc::clone(&agent_wire.inward) };
+        let (to_server, from_server) = (Arc::clone(&agent_wire.out), Arc::clone(&agent_wire.inward));
         // Dropping it would report the stream's end.
         std::mem::forget(agent_wire);
-        let (_, commands) = mpsc::unbounded_channel();
+        let (server, commands) = mpsc::unbounded_channel();
+        let by_hand = ByHand { server, to_server, from_server };
         let handler = TestServer { commands, dials: HashMap::new(), stopping: false };
         let meter = CountingMeter::default();
         let counts = Arc::clone(&meter.0);

@@ -6,6 +6,9 @@ use crate::limits::Limits;
 use crate::payload::Payload;
 use crate::time::Time;
 
+/// An empty buffer keeps memory for this many slices. A peer that sends many small ones leaves no more behind.
+const KEPT: usize = 16;
+
 /// The bytes that wait for one local end, in the slices in which they arrived. A slice is fresh until the local end was
 /// offered it; it is charged only if it then has to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -79,6 +82,9 @@ impl<P: Payload> Buffer<P> {
             }
         }
         self.charge_fresh();
+        if self.slices.is_empty() && self.slices.capacity() > KEPT {
+            self.slices = VecDeque::new();
+        }
         removed
     }
 

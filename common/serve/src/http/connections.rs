@@ -64,6 +64,7 @@ impl ConnectionSet {
         status: watch::Receiver<ConnectionStatus>,
         connection: impl Future<Output = ()> + Send + 'static,
     ) {
+        while self.tasks.try_join_next().is_some() {}
         self.open.retain(|(_, connection)| !connection.is_finished());
         if self.open.len() >= self.most {
             let order = |status: ConnectionStatus| (status.phase != Phase::Waiting, status.since);
@@ -187,6 +188,16 @@ mod tests {
         for (name, mut stays) in news {
             assert_eq!(stays.try_recv(), Err(oneshot::error::TryRecvError::Empty), "{name} stays");
         }
+    }
+
+    #[tokio::test]
+    async fn closed_connections_leave_no_memory_while_others_arrive() {
+        let mut connections = ConnectionSet::new(2);
+        for _ in 0..100 {
+            connections.insert(watch::Sender::new(Phase::Waiting.now()).subscribe(), std::future::ready(()));
+            tokio::task::yield_now().await;
+        }
+        assert!(connections.tasks.len() <= 2, "{}", connections.tasks.len());
     }
 
     #[tokio::test]
