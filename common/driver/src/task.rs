@@ -163,6 +163,7 @@ where
                     // The peer reads no answers, and no connection waits for bytes of this stream.
                     let text = "answers are not read, and memory is short";
                     self.fail(now, WireError::new(Code::ResourceExhausted, text));
+                    self.drain_events(now);
                     ended = true;
                 }
                 break;

@@ -515,6 +515,8 @@ async fn a_stream_that_breaks_while_answers_wait_ends() {
 async fn stream_whose_answers_are_not_read_ends_when_memory_is_short() {
     let data = |n, length| Packet::Data { id: ConnectId(n), payload: vec![7; length].into() };
     let (agent, mut task, counts) = ByHand::within(Limits { outbox: 3, ..Limits::default() }, 10_000);
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    assert!(agent.server.send(ToServer::Dial(reply)).is_ok());
     for n in 1..=5 {
         agent.send(data(n, 1));
     }
@@ -522,8 +524,6 @@ async fn stream_whose_answers_are_not_read_ends_when_memory_is_short() {
     let ended = tokio::time::timeout(Duration::from_secs(60), &mut task).await;
     assert!(ended.is_err(), "the process has memory");
     assert_eq!(counts.lock()["paused"], 1);
-    let (reply, answer) = tokio::sync::oneshot::channel();
-    assert!(agent.server.send(ToServer::Dial(reply)).is_ok());
     agent.send(data(7, 9_000));
     let end = tokio::time::timeout(Duration::from_secs(60), task).await.expect("an end").unwrap();
     assert_eq!(answer.await.unwrap(), Err(DialError::LinkLost), "its dials end with it");
