@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use mux::{ConnKey, End, Link, Side, Time};
+use mux::{CloseReason, ConnKey, Link, Side, Time};
 
 use crate::chunks::Chunks;
-use crate::local_io::{CloseReason, LocalIo, Read, write_into};
+use crate::local_io::{LocalIo, Read, write_into};
 use crate::ready::{ConnWaker, ReadyList};
 
 /// A link's core and its local ends.
@@ -221,12 +221,9 @@ impl<S: Side> Conns<S> {
     }
 
     /// The core has ended a connection: notifies the local end.
-    pub(crate) fn ended(&mut self, now: Time, key: ConnKey, end: &End) {
+    pub(crate) fn ended(&mut self, now: Time, key: ConnKey, end: CloseReason) {
         let Some(local) = self.living(key) else { return };
-        local.close_reason = Some(match end {
-            End::Flushed => CloseReason::Flushed,
-            End::Broken(cause) => CloseReason::Broken(cause.clone()),
-        });
+        local.close_reason = Some(end);
         if local.io.is_some() {
             let allowance = self.link.discard_allowance(now);
             self.end(key, allowance);

@@ -5,7 +5,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use mux::Cause;
+use mux::CloseReason;
 
 use crate::chunks::Chunks;
 
@@ -21,35 +21,6 @@ pub enum Read {
     Eof,
     /// The source has closed: it neither sends nor listens (a gRPC frontend's CLOSE_REQ).
     Closed,
-}
-
-/// How a connection ended. The local end is notified exactly once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CloseReason {
-    /// All accepted bytes have been written: an orderly end.
-    Flushed,
-    /// The connection broke and bytes may be missing: the local end must not report an orderly end.
-    Broken(Cause),
-}
-
-impl CloseReason {
-    /// The error of the CLOSE_RSP to a gRPC frontend: empty for an orderly end and, as at the Go server, when the agent
-    /// was lost.
-    pub fn wire_text(&self) -> String {
-        match self {
-            CloseReason::Flushed | CloseReason::Broken(Cause::LinkLost) => String::new(),
-            CloseReason::Broken(cause) => cause.to_string(),
-        }
-    }
-}
-
-impl std::fmt::Display for CloseReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            CloseReason::Flushed => f.write_str("closed"),
-            CloseReason::Broken(cause) => cause.fmt(f),
-        }
-    }
 }
 
 /// The local end of a connection. The link's task alone owns and polls it, and drops it once `poll_end` is ready.

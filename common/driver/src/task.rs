@@ -196,13 +196,13 @@ where
                 Event::DialFailed { key, error } => self.handler.dial_failed(key, error),
                 Event::ShutDown { key } => self.conns.shut_down(key, now),
                 Event::Ended { key, end } => {
-                    if let mux::End::Broken(cause) = &end
+                    if let mux::CloseReason::Broken(cause) = &end
                         && !cause.is_abort()
                     {
                         self.meter.broken(cause);
                     }
                     self.handler.ended(key);
-                    self.conns.ended(now, key, &end);
+                    self.conns.ended(now, key, end);
                 }
                 Event::Draining => self.handler.draining(),
             }

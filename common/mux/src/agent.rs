@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::conn::{Conn, Phase};
-use crate::event::{Cause, Control, Disposition, Dropped, End, Event};
+use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, cut_error};
@@ -152,7 +152,7 @@ impl Side for Agent {
         if listens {
             link.flush(now, key, None, false);
         } else {
-            link.finish(key, End::Flushed);
+            link.finish(key, CloseReason::Flushed);
         }
     }
 
@@ -160,13 +160,13 @@ impl Side for Agent {
         Self::close(link, now, key, true);
     }
 
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, end: End) {
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, end: CloseReason) {
         let said_all = link.table.get(key).is_some_and(|conn| conn.state.fin_sent());
         let text = match &end {
-            End::Flushed => String::new(),
+            CloseReason::Flushed => String::new(),
             // The endpoint had sent all its bytes, so the frontend sees an orderly end, as without half-close.
-            End::Broken(Cause::Local(_)) if said_all => String::new(),
-            End::Broken(cause) => cause.to_string(),
+            CloseReason::Broken(Cause::Local(_)) if said_all => String::new(),
+            CloseReason::Broken(cause) => cause.to_string(),
         };
         link.say_closed(key, text);
         link.finish(key, end);

@@ -9,7 +9,7 @@
 //! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
 
 use crate::conn::{Conn, Expired, Phase};
-use crate::event::{Cause, End, Event};
+use crate::event::{Cause, CloseReason, Event};
 use crate::link::{Link, Side};
 use crate::payload::Payload;
 use crate::table::ConnKey;
@@ -31,7 +31,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             }
             Expired::FlushFailed(cause) => self.finish_flush(key, Some(cause)),
             Expired::CloseAnswered => {
-                self.notify(key, End::Flushed);
+                self.notify(key, CloseReason::Flushed);
                 let left = self.limits.await_close.saturating_sub(self.limits.answer_close);
                 self.arm(key, Some(now.after(left)));
             }
@@ -41,7 +41,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             }
             Expired::Forgotten => self.remove(key),
             Expired::Idle => S::close(self, now, key, true),
-            Expired::Broke(cause) => S::hang_up(self, now, key, End::Broken(cause)),
+            Expired::Broke(cause) => S::hang_up(self, now, key, CloseReason::Broken(cause)),
         }
     }
 
@@ -86,8 +86,8 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// Ends a connection for a cause on this side, if its local end has not been notified of an end.
     pub(crate) fn break_off(&mut self, now: Time, key: ConnKey, cause: Cause) {
         match self.phase(key) {
-            Some(Phase::Open) => S::hang_up(self, now, key, End::Broken(cause)),
-            Some(Phase::Closing { .. }) => self.notify(key, End::Broken(cause)),
+            Some(Phase::Open) => S::hang_up(self, now, key, CloseReason::Broken(cause)),
+            Some(Phase::Closing { .. }) => self.notify(key, CloseReason::Broken(cause)),
             Some(Phase::Flushing) => self.finish_flush(key, Some(cause)),
             Some(Phase::Dialing { .. } | Phase::Tombstone) | None => {}
         }
@@ -119,13 +119,13 @@ impl<S: Side, P: Payload> Link<S, P> {
     }
 
     /// Ends a connection for its local end and forgets it.
-    pub(crate) fn finish(&mut self, key: ConnKey, end: End) {
+    pub(crate) fn finish(&mut self, key: ConnKey, end: CloseReason) {
         self.remove(key);
         self.events.push_back(Event::Ended { key, end });
     }
 
     /// Server: notifies the local end, and keeps the connect id until CLOSE_RSP.
-    pub(crate) fn notify(&mut self, key: ConnKey, end: End) {
+    pub(crate) fn notify(&mut self, key: ConnKey, end: CloseReason) {
         self.retire(key);
         self.events.push_back(Event::Ended { key, end });
     }

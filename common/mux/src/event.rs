@@ -179,7 +179,7 @@ pub enum Event {
         /// The connection.
         key: ConnKey,
         /// How it ended.
-        end: End,
+        end: CloseReason,
     },
     /// Server: the agent asks for no new dials. Comes once.
     Draining,
@@ -213,13 +213,33 @@ pub enum DialError {
     LinkLost,
 }
 
-/// How a connection ended.
+/// How a connection ended. The local end is notified exactly once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum CloseReason {
     /// In order: the local end has read everything that arrived before the close.
     Flushed,
-    /// Bytes may be missing.
+    /// Bytes may be missing: the local end must not report an orderly end.
     Broken(Cause),
+}
+
+impl CloseReason {
+    /// The error of the CLOSE_RSP to a gRPC frontend: empty for an orderly end and, as at the Go server, when the agent
+    /// was lost.
+    pub fn wire_text(&self) -> String {
+        match self {
+            CloseReason::Flushed | CloseReason::Broken(Cause::LinkLost) => String::new(),
+            CloseReason::Broken(cause) => cause.to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CloseReason::Flushed => f.write_str("closed"),
+            CloseReason::Broken(cause) => cause.fmt(f),
+        }
+    }
 }
 
 /// Why a connection broke.

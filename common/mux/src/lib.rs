@@ -38,7 +38,9 @@ mod time;
 
 pub use agent::Agent;
 pub use conn::Buffer;
-pub use event::{Cause, Control, DialError, Disposition, Dropped, End, Event, Frames, SourceEnd, Transmit};
+pub use event::{
+    Cause, CloseReason, Control, DialError, Disposition, Dropped, Event, Frames, SourceEnd, Transmit,
+};
 pub use limits::{Limits, Negotiated, Windows, bdp};
 pub use link::{Link, Side};
 pub use packet::{ConnectId, DialId, Packet, PacketKind, cut_error};

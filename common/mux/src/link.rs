@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::conn::{Buffer, Conn, Fin, Usage};
-use crate::event::{Cause, Control, Disposition, Dropped, End, Event, Transmit};
+use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event, Transmit};
 use crate::limits::{Limits, Negotiated, bdp};
 use crate::memory::Memory;
 use crate::packet::{ConnectId, DialId, Packet};
@@ -33,7 +33,7 @@ pub trait Side: Sized {
 
     /// Tells both the peer and the local end that an open connection is over.
     #[doc(hidden)]
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: End);
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: CloseReason);
 
     /// The answer to DATA of an unknown connection.
     #[doc(hidden)]

@@ -1,7 +1,7 @@
-//! What the driver reports about local ends: bytes that they accept and send, and how they end.
+//! The reports of the driver about local ends: bytes that they accept and send, and how they end.
 
 use crate::conn::Growth;
-use crate::event::{Cause, End, Frames, SourceEnd};
+use crate::event::{Cause, CloseReason, Frames, SourceEnd};
 use crate::link::{Link, Side};
 use crate::packet::Packet;
 use crate::payload::Payload;
@@ -125,7 +125,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// connection.
     pub fn cannot_half_close(&mut self, now: Time, key: ConnKey) {
         if self.table.get(key).is_some_and(|conn| conn.state.is_shut_down()) {
-            S::hang_up(self, now, key, End::Flushed);
+            S::hang_up(self, now, key, CloseReason::Flushed);
         }
     }
 

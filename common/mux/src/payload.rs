@@ -1,4 +1,4 @@
-//! What a connection carries: bytes in production, a length or checkable segments in tests.
+//! The payload of a connection: bytes in production, a length or checkable segments in tests.
 
 use bytes::{Buf, Bytes, BytesMut};
 

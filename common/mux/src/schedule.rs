@@ -30,7 +30,7 @@ enum Outgoing {
     UnknownConnection(ConnectId),
 }
 
-/// What a link has to send. Entries of ended connections are skipped in their turn.
+/// The packets and sources that a link has to send. Entries of ended connections are skipped in their turn.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Schedule {
     outbox: VecDeque<Outgoing>,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::conn::{Conn, Phase};
-use crate::event::{Cause, Control, DialError, Disposition, Dropped, End, Event};
+use crate::event::{Cause, CloseReason, Control, DialError, Disposition, Dropped, Event};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet};
@@ -192,7 +192,7 @@ impl Side for Server {
         // The agent sees both FINs too, and sends CLOSE_RSP.
     }
 
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: End) {
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: CloseReason) {
         link.request_close(now, key, link.limits.await_close);
         link.notify(key, end);
     }

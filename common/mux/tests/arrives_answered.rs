@@ -1,4 +1,4 @@
-//! What each end of a link answers to one packet or report at a time.
+//! The answers of each end of a link to one packet or report at a time.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper panics like the test")]
 
@@ -7,8 +7,8 @@ mod queue;
 use std::time::Duration;
 
 use mux::{
-    Agent, Cause, ConnKey, ConnectId, Control, DialError, DialId, Disposition, Dropped, End, Event, Limits,
-    Packet, Server, Side, SourceEnd, Time, Transmit,
+    Agent, Cause, CloseReason, ConnKey, ConnectId, Control, DialError, DialId, Disposition, Dropped, Event,
+    Limits, Packet, Server, Side, SourceEnd, Time, Transmit,
 };
 
 use queue::{Lengths, queued};
@@ -197,7 +197,7 @@ fn a_frontends_end_asks_for_a_close_and_awaits_the_answer() {
         assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
         assert_eq!(events(&mut link), []);
         assert_eq!(link.handle_packet(T0, close_rsp(ID, "")), Disposition::Handled);
-        assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
+        assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Flushed }]);
         assert!(link.is_empty());
     }
 }
@@ -221,7 +221,9 @@ fn unanswered_close_ends_after_ten_seconds() {
     link.handle_timeout(at(9));
     assert_eq!(events(&mut link), []);
     link.handle_timeout(at(10));
-    let [Event::Ended { end: End::Broken(Cause::Peer(_)), .. }] = &events(&mut link)[..] else { panic!() };
+    let [Event::Ended { end: CloseReason::Broken(Cause::Peer(_)), .. }] = &events(&mut link)[..] else {
+        panic!()
+    };
     assert!(link.is_empty());
     assert_eq!(link.poll_timeout(), None);
 }
@@ -234,7 +236,7 @@ fn close_of_the_agent_waits_for_queued_data() {
     assert_eq!(events(&mut link), [], "bytes accepted before the close come first");
     queued(&mut link, at(1), key, 2_000);
     queued(&mut link, at(2), key, 0);
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Flushed }]);
     assert_eq!(controls(&mut link), []);
 }
 
@@ -246,7 +248,7 @@ fn error_in_the_agents_close_is_reported_after_the_flush() {
     assert_eq!(events(&mut link), []);
     queued(&mut link, T0, key, 0);
     let cause = Cause::Peer("read: connection reset by peer".into());
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
 }
 
 #[test]
@@ -260,7 +262,7 @@ fn a_flush_goes_on_while_it_progresses_and_not_longer_than_a_minute() {
         queued(&mut link, at(second), key, 1_000 - usize::try_from(second).unwrap());
     }
     link.handle_timeout(at(60));
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }]);
 
     let (mut link, key) = open_at_server();
     queued(&mut link, T0, key, 1_000);
@@ -268,7 +270,7 @@ fn a_flush_goes_on_while_it_progresses_and_not_longer_than_a_minute() {
     link.handle_timeout(at(10));
     assert_eq!(
         events(&mut link),
-        [Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }],
+        [Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }],
         "no progress"
     );
 }
@@ -279,7 +281,7 @@ fn broken_frontend_ends_at_once_and_its_number_stays_reserved() {
     link.local_failed(T0, key, "reset".into());
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     let cause = Cause::Local("reset".into());
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
     assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
     assert_eq!(controls(&mut link), [], "late data does not belong to an unknown connection");
     link.handle_packet(T0, close_rsp(ID, ""));
@@ -300,7 +302,7 @@ fn a_local_end_that_takes_no_more_is_still_read_to_its_end() {
     link.end_source(T0, key, SourceEnd::Closed);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     let cause = Cause::Local("broken pipe".into());
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
 }
 
 #[test]
@@ -312,7 +314,7 @@ fn a_local_end_that_takes_no_more_and_does_not_end_is_broken_after_a_minute() {
     link.handle_timeout(at(60));
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: "broken pipe".into() }]);
     let cause = Cause::Local("broken pipe".into());
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
     assert_eq!(link.poll_timeout(), None);
 }
 
@@ -323,7 +325,7 @@ fn data_received_before_the_loss_is_delivered() {
     link.stream_lost(T0);
     assert_eq!(events(&mut link), []);
     queued(&mut link, at(1), key, 0);
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::LinkLost) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::LinkLost) }]);
     assert!(link.is_empty());
 }
 
@@ -445,7 +447,7 @@ fn an_endpoints_end_is_close_rsp_alone() {
     let (mut link, key) = open_at_agent();
     link.end_source(T0, key, SourceEnd::Eof);
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Flushed }]);
     assert!(link.is_empty());
 }
 
@@ -456,7 +458,7 @@ fn end_of_an_endpoint_flushes_accepted_data() {
     link.end_source(T0, key, SourceEnd::Eof);
     assert_eq!(events(&mut link), []);
     queued(&mut link, T0, key, 0);
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Flushed }]);
 }
 
 #[test]
@@ -465,7 +467,7 @@ fn an_endpoints_error_rides_in_close_rsp() {
     link.end_source(T0, key, SourceEnd::Failed("connection reset by peer".into()));
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: "connection reset by peer".into() }]);
     let cause = Cause::Local("connection reset by peer".into());
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(cause) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
 }
 
 #[test]
@@ -478,7 +480,7 @@ fn close_req_is_answered_after_the_flush() {
     assert_eq!(link.handle_packet(T0, Packet::CloseReq { id: ONE }), Disposition::Handled, "a second close");
     queued(&mut link, at(1), key, 0);
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Flushed }]);
 }
 
 #[test]
@@ -492,7 +494,7 @@ fn close_req_is_answered_within_five_seconds_and_the_flush_goes_on() {
     assert_eq!(events(&mut link), []);
     queued(&mut link, at(6), key, 0);
     assert_eq!(controls(&mut link), [], "answered once");
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Flushed }]);
 }
 
 #[test]
@@ -583,7 +585,7 @@ fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
         told,
         [
             Event::DialFailed { key: dial, error: DialError::LinkLost },
-            Event::Ended { key: open, end: End::Broken(Cause::LinkLost) },
+            Event::Ended { key: open, end: CloseReason::Broken(Cause::LinkLost) },
         ]
     );
     assert!(link.is_empty());
@@ -596,7 +598,7 @@ fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
     link.stream_lost(T0);
     assert_eq!(events(&mut link), [], "what the peer closed before goes on flushing");
     queued(&mut link, T0, key, 0);
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Flushed }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Flushed }]);
     assert_eq!(controls(&mut link), []);
 }
 
@@ -620,7 +622,7 @@ fn a_queue_above_the_hard_cap_stops_receiving_and_a_slow_one_is_reset() {
     assert!(link.receiving());
     queued(&mut link, at(1), key, hard + 1);
     link.handle_timeout(at(2));
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::Stalled) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }]);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     assert!(link.receiving());
     assert_eq!(link.total_queued(), 0);
@@ -643,7 +645,7 @@ fn all_that_stall_above_the_soft_cap_go_with_the_one_that_holds_up_the_link() {
         queued(&mut link, T0, *key, charged);
     }
     link.handle_timeout(at(2));
-    let stalled = |key| Event::Ended { key, end: End::Broken(Cause::Stalled) };
+    let stalled = |key| Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) };
     assert_eq!(events(&mut link), [stalled(keys[0]), stalled(keys[1])]);
     assert!(link.receiving());
     assert_eq!(link.total_queued(), 100);
@@ -681,7 +683,7 @@ fn when_only_the_sum_is_too_much_the_largest_slow_queue_goes_first() {
     }
     assert!(!link.receiving());
     link.handle_timeout(at(2));
-    assert_eq!(events(&mut link), [Event::Ended { key: keys[1], end: End::Broken(Cause::Stalled) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[1], end: CloseReason::Broken(Cause::Stalled) }]);
     assert!(link.receiving());
 }
 
@@ -707,7 +709,7 @@ fn a_second_close_req_postpones_neither_the_answer_nor_the_end_of_the_flush() {
     assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
     assert_eq!(link.poll_timeout(), Some(at(10)));
     link.handle_timeout(at(10));
-    assert_eq!(events(&mut link), [Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }]);
     assert_eq!(controls(&mut link), [], "answered once");
     assert!(link.is_empty());
     assert_eq!(link.poll_timeout(), None);

@@ -5,8 +5,8 @@ mod queue;
 use std::time::Duration;
 
 use mux::{
-    Agent, Cause, ConnKey, ConnectId, DialError, DialId, Disposition, Dropped, End, Event, Limits, Packet,
-    Server, Side, SourceEnd, Time, Transmit,
+    Agent, Cause, CloseReason, ConnKey, ConnectId, DialError, DialId, Disposition, Dropped, Event, Limits,
+    Packet, Server, Side, SourceEnd, Time, Transmit,
 };
 
 use queue::{Lengths, queued};
@@ -71,7 +71,10 @@ fn many_small_queues_together_above_the_budget_are_reset_too() {
     link.handle_timeout(at(2));
     let told = events(&mut link);
     assert_eq!(told.len(), 75, "as many as free half of the budget");
-    assert!(told.iter().all(|event| matches!(event, Event::Ended { end: End::Broken(Cause::Stalled), .. })));
+    assert!(
+        told.iter()
+            .all(|event| matches!(event, Event::Ended { end: CloseReason::Broken(Cause::Stalled), .. }))
+    );
     assert!(link.receiving(), "the others go on");
 }
 
@@ -84,7 +87,7 @@ fn a_queue_that_has_just_grown_is_given_a_whole_window() {
     link.handle_timeout(at(2));
     assert_eq!(events(&mut link), [], "the sum has been too much for one second");
     link.handle_timeout(at(3));
-    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Broken(Cause::Stalled) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: CloseReason::Broken(Cause::Stalled) }]);
     assert!(link.receiving());
     assert_eq!(link.poll_timeout().map(|due| due > at(3)), Some(true));
 }
@@ -236,7 +239,7 @@ fn close_is_answered_in_five_seconds_and_the_number_stays_known() {
     link.handle_timeout(at(4));
     assert_eq!(events(&mut link), []);
     link.handle_timeout(at(5));
-    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Flushed }]);
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: CloseReason::Flushed }]);
     link.handle_packet(at(6), Packet::Data { id: ConnectId(1), payload: 1 });
     assert_eq!(link.poll_transmit(T0, 1), None, "late bytes do not belong to an unknown connection");
     link.handle_timeout(at(10));
@@ -372,7 +375,7 @@ fn a_trickle_does_not_begin_the_measure_anew() {
         let told = events(&mut link);
         assert_eq!(
             told,
-            [Event::Ended { key: keys[0], end: End::Broken(Cause::Stalled) }],
+            [Event::Ended { key: keys[0], end: CloseReason::Broken(Cause::Stalled) }],
             "soft cap {soft_cap}"
         );
     }
@@ -426,7 +429,10 @@ fn a_report_that_nothing_was_taken_is_no_progress() {
     link.handle_packet(T0, Packet::CloseRsp { id: ConnectId(1), error: String::new() });
     link.advance(at(9), keys[0], 0);
     link.handle_timeout(at(10));
-    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Broken(Cause::FlushTimeout) }]);
+    assert_eq!(
+        events(&mut link),
+        [Event::Ended { key: keys[0], end: CloseReason::Broken(Cause::FlushTimeout) }]
+    );
 }
 
 #[test]
@@ -483,7 +489,7 @@ fn a_source_is_asked_only_while_its_connection_is_open_or_flushes() {
 
 #[test]
 fn a_write_that_fails_after_a_close_ends_the_connection_at_once() {
-    let broken = |key| [Event::Ended { key, end: End::Broken(Cause::Local("broken pipe".into())) }];
+    let broken = |key| [Event::Ended { key, end: CloseReason::Broken(Cause::Local("broken pipe".into())) }];
     let (mut link, keys) = agent(Limits::default(), 1);
     queued(&mut link, T0, keys[0], 600);
     link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
@@ -505,16 +511,16 @@ fn the_young_are_spared_while_the_old_are_measured() {
     queued(&mut link, T0, keys[0], 101_000);
     queued(&mut link, at(1), keys[1], 200_000);
     link.handle_timeout(at(2));
-    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Broken(Cause::Stalled) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: CloseReason::Broken(Cause::Stalled) }]);
     link.handle_timeout(at(4));
-    assert_eq!(events(&mut link), [Event::Ended { key: keys[1], end: End::Broken(Cause::Stalled) }]);
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[1], end: CloseReason::Broken(Cause::Stalled) }]);
     assert!(link.receiving());
 }
 
 #[test]
 fn connections_that_are_closing_are_reset_too_when_they_hold_up_the_link() {
     let above = Limits::default().hard_cap + 1;
-    let stalled = |key| [Event::Ended { key, end: End::Broken(Cause::Stalled) }];
+    let stalled = |key| [Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }];
     let (mut link, keys) = server(Limits::default(), 1);
     queued(&mut link, T0, keys[0], above);
     link.end_source(T0, keys[0], SourceEnd::Eof);
@@ -554,7 +560,7 @@ fn end_of_a_discarded_source_changes_nothing() {
     assert_eq!(link.poll_transmit(T0, 1), None, "CLOSE_RSP is not due before the flush is over");
     queued(&mut link, at(1), keys[0], 0);
     assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::CloseRsp { .. }))));
-    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: End::Flushed }]);
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: CloseReason::Flushed }]);
 }
 
 #[test]

@@ -240,7 +240,7 @@ impl<S: Side + Default> Driver<S> {
         Ok(())
     }
 
-    /// What a read brought. Returns the packets that are sent.
+    /// Reports the result of a read. Returns the packets that are sent.
     fn brought(&mut self, key: ConnKey, outcome: ReadOutcome) -> Box<dyn Iterator<Item = Packet<usize>>> {
         match outcome {
             ReadOutcome::Blocked => {}

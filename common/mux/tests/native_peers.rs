@@ -1,12 +1,12 @@
-//! What each end answers between peers that negotiated credits and half-close.
+//! The answers of each end between peers that negotiated credits and half-close.
 
 mod queue;
 
 use std::time::Duration;
 
 use mux::{
-    Agent, Cause, ConnKey, ConnectId, DialId, Disposition, Dropped, End, Event, Limits, Negotiated, Packet,
-    Server, SourceEnd, Time, Transmit, Windows,
+    Agent, Cause, CloseReason, ConnKey, ConnectId, DialId, Disposition, Dropped, Event, Limits, Negotiated,
+    Packet, Server, SourceEnd, Time, Transmit, Windows,
 };
 
 use queue::{Lengths, queued};
@@ -140,7 +140,7 @@ fn more_than_was_granted_costs_the_connection_and_nothing_else() {
     let (mut link, key) = server(native());
     assert_eq!(link.handle_packet(T0, data(1_000)), Disposition::Deliver(key));
     assert_eq!(link.handle_packet(T0, data(1)), Disposition::Dropped(Dropped::Overrun));
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::Overrun) }));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Broken(Cause::Overrun) }));
     assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
     assert!(link.receiving() && !link.is_lost());
 }
@@ -222,7 +222,7 @@ fn an_endpoint_that_ended_waits_ten_minutes_for_its_frontend() {
     link.handle_timeout(at(600));
     let close = Packet::CloseRsp { id: ONE, error: String::new() };
     assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(close)));
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Flushed }));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Flushed }));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn after_both_fins_the_agent_closes() {
     link.handle_packet(T0, Packet::Fin { id: ONE });
     let close = Packet::CloseRsp { id: ONE, error: String::new() };
     assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(close)));
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Flushed }));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Flushed }));
     assert!(link.is_empty());
 }
 
@@ -271,7 +271,7 @@ fn an_endpoint_that_breaks_after_its_end_is_an_orderly_end_for_the_frontend() {
     link.write_failed(T0, key, "broken pipe".into());
     let close = Packet::CloseRsp { id: ONE, error: String::new() };
     assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(close)));
-    let end = End::Broken(Cause::Local("broken pipe".into()));
+    let end = CloseReason::Broken(Cause::Local("broken pipe".into()));
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end }));
 }
 
@@ -283,7 +283,7 @@ fn a_frontend_without_half_close_ends_with_its_endpoint() {
     link.handle_packet(T0, Packet::Fin { id: ONE });
     assert_eq!(link.poll_event(), Some(Event::ShutDown { key }));
     link.cannot_half_close(T0, key);
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Flushed }));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Flushed }));
     assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
 }
 
@@ -301,7 +301,7 @@ fn departed_local_end_without_credit_gets_the_time_of_a_flush() {
     link.handle_timeout(at(45));
     assert_eq!(link.poll_event(), None, "it moved at 9 s");
     link.handle_timeout(at(54));
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn second_report_of_a_departed_local_end_does_not_extend_its_time() {
     link.handle_timeout(at(44));
     assert_eq!(link.poll_event(), None, "an outage is no stall");
     link.handle_timeout(at(45));
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::FlushTimeout) }));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }));
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn departed_local_end_that_was_write_closed_keeps_its_deadline() {
     link.handle_timeout(at(59));
     assert_eq!(link.poll_event(), None);
     link.handle_timeout(at(60));
-    let end = End::Broken(Cause::Local("broken pipe".into()));
+    let end = CloseReason::Broken(Cause::Local("broken pipe".into()));
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end }));
 }
 
@@ -338,7 +338,7 @@ fn memory_pressure_resets_the_largest_stalled_connections() {
     link.shed(at(1), megabyte, false);
     assert_eq!(link.poll_event(), None, "nobody has stalled for two seconds");
     link.shed(at(3), megabyte, false);
-    let stalled = |key| Some(Event::Ended { key, end: End::Broken(Cause::Stalled) });
+    let stalled = |key| Some(Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) });
     assert_eq!(link.poll_event(), stalled(keys[0]), "the largest of those that stall");
     assert_eq!(link.poll_event(), None, "which was enough");
     link.shed(at(3), 1, false);
@@ -356,7 +356,7 @@ fn under_memory_pressure_the_minimal_drain_suffices_for_one_window() {
     link.shed(at(2), 1, false);
     assert_eq!(link.poll_event(), None);
     link.shed(at(4), 1, false);
-    let end = End::Broken(Cause::Stalled);
+    let end = CloseReason::Broken(Cause::Stalled);
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end }), "nothing in the next");
 }
 
@@ -365,7 +365,7 @@ fn connections_without_bytes_survive_memory_pressure() {
     let (mut link, keys) = servers(Limits::default(), native(), 2);
     queued(&mut link, T0, keys[0], 1_000);
     link.shed(T0, 1 << 20, true);
-    let end = End::Broken(Cause::Stalled);
+    let end = CloseReason::Broken(Cause::Stalled);
     assert_eq!(link.poll_event(), Some(Event::Ended { key: keys[0], end }));
     assert_eq!(link.poll_event(), None);
 }
@@ -380,7 +380,7 @@ fn bytes_held_by_local_ends_count_under_memory_pressure() {
     assert_eq!(link.poll_event(), None, "not for two seconds yet");
     assert_eq!(link.poll_timeout(), Some(at(4)), "looks again");
     link.shed(at(3), 1, false);
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::Stalled) }));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }));
     assert_eq!(link.total_held(), 0);
     link.handle_timeout(at(4));
     link.shed(at(4), 1, true);
@@ -404,7 +404,7 @@ fn held_bytes_that_drain_do_not_count_as_stalled() {
     link.shed(at(8), 1, false);
     assert_eq!(link.poll_event(), None, "it went on a second ago");
     link.shed(at(10), 1, false);
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: End::Broken(Cause::Stalled) }));
+    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }));
 }
 
 #[test]
@@ -435,8 +435,8 @@ impl Quick {
     }
 
     /// Reads this many half windows. Returns how far the last grant reaches beyond the bytes read.
-    fn take(&mut self, link: &mut Lengths<Server>, halves: usize) -> u64 {
-        for _ in 0..halves {
+    fn take(&mut self, link: &mut Lengths<Server>, half_windows: usize) -> u64 {
+        for _ in 0..half_windows {
             let half = (self.granted - self.taken) / 2;
             let len = usize::try_from(half).expect("a window fits");
             let packet = Packet::Data { id: self.id, payload: len };
@@ -464,7 +464,7 @@ fn windows_grow_wider_and_sooner_at_a_high_bdp() {
     let mut quick = Quick::all(&keys);
     assert_eq!(quick[0].take(&mut link, 200), 4_000);
     link.set_rtt(LONG_RTT);
-    assert_eq!(quick[1].take(&mut link, 10), 32_000, "two halves for each of five times");
+    assert_eq!(quick[1].take(&mut link, 10), 32_000, "two half windows for each of five times");
     link.set_rtt(Duration::ZERO);
     assert_eq!(quick[0].take(&mut link, 200), 4_000, "it is not so long");
 }

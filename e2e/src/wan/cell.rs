@@ -1,5 +1,6 @@
 //! One cell of the grid: a path, a load, and the measurement of one subject.
 
+use std::future::ready;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::load::Load;
 use super::report::Figures;
 use super::rig::Subject;
 use crate::figures::percentile;
+use crate::wait::until;
 
 /// Concurrent bulk transfers in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +76,6 @@ pub struct Timing {
     pub grace: Duration,
 }
 
-/// Time between looks at the outstanding answers.
-const LOOK: Duration = Duration::from_millis(20);
-
 /// Measures one subject on its own path.
 pub fn measure(cell: &Cell, subject: &Subject, timing: Timing) -> Result<Figures> {
     let area = WideArea::new(&cell.conditions)?;
@@ -109,9 +108,8 @@ async fn run(cell: &Cell, subject: &Subject, timing: Timing, area: &WideArea) ->
     let used = rig.cpu()?.zip(cpu).map(|(now, before)| (now - before).as_secs_f64());
     let end = Instant::now();
     let unanswered = || load.pings.within(began, end).1 + load.dials.within(began, end).1;
-    while unanswered() > 0 && end.elapsed() < timing.grace {
-        sleep(LOOK).await;
-    }
+    // Exchanges that stay unanswered are a result, not an error.
+    let _ = until("an answer to all", timing.grace, || ready((unanswered() == 0).then_some(()))).await;
     let unanswered = unanswered();
     let (mut pings, mut dials) = (load.pings.within(began, end).0, load.dials.within(began, end).0);
     let millis = |times: &mut Vec<Duration>, percent| {

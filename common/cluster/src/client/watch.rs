@@ -60,7 +60,7 @@ impl Watch {
     /// old.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ApiError> {
         loop {
-            // What a canceled call has read stays in `line`.
+            // `line` keeps the bytes that a canceled call has read.
             let room = LINE_LIMIT.saturating_sub(self.line.len()) as u64;
             (&mut self.body)
                 .take(room)

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::state::{Deadline, Phase, State};
-use crate::event::{Cause, End};
+use crate::event::{Cause, CloseReason};
 use crate::limits::Limits;
 use crate::time::Time;
 
-/// What the link does when a connection's timer expires.
+/// The link's task when a connection's timer expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Expired {
     /// Nothing.
@@ -81,9 +81,9 @@ impl State {
     }
 
     /// How a flush ends: with this failure or with the cause of the close. None without a flush.
-    pub(crate) fn flush_end(&self, failure: Option<Cause>) -> Option<End> {
+    pub(crate) fn flush_end(&self, failure: Option<Cause>) -> Option<CloseReason> {
         let flush = self.flushing()?;
-        Some(failure.or_else(|| flush.cause.clone()).map_or(End::Flushed, End::Broken))
+        Some(failure.or_else(|| flush.cause.clone()).map_or(CloseReason::Flushed, CloseReason::Broken))
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct Usage {
     pub(crate) beyond: usize,
 }
 
-/// What follows from bytes that the local end has accepted.
+/// The consequences of bytes that the local end has accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Advanced {
     /// A GRANT became due.
@@ -66,7 +66,7 @@ pub(crate) struct Advanced {
     pub(crate) empty: bool,
 }
 
-/// What a source may do in its turn.
+/// The permission of a source in its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Nothing: it has ended, or its connection has.

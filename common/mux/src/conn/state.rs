@@ -105,7 +105,7 @@ pub(crate) enum Phase {
     Tombstone,
 }
 
-/// What a FIN of the peer means.
+/// The meaning of a FIN of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fin {
     /// The peer had ended before.

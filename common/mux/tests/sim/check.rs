@@ -1,6 +1,6 @@
 //! The rules that must hold after each action, at each end of a connection, and at the end of a run.
 
-use mux::{Buffer, Cause, ConnKey, DialError, End, Link, Side};
+use mux::{Buffer, Cause, CloseReason, ConnKey, DialError, Link, Side};
 
 use super::ends::{Phase, Segment};
 use super::scenario::{Scenario, Step};
@@ -50,7 +50,7 @@ impl World {
         for (conn, pair) in around.pairs.iter().enumerate() {
             let [frontend, endpoint] = &pair.ends;
             for end in [frontend, endpoint] {
-                let broken = matches!(end.end, Some(End::Broken(_)));
+                let broken = matches!(end.end, Some(CloseReason::Broken(_)));
                 ensure!(!(scenario.calm && broken), "connection {conn} ended by {:?}", end.end);
             }
             if scenario.calm && scenario.negotiated.half_close {
@@ -152,12 +152,12 @@ impl Around {
         Ok(())
     }
 
-    pub(super) fn check_ended(&self, role: Role, conn: usize, end: &End) -> Checked {
+    pub(super) fn check_ended(&self, role: Role, conn: usize, end: &CloseReason) -> Checked {
         let pair = &self.pairs[conn];
         let (here, there) = (&pair.ends[role as usize], &pair.ends[role.other() as usize]);
         ensure!(here.open().is_some(), "connection {conn} ended at {role:?} before it was open");
         let well = match end {
-            End::Flushed => {
+            CloseReason::Flushed => {
                 ensure!(here.queued == 0, "connection {conn} ended at {role:?} with bytes in its queue");
                 ensure!(!here.failed, "connection {conn} broke at {role:?}, which is called an orderly end");
                 let close_decided = here.peer_closed && !(role == Role::Agent && here.source_over);
@@ -173,21 +173,21 @@ impl Around {
                 ensure!(!named, "connection {conn}: the agent's error became an orderly end");
                 here.peer_closed || here.peer_fin || here.source_over
             }
-            End::Broken(Cause::LinkLost) => {
+            CloseReason::Broken(Cause::LinkLost) => {
                 ensure!(
                     here.queued == 0,
                     "connection {conn} at {role:?}: data that had arrived was discarded"
                 );
                 self.lost[role as usize]
             }
-            End::Broken(Cause::Local(_)) => here.failed,
-            End::Broken(Cause::Peer(text)) => {
+            CloseReason::Broken(Cause::Local(_)) => here.failed,
+            CloseReason::Broken(Cause::Peer(text)) => {
                 let delivered = here.closed_itself || here.taken == there.sent;
                 let gave_up = text.contains("timed out") || text.contains("too slow");
                 (there.failed && delivered) || (self.time_passed && gave_up)
             }
-            End::Broken(Cause::Stalled | Cause::FlushTimeout) => self.time_passed,
-            End::Broken(Cause::Overrun) => false,
+            CloseReason::Broken(Cause::Stalled | Cause::FlushTimeout) => self.time_passed,
+            CloseReason::Broken(Cause::Overrun) => false,
         };
         ensure!(well, "connection {conn} ended at {role:?} by {end:?} for no reason");
         Ok(())

@@ -1,6 +1,6 @@
 //! The local ends: sources that send what their plan says, and sinks that read the expected bytes in order.
 
-use mux::{ConnKey, End, Payload, SourceEnd};
+use mux::{CloseReason, ConnKey, Payload, SourceEnd};
 
 use super::Role;
 use super::scenario::Step;
@@ -121,7 +121,7 @@ pub(crate) struct LocalEnd {
     pub(crate) abandoned: bool,
     /// The connection was open once.
     pub(crate) opened: bool,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<CloseReason>,
 }
 
 impl LocalEnd {

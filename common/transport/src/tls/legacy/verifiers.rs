@@ -164,7 +164,7 @@ impl ServerCertVerifier for ServerCerts {
     }
 }
 
-/// What both verifiers add to webpki.
+/// The checks that both verifiers add to webpki.
 #[derive(Debug)]
 struct SecondOpinion {
     authorities: Authorities,
