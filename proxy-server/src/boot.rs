@@ -34,7 +34,7 @@ use transport::wire::capabilities::Capabilities;
 
 use crate::agent_stream::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
 use crate::args::{Config, FrontendListener};
-use crate::backends::BackendManager;
+use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
 use crate::frontend::Protocol;
 use crate::leases::LeaseController;
@@ -73,8 +73,8 @@ pub struct Server {
     lifetimes: Lifetimes,
     readiness: Arc<Readiness>,
     ports: Vec<ServerHandle>,
-    /// Certificate watches; dropping them ends them.
-    watches: Vec<AbortOnDropHandle<()>>,
+    /// Certificate watches, and the ejection of agents; dropping them ends them.
+    background: Vec<AbortOnDropHandle<()>>,
     leases: Option<LeaseController>,
     /// The runtime of the TLS handshakes.
     handshakes: Handle,
@@ -92,7 +92,13 @@ impl Server {
         handshakes: &Handle,
     ) -> Result<Self> {
         let metrics = Metrics::new(&mut registry);
-        let backends = BackendManager::new(&config.strategies, metrics.routes.clone());
+        let backends = BackendManager::with_selection(
+            &config.strategies,
+            config.agent_selection,
+            config.prefer_zone.as_ref(),
+            metrics.routes.clone(),
+        );
+        let sweeps = ops.handle().spawn(keep_sweeping(backends.clone(), metrics.outliers.clone()));
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(
@@ -132,7 +138,8 @@ impl Server {
         let of_kubeconfig = expiry
             .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
         let of_agents = watch(&tls, AGENTS);
-        let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig).collect();
+        let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig);
+        let background = watches.chain([AbortOnDropHandle::new(sweeps)]).collect();
         let readiness = Arc::<Readiness>::default();
         let service = crate::frontend::Frontend {
             dialer,
@@ -151,7 +158,7 @@ impl Server {
         let ports = serve_ports(&config, registry, &backends, &readiness, ops);
         let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
         let handshakes = handshakes.clone();
-        Ok(Server { config, agents, frontend, lifetimes, readiness, ports, watches, leases, handshakes })
+        Ok(Server { config, agents, frontend, lifetimes, readiness, ports, background, leases, handshakes })
     }
 
     /// Serves until the first signal and then drains.
@@ -193,7 +200,7 @@ impl Server {
             let _ = agents.await;
         };
         let _ = tokio::time::timeout(STREAMS_END_WITHIN, ended).await;
-        drop(self.watches);
+        drop(self.background);
         // `stop` has its own time limit.
         let _ = lease.await;
         for port in self.ports {

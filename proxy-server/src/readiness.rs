@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serve::http::health::Condition;
+use serve::logs::Peer;
+use tokio::time::Instant;
 
 use crate::backends::{BackendManager, ReadinessPolicy, Strategy};
 
@@ -42,8 +44,20 @@ impl Readiness {
         vec![
             Condition::extra("shutdown", !shutting_down, "the server is shutting down"),
             Condition::extra("frontend", listening, "the frontend's port or socket is not bound"),
-            Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking)),
+            Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking))
+                .noting(ejected(backends)),
         ]
+    }
+}
+
+/// The ejected agents, for `?verbose`: at most ten, because agents choose their ids.
+fn ejected<L: Clone>(backends: &BackendManager<L>) -> String {
+    let ejected = backends.ejected(Instant::now());
+    let few = ejected.iter().take(10).map(|(id, rest)| format!("{} for {} s", Peer(id), rest.as_secs()));
+    let few: Vec<String> = few.collect();
+    match ejected.len() {
+        0 => String::new(),
+        all => format!("{all} ejected: {}", few.join(", ")),
     }
 }
 

@@ -30,6 +30,9 @@ pub trait LinkHandler<S> {
     /// Server: the agent asks for no new dials.
     fn draining(&mut self) {}
 
+    /// Server: the agent has answered a probe through its packet loop.
+    fn probe_answered(&mut self) {}
+
     /// The stream has ended; from now on no command opens a connection.
     fn lost(&mut self) {}
 

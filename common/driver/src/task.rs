@@ -205,6 +205,7 @@ where
                     self.conns.ended(now, key, end);
                 }
                 Event::Draining => self.handler.draining(),
+                Event::ProbeAnswered => self.handler.probe_answered(),
             }
         }
     }

@@ -98,7 +98,8 @@ impl<P: Payload> Link<Agent, P> {
     fn handle_close_request(&mut self, now: Time, id: ConnectId) -> Disposition {
         let Some(&key) = self.by_id.get(&id) else {
             self.send(Packet::CloseRsp { id, error: UNKNOWN.to_owned() });
-            return self.unknown(id);
+            // No connection has such an id: the server probes this packet loop.
+            return if id.0 < 0 { Disposition::Handled } else { self.unknown(id) };
         };
         if self.phase(key) == Some(Phase::Open) {
             self.flush(now, key, None, true);

@@ -183,6 +183,8 @@ pub enum Event {
     },
     /// Server: the agent asks for no new dials. Comes once.
     Draining,
+    /// Server: the agent has answered [`crate::Link::probe`].
+    ProbeAnswered,
 }
 
 impl Event {
@@ -195,7 +197,7 @@ impl Event {
             | Event::DialFailed { key, .. }
             | Event::ShutDown { key }
             | Event::Ended { key, .. } => Some(*key),
-            Event::Draining => None,
+            Event::Draining | Event::ProbeAnswered => None,
         }
     }
 }

@@ -20,7 +20,13 @@ pub struct Server {
     last_id: i64,
     pending: usize,
     drain_reported: bool,
+    /// A probe waits for its answer.
+    probing: bool,
 }
+
+/// The id of no connection. Every agent, also Go's, answers a CLOSE_REQ of an unknown id with CLOSE_RSP. The answer has
+/// passed the agent's packet loop, so it shows more than an answered HTTP/2 ping.
+const PROBE: ConnectId = ConnectId(-1);
 
 /// The link has reached its limit of dials or connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +88,17 @@ impl<P: Payload> Link<Server, P> {
             Phase::Flushing => self.remove(key),
             Phase::Tombstone => {}
         }
+    }
+
+    /// Asks the agent for a sign of life through its packet loop; [`Event::ProbeAnswered`] follows. False if an earlier probe has
+    /// no answer yet, or the outbox is full.
+    pub fn probe(&mut self) -> bool {
+        if self.lost || self.side.probing || self.outbox_full() {
+            return false;
+        }
+        self.side.probing = true;
+        self.send(Packet::CloseReq { id: PROBE });
+        true
     }
 
     /// `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
@@ -148,6 +165,10 @@ impl<P: Payload> Link<Server, P> {
     }
 
     fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Disposition {
+        if id == PROBE && std::mem::take(&mut self.side.probing) {
+            self.events.push_back(Event::ProbeAnswered);
+            return Disposition::Handled;
+        }
         let Some(&key) = self.by_id.get(&id) else {
             return self.unknown(id);
         };

@@ -350,6 +350,29 @@ fn data_for_an_unknown_connection_is_answered_by_close_req() {
 }
 
 #[test]
+fn a_probe_is_answered_once_by_the_agents_packet_loop() {
+    let mut link = server();
+    assert!(link.probe());
+    assert!(!link.probe(), "one at a time");
+    let sent = controls(&mut link);
+    let [Packet::CloseReq { id: probe }] = sent[..] else { panic!("{sent:?}") };
+    let mut agent = agent();
+    assert_eq!(agent.handle_packet(T0, Packet::CloseReq { id: probe }), Disposition::Handled);
+    let answer = Packet::CloseRsp { id: probe, error: "Unknown connectID".into() };
+    assert_eq!(controls(&mut agent), [answer]);
+    for (answer, event) in [
+        (Disposition::Handled, vec![Event::ProbeAnswered]),
+        (Disposition::Dropped(Dropped::UnknownConnection), vec![]),
+    ] {
+        assert_eq!(link.handle_packet(T0, close_rsp(probe, "Unknown connectID")), answer);
+        assert_eq!(events(&mut link), event);
+    }
+    assert!(link.probe());
+    link.stream_lost(T0);
+    assert!(!link.probe());
+}
+
+#[test]
 fn drain_of_an_agent_is_reported_once_and_connections_stay() {
     let (mut link, key) = open_at_server();
     link.handle_packet(T0, Packet::Drain);

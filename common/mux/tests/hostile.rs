@@ -206,6 +206,7 @@ impl<S: Side + Default> Driver<S> {
                     );
                 }
                 Event::Draining => self.draining += 1,
+                Event::ProbeAnswered => prop_assert!(false, "the link has sent no probe"),
             }
         }
         prop_assert!(self.draining <= 1, "draining is told twice");

@@ -52,7 +52,7 @@ flags::flags! {
             /// Unique id of this agent. Empty: the environment variable PROXY_AGENT_ID.
             agent_id: String = "" [default_shown = "PROXY_AGENT_ID, or a new UUID"],
             /// Hosts and networks by which servers choose this agent, URL-encoded: host=NAME, ipv4=ADDRESS,
-            /// ipv6=ADDRESS, cidr=BLOCK and default-route=true, joined by &.
+            /// ipv6=ADDRESS, cidr=BLOCK, default-route=true and, for --prefer-zone of our servers, zone=NAME, joined by &.
             agent_identifiers: Identifiers = "" => agent_identifiers,
         }
         "Finding all servers" {

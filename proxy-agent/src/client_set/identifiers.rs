@@ -1,13 +1,13 @@
-//! Identifiers of an agent: a URL query with five known keys.
+//! Identifiers of an agent: a URL query with six known keys.
 //!
 //! The agent checks that servers can parse the text, and sends it unchanged. It does not check values: a server matches them as
-//! text. Source: Go's `url.ParseQuery`, and the Go agent, which refuses unknown keys.
+//! text. Source: Go's `url.ParseQuery`, and the Go agent, which refuses unknown keys; `zone` is ours, and Go servers ignore it.
 
 /// Largest number of pairs, as in Go; empty pairs count.
 const MOST_PAIRS: usize = 10_000;
 
 /// The keys that servers know.
-const KEYS: [&str; 5] = ["ipv4", "ipv6", "host", "cidr", "default-route"];
+const KEYS: [&str; 6] = ["ipv4", "ipv6", "host", "cidr", "default-route", "zone"];
 
 /// Valid identifiers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Identifiers {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentifierError {
     /// A key that servers do not know.
-    #[error("unknown key {0:?}; the keys are host, ipv4, ipv6, cidr and default-route")]
+    #[error("unknown key {0:?}; the keys are host, ipv4, ipv6, cidr, default-route and zone")]
     UnknownKey(String),
     /// A `%` without two hexadecimal digits.
     #[error("{0:?} is no URL escape; write a percent sign as %25")]

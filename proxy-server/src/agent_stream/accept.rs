@@ -20,6 +20,7 @@ use super::gate::AgentGate;
 use super::handle::LinkHandle;
 use super::handler::{LinkObserver, ServerLinkHandler};
 use super::meter::LinkMeter;
+use super::packet_probe::Finding;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::backends::{Backend, BackendManager, LinkId, Registration};
@@ -208,16 +209,17 @@ impl AgentService {
             Arc::clone(&agent_id),
         ));
         let _watch = AbortOnDropHandle::new(watch);
+        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), registration.stats().clone());
         let observer = Observer {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
             keepalive,
             registration: Some(registration),
+            stuck: false,
             owned: bound.owned,
             agent_id: Arc::clone(&agent_id),
         };
-        let handler = ServerLinkHandler::new(commands, &handle, observer);
-        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id));
+        let handler = ServerLinkHandler::new(commands, &handle, answer.pings, observer);
         let driver = Driver::<Server, _, _, _>::new(
             &self.flow.bounds,
             answer.negotiated(offer),
@@ -319,6 +321,8 @@ struct Observer {
     metrics: Metrics,
     keepalive: Arc<KeepaliveHandle>,
     registration: Option<Registration<LinkHandle>>,
+    /// The agent's packet loop does not answer.
+    stuck: bool,
     /// This stream's share in the agent id.
     owned: Option<Owned>,
     agent_id: Arc<str>,
@@ -345,6 +349,24 @@ impl LinkObserver for Observer {
 
     fn probe(&mut self) {
         self.keepalive.probe();
+    }
+
+    fn probed(&mut self, finding: Finding) {
+        let Some(registration) = &self.registration else { return };
+        let agent_id = Peer(&self.agent_id);
+        let stuck = finding == Finding::Stuck;
+        if let Finding::Answered(took) = finding {
+            registration.stats().sample(Instant::now(), took);
+        }
+        if std::mem::replace(&mut self.stuck, stuck) == stuck {
+            return;
+        }
+        if stuck {
+            tracing::warn!(agentID = %agent_id, "packet unanswered, dials go to other agents");
+        } else {
+            tracing::info!(agentID = %agent_id, "packets answered again");
+        }
+        self.backends.set_stuck(registration.id(), stuck);
     }
 
     fn lost(&mut self, established: usize) {

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
+use super::packet_probe::{Finding, PacketProbe};
 use crate::dial::DialFailure;
 
 /// How long dials wait before the agent is pinged, and the interval of further pings.
@@ -33,6 +34,9 @@ pub(crate) trait LinkObserver {
     /// Pings the agent because dials have waited for [`PROBE_AFTER`].
     fn probe(&mut self);
 
+    /// A probe of the agent's packet loop was answered, or not in time.
+    fn probed(&mut self, finding: Finding);
+
     /// The stream has ended with this number of open connections: it is no backend any more.
     fn lost(&mut self, established: usize);
 }
@@ -48,12 +52,14 @@ pub(crate) struct ServerLinkHandler<X: LinkObserver> {
     observer: X,
     /// Set while dials are pending.
     probe_timer: Option<Pin<Box<Sleep>>>,
+    packet_probe: PacketProbe,
     stopping: bool,
     lost: bool,
 }
 
 impl<X: LinkObserver> ServerLinkHandler<X> {
-    pub(crate) fn new(commands: Commands, handle: &LinkHandle, observer: X) -> Self {
+    /// `native`: the agent is probed regularly.
+    pub(crate) fn new(commands: Commands, handle: &LinkHandle, native: bool, observer: X) -> Self {
         ServerLinkHandler {
             commands,
             back: handle.commands().downgrade(),
@@ -62,6 +68,7 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
             established: HashMap::new(),
             observer,
             probe_timer: None,
+            packet_probe: PacketProbe::new(native),
             stopping: false,
             lost: false,
         }
@@ -101,16 +108,24 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
         }
     }
 
-    /// Pings the agent while dials are pending.
-    fn poll_probe(&mut self, cx: &mut Context<'_>) {
-        if self.lost || self.dials.is_empty() {
+    /// Pings and probes the agent while dials are pending, and probes its packet loop when it is time.
+    fn poll_probe(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>) {
+        if self.lost {
             self.probe_timer = None;
             return;
         }
-        let probe_timer = self.probe_timer.get_or_insert_with(|| Box::pin(sleep(PROBE_AFTER)));
-        while probe_timer.as_mut().poll(cx).is_ready() {
-            self.observer.probe();
-            probe_timer.as_mut().reset(Instant::now() + PROBE_AFTER);
+        if self.dials.is_empty() {
+            self.probe_timer = None;
+        } else {
+            let probe_timer = self.probe_timer.get_or_insert_with(|| Box::pin(sleep(PROBE_AFTER)));
+            while probe_timer.as_mut().poll(cx).is_ready() {
+                self.observer.probe();
+                self.packet_probe.ask(conns);
+                probe_timer.as_mut().reset(Instant::now() + PROBE_AFTER);
+            }
+        }
+        if let Some(finding) = self.packet_probe.poll(cx, conns) {
+            self.observer.probed(finding);
         }
     }
 
@@ -132,7 +147,7 @@ impl<X: LinkObserver> LinkHandler<Server> for ServerLinkHandler<X> {
                 break;
             }
         }
-        self.poll_probe(cx);
+        self.poll_probe(cx, conns);
         if self.stopping { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -160,6 +175,12 @@ impl<X: LinkObserver> LinkHandler<Server> for ServerLinkHandler<X> {
 
     fn draining(&mut self) {
         self.observer.draining();
+    }
+
+    fn probe_answered(&mut self) {
+        if let Some(finding) = self.packet_probe.answered() {
+            self.observer.probed(finding);
+        }
     }
 
     fn lost(&mut self) {

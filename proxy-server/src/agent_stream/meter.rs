@@ -9,6 +9,7 @@ use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 use transport::wire::WireError;
 
+use crate::backends::AgentStats;
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
 
@@ -23,11 +24,12 @@ pub(crate) struct LinkMeter {
     queued: Held,
     paused: Option<LiveGuard>,
     agent_id: Arc<str>,
+    stats: AgentStats,
     full_logged: Option<Instant>,
 }
 
 impl LinkMeter {
-    pub(crate) fn new(metrics: &Metrics, agent_id: Arc<str>) -> Self {
+    pub(crate) fn new(metrics: &Metrics, agent_id: Arc<str>, stats: AgentStats) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
             from_agent: metrics.packets.meter(Segment::FromAgent),
@@ -35,6 +37,7 @@ impl LinkMeter {
             queued: metrics.queued_bytes.hold(),
             paused: None,
             agent_id,
+            stats,
             full_logged: None,
         }
     }
@@ -71,6 +74,7 @@ impl driver::Meter for LinkMeter {
 
     fn queued(&mut self, charged: usize) {
         self.queued.set(charged);
+        self.stats.set_waiting(charged);
     }
 
     fn paused(&mut self, paused: bool) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flags::{Bind, FlowOptions, LogOptions};
@@ -9,7 +10,7 @@ use flags::{Bind, FlowOptions, LogOptions};
 use transport::tls::{CipherSuites, TlsVersion};
 
 use crate::agent_stream::IdentityBinding;
-use crate::backends::{ReadinessPolicy, Strategy};
+use crate::backends::{ReadinessPolicy, Selection, Strategy};
 use crate::frontend::Protocol;
 
 /// The configuration of a proxy-server.
@@ -39,6 +40,10 @@ pub struct Config {
     pub server_count: u32,
     /// Strategies to choose an agent, in the order in which they are tried; not empty.
     pub strategies: Vec<Strategy>,
+    /// How one of several suitable agents is chosen.
+    pub agent_selection: Selection,
+    /// The zone whose agents are preferred.
+    pub prefer_zone: Option<Arc<str>>,
     /// The TLS 1.2 suites of both TLS listeners.
     pub cipher_suites: CipherSuites,
     /// The lowest TLS version that both TLS listeners accept.

@@ -86,6 +86,8 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         server_id,
         server_count: u32::try_from(replica.server_count.max(1)).unwrap_or(u32::MAX),
         strategies: replica.proxy_strategies,
+        agent_selection: replica.agent_selection,
+        prefer_zone: (!replica.prefer_zone.is_empty()).then(|| replica.prefer_zone.into()),
         cipher_suites,
         tls_min_version,
         certificate_reload_interval: agents.certificate_reload_interval,

@@ -13,13 +13,16 @@ use flags::{
 use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 
 use crate::agent_stream::IdentityBinding;
-use crate::backends::{ReadinessPolicy, Strategy};
+use crate::backends::{ReadinessPolicy, Selection, Strategy};
 use crate::frontend::Protocol;
 
 const MODES: [(&str, Protocol); 2] = [("grpc", Protocol::Grpc), ("http-connect", Protocol::HttpConnect)];
 
 const BINDINGS: [(&str, IdentityBinding); 3] =
     [("off", IdentityBinding::Off), ("log", IdentityBinding::Log), ("enforce", IdentityBinding::Enforce)];
+
+const SELECTIONS: [(&str, Selection); 2] =
+    [("least-loaded", Selection::LeastLoaded), ("random", Selection::Random)];
 
 const POLICIES: [(&str, ReadinessPolicy); 4] = [
     ("", ReadinessPolicy::FirstStrategy),
@@ -140,6 +143,12 @@ flags::flags! {
             /// Strategies to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent
             /// that announced the target's host), defaultRoute (an agent with default-route=true).
             proxy_strategies: Vec<Strategy> = "default" => strategies,
+            /// Choice among suitable agents: least-loaded (of two random agents the one with the shorter expected dial time) or
+            /// random (as in Go 0.36). (Not a flag of the Go proxy-server.)
+            agent_selection: Selection = "least-loaded" => one_of(&SELECTIONS, "it must be least-loaded or random"),
+            /// Zone whose agents the strategies default and defaultRoute prefer: the value of zone= in --agent-identifiers of
+            /// our agents. Empty: no zone. (Not a flag of the Go proxy-server.)
+            prefer_zone: String = "",
             /// Deadline of one dial through agents, including its retry. 0: 25s.
             backend_dial_timeout: Option<Duration> = "0s" => optional_duration,
             /// Time for connections to finish after the first SIGTERM or SIGINT; new dials still succeed. 0: none.

@@ -27,6 +27,8 @@ pub struct Identifiers {
     pub networks: Vec<IpNet>,
     /// Whether the first `default-route` is true (`1`, `t`, `T`, `TRUE`, `true`, `True`; any other value is false).
     pub default_route: bool,
+    /// The first `zone` that is not empty: an extension of ours, which Go agents refuse to announce.
+    pub zone: Option<Arc<str>>,
 }
 
 /// Why the metadata is invalid. The Connect fails with this text.
@@ -67,6 +69,10 @@ impl Identifiers {
                 "ipv4" | "ipv6" | "host" => found.add_host(&value, &mut seen)?,
                 "cidr" => found.add_network(&value)?,
                 "default-route" if default_route.is_none() => default_route = Some(is_true(&value)),
+                "zone" if found.zone.is_none() && !value.is_empty() => {
+                    found.check(&value)?;
+                    found.zone = Some(value.into());
+                }
                 _ => {}
             }
         }

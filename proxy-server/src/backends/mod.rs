@@ -1,19 +1,21 @@
 //! The agent streams, and the strategies over them: [`BackendManager`].
 //!
-//! Nothing here dials, waits or reads a clock: a choice is a look-up under a lock that is held for microseconds. Only while few of
-//! many agents are ready, it searches all of them.
+//! Nothing here dials or waits: a choice is a look-up under a lock that is held for microseconds. Only while few of many agents
+//! are ready, it searches all of them.
 //!
 //! # How an agent is chosen
-//! 1. Streams that drain (DRAIN was received) or are unresponsive (a ping is unanswered) are **leaving**, all others
-//!    **ready**. Excluded streams are skipped.
+//! 1. Streams that drain (DRAIN was received), are unresponsive (a ping or probe is unanswered) or whose agent is ejected
+//!    ([`outlier`]) are **leaving**, all others **ready**. Excluded streams are skipped.
 //! 2. The strategies are asked in the order of the flag for a ready stream; the first one that has a stream decides:
-//!    - `default`: the first registered ready stream of a random agent id. Agents are equally likely, however many
-//!      streams they have.
-//!    - `destHost`: the first registered stream with an `ipv4`, `ipv6` or `host` identifier that equals the target's host byte by
-//!      byte (case-sensitive; `::1` does not equal `0:0:0:0:0:0:0:1`). Otherwise, if the host is an address, the first registered
-//!      stream with the longest `cidr` prefix that contains it.
+//!    - `default`: every agent id suits; of an agent the first registered ready stream counts.
+//!    - `destHost`: a stream suits if an `ipv4`, `ipv6` or `host` identifier equals the target's host byte by byte
+//!      (case-sensitive; `::1` does not equal `0:0:0:0:0:0:0:1`). Otherwise, if the host is an address, the streams with the
+//!      longest `cidr` prefix that contains it suit.
 //!    - `defaultRoute`: like `default`, among streams that announced `default-route=true`.
-//! 3. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream.
+//! 3. `default` and `defaultRoute` ask for an agent of `--prefer-zone` first.
+//! 4. Of several suitable ones two random ones are compared ([`load`]) and the less loaded one is taken; if they are alike, the
+//!    first one. With `--agent-selection=random` a random one is taken, for `destHost` the first registered one.
+//! 5. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream.
 //!
 //! Two intended differences from Go. In Go a draining match of one strategy wins over a healthy agent of the next, so that an
 //! unresponsive agent or one that asked for no new dials gets them although another agent could serve them; here draining
@@ -30,21 +32,29 @@
 
 pub mod identifiers;
 
+mod load;
 mod manager;
+mod outlier;
+mod outliers;
+mod stats;
 mod strategy;
 mod table;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod simulation;
 
 use std::sync::Arc;
 
 use serve::metrics::{Family, Gauge, Registry};
 
 pub use self::identifiers::{Identifiers, IdentifiersError};
-pub use self::manager::{BackendManager, Registration};
-pub use self::strategy::{ReadinessPolicy, Strategy};
-use crate::limits::{Budget, MAX_AGENTS, MAX_STREAMS_PER_AGENT};
+pub use self::manager::{AgentView, BackendManager, Registration};
+pub use self::outliers::{OutlierMetrics, keep_sweeping};
+pub use self::stats::{AgentStats, Flight};
+pub use self::strategy::{ReadinessPolicy, Selection, Strategy};
+use crate::limits::{MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
 /// The id of one agent stream on this server, from its registration on. Never reused in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,8 +78,8 @@ pub struct Choice<L> {
     pub link: LinkId,
     /// The agent's id.
     pub agent_id: Arc<str>,
-    /// The limits that all streams of the agent share.
-    pub budget: Budget,
+    /// The limits and the dial times of the agent.
+    pub stats: AgentStats,
     /// The handle to dial through the stream.
     pub handle: L,
     /// The strategy that found it.

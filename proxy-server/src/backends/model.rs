@@ -12,8 +12,10 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::Strategy;
+use super::table::Health;
 use super::*;
 
+const BOTH: [Health; 2] = [Health::Ready, Health::Leaving];
 const AGENTS: [&str; 4] = ["a", "b", "c", "d"];
 const HOSTS: [&str; 6] = ["node-1", "Node-1", "10.0.0.1", "10.0.7.7", "::ffff:10.0.0.1", ""];
 const ANNOUNCED: [&str; 8] = [
@@ -84,11 +86,19 @@ impl Stream {
 }
 
 /// Every stream that the rules allow; empty if none can be chosen.
-fn allowed(streams: &[&Stream], strategies: &[Strategy], host: &str) -> HashSet<LinkId> {
+fn allowed(
+    streams: &[&Stream],
+    strategies: &[Strategy],
+    selection: Selection,
+    host: &str,
+) -> HashSet<LinkId> {
     for leaving in [false, true] {
         let of_health: Vec<&Stream> = streams.iter().filter(|s| s.is_leaving() == leaving).copied().collect();
         for strategy in strategies {
             let found = match strategy {
+                Strategy::DestHost if selection == Selection::Random => {
+                    by_host(&of_health, host).into_iter().take(1).collect()
+                }
                 Strategy::DestHost => by_host(&of_health, host).into_iter().collect(),
                 random => first_of_each_agent(&of_health, *random),
             };
@@ -106,26 +116,28 @@ fn first_of_each_agent(streams: &[&Stream], strategy: Strategy) -> HashSet<LinkI
     known.filter(|s| seen.insert(s.agent)).map(|s| s.id).collect()
 }
 
-fn by_host(streams: &[&Stream], host: &str) -> Option<LinkId> {
+/// The best matches in the order of registration.
+fn by_host(streams: &[&Stream], host: &str) -> Vec<LinkId> {
     if host.is_empty() {
-        return None;
+        return Vec::new();
     }
-    let exact = streams.iter().find(|s| s.announced.hosts.iter().any(|h| **h == *host));
-    let network = || {
-        let address: IpAddr = host.parse::<IpAddr>().ok()?.to_canonical();
-        let longest = |s: &Stream| {
-            let matching = s.announced.networks.iter().filter(|n| n.contains(&address));
-            matching.map(|n| n.prefix_len()).max()
-        };
-        let best = streams.iter().filter_map(|s| longest(s)).max()?;
-        streams.iter().find(|s| longest(s) == Some(best))
+    let is_exact = |s: &&&Stream| s.announced.hosts.iter().any(|h| **h == *host);
+    let exact: Vec<LinkId> = streams.iter().filter(is_exact).map(|s| s.id).collect();
+    if !exact.is_empty() {
+        return exact;
+    }
+    let Ok(address) = host.parse::<IpAddr>().map(|address| address.to_canonical()) else { return Vec::new() };
+    let longest = |s: &Stream| {
+        let matching = s.announced.networks.iter().filter(|n| n.contains(&address));
+        matching.map(|n| n.prefix_len()).max()
     };
-    exact.or_else(network).map(|s| s.id)
+    let best = streams.iter().filter_map(|s| longest(s)).max();
+    streams.iter().filter(|s| best.is_some() && longest(s) == best).map(|s| s.id).collect()
 }
 
-fn play(strategies: &[Strategy], steps: Vec<Step>) {
+fn play(strategies: &[Strategy], selection: Selection, steps: Vec<Step>) {
     let gauges = metrics();
-    let manager = BackendManager::new(strategies, gauges.clone());
+    let manager = BackendManager::with_selection(strategies, selection, None, gauges.clone());
     let mut streams: Vec<Stream> = Vec::new();
     let mut serial = 0;
     for step in steps {
@@ -177,9 +189,9 @@ fn play(strategies: &[Strategy], steps: Vec<Step>) {
                     .chain([LinkId(0)]) // an unknown one
                     .collect();
                 let left: Vec<&Stream> = streams.iter().filter(|s| !exclude.contains(&s.id)).collect();
-                let allowed = allowed(&left, strategies, HOSTS[host]);
+                let allowed = allowed(&left, strategies, selection, HOSTS[host]);
                 let mut rng = StdRng::seed_from_u64(seed);
-                match manager.choose_with(HOSTS[host], &exclude, &mut rng) {
+                match manager.choose_with(HOSTS[host], &BOTH, &exclude, &mut rng) {
                     None => assert!(allowed.is_empty(), "none chosen of {allowed:?}"),
                     Some(choice) => {
                         assert!(allowed.contains(&choice.link), "{choice:?} is none of {allowed:?}");
@@ -215,8 +227,12 @@ fn check_counts(
 
 proptest! {
     #[test]
-    fn agrees_with_the_model(strategies in strategies(), steps in prop::collection::vec(step(), 0..60)) {
-        play(&strategies, steps);
+    fn agrees_with_the_model(
+        strategies in strategies(),
+        selection in prop::sample::select(vec![Selection::LeastLoaded, Selection::Random]),
+        steps in prop::collection::vec(step(), 0..60),
+    ) {
+        play(&strategies, selection, steps);
     }
 }
 
@@ -233,7 +249,7 @@ fn picks(manager: &BackendManager<u64>, exclude: &[LinkId], n: usize) -> BTreeMa
     let mut rng = StdRng::seed_from_u64(7);
     let mut picks = BTreeMap::new();
     for _ in 0..n {
-        let choice = manager.choose_with("", exclude, &mut rng).expect("there are agents");
+        let choice = manager.choose_with("", &BOTH, exclude, &mut rng).expect("there are agents");
         *picks.entry(choice.agent_id.to_string()).or_default() += 1;
     }
     picks
@@ -306,6 +322,24 @@ fn networks_come_after_exact_hosts_longest_prefix_first() {
     assert!(manager.lacking(ReadinessPolicy::FirstStrategy).is_empty());
     drop(narrow);
     assert_eq!(chosen("10.1.0.8"), Some(wide.id()));
+}
+
+#[test]
+fn a_zone_comes_first_while_it_has_a_ready_agent() {
+    let zone: Arc<str> = "z1".into();
+    let strategies = [Strategy::DestHost, Strategy::Default];
+    let manager = BackendManager::with_selection(&strategies, Selection::LeastLoaded, Some(&zone), metrics());
+    let near = manager.register(backend("near", "zone=z1&zone=z2")).unwrap();
+    let far = manager.register(backend("far", "zone=z2&host=n&default-route=true")).unwrap();
+    let _nowhere = manager.register(backend("nowhere", "zone=")).unwrap();
+    assert_eq!(picks(&manager, &[], 100), BTreeMap::from([("near".to_owned(), 100)]));
+    assert_eq!(manager.choose("n", &[]).unwrap().link, far.id(), "an announced host counts more");
+    assert_eq!(manager.lacking(ReadinessPolicy::All), []);
+    manager.set_unresponsive(near.id(), true);
+    assert_eq!(picks(&manager, &[], 100).len(), 2, "the other zones serve");
+    drop((near, far));
+    assert_eq!(manager.lacking(ReadinessPolicy::FirstStrategy), [Strategy::DestHost]);
+    assert_eq!(manager.lacking(ReadinessPolicy::Any), []);
 }
 
 #[test]

@@ -22,6 +22,16 @@ impl Strategy {
     }
 }
 
+/// How one of several suitable agents is chosen: `--agent-selection`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// Of two random agents the one with the lower expected dial time, then with less waiting bytes.
+    #[default]
+    LeastLoaded,
+    /// A random agent; for destHost the first registered one.
+    Random,
+}
+
 /// Which strategies must have an agent for the server to be ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadinessPolicy {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use ipnet::IpNet;
-use rand::seq::IteratorRandom;
+use rand::seq::{IteratorRandom, SliceRandom};
 use rand::{Rng, RngExt};
 
 use super::{Identifiers, LinkId, Strategy};
@@ -38,14 +38,16 @@ enum Key {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) strategy: Strategy,
+    /// The table has only agents of this zone: a dial asks it before the table of all agents.
+    pub(super) zone: Option<Arc<str>>,
     entries: IndexMap<Key, Streams>,
     /// The number of ready streams, counted once for each key.
     ready: usize,
 }
 
 impl Table {
-    pub(super) fn new(strategy: Strategy) -> Self {
-        Self { strategy, entries: IndexMap::new(), ready: 0 }
+    pub(super) fn new(strategy: Strategy, zone: Option<Arc<str>>) -> Self {
+        Self { strategy, zone, entries: IndexMap::new(), ready: 0 }
     }
 
     /// The number of agents or, for destHost, of distinct hosts and networks.
@@ -81,6 +83,9 @@ impl Table {
     }
 
     fn keys(&self, agent: &Arc<str>, identifiers: &Identifiers) -> Vec<Key> {
+        if self.zone.is_some() && self.zone != identifiers.zone {
+            return Vec::new();
+        }
         match self.strategy {
             Strategy::DestHost => {
                 let hosts = identifiers.hosts.iter().map(|host| Key::Text(Arc::clone(host)));
@@ -91,38 +96,52 @@ impl Table {
         }
     }
 
-    /// A stream of this health for a target's host: its first one for destHost, otherwise the first one of a random agent.
+    /// A stream of this health for a target's host. If `better` is given it decides between two random suitable ones; otherwise
+    /// the first one decides for destHost, and a random agent's first one for the other strategies.
     pub(super) fn find(
         &self,
         host: &str,
         health: Health,
         exclude: &[LinkId],
+        better: Option<&dyn Fn(LinkId, LinkId) -> LinkId>,
         rng: &mut impl Rng,
     ) -> Option<LinkId> {
-        let first = |streams: &Streams| {
-            let mut suitable = streams.iter().filter(|(id, its)| **its == health && !exclude.contains(id));
-            suitable.next().map(|(id, _)| *id)
-        };
         if health == Health::Ready && self.ready == 0 {
             return None;
         }
+        let is_suitable = |(id, its): &(&LinkId, &Health)| **its == health && !exclude.contains(id);
         if self.strategy == Strategy::DestHost {
-            return self.find_host(host, first);
+            return self.find_host(host, |streams| {
+                let mut suitable = streams.iter().filter(is_suitable).map(|(id, _)| *id);
+                let first = suitable.next()?;
+                let (Some(better), Some(second)) = (better, suitable.next()) else { return Some(first) };
+                let mut all = vec![first, second];
+                all.extend(suitable);
+                let (two, _) = all.partial_shuffle(rng, 2);
+                Some(better(two[0], two[1]))
+            });
         }
+        let first = |streams: &Streams| streams.iter().find(is_suitable).map(|(id, _)| *id);
         // All suitable agents are equally likely in both searches.
         let attempts = if self.entries.is_empty() { 0 } else { ATTEMPTS };
         let random = || first(self.entries.get_index(rng.random_range(0..self.entries.len()))?.1);
-        let found = std::iter::repeat_with(random).take(attempts).find_map(|found| found);
-        found.or_else(|| self.entries.values().filter_map(first).choose(rng))
+        let mut found = std::iter::repeat_with(random).take(attempts).flatten();
+        match (found.next(), better) {
+            (Some(one), Some(better)) if self.entries.len() > 1 => {
+                Some(found.find(|two| *two != one).map_or(one, |two| better(one, two)))
+            }
+            (Some(one), _) => Some(one),
+            (None, _) => self.entries.values().filter_map(first).choose(rng),
+        }
     }
 
-    /// The first suitable stream of the exact host, otherwise of the network with the longest prefix. As in Go, an empty host
-    /// matches nothing, not even an empty identifier.
-    fn find_host(&self, host: &str, first: impl Fn(&Streams) -> Option<LinkId>) -> Option<LinkId> {
+    /// The suitable stream of the exact host, otherwise of the network with the longest prefix. As in Go, an empty host matches
+    /// nothing, not even an empty identifier.
+    fn find_host(&self, host: &str, mut suitable: impl FnMut(&Streams) -> Option<LinkId>) -> Option<LinkId> {
         if host.is_empty() {
             return None;
         }
-        let find = |key: &Key| self.entries.get(key).and_then(&first);
+        let mut find = |key: &Key| self.entries.get(key).and_then(&mut suitable);
         find(&Key::Text(host.into())).or_else(|| {
             let address = host.parse::<IpAddr>().ok()?.to_canonical();
             let lengths = (0..=IpNet::from(address).max_prefix_len()).rev();
@@ -138,7 +157,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_streams_that_left() {
-        let mut table = Table::new(Strategy::DestHost);
+        let mut table = Table::new(Strategy::DestHost, None);
         let one = Identifiers::parse("host=n&cidr=10.0.0.0/8&cidr=fd00::/8").unwrap();
         let two = Identifiers::parse("host=n&cidr=11.0.0.0/8&cidr=10.0.0.0/8").unwrap();
         let agent = "a".into();

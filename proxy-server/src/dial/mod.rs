@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 pub use self::reason::{DialFailure, FailureReason};
 pub use self::target::Target;
 use crate::agent_stream::{LinkHandle, OpenConnection};
-use crate::backends::{BackendManager, Choice, LinkId};
+use crate::backends::{AgentStats, BackendManager, Choice, LinkId};
 use crate::limits::{Budget, Slot};
 
 /// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0. Below the 30 s of Go's client and of
@@ -37,6 +37,36 @@ pub struct DialMetrics {
     pub failures: CountBy<FailureReason>,
     /// `pending_backend_dials`.
     pub(crate) pending: Lazy<Gauge>,
+    /// `dial_attempts_total` (ours): dials that were sent to an agent, so a retried dial counts twice.
+    pub(crate) attempts: CountBy<Attempt>,
+}
+
+serve::label! {
+    /// How an agent answered one dial.
+    pub enum Attempt in "outcome" {
+        /// The connection is open.
+        Opened => "opened",
+        /// The endpoint refused.
+        Refused => "refused",
+        /// The agent failed for a reason that may be its own: no route, no such name, no answer, no descriptor.
+        AgentFailed => "agent_failed",
+        /// The agent gave no answer in time.
+        TimedOut => "timed_out",
+        /// The agent's stream ended first, or had no room.
+        Lost => "lost",
+    }
+}
+
+impl Attempt {
+    fn of(outcome: &Result<OpenConnection, DialFailure>) -> Self {
+        match outcome {
+            Ok(_) => Attempt::Opened,
+            Err(failure) if failure.may_be_the_agents() => Attempt::AgentFailed,
+            Err(DialFailure::Refused(_)) => Attempt::Refused,
+            Err(DialFailure::TimedOut) => Attempt::TimedOut,
+            Err(_) => Attempt::Lost,
+        }
+    }
 }
 
 impl DialMetrics {
@@ -47,7 +77,9 @@ impl DialMetrics {
         registry.register("dial_duration_seconds", help, duration.clone());
         let failures = CountBy::register(registry, "dial_failure_count", "Failed dials, by reason");
         registry.register("pending_backend_dials", "Dials that wait for an agent's answer", pending.clone());
-        Self { duration, failures, pending }
+        let help = "Dials sent to an agent, by the agent's answer; a dial that is tried again counts twice";
+        let attempts = CountBy::register(registry, "dial_attempts_total", help);
+        Self { duration, failures, pending, attempts }
     }
 }
 
@@ -100,8 +132,8 @@ impl Dialer {
     }
 
     /// Dials through one agent, and then through a second one if the first agent's stream is lost before it answers, if the
-    /// first agent does not answer pings while the second does, or if the first agent is full. An agent's answer is final,
-    /// because the endpoint has already refused. `agent` is set to the agent that was asked last.
+    /// first agent does not answer pings while the second does, if the first agent is full, or if it failed for a reason of its
+    /// own. A refusal of the endpoint is final. `agent` is set to the agent that was asked last.
     async fn try_twice(
         &self,
         target: &Target,
@@ -112,13 +144,13 @@ impl Dialer {
             return Err(DialFailure::NoMemory);
         }
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
-        let tried = first.link;
+        let (tried, stats) = (first.link, first.stats.clone());
         *agent = Some(Arc::clone(&first.agent_id));
         let mut better = None;
         // A block, so that the branch of `select!` that loses is dropped with it: this cancels the first dial before the second
         // begins.
         let first_try = async {
-            let slot = self.budget.connection(&first.budget).ok_or(DialFailure::Full)?;
+            let slot = self.budget.connection(first.stats.budget()).ok_or(DialFailure::Full)?;
             tokio::select! {
                 outcome = self.try_link(first, slot, target, deadline) => outcome,
                 found = self.better(tried, &target.host) => {
@@ -129,6 +161,9 @@ impl Dialer {
         };
         let failure = match first_try.await {
             Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => failure,
+            Err(failure) if failure.may_be_the_agents() => {
+                return self.try_another_agent(target, deadline, (agent, &stats), failure).await;
+            }
             outcome => return outcome,
         };
         let (second, slot) = match better {
@@ -137,7 +172,7 @@ impl Dialer {
             None => {
                 // One retry for a full agent, too: if all agents are full, the server must answer soon.
                 let second = self.backends.choose(&target.host, &[tried]).ok_or(failure)?;
-                let slot = self.budget.connection(&second.budget).ok_or(DialFailure::Full);
+                let slot = self.budget.connection(second.stats.budget()).ok_or(DialFailure::Full);
                 (second, slot)
             }
         };
@@ -145,11 +180,33 @@ impl Dialer {
         self.try_link(second, slot?, target, deadline).await
     }
 
+    /// Dials through another agent after the first one has answered with a failure that may be its own. If the other agent reaches
+    /// the endpoint, the first one is blamed. Otherwise the first answer stands.
+    async fn try_another_agent(
+        &self,
+        target: &Target,
+        deadline: Instant,
+        (agent, stats): (&mut Option<Arc<str>>, &AgentStats),
+        failure: DialFailure,
+    ) -> Result<Dialed, DialFailure> {
+        let tried = self.backends.streams_of(agent.as_deref().unwrap_or_default());
+        let Some(second) = self.backends.choose_ready(&target.host, &tried) else { return Err(failure) };
+        let Some(slot) = self.budget.connection(second.stats.budget()) else { return Err(failure) };
+        let second_id = Arc::clone(&second.agent_id);
+        let outcome = self.try_link(second, slot, target, deadline).await;
+        if !reached_endpoint(&outcome) {
+            return Err(failure);
+        }
+        stats.blame(Instant::now());
+        *agent = Some(second_id);
+        outcome
+    }
+
     /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
     async fn better(&self, tried: LinkId, host: &str) -> (Choice<LinkHandle>, Slot) {
         self.backends.until_another_is_better(tried, host).await;
         let second = self.backends.choose(host, &[tried]);
-        match second.and_then(|second| Some((self.budget.connection(&second.budget)?, second))) {
+        match second.and_then(|second| Some((self.budget.connection(second.stats.budget())?, second))) {
             Some((slot, second)) => (second, slot),
             // A full agent is no better: the first one may still answer.
             None => std::future::pending().await,
@@ -164,12 +221,22 @@ impl Dialer {
         target: &Target,
         deadline: Instant,
     ) -> Result<Dialed, DialFailure> {
-        let turn = timeout_at(deadline, self.budget.dial(&choice.budget)).await;
+        let turn = timeout_at(deadline, self.budget.dial(choice.stats.budget())).await;
         let _turn = turn.map_err(|_| DialFailure::SendFailed)?;
+        let flight = choice.stats.begin(Instant::now());
         let dial = choice.handle.dial(target.protocol.clone(), target.address.clone());
-        let connection = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut)??;
-        Ok(Dialed { connection, agent_id: choice.agent_id, slot })
+        let outcome = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut).flatten();
+        self.metrics.attempts.count(Attempt::of(&outcome));
+        if reached_endpoint(&outcome) {
+            flight.reached(Instant::now());
+        }
+        Ok(Dialed { connection: outcome?, agent_id: choice.agent_id, slot })
     }
+}
+
+/// Whether the agent has reached the endpoint, which accepted or refused.
+fn reached_endpoint(outcome: &Result<impl Sized, DialFailure>) -> bool {
+    outcome.as_ref().map_or_else(DialFailure::is_the_endpoints, |_| true)
 }
 
 /// Counts a pending dial, and its outcome when this is dropped. A dial that is dropped was canceled by its frontend.

@@ -12,7 +12,7 @@ pub enum DialFailure {
     /// No strategy finds an agent for the target.
     #[error("No agent available")]
     NoAgent,
-    /// The agent tried and failed. Never retried: the endpoint has already refused, and a second answer would hide the first.
+    /// The agent tried and failed. Retried on another agent only if the failure may be the agent's own.
     #[error("{0}")]
     Refused(String),
     /// The agent canceled the dial without an answer. Never retried: the agent may have reached the endpoint.
@@ -60,6 +60,19 @@ impl DialFailure {
     pub fn refused(text: impl Into<String>) -> Self {
         let text = text.into();
         DialFailure::Refused(if text.is_empty() { "dial failed".to_owned() } else { text })
+    }
+
+    /// Whether the agent answered with a failure that may be its own, so that another agent may succeed: it has no route, cannot
+    /// resolve the name, has no descriptor or memory left, or the endpoint did not answer it. Agents send the texts of Go's dialer.
+    pub fn may_be_the_agents(&self) -> bool {
+        let DialFailure::Refused(text) = self else { return false };
+        let text = text.to_lowercase();
+        AGENTS_OWN.iter().any(|own| text.contains(own))
+    }
+
+    /// Whether the endpoint has refused.
+    pub fn is_the_endpoints(&self) -> bool {
+        matches!(self, DialFailure::Refused(_)) && !self.may_be_the_agents()
     }
 
     /// The HTTP status of the HTTP CONNECT frontend's answer.
@@ -120,6 +133,22 @@ impl DialFailure {
         );
     }
 }
+
+/// Parts of an agent's error texts, in lower case, that may name the agent's own fault (texts of Go's package net, of Linux, and of
+/// our agent).
+const AGENTS_OWN: [&str; 11] = [
+    "no route to host",
+    "network is unreachable",
+    "network is down",
+    "cannot assign requested address",
+    "no such host",
+    "server misbehaving",
+    "i/o timeout",
+    "connection timed out",
+    "too many open files",
+    "no buffer space available",
+    "out of memory for connections",
+];
 
 /// The HTTP status that Go derives from the text of an agent's error, in the order of Go's checks.
 fn remote_status(text: &str) -> &'static str {

@@ -5,7 +5,9 @@ use serve::metrics::Exposition;
 
 use super::*;
 use crate::agent_stream::testing::Command;
-use crate::backends::{Backend, Identifiers, Registration, Strategy};
+use crate::backends::{
+    Backend, Identifiers, OutlierMetrics, Registration, Selection, Strategy, keep_sweeping,
+};
 use crate::limits::MAX_PENDING_DIALS;
 use crate::metrics::Metrics;
 
@@ -61,7 +63,8 @@ struct Bench {
 fn bench(timeout: Duration, budget: Budget, scripts: &[Script]) -> Bench {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
-    let backends = BackendManager::new(&[Strategy::DestHost], metrics.routes.clone());
+    let routes = metrics.routes.clone();
+    let backends = BackendManager::with_selection(&[Strategy::DestHost], Selection::Random, None, routes);
     let dialer = Dialer::new(backends, budget, MemoryLimiter::new(1 << 20), timeout, metrics.dials.clone());
     let (world, scrape) = (Arc::default(), Exposition::new(registry));
     let mut bench = Bench { world, dialer, scrape, kept: Vec::new() };
@@ -127,10 +130,67 @@ async fn without_an_agent_it_fails_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_agents_refusal_is_final() {
-    let refused = DialFailure::refused("dial tcp 1.2.3.4:9: i/o timeout");
+    let refused = DialFailure::refused("dial tcp 1.2.3.4:9: connect: connection refused");
     let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, refused.clone()), Script::Open(SOON)]);
     assert_eq!(bench.dial().await.unwrap_err(), refused);
     assert_eq!(bench.sum().await, (1, 0, vec!["error_response".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_of_the_agents_own_is_tried_once_on_another_agent() {
+    for text in [
+        "dial tcp 1.2.3.4:9: i/o timeout",
+        "dial tcp 1.2.3.4:9: connect: no route to host",
+        "dial tcp 1.2.3.4:9: connect: network is unreachable",
+        "dial tcp: lookup nowhere on 10.0.0.10:53: no such host",
+        "dial tcp 1.2.3.4:9: socket: too many open files",
+    ] {
+        let own = Script::Fail(SOON, DialFailure::refused(text));
+        let saved = bench(Duration::ZERO, many(), &[own.clone(), Script::Open(SOON)]);
+        assert_eq!(&*saved.dial().await.unwrap().agent_id, "b", "{text}");
+        assert_eq!(saved.sum().await, (2, 0, vec!["1 in 20ms".to_owned()]));
+
+        let refused = Script::Fail(SOON, DialFailure::refused("connect: connection refused"));
+        let elsewhere = bench(Duration::ZERO, many(), &[own.clone(), refused]);
+        let told = elsewhere.dial().await.unwrap_err().to_string();
+        assert_eq!(told, "connect: connection refused", "the endpoint's answer counts more than {text}");
+
+        let everywhere = bench(Duration::ZERO, many(), &[own.clone(), own.clone(), Script::Open(SOON)]);
+        assert_eq!(everywhere.dial().await.unwrap_err().to_string(), text);
+        assert_eq!(everywhere.sum().await, (2, 0, vec!["error_response".to_owned()]));
+
+        let alone = bench(Duration::ZERO, many(), &[own]);
+        assert_eq!(alone.dial().await.unwrap_err().to_string(), text);
+        assert_eq!(alone.sum().await.0, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_of_the_agents_own_is_not_tried_on_an_agent_that_does_not_answer() {
+    let own = DialFailure::refused("dial tcp 1.2.3.4:9: connect: no route to host");
+    let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, own.clone()), Script::Silent]);
+    bench.dialer.backends.set_unresponsive(bench.kept[1].id(), true);
+    assert_eq!(bench.dial().await.unwrap_err(), own);
+    assert_eq!(bench.sum().await.0, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn agents_whose_own_failures_stand_out_get_no_dials() {
+    let own = DialFailure::refused("dial tcp 1.2.3.4:9: connect: no route to host");
+    let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, own), Script::Open(SOON)]);
+    let outliers = OutlierMetrics::register(&mut Registry::default());
+    let _sweeps = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(keep_sweeping(
+        bench.dialer.backends.clone(),
+        outliers,
+    )));
+    for _ in 0..3 {
+        assert_eq!(&*bench.dial().await.unwrap().agent_id, "b");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.dialer.backends.ejected(Instant::now()).len(), 1);
+    assert_eq!(bench.world.sent.lock().len(), 6);
+    assert_eq!(&*bench.dial().await.unwrap().agent_id, "b");
+    assert_eq!(bench.world.sent.lock().len(), 7, "the first agent was not asked");
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use serve::metrics::{
 };
 use transport::wire::Code;
 
-use crate::backends::RouteMetrics;
+use crate::backends::{OutlierMetrics, RouteMetrics};
 use crate::dial::DialMetrics;
 
 pub use established::{Established, EstablishedGuard};
@@ -101,6 +101,8 @@ pub struct Families {
     pub legacy_certificates: LegacyCertificates,
     /// The gauges of the route tables.
     pub routes: RouteMetrics,
+    /// The metrics of outliers (ours).
+    pub outliers: OutlierMetrics,
     stream_errors: StreamErrors,
     agent_auth_mode: Family<AgentAuthMode, Gauge>,
 }
@@ -182,6 +184,7 @@ impl Metrics {
             ),
             unanswered: Unanswered::register(r),
             routes: RouteMetrics::register(r),
+            outliers: OutlierMetrics::register(r),
             agent_auth_mode,
             legacy_certificates: LegacyCertificates::register(r),
         }))

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use mux::{Cause, Dropped};
 use serve::metrics::{Exposition, Held, LeaseCall};
+use tokio::time::Instant;
 use transport::tls::LegacyPki;
 
 use super::*;
-use crate::backends::Strategy;
-use crate::dial::FailureReason;
+use crate::backends::{AgentView, Strategy};
+use crate::dial::{Attempt, FailureReason};
 
 /// Name, type, labels in the order of the scrape, bounds of the buckets.
 type Family = (&'static str, &'static str, &'static [&'static str], &'static [&'static str]);
@@ -45,12 +46,17 @@ const FAMILIES: &[Family] = &[
 /// Our own families.
 const EXTRA: &[Family] = &[
     ("agent_auth_mode", "gauge", &["mode"], &[]),
+    ("agent_ejections_total", "counter", &[], &[]),
+    ("agent_outlier", "gauge", &["agent_id", "reason"], &[]),
     ("certificate_expiry_timestamp_seconds", "gauge", &["file"], &[]),
     ("certificate_last_reload_success", "gauge", &["side"], &[]),
     ("certificate_last_reload_timestamp_seconds", "gauge", &["side"], &[]),
     ("certificate_reloads_total", "counter", &["result", "side"], &[]),
     ("connection_resets_total", "counter", &["reason"], &[]),
+    ("dial_attempts_total", "counter", &["outcome"], &[]),
     ("dropped_packets_total", "counter", &["reason"], &[]),
+    ("ejected_agents", "gauge", &[], &[]),
+    ("expected_dial_seconds", "gauge", &["agent"], &[]),
     ("lease_calls_unanswered_total", "counter", &["call", "reason"], &[]),
     ("lease_last_renewal_timestamp_seconds", "gauge", &[], &[]),
     ("legacy_certificates_total", "counter", &["reason"], &[]),
@@ -94,6 +100,8 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.dials.pending.inc();
     metrics.dials.duration.observe(Duration::from_millis(3));
     metrics.dials.failures.count(FailureReason::NoAgent);
+    metrics.dials.attempts.count(Attempt::Opened);
+    metrics.outliers.set(&[AgentView::unresponsive("a")], Instant::now());
     drop(metrics.established.enter());
     metrics.frontend_write.observe(Duration::from_micros(20));
     drop(metrics.grpc_connections.enter(ServiceMethod::Connect));
@@ -154,7 +162,9 @@ fn at_the_start_only_metrics_that_go_shows() {
     assert_eq!(
         names,
         [
+            "agent_ejections_total",
             "culled_leases_count",
+            "ejected_agents",
             "full_receive_channels",
             "http_connections",
             "queued_bytes",

@@ -15,6 +15,8 @@ pub struct Condition {
     pub name: &'static str,
     /// Whether it is met, or why not.
     pub result: Result<(), Cow<'static, str>>,
+    /// Details for `?verbose` if the condition is met; may be empty.
+    pub note: String,
     /// The Go programs do not have this condition: it is listed only if it fails, or if the request asks for all.
     pub extra: bool,
 }
@@ -22,12 +24,19 @@ pub struct Condition {
 impl Condition {
     /// Met if `holds`, otherwise fails with this reason.
     pub fn check(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { name, result: if holds { Ok(()) } else { Err(reason.into()) }, extra: false }
+        let result = if holds { Ok(()) } else { Err(reason.into()) };
+        Self { name, result, note: String::new(), extra: false }
     }
 
     /// The same for a condition that the Go programs do not have.
     pub fn extra(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { extra: true, ..Self::check(name, holds, reason) }
+    }
+
+    /// Adds details that `?verbose` shows if the condition is met.
+    #[must_use]
+    pub fn noting(self, note: String) -> Self {
+        Self { note, ..self }
     }
 }
 
@@ -75,11 +84,12 @@ const PASSED: &str = "check passed\n";
 /// One line per condition, `ping` first.
 fn lines(conditions: Vec<Condition>, all: bool) -> String {
     let mut lines = String::from("[+]ping ok\n");
-    for Condition { name, result, extra } in conditions {
+    for Condition { name, result, note, extra } in conditions {
         // Writing to a String cannot fail.
         let _ = match result {
             Ok(()) if extra && !all => Ok(()),
-            Ok(()) => writeln!(lines, "[+]{name} ok"),
+            Ok(()) if note.is_empty() => writeln!(lines, "[+]{name} ok"),
+            Ok(()) => writeln!(lines, "[+]{name} ok: {note}"),
             Err(reason) => writeln!(lines, "[-]{name} failed: {reason}"),
         };
     }

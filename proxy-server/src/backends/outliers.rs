@@ -1,0 +1,130 @@
+//! Once a second: ejects agents and lets them return, and shows which agents are outliers.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use serve::metrics::{Counter, EncodeLabel, EncodeLabelSet, Family, Gauge, LabelSetEncoder, Registry};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::BackendManager;
+use super::manager::AgentView;
+
+/// The pause between two looks at all agents.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// An agent is slow if its expected dial time is above this, and above [`SLOW_FACTOR`] times the median.
+const SLOW: Duration = Duration::from_millis(25);
+const SLOW_FACTOR: u32 = 4;
+
+/// Agents shown for each reason: agent ids are chosen by agents, and each is a time series.
+const MOST_SHOWN: usize = 10;
+
+serve::label! {
+    /// Why an agent is an outlier.
+    enum OutlierReason in "reason" {
+        /// It is ejected.
+        Failing => "failing",
+        /// Its dials take much longer than those of the others.
+        Slow => "slow",
+        /// It does not answer.
+        Unresponsive => "unresponsive",
+    }
+}
+
+serve::label! {
+    /// Whose expected dial time.
+    enum Rank in "agent" {
+        Median => "median",
+        Slowest => "slowest",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct OutlierLabels {
+    agent_id: Arc<str>,
+    reason: OutlierReason,
+}
+
+impl EncodeLabelSet for OutlierLabels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        EncodeLabel::encode(&("agent_id", &*self.agent_id), encoder.encode_label())?;
+        self.reason.encode(encoder)
+    }
+}
+
+/// The metrics of outliers.
+#[derive(Debug, Clone)]
+pub struct OutlierMetrics {
+    /// `agent_ejections_total`.
+    ejections: Counter,
+    /// `ejected_agents`.
+    ejected: Gauge,
+    /// `expected_dial_seconds`: the median and the largest expected dial time of the agents.
+    expected: Family<Rank, Gauge<f64, AtomicU64>>,
+    /// `agent_outlier`: 1 for each outlier, at most [`MOST_SHOWN`] for each reason.
+    outliers: Family<OutlierLabels, Gauge>,
+}
+
+impl OutlierMetrics {
+    /// Registers the metrics.
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            ejections: Counter::default(),
+            ejected: Gauge::default(),
+            expected: Family::default(),
+            outliers: Family::default(),
+        };
+        let help = "Times that an agent got no dials because its own failures stood out";
+        registry.register("agent_ejections_total", help, metrics.ejections.clone());
+        let help = "Agents that get no dials because their own failures stand out";
+        registry.register("ejected_agents", help, metrics.ejected.clone());
+        let help = "Seconds that a dial through the median and the slowest agent is expected to take";
+        registry.register("expected_dial_seconds", help, metrics.expected.clone());
+        let help = "1 for an agent that is failing, slow or unresponsive; at most 10 agents for each reason";
+        registry.register("agent_outlier", help, metrics.outliers.clone());
+        metrics
+    }
+
+    /// Shows the outliers among these agents.
+    pub(crate) fn set(&self, agents: &[AgentView], now: Instant) {
+        let ejected = |agent: &&AgentView| agent.stats.ejected_for(now).is_some();
+        self.ejected.set(i64::try_from(agents.iter().filter(ejected).count()).unwrap_or(i64::MAX));
+        let mut expected: Vec<Duration> = agents.iter().map(|agent| agent.stats.expected(now)).collect();
+        let slowest = expected.iter().max().copied().unwrap_or_default();
+        let middle = expected.len() / 2;
+        let median = match expected.len() {
+            0 => Duration::ZERO,
+            _ => *expected.select_nth_unstable(middle).1,
+        };
+        self.expected.get_or_create(&Rank::Median).set(median.as_secs_f64());
+        self.expected.get_or_create(&Rank::Slowest).set(slowest.as_secs_f64());
+        let slow = SLOW.max(median * SLOW_FACTOR);
+        self.outliers.clear();
+        self.show(OutlierReason::Failing, agents, |agent| agent.stats.ejected_for(now).is_some());
+        self.show(OutlierReason::Slow, agents, |agent| agent.stats.expected(now) > slow);
+        self.show(OutlierReason::Unresponsive, agents, |agent| agent.unresponsive);
+    }
+
+    fn show(&self, reason: OutlierReason, agents: &[AgentView], is_outlier: impl Fn(&AgentView) -> bool) {
+        let mut ids: Vec<&Arc<str>> =
+            agents.iter().filter(|agent| is_outlier(agent)).map(|agent| &agent.id).collect();
+        // The same ones at each look.
+        ids.sort_unstable();
+        for agent_id in ids.into_iter().take(MOST_SHOWN) {
+            self.outliers.get_or_create(&OutlierLabels { agent_id: Arc::clone(agent_id), reason }).set(1);
+        }
+    }
+}
+
+/// Ejects agents and lets them return, for ever.
+pub async fn keep_sweeping<L: Clone>(backends: BackendManager<L>, metrics: OutlierMetrics) {
+    let mut looks = interval(EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let (agents, now) = (backends.agents(), Instant::now());
+        metrics.ejections.inc_by(backends.sweep(&agents, now));
+        metrics.set(&agents, now);
+    }
+}

@@ -1,0 +1,124 @@
+//! The state that all streams of one agent id share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::load::Load;
+use super::outlier::{Change, Outlier};
+use crate::limits::Budget;
+
+/// The limits of an agent, its expected dial time and its ejections. Cheap to clone; clones share the state.
+#[derive(Clone)]
+pub struct AgentStats(Arc<Inner>);
+
+struct Inner {
+    budget: Budget,
+    state: Mutex<(Load, Outlier)>,
+    /// Bytes that wait for the agent's clients. Apart from the lock, because it changes with each turn of a stream.
+    waiting: AtomicUsize,
+}
+
+impl fmt::Debug for AgentStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentStats").finish_non_exhaustive()
+    }
+}
+
+impl AgentStats {
+    pub(super) fn new(now: Instant) -> Self {
+        let state = Mutex::new((Load::new(now), Outlier::new(now)));
+        Self(Arc::new(Inner { budget: Budget::of_agent(), state, waiting: AtomicUsize::new(0) }))
+    }
+
+    /// The limits that all streams of the agent share.
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
+    /// A dial is sent to the agent.
+    pub fn begin(&self, now: Instant) -> Flight {
+        self.0.state.lock().0.begin();
+        Flight { stats: self.clone(), began: now }
+    }
+
+    /// Another agent has reached the endpoint that this agent did not, or the failure is evidently the agent's own.
+    pub fn blame(&self, now: Instant) {
+        self.0.state.lock().1.blame(now);
+    }
+
+    /// The agent answered a probe after this time.
+    pub fn sample(&self, now: Instant, took: Duration) {
+        self.0.state.lock().0.sample(now, took);
+    }
+
+    /// Bytes that wait for the agent's clients.
+    pub fn set_waiting(&self, bytes: usize) {
+        self.0.waiting.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn expected(&self, now: Instant) -> Duration {
+        self.0.state.lock().0.expected(now)
+    }
+
+    pub(super) fn ejected_for(&self, now: Instant) -> Option<Duration> {
+        self.0.state.lock().1.ejected_for(now)
+    }
+
+    pub(super) fn sweep(&self, now: Instant, may_eject: bool) -> Option<Change> {
+        self.0.state.lock().1.sweep(now, may_eject)
+    }
+
+    /// Whether these are the same agent's.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether the other agent should get the dial. Of two agents that are alike the first one gets it.
+    pub(super) fn loses_to(&self, other: &Self, now: Instant) -> bool {
+        // One lock at a time: another dial may compare the same two in the other order.
+        let ((admitted, load), (other_admitted, other_load)) = (self.look(), other.look());
+        match (admitted, other_admitted) {
+            (true, false) => false,
+            (false, true) => true,
+            _ => other_load.is_less_than(&load, now) == Some(true),
+        }
+    }
+
+    /// Whether a dial may use the agent, and its load.
+    fn look(&self) -> (bool, Load) {
+        let (mut load, admits) = {
+            let (load, outlier) = &*self.0.state.lock();
+            (*load, outlier.admits(load.in_flight()))
+        };
+        load.waiting = self.0.waiting.load(Ordering::Relaxed);
+        (admits, load)
+    }
+}
+
+/// A dial that an agent has not answered yet. Dropping it ends it without a verdict about the agent: it was canceled, or failed
+/// for a reason that may be the endpoint's.
+#[derive(Debug)]
+pub struct Flight {
+    stats: AgentStats,
+    began: Instant,
+}
+
+impl Flight {
+    /// The agent has reached the endpoint, which accepted or refused.
+    pub fn reached(self, now: Instant) {
+        let (load, outlier) = &mut *self.stats.0.state.lock();
+        load.sample(now, now.saturating_duration_since(self.began));
+        outlier.reached(now);
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.stats.0.state.lock().0.end();
+    }
+}
