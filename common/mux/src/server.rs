@@ -90,7 +90,7 @@ impl<P: Payload> Link<Server, P> {
         }
     }
 
-    /// Asks the agent for a sign of life through its packet loop; [`Event::ProbeAnswered`] follows. False if an earlier probe has
+    /// Asks the agent's packet loop for an answer; [`Event::ProbeAnswered`] follows. False if an earlier probe has
     /// no answer yet, or the outbox is full.
     pub fn probe(&mut self) -> bool {
         if self.lost || self.side.probing || self.outbox_full() {

@@ -29,6 +29,7 @@ mod misbehaving_servers;
 mod outages;
 mod replicas;
 mod rollouts;
+mod selection;
 mod server_first;
 mod signals;
 mod soak;

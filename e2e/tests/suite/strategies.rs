@@ -104,13 +104,32 @@ async fn dest_host_asks_the_agent_that_names_the_host() -> Result<()> {
 }
 
 #[tokio::test]
-async fn dest_host_takes_the_first_that_registered() -> Result<()> {
-    let pair = server("destHost").await?;
-    let mut agents =
-        [agent(&pair, "first", "host=shared").await?, agent(&pair, "second", "host=shared").await?];
-    for _ in 0..5 {
-        assert_eq!(asked(&pair, "shared:1", &mut agents).await?, 0);
+async fn dest_host_spreads_over_the_agents_of_a_host_or_takes_the_first_one() -> Result<()> {
+    for (selection, all) in [("least-loaded", [true, true]), ("random", [true, false])] {
+        let flags = ["--proxy-strategies=destHost".to_owned(), format!("--agent-selection={selection}")];
+        let pair = flags.into_iter().fold(Setup::grpc().agents(0), Setup::server_arg).start().await?;
+        let mut agents =
+            [agent(&pair, "first", "host=shared").await?, agent(&pair, "second", "host=shared").await?];
+        let mut got = [false; 2];
+        // The probability that one of two agents gets none of 30 random dials is 2 in a thousand million.
+        for _ in 0..30 {
+            got[asked(&pair, "shared:1", &mut agents).await?] = true;
+        }
+        assert_eq!(got, all, "{selection}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_preferred_zone_comes_first() -> Result<()> {
+    let pair = Setup::grpc().agents(0).server_arg("--prefer-zone=near").start().await?;
+    let mut agents = [agent(&pair, "a", "zone=far").await?, agent(&pair, "b", "zone=near").await?];
+    for _ in 0..10 {
+        assert_eq!(asked(&pair, "127.0.0.1:9", &mut agents).await?, 1);
+    }
+    agents[1].stream.send(drain()).await?;
+    pair.server().process.wait_said("marked backend as draining").await?;
+    assert_eq!(asked(&pair, "127.0.0.1:9", &mut agents).await?, 0);
     Ok(())
 }
 

@@ -17,6 +17,8 @@ use crate::dial::DialFailure;
 
 /// How long dials wait before the agent is pinged, and the interval of further pings.
 const PROBE_AFTER: Duration = Duration::from_millis(250);
+/// After how many such pings a Go agent's packet loop is probed, too: it logs each probe.
+const PINGS_BEFORE_PROBE: u32 = 8;
 /// Commands carried out in one turn; further ones wait, so that payload moves meanwhile.
 const COMMANDS_PER_TURN: usize = 256;
 
@@ -52,6 +54,9 @@ pub(crate) struct ServerLinkHandler<X: LinkObserver> {
     observer: X,
     /// Set while dials are pending.
     probe_timer: Option<Pin<Box<Sleep>>>,
+    /// Pings since the last moment without pending dials.
+    pings: u32,
+    native: bool,
     packet_probe: PacketProbe,
     stopping: bool,
     lost: bool,
@@ -68,6 +73,8 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
             established: HashMap::new(),
             observer,
             probe_timer: None,
+            pings: 0,
+            native,
             packet_probe: PacketProbe::new(native),
             stopping: false,
             lost: false,
@@ -115,12 +122,15 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
             return;
         }
         if self.dials.is_empty() {
-            self.probe_timer = None;
+            (self.probe_timer, self.pings) = (None, 0);
         } else {
             let probe_timer = self.probe_timer.get_or_insert_with(|| Box::pin(sleep(PROBE_AFTER)));
             while probe_timer.as_mut().poll(cx).is_ready() {
                 self.observer.probe();
-                self.packet_probe.ask(conns);
+                self.pings += 1;
+                if self.native || self.pings >= PINGS_BEFORE_PROBE {
+                    self.packet_probe.ask(conns);
+                }
                 probe_timer.as_mut().reset(Instant::now() + PROBE_AFTER);
             }
         }

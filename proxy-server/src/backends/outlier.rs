@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn few_failures_or_a_small_share_or_old_ones_eject_nobody() {
+    fn few_failures_or_a_small_share_or_old_failures_eject_no_agent() {
         let now = Instant::now();
         let mut few = Outlier::new(now);
         (1..LEAST_FAILURES).for_each(|_| few.blame(now));
