@@ -100,7 +100,7 @@ fn share(dials: &[u32], agent: usize) -> f64 {
 #[tokio::test(start_paused = true)]
 async fn one_of_three_with_a_hundredth_of_a_cpu_gets_few_dials() {
     for rate in [2, 10, 100] {
-        let slow = Behavior { took: 400 * MS, ..QUICK };
+        let slow = Behavior { took: 120 * MS, ..QUICK };
         let dials = simulate(&[QUICK, slow, QUICK], rate, Duration::from_secs(600), 1).await.dials;
         let share = share(&dials, 1);
         println!("figures: the slow agent of three gets {:.2} % of {rate} dials/s", 100.0 * share);
