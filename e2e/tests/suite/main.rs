@@ -30,6 +30,7 @@ mod outages;
 mod replicas;
 mod rollouts;
 mod server_first;
+mod several_frontends;
 mod signals;
 mod soak;
 mod startup;
