@@ -158,3 +158,39 @@ async fn a_shutdown_drains_and_ends_both() -> Result<()> {
     ensure!(!path.exists(), "{} is still there", path.display());
     Ok(())
 }
+
+#[tokio::test]
+async fn a_successor_takes_every_socket_over() -> Result<()> {
+    let drain = "--graceful-shutdown-timeout=60s";
+    let mut pair = Setup::grpc().and(Mode::HttpConnect, Front::Unix).server_arg(drain).start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let mut idle = Vec::new();
+    for frontend in frontends(&pair) {
+        idle.push(echo(frontend.dial(&endpoint.target()).await?, Payload::new(1, 10)).await?);
+    }
+    pair.server().process.signal(Signal::TERM)?;
+    pair.server_mut().wait_unready().await?;
+    let [first, second] = frontends(&pair).map(name);
+    // It has a third frontend, besides the two sockets of its predecessor.
+    let successor = Setup::grpc()
+        .places(&[pair.frontend().place.clone()])
+        .and(Mode::HttpConnect, Front::Unix)
+        .server_arg(format!("--frontend={second}"))
+        .start()
+        .await?;
+    for (frontend, name) in frontends(&pair).into_iter().zip([first, second]) {
+        let _conn = echo(frontend.dial(&endpoint.target()).await?, Payload::new(2, 10_000)).await?;
+        successor.server().wait_metric("frontend_connections", &[("frontend", &name)], 1.0).await?;
+    }
+    for conn in idle {
+        let mut conn = echo(conn, Payload::new(3, 100_000)).await?;
+        conn.shutdown().await?;
+        expect_any_end(&mut conn).await?;
+    }
+    let status = pair.server_mut().process.exit(DEADLINE).await?;
+    ensure!(status.success(), "{status}");
+    for frontend in frontends(&pair) {
+        works(frontend, &endpoint.target()).await?;
+    }
+    Ok(())
+}
