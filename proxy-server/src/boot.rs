@@ -33,7 +33,7 @@ use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions, TlsError}
 use transport::wire::capabilities::Capabilities;
 
 use crate::agent_stream::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
-use crate::args::{Config, FrontendListener};
+use crate::args::{Config, FrontendConfig, FrontendListener};
 use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
 use crate::frontend::Protocol;
@@ -69,7 +69,7 @@ const IDLE_TIME: Duration = Duration::from_millis(100);
 pub struct Server {
     config: Config,
     agents: AgentListener,
-    frontend: Frontend,
+    frontends: Vec<Frontend>,
     lifetimes: Lifetimes,
     readiness: Arc<Readiness>,
     ports: Vec<ServerHandle>,
@@ -129,36 +129,33 @@ impl Server {
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;
         let tls = agent_tls(&config, &metrics)?;
         let agents = listen_for_agents(&config, service, tls.clone(), &metrics, handshakes)?;
-        let frontend_tls = frontend_tls(&config, &metrics)?;
-        let every = config.certificate_reload_interval;
-        let watch =
-            |tls: &ServerTls, side| keep_fresh(ops.handle(), tls.clone(), side, every, &metrics.certificates);
-        let of_frontend = frontend_tls.as_ref().and_then(|tls| watch(tls, FRONTEND));
-        let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
-        let of_kubeconfig = expiry
-            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
-        let of_agents = watch(&tls, AGENTS);
-        let watches = of_agents.into_iter().chain(of_frontend).chain(of_kubeconfig);
-        let background = watches.chain([AbortOnDropHandle::new(sweeps)]).collect();
-        let readiness = Arc::<Readiness>::default();
+        let readiness = Arc::new(Readiness::new(config.frontends.iter().map(ToString::to_string)));
         let service = crate::frontend::Frontend {
             dialer,
             metrics: metrics.clone(),
             lifetimes: lifetimes.connections.clone(),
+            name: None,
         };
-        let frontend = Frontend {
-            config: config.clone(),
-            tls: frontend_tls,
-            readiness: Arc::clone(&readiness),
-            service,
-            handshakes: handshakes.clone(),
-            bound: None,
+        let frontends = Frontend::all(&config, &service, &readiness, handshakes)?;
+        let every = config.certificate_reload_interval;
+        let watch = |tls: Vec<ServerTls>, side| {
+            if tls.is_empty() {
+                return None;
+            }
+            keep_fresh(ops.handle(), tls, side, every, &metrics.certificates)
         };
-        let frontend = frontend.bind_once()?;
+        let of_frontends = watch(frontends.iter().filter_map(Frontend::tls).collect(), FRONTEND);
+        let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
+        let of_kubeconfig = expiry
+            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
+        let of_agents = watch(vec![tls], AGENTS);
+        let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig);
+        let background = watches.chain([AbortOnDropHandle::new(sweeps)]).collect();
+        let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let ports = serve_ports(&config, registry, &backends, &readiness, ops);
         let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
         let handshakes = handshakes.clone();
-        Ok(Server { config, agents, frontend, lifetimes, readiness, ports, background, leases, handshakes })
+        Ok(Server { config, agents, frontends, lifetimes, readiness, ports, background, leases, handshakes })
     }
 
     /// Serves until the first signal and then drains.
@@ -167,7 +164,11 @@ impl Server {
         tracing::info!("Starting frontend server for client connections.");
         tracing::info!("Starting agent server for tunnel connections.");
         let agents = tokio::spawn(self.agents.serve(self.handshakes, close_agents.clone()));
-        let frontend = tokio::spawn(self.frontend.serve(close_frontends.clone()));
+        let frontends = TaskTracker::new();
+        for frontend in self.frontends {
+            frontends.spawn(frontend.serve(close_frontends.clone()));
+        }
+        frontends.close();
         tracing::info!(server_id = self.config.server_id, "Proxy server is running");
         signals.first().await;
 
@@ -196,7 +197,7 @@ impl Server {
         close_agents.cancel();
         self.lifetimes.end_streams.cancel();
         let ended = async {
-            let _ = frontend.await;
+            frontends.wait().await;
             let _ = agents.await;
         };
         let _ = tokio::time::timeout(STREAMS_END_WITHIN, ended).await;
@@ -251,9 +252,9 @@ fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
 }
 
 /// `None` for a Unix socket.
-fn frontend_tls(config: &Config, metrics: &Metrics) -> Result<Option<ServerTls>> {
-    let FrontendListener::Tcp { cert, key, ca, .. } = &config.frontend else { return Ok(None) };
-    let alpn = if config.mode == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
+fn frontend_tls(config: &Config, frontend: &FrontendConfig, metrics: &Metrics) -> Result<Option<ServerTls>> {
+    let FrontendListener::Tcp { cert, key, ca, .. } = &frontend.listener else { return Ok(None) };
+    let alpn = if frontend.protocol == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
     let tls = load_tls(config, metrics, (cert, key), Some(ca.clone()), alpn);
     tls.context("--server-cert, --server-key or --server-ca-cert").map(Some)
 }

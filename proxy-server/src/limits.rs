@@ -46,7 +46,7 @@ pub const MAX_CONNECTIONS: usize = 50_000;
 /// Descriptors kept free for listeners, agent streams, files and probes: the smaller of this and a quarter of the limit.
 pub const RESERVED_DESCRIPTORS: u64 = 512;
 
-/// Connections of unauthenticated peers to each TLS port, before the descriptor limit applies. At 450 new connections per
+/// Connections of unauthenticated peers to the agent port, and to all frontends, before the descriptor limit applies. At 450 new connections per
 /// second each has 9 s, enough for a slow handshake; at 32 KiB each they take less than 128 MiB.
 pub const MAX_UNAUTHENTICATED: usize = 4_096;
 

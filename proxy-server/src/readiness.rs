@@ -13,18 +13,24 @@ use tokio::time::Instant;
 use crate::backends::{BackendManager, ReadinessPolicy, Strategy};
 
 /// Readiness conditions that follow from the life of the process. Shared between the listeners and the health port.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Readiness {
-    /// Whether clients can reach the frontend's listener. A Unix socket updates it itself.
-    pub(crate) listening: Arc<AtomicBool>,
+    /// The name of each frontend, and whether clients can reach its listener. A Unix socket updates it itself.
+    frontends: Vec<(String, Arc<AtomicBool>)>,
     /// A Unix socket leaves its address to a successor then.
     pub(crate) shutting_down: Arc<AtomicBool>,
 }
 
 impl Readiness {
-    /// The frontend's listener is bound.
-    pub(crate) fn listens(&self) {
-        self.listening.store(true, Ordering::Release);
+    /// No frontend listens yet.
+    pub(crate) fn new(frontends: impl Iterator<Item = String>) -> Self {
+        let frontends = frontends.map(|name| (name, Arc::default())).collect();
+        Readiness { frontends, shutting_down: Arc::default() }
+    }
+
+    /// For each frontend whether clients can reach its listener.
+    pub(crate) fn listening(&self) -> impl Iterator<Item = Arc<AtomicBool>> {
+        self.frontends.iter().map(|(_, listening)| Arc::clone(listening))
     }
 
     /// A signal arrived: the server is not ready any more.
@@ -39,11 +45,16 @@ impl Readiness {
         policy: ReadinessPolicy,
     ) -> Vec<Condition> {
         let shutting_down = self.shutting_down.load(Ordering::Acquire);
-        let listening = self.listening.load(Ordering::Acquire);
+        let unbound = self.frontends.iter().filter(|(_, listening)| !listening.load(Ordering::Acquire));
+        let unbound: Vec<&str> = unbound.map(|(name, _)| name.as_str()).collect();
+        let not_bound = match self.frontends.len() {
+            1 => "the frontend's port or socket is not bound".to_owned(),
+            _ => format!("the ports or sockets of these frontends are not bound: {}", unbound.join(", ")),
+        };
         let lacking = backends.lacking(policy);
         vec![
             Condition::extra("shutdown", !shutting_down, "the server is shutting down"),
-            Condition::extra("frontend", listening, "the frontend's port or socket is not bound"),
+            Condition::extra("frontend", unbound.is_empty(), not_bound),
             Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking))
                 .noting(ejected(backends)),
         ]
@@ -90,8 +101,7 @@ mod tests {
 
     #[test]
     fn each_policy_asks_its_strategies() {
-        let readiness = Readiness::default();
-        readiness.listens();
+        let readiness = Readiness::new(std::iter::empty());
         let backends = BackendManager::new(
             &[Strategy::DestHost, Strategy::DefaultRoute],
             RouteMetrics::register(&mut Registry::default()),
@@ -120,18 +130,36 @@ mod tests {
 
     #[test]
     fn readiness_begins_with_a_listener_and_ends_with_a_signal() {
-        let readiness = Readiness::default();
+        let readiness = Readiness::new(["grpc+unix:/s".to_owned()].into_iter());
+        let listening = readiness.listening().next().unwrap();
         let backends =
             BackendManager::new(&[Strategy::Default], RouteMetrics::register(&mut Registry::default()));
         let first = |readiness: &Readiness| {
             failing(readiness, &backends, ReadinessPolicy::default()).first().cloned().unwrap_or_default()
         };
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
-        readiness.listens();
+        listening.store(true, Ordering::Release);
         assert_eq!(first(&readiness), "backends: no connection to any proxy agent");
-        readiness.listening.store(false, Ordering::Release);
+        listening.store(false, Ordering::Release);
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
         readiness.leaves();
         assert_eq!(first(&readiness), "shutdown: the server is shutting down");
+    }
+
+    #[test]
+    fn readiness_names_the_frontends_that_do_not_listen() {
+        let names = ["grpc+unix:/s", "grpc+tcp:8090", "http-connect+tcp:8091"];
+        let readiness = Readiness::new(names.iter().map(ToString::to_string));
+        let backends =
+            BackendManager::new(&[Strategy::Default], RouteMetrics::register(&mut Registry::default()));
+        let first = || failing(&readiness, &backends, ReadinessPolicy::default())[0].clone();
+        let listening: Vec<_> = readiness.listening().collect();
+        let text = "frontend: the ports or sockets of these frontends are not bound: ";
+        assert_eq!(first(), format!("{text}grpc+unix:/s, grpc+tcp:8090, http-connect+tcp:8091"));
+        listening[0].store(true, Ordering::Release);
+        listening[2].store(true, Ordering::Release);
+        assert_eq!(first(), format!("{text}grpc+tcp:8090"));
+        listening[1].store(true, Ordering::Release);
+        assert_eq!(first(), "backends: no connection to any proxy agent");
     }
 }

@@ -54,7 +54,7 @@ agent-identity-source-address: true
 {{- with $values.agentAuth.allowedNames }}
 agent-allowed-names: {{ join "," . | quote }}
 {{- end }}
-{{- if and (eq $values.frontend.type "tcp") $values.frontend.tcp.allowedNames }}
+{{- if and (contains "tcp" (include "konnectivity-server.frontendTypes" $)) $values.frontend.tcp.allowedNames }}
 frontend-allowed-names: {{ join "," $values.frontend.tcp.allowedNames | quote }}
 {{- end }}
 {{- if ne $values.logging.format "text" }}
@@ -63,17 +63,49 @@ log-format: {{ $values.logging.format }}
 {{- end }}
 {{- end -}}
 
+{{/* The address that a frontend on TCP binds; empty: all interfaces. */}}
+{{- define "konnectivity-server.frontendBindAddress" -}}
+{{- if and (include "konnectivity-server.frontendIsBeside" .) (not .Values.egressSelector.frontendHost) -}}127.0.0.1{{- end -}}
+{{- end -}}
+
+{{/* The transport and address of each frontend, one in each line. */}}
+{{- define "konnectivity-server.frontendAddresses" -}}
+{{- $values := .Values -}}
+{{- $host := include "konnectivity-server.frontendBindAddress" . -}}
+{{- $addresses := list -}}
+{{- range prepend $values.frontend.additional (dict "type" $values.frontend.type "socketName" $values.frontend.uds.socketName) -}}
+{{- if eq .type "uds" -}}
+{{- $addresses = append $addresses (printf "unix:%s/%s" (trimSuffix "/" $values.frontend.uds.hostPath) .socketName) -}}
+{{- else -}}
+{{- $addresses = append $addresses (printf "tcp:%s%d" (ternary (printf "%s:" $host) "" (ne $host "")) (int $values.frontend.tcp.port)) -}}
+{{- end -}}
+{{- end -}}
+{{- join "\n" $addresses -}}
+{{- end -}}
+
 {{- define "konnectivity-server.frontendFlags" -}}
 {{- $tcp := .Values.frontend.tcp -}}
+{{- if .Values.frontend.additional -}}
+{{- $addresses := splitList "\n" (include "konnectivity-server.frontendAddresses" .) -}}
+{{- /* Sorted, so that a frontend that becomes the additional one restarts no server. */ -}}
+{{- $entries := list (printf "%s+%s" .Values.mode (first $addresses)) -}}
+{{- range $index, $frontend := .Values.frontend.additional -}}
+{{- $entries = append $entries (printf "%s+%s" $frontend.mode (index $addresses (add1 $index))) -}}
+{{- end -}}
+frontend: {{ sortAlpha $entries | toJson }}
+{{- else -}}
 mode: {{ .Values.mode }}
 {{- if eq .Values.frontend.type "uds" }}
 uds-name: {{ include "konnectivity-server.socket" . | quote }}
 server-port: 0
 {{- else }}
 server-port: {{ $tcp.port }}
-{{- if and (include "konnectivity-server.frontendIsBeside" .) (not .Values.egressSelector.frontendHost) }}
-server-bind-address: 127.0.0.1
+{{- with include "konnectivity-server.frontendBindAddress" . }}
+server-bind-address: {{ . }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- if contains "tcp" (include "konnectivity-server.frontendTypes" .) }}
 server-cert: {{ default "/var/run/secrets/konnectivity/frontend.crt" $tcp.tls.hostPath.cert | quote }}
 server-key: {{ default "/var/run/secrets/konnectivity/frontend.key" $tcp.tls.hostPath.key | quote }}
 server-ca-cert: {{ default "/var/run/secrets/konnectivity/frontend-ca.crt" $tcp.clientCA.hostPath | quote }}
@@ -100,6 +132,9 @@ authentication-audience: {{ .Values.agentAuth.audience | quote }}
 {{- /* Not merge, which treats false, 0 and empty strings as unset. */ -}}
 {{- range $name, $value := .Values.extraArgs -}}{{- $_ := set $flags $name $value -}}{{- end -}}
 {{- range $name, $value := $flags }}
-- {{ printf "--%s=%s" $name (include "konnectivity-server.flagValue" $value) | quote }}
+{{- /* Each frontend has a flag of its own. */ -}}
+{{- range ternary $value (list $value) (eq $name "frontend") }}
+- {{ printf "--%s=%s" $name (include "konnectivity-server.flagValue" .) | quote }}
+{{- end }}
 {{- end }}
 {{- end -}}

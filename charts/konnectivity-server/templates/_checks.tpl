@@ -4,7 +4,7 @@
 {{- if not $values.image.registry -}}
 {{- fail "image.registry is empty: name the registry that holds your images, e.g. --set image.registry=registry.example.com/konnectivity (how to build and push them: docs/images.md)" -}}
 {{- end -}}
-{{- if and (eq $values.kind "Deployment") (eq $values.frontend.type "uds") -}}
+{{- if and (eq $values.kind "Deployment") (contains "uds" (include "konnectivity-server.frontendTypes" $)) -}}
 {{- fail "kind Deployment with frontend.type uds: kube-apiserver cannot reach a socket in another pod, set frontend.type=tcp and mode=http-connect, or kind=DaemonSet" -}}
 {{- end -}}
 {{- if and (eq $values.mode "grpc") (eq $values.frontend.type "tcp") $values.egressSelector.render -}}
@@ -25,6 +25,13 @@
 {{- end -}}
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
+{{- end -}}
+{{- if and $values.frontend.additional (not $values.ownFlags) -}}
+{{- fail "frontend.additional needs a flag that Go's server does not have: set ownFlags=true, or drop it" -}}
+{{- end -}}
+{{- $addresses := splitList "\n" (include "konnectivity-server.frontendAddresses" .) -}}
+{{- if ne (len $addresses) (len (uniq $addresses)) -}}
+{{- fail "frontend.additional repeats an address: give each socket its own socketName; there is one port, frontend.tcp.port" -}}
 {{- end -}}
 {{- if and (not $values.ownFlags) (or $values.agentAuth.allowedNames $values.frontend.tcp.allowedNames) -}}
 {{- fail "agentAuth.allowedNames and frontend.tcp.allowedNames are flags that Go's server does not have, so that everybody would come in: set ownFlags=true, or drop them" -}}
@@ -87,7 +94,7 @@
 {{- define "konnectivity-server.checkTls" -}}
 {{- $values := .Values -}}
 {{- $places := dict "agentListener" $values.agentListener -}}
-{{- if eq $values.frontend.type "tcp" -}}{{- $_ := set $places "frontend.tcp" $values.frontend.tcp -}}{{- end -}}
+{{- if contains "tcp" (include "konnectivity-server.frontendTypes" $) -}}{{- $_ := set $places "frontend.tcp" $values.frontend.tcp -}}{{- end -}}
 {{- range $place, $listener := $places -}}
 {{- if ne (include "konnectivity-server.countPairs" $listener.tls) "1" -}}
 {{- fail (printf "%s.tls needs exactly one of existingSecret, hostPath (cert and key) and certManager.enabled" $place) -}}
@@ -109,7 +116,7 @@
 {{- if and (eq $values.agentAuth.mode "token") (gt $authorities 0) -}}
 {{- fail "agentListener.clientCA is set, but agentAuth.mode is token: agents show either a certificate or a token, set agentAuth.mode=mtls or drop clientCA" -}}
 {{- end -}}
-{{- if and (eq $values.frontend.type "tcp") (eq (int (include "konnectivity-server.countAuthorities" $values.frontend.tcp.clientCA)) 0) -}}
+{{- if and (contains "tcp" (include "konnectivity-server.frontendTypes" $)) (eq (int (include "konnectivity-server.countAuthorities" $values.frontend.tcp.clientCA)) 0) -}}
 {{- fail "frontend.tcp.clientCA names no authorities: whoever reaches the port could dial into the cluster, set its existingSecret, configMap or hostPath" -}}
 {{- end -}}
 {{- end -}}
@@ -125,7 +132,7 @@
 {{- if eq $values.kind "StaticPodManifest" -}}
 {{- $tcp := $values.frontend.tcp -}}
 {{- $secrets := list (include "konnectivity-server.agentSecret" .) $values.agentListener.clientCA.existingSecret $values.agentListener.clientCA.configMap $values.kubeconfig.existingSecret -}}
-{{- if eq $values.frontend.type "tcp" -}}
+{{- if contains "tcp" (include "konnectivity-server.frontendTypes" $) -}}
 {{- $secrets = concat $secrets (list (include "konnectivity-server.frontendSecret" .) $tcp.clientCA.existingSecret $tcp.clientCA.configMap) -}}
 {{- end -}}
 {{- range compact $secrets -}}
@@ -147,7 +154,7 @@
 {{- define "konnectivity-server.checkMounts" -}}
 {{- $values := .Values -}}
 {{- $uds := eq $values.frontend.type "uds" -}}
-{{- if and $uds (has (clean $values.frontend.uds.hostPath) (include "konnectivity-server.hostFolders" . | fromYamlArray)) -}}
+{{- if and (contains "uds" (include "konnectivity-server.frontendTypes" $)) (has (clean $values.frontend.uds.hostPath) (include "konnectivity-server.hostFolders" . | fromYamlArray)) -}}
 {{- fail (printf "frontend.uds.hostPath is %s, which is mounted already for the files of agentListener.tls.hostPath or agentListener.clientCA.hostPath: give the socket a folder of its own" $values.frontend.uds.hostPath) -}}
 {{- end -}}
 {{- $name := "egressSelector.apiserverCertificateDirectory" -}}
@@ -165,7 +172,7 @@
 {{- $values := .Values -}}
 {{- $taken := dict -}}
 {{- $ports := list (list "agentListener.port" $values.agentListener.port) (list "ports.health" $values.ports.health) (list "ports.admin" $values.ports.admin) -}}
-{{- if eq $values.frontend.type "tcp" -}}{{- $ports = append $ports (list "frontend.tcp.port" $values.frontend.tcp.port) -}}{{- end -}}
+{{- if contains "tcp" (include "konnectivity-server.frontendTypes" $) -}}{{- $ports = append $ports (list "frontend.tcp.port" $values.frontend.tcp.port) -}}{{- end -}}
 {{- range $ports -}}
 {{- $port := toString (int (index . 1)) -}}
 {{- if hasKey $taken $port -}}
@@ -180,7 +187,7 @@
 {{- if and $loopback $values.prometheus.podMonitor.enabled -}}
 {{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
 {{- end -}}
-{{- range $flag, $value := dict "health-port" "ports.health" "admin-port" "ports.admin" "health-bind-address" "bindAddresses.health" "agent-port" "agentListener.port" "server-port" "frontend.tcp.port" "uds-name" "frontend.uds" "server-count" "serverCount" "graceful-shutdown-timeout" "gracefulShutdownTimeout" -}}
+{{- range $flag, $value := dict "health-port" "ports.health" "admin-port" "ports.admin" "health-bind-address" "bindAddresses.health" "agent-port" "agentListener.port" "server-port" "frontend.tcp.port" "uds-name" "frontend.uds" "frontend" "frontend.additional" "server-count" "serverCount" "graceful-shutdown-timeout" "gracefulShutdownTimeout" -}}
 {{- if hasKey $values.extraArgs $flag -}}
 {{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes, volumes or times: set %s instead" $flag $value) -}}
 {{- end -}}

@@ -97,6 +97,13 @@ k8s-app: konnectivity-server
 {{- printf "%s/%s" (trimSuffix "/" .Values.frontend.uds.hostPath) .Values.frontend.uds.socketName -}}
 {{- end -}}
 
+{{/* The types of all frontends, separated by blanks. */}}
+{{- define "konnectivity-server.frontendTypes" -}}
+{{- $types := list .Values.frontend.type -}}
+{{- range .Values.frontend.additional -}}{{- $types = append $types .type -}}{{- end -}}
+{{- join " " $types -}}
+{{- end -}}
+
 {{/* Whether there is a Service for agents: always, except for a Sidecar without a selector for pods. */}}
 {{- define "konnectivity-server.hasService" -}}
 {{- if or (ne .Values.kind "Sidecar") .Values.service.selector -}}true{{- end -}}
@@ -211,7 +218,7 @@ The first toleration that matches a taint decides. */}}
 {{- define "konnectivity-server.hostFolders" -}}
 {{- $values := .Values -}}
 {{- $files := list $values.agentListener.tls.hostPath.cert $values.agentListener.tls.hostPath.key $values.agentListener.clientCA.hostPath -}}
-{{- if eq $values.frontend.type "tcp" -}}
+{{- if contains "tcp" (include "konnectivity-server.frontendTypes" $) -}}
 {{- $files = concat $files (list $values.frontend.tcp.tls.hostPath.cert $values.frontend.tcp.tls.hostPath.key $values.frontend.tcp.clientCA.hostPath) -}}
 {{- end -}}
 {{- $folders := list -}}
@@ -224,6 +231,6 @@ The first toleration that matches a taint decides. */}}
 {{/* Whether a part of the host's file system is mounted. */}}
 {{- define "konnectivity-server.usesHostPaths" -}}
 {{- $folders := include "konnectivity-server.hostFolders" . | fromYamlArray -}}
-{{- $socket := and (eq .Values.frontend.type "uds") (ne .Values.kind "Sidecar") -}}
+{{- $socket := and (contains "uds" (include "konnectivity-server.frontendTypes" $)) (ne .Values.kind "Sidecar") -}}
 {{- if or $folders .Values.kubeconfig.hostPath $socket -}}true{{- end -}}
 {{- end -}}

@@ -98,7 +98,7 @@ volumes:
     - name: agents
       containerPort: {{ $values.agentListener.port }}
       protocol: TCP
-    {{- if eq $values.frontend.type "tcp" }}
+    {{- if contains "tcp" (include "konnectivity-server.frontendTypes" $) }}
     - name: frontend
       containerPort: {{ $values.frontend.tcp.port }}
       protocol: TCP

@@ -4,7 +4,7 @@
 {{- $pairs := dict "agents" (include "konnectivity-server.agentSecret" .) -}}
 {{- $authorities := dict -}}
 {{- if eq $values.agentAuth.mode "mtls" -}}{{- $_ := set $authorities "agents" $values.agentListener.clientCA -}}{{- end -}}
-{{- if eq $values.frontend.type "tcp" -}}
+{{- if contains "tcp" (include "konnectivity-server.frontendTypes" $) -}}
 {{- $_ := set $pairs "frontend" (include "konnectivity-server.frontendSecret" .) -}}
 {{- $_ := set $authorities "frontend" $values.frontend.tcp.clientCA -}}
 {{- end -}}
@@ -63,7 +63,7 @@ them, that is only the containers that mount the volume: users of the host have 
     sources:
       {{- . | nindent 6 }}
 {{- end }}
-{{- if eq $values.frontend.type "uds" }}
+{{- if contains "uds" (include "konnectivity-server.frontendTypes" $) }}
 - name: socket
   {{- if eq $values.kind "Sidecar" }}
   emptyDir: {}
@@ -97,7 +97,7 @@ them, that is only the containers that mount the volume: users of the host have 
   mountPath: /var/run/secrets/konnectivity
   readOnly: true
 {{- end }}
-{{- if eq $values.frontend.type "uds" }}
+{{- if contains "uds" (include "konnectivity-server.frontendTypes" $) }}
 - name: socket
   mountPath: {{ $values.frontend.uds.hostPath }}
 {{- end }}

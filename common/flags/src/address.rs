@@ -30,6 +30,15 @@ impl BindHost {
         }
     }
 
+    /// Whether it means all interfaces.
+    pub fn is_all(&self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Address(address) => address.is_unspecified(),
+            Self::Name(_) => false,
+        }
+    }
+
     /// The host for a listener: empty for all interfaces.
     pub fn text(&self) -> String {
         match self {

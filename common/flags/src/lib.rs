@@ -41,4 +41,4 @@ pub use go::duration::GoDuration;
 pub use log::{LogFormat, LogOptions, Severity};
 pub use profiling::ProfilingFlags;
 pub use set::{FlagSet, Given};
-pub use value::Value;
+pub use value::{Repeated, Value};

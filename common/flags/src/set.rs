@@ -91,6 +91,11 @@ impl Given {
         G::checked(self)
     }
 
+    /// Whether the command line has this flag, with any value.
+    pub fn has(&self, flag: &str) -> bool {
+        self.matches.value_source(flag) == Some(ValueSource::CommandLine)
+    }
+
     /// The checked value of one flag.
     ///
     /// # Errors

@@ -77,6 +77,27 @@ impl Value for PathBuf {
     }
 }
 
+/// The values of a flag that takes one at each occurrence; they may contain commas. An empty one counts as absent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeated(pub Vec<String>);
+
+impl Value for Repeated {
+    const KIND: &'static str = "TEXT";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(Self(Some(text.to_owned()).filter(|text| !text.is_empty()).into_iter().collect()))
+    }
+
+    fn shown(&self) -> String {
+        self.0.join(" ")
+    }
+
+    fn then(mut self, later: Self) -> Self {
+        self.0.extend(later.0);
+        self
+    }
+}
+
 /// A comma-separated list. The first occurrence replaces the default, later ones append.
 impl Value for Vec<String> {
     const KIND: &'static str = "LIST";

@@ -42,6 +42,8 @@ pub const FRONTS: [(Mode, Front); 4] = [
 pub struct Setup {
     /// One for each replica; the last one applies to all further replicas.
     fronts: Vec<(Mode, Front)>,
+    /// Frontends of each server besides the first.
+    further: Vec<(Mode, Front)>,
     servers: usize,
     agents: usize,
     balanced: bool,
@@ -61,6 +63,7 @@ impl Setup {
     pub fn new(mode: Mode, front: Front) -> Self {
         Self {
             fronts: vec![(mode, front)],
+            further: Vec::new(),
             servers: 1,
             agents: 1,
             balanced: false,
@@ -99,6 +102,12 @@ impl Setup {
     /// The frontend of a replica.
     fn front(&self, replica: usize) -> (Mode, Front) {
         self.fronts.get(replica).or(self.fronts.last()).copied().unwrap_or((Mode::Grpc, Front::Unix))
+    }
+
+    /// Adds a frontend to every server: they then have `--frontend` flags.
+    pub fn and(mut self, mode: Mode, front: Front) -> Self {
+        self.further.push((mode, front));
+        self
     }
 
     /// Sets the number of agents, which are named `agent-0` and so on.

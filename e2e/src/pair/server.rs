@@ -21,8 +21,10 @@ use crate::wait::{DEADLINE, until};
 pub struct Server {
     /// The process.
     pub process: Process,
-    /// A client of its frontend.
+    /// A client of its first frontend.
     pub frontend: Frontend,
+    /// Clients of its further frontends.
+    pub further: Vec<Frontend>,
     /// The health port.
     pub health: SocketAddr,
     /// The admin port.
@@ -34,10 +36,30 @@ pub struct Server {
 
 impl Server {
     pub(super) fn start(setup: &Setup, index: usize, folder: Arc<TempDir>, pki: &Pki) -> Result<Self> {
-        let (agent, health, admin, front) = (Lease::new()?, Lease::new()?, Lease::new()?, Lease::new()?);
-        let (mode, front_kind) = setup.front(index);
+        let (agent, health, admin) = (Lease::new()?, Lease::new()?, Lease::new()?);
+        let mut ports = Vec::new();
+        let mut place = |name: String, front| {
+            Ok::<_, anyhow::Error>(match front {
+                Front::Unix => Place::Unix(folder.path().join(name)),
+                Front::Tls => {
+                    let port = Lease::new()?;
+                    let place = Place::Tls(local(port.port()));
+                    ports.push(port);
+                    place
+                }
+            })
+        };
+        let (mode, front) = setup.front(index);
+        let first = match setup.places.get(index) {
+            Some(place) => place.clone(),
+            None => place(format!("s{index}.sock"), front)?,
+        };
+        let mut frontends = vec![Frontend::new(mode, first, pki.clone())];
+        for (number, (mode, front)) in setup.further.iter().enumerate() {
+            let place = place(format!("s{index}-{number}.sock"), *front)?;
+            frontends.push(Frontend::new(*mode, place, pki.clone()));
+        }
         let mut args = vec![
-            format!("--mode={}", mode.flag()),
             format!("--server-id=server-{index}"),
             format!("--server-count={}", setup.servers),
             format!("--agent-port={}", agent.port()),
@@ -49,11 +71,7 @@ impl Server {
             format!("--cluster-key={}", text(&pki.cluster_server.key)?),
             format!("--cluster-ca-cert={}", text(&pki.cluster_ca)?),
         ];
-        let place = setup.places.get(index).cloned().unwrap_or_else(|| match front_kind {
-            Front::Unix => Place::Unix(folder.path().join(format!("s{index}.sock"))),
-            Front::Tls => Place::Tls(local(front.port())),
-        });
-        args.extend(front_flags(&place, pki)?);
+        args.extend(front_flags(&frontends, pki)?);
         args.extend(setup.server_args.iter().cloned());
         let program = match &setup.programs {
             Some((server, _)) => server.clone(),
@@ -63,11 +81,12 @@ impl Server {
         let process = Process::spawn(Recipe { name, program, args, env: Vec::new() })?;
         Ok(Self {
             process,
-            frontend: Frontend::new(mode, place, pki.clone()),
+            frontend: frontends.remove(0),
+            further: frontends,
             health: local(health.port()),
             admin: local(admin.port()),
             agent,
-            _ports: vec![health, admin, front],
+            _ports: ports.into_iter().chain([health, admin]).collect(),
             _folder: folder,
         })
     }
@@ -85,10 +104,12 @@ impl Server {
     /// Waits until the health port answers and the frontend accepts connections.
     pub async fn wait_healthy(&mut self) -> Result<()> {
         wait_status(&mut self.process, self.health, "/healthz", 200).await?;
-        let frontend = &self.frontend;
-        let found =
-            until("a frontend that listens", DEADLINE, || async { frontend.socket().await.ok() }).await;
-        found.map(drop).map_err(|error| self.process.explain(&error))
+        for frontend in [&self.frontend].into_iter().chain(&self.further) {
+            let found =
+                until("a frontend that listens", DEADLINE, || async { frontend.socket().await.ok() }).await;
+            found.map_err(|error| self.process.explain(&error))?;
+        }
+        Ok(())
     }
 
     /// Waits for an agent: `/readyz` is 200.
@@ -130,18 +151,36 @@ impl Server {
     }
 }
 
-/// The flags of a frontend.
-fn front_flags(place: &Place, pki: &Pki) -> Result<Vec<String>> {
-    Ok(match place {
-        Place::Unix(socket) => vec!["--server-port=0".into(), format!("--uds-name={}", text(socket)?)],
-        Place::Tls(address) => vec![
-            format!("--server-bind-address={}", address.ip()),
-            format!("--server-port={}", address.port()),
+/// The flags of the frontends: Go's for one, `--frontend` for several.
+fn front_flags(frontends: &[Frontend], pki: &Pki) -> Result<Vec<String>> {
+    let mut flags = Vec::new();
+    for Frontend { mode, place, .. } in frontends {
+        let mode = mode.flag();
+        flags.extend(match place {
+            _ if frontends.len() > 1 => vec![match place {
+                Place::Unix(socket) => format!("--frontend={mode}+unix:{}", text(socket)?),
+                Place::Tls(address) => format!("--frontend={mode}+tcp:{address}"),
+            }],
+            Place::Unix(socket) => vec![
+                format!("--mode={mode}"),
+                "--server-port=0".into(),
+                format!("--uds-name={}", text(socket)?),
+            ],
+            Place::Tls(address) => vec![
+                format!("--mode={mode}"),
+                format!("--server-bind-address={}", address.ip()),
+                format!("--server-port={}", address.port()),
+            ],
+        });
+    }
+    if frontends.iter().any(|frontend| matches!(frontend.place, Place::Tls(_))) {
+        flags.extend([
             format!("--server-cert={}", text(&pki.front_server.cert)?),
             format!("--server-key={}", text(&pki.front_server.key)?),
             format!("--server-ca-cert={}", text(&pki.front_ca)?),
-        ],
-    })
+        ]);
+    }
+    Ok(flags)
 }
 
 /// Waits until a path answers with this status; fails at once if the process has ended.

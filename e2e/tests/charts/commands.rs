@@ -82,15 +82,20 @@ fn program(objects: &[Value]) -> Result<Pod> {
 
 /// The value of a flag of a pod's container.
 fn flag(pod: &Pod, name: &str) -> Result<String> {
+    Ok(flags(pod, name)?.pop().unwrap_or_default())
+}
+
+/// The values of all occurrences of a flag.
+fn flags(pod: &Pod, name: &str) -> Result<Vec<String>> {
     let prefix = format!("--{name}=");
     let args = list(pod.main()?, "/args").iter().filter_map(Value::as_str);
-    Ok(args.filter_map(|argument| argument.strip_prefix(&prefix)).next_back().unwrap_or_default().to_owned())
+    Ok(args.filter_map(|argument| argument.strip_prefix(&prefix)).map(str::to_owned).collect())
 }
 
 /// A running server of a case, and the objects of its release.
 struct Server {
     running: Running,
-    frontend: Frontend,
+    frontends: Vec<Frontend>,
     objects: Vec<Value>,
     ports: Ports,
 }
@@ -102,17 +107,26 @@ fn server(node: &Kubelet, pki: &Pki, case: &str, more: &[&str]) -> Result<Server
     let objects = objects(Chart::Server, &Chart::Server.case(case), &sets)?;
     let pod = program(&objects)?;
     let running = node.run(&pod, "server-0")?;
-    let mode = match flag(&pod, "mode")?.as_str() {
-        "http-connect" => Mode::HttpConnect,
-        _ => Mode::Grpc,
+    let mut entries = flags(&pod, "frontend")?;
+    if entries.is_empty() {
+        let (mode, socket) = (flag(&pod, "mode")?, flag(&pod, "uds-name")?);
+        entries.push(match socket.as_str() {
+            "" => format!("{mode}+tcp:{}", flag(&pod, "server-port")?),
+            socket => format!("{mode}+unix:{socket}"),
+        });
+    }
+    let frontend = |entry: &String| {
+        let (kind, address) = entry.split_once(':').context("an address")?;
+        let mode = if kind.starts_with("http-connect+") { Mode::HttpConnect } else { Mode::Grpc };
+        let port = address.rsplit(':').next().unwrap_or_default();
+        let place = match kind.ends_with("+tcp") {
+            true => Place::Tls(([127, 0, 0, 1], port.parse()?).into()),
+            false => Place::Unix(running.path(address)),
+        };
+        Ok(Frontend::new(mode, place, pki.clone()))
     };
-    let socket = flag(&pod, "uds-name")?;
-    let place = if socket.is_empty() {
-        Place::Tls(([127, 0, 0, 1], flag(&pod, "server-port")?.parse()?).into())
-    } else {
-        Place::Unix(running.path(&socket))
-    };
-    Ok(Server { running, frontend: Frontend::new(mode, place, pki.clone()), objects, ports })
+    let frontends = entries.iter().map(frontend).collect::<Result<_>>()?;
+    Ok(Server { running, frontends, objects, ports })
 }
 
 /// The agent that the server's release describes: with the values of its ConfigMap, and this machine's ports.
@@ -160,7 +174,9 @@ async fn carries(case: &str, more: &[&str]) -> Result<()> {
     agent.wait_probe("readinessProbe").await.map_err(|error| server.running.process.explain(&error))?;
     server.running.wait_probe("readinessProbe").await?;
     let endpoint = Endpoint::echo().await?;
-    works(&server.frontend, &endpoint.target()).await?;
+    for frontend in &server.frontends {
+        works(frontend, &endpoint.target()).await?;
+    }
     ensure!(endpoint.accepted() > 0, "the endpoint saw nothing");
     Ok(())
 }
@@ -199,6 +215,25 @@ async fn a_sidecar_on_a_port_carries() -> Result<()> {
 #[tokio::test]
 async fn a_daemon_set_on_a_port_carries() -> Result<()> {
     carries("tcp-daemonset", &[]).await
+}
+
+#[tokio::test]
+async fn two_frontends_carry() -> Result<()> {
+    carries("two-frontends", &[]).await?;
+    // The change of kube-apiserver's configuration restarts no server.
+    let args = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        flags(&program(&objects(Chart::Server, &Chart::Server.case("two-frontends"), &sets)?)?, "frontend")
+    };
+    let changed = [
+        "mode=http-connect",
+        "frontend.type=tcp",
+        "frontend.additional[0].mode=grpc",
+        "frontend.additional[0].type=uds",
+        "frontend.additional[0].socketName=konnectivity-server.socket",
+    ];
+    assert_eq!(args(&[])?, args(&changed)?);
+    Ok(())
 }
 
 #[tokio::test]

@@ -272,12 +272,10 @@ fn expand(argument: &str, env: &[(String, String)]) -> String {
     env.iter().fold(argument.to_owned(), |text, (name, value)| text.replace(&format!("$({name})"), value))
 }
 
-/// Replaces the mount by its folder in `--flag=/mount/file` or `/mount/file`.
+/// Replaces the mount by its folder in `--flag=/mount/file`, `--frontend=grpc+unix:/mount/file` or `/mount/file`.
 fn rewrite(argument: &str, mounts: &[(String, PathBuf)]) -> String {
-    let (flag, path) = match argument.split_once('=') {
-        Some((flag, path)) => (format!("{flag}="), path),
-        None => (String::new(), argument),
-    };
+    let begin = ["+unix:", "="].iter().find_map(|mark| Some(argument.find(mark)? + mark.len()));
+    let (flag, path) = argument.split_at(begin.unwrap_or_default());
     for (mount, folder) in mounts {
         if let Some(rest) = path.strip_prefix(mount.as_str())
             && (rest.is_empty() || rest.starts_with('/'))

@@ -79,6 +79,30 @@ async fn new_handshakes_use_new_files_and_live_connections_go_on() -> Result<()>
     Ok(())
 }
 
+/// Frontends with different protocols have the same files, which count once.
+#[tokio::test]
+async fn several_frontends_reload_their_certificate_together() -> Result<()> {
+    let setup = Setup::new(Mode::Grpc, Front::Tls).and(Mode::HttpConnect, Front::Tls);
+    let pair = setup.server_arg(EVERY).agent_arg(EVERY).start().await?;
+    let frontends = [pair.frontend(), &pair.server().further[0]];
+    let mut before = Vec::new();
+    for frontend in frontends {
+        let Place::Tls(address) = frontend.place else { anyhow::bail!("a TLS frontend") };
+        let alpn = if frontend.mode == Mode::Grpc { "h2" } else { "http/1.1" };
+        before.push((address, alpn, shown(address, &pair, &[alpn]).await?));
+    }
+    pair.pki.rotate()?;
+    counted(&pair, "success", [1.0, 1.0, 1.0]).await?;
+    for (address, alpn, old) in before {
+        ensure!(shown(address, &pair, &[alpn]).await? != old, "{alpn}: the old certificate is still shown");
+    }
+    let endpoint = Endpoint::echo().await?;
+    for frontend in frontends {
+        works(frontend, &endpoint.target()).await?;
+    }
+    Ok(())
+}
+
 /// First the file is truncated; then certificate and key do not match; then the certificate has expired.
 #[tokio::test]
 async fn unusable_certificates_are_logged_once_and_the_old_ones_stay() -> Result<()> {

@@ -31,6 +31,7 @@ mod replicas;
 mod rollouts;
 mod selection;
 mod server_first;
+mod several_frontends;
 mod signals;
 mod soak;
 mod startup;

@@ -20,6 +20,7 @@ use e2e::program::Program;
 use e2e::usage::thread_time;
 use e2e::wait::{DEADLINE, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
@@ -106,21 +107,49 @@ async fn half_open_handshakes_do_not_fail_dials() -> Result<()> {
     attacked("half-open handshakes", 300, |pair| client_hello(pair.pki.agent_client()?)).await
 }
 
-/// A server with 256 descriptors has 32 slots for unauthenticated connections on each port.
-async fn small_server() -> Result<(Pair, tempfile::TempDir)> {
+/// A server with 256 descriptors has 32 slots for unauthenticated connections at the agent port, and as many at its frontends.
+async fn small_server(setup: Setup) -> Result<(Pair, tempfile::TempDir)> {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join("proxy-server");
     let server = Program::Server.path()?;
     std::fs::write(&script, format!("#!/bin/sh\nulimit -n 256\nexec '{}' \"$@\"\n", server.display()))?;
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
     let programs: (PathBuf, PathBuf) = (script, Program::Agent.path()?);
-    let setup = Setup::new(Mode::HttpConnect, Front::Tls).programs(programs.0, programs.1);
+    let setup = setup.programs(programs.0, programs.1);
     Ok((setup.server_arg("--cluster-ca-cert=").start().await?, folder))
 }
 
 #[tokio::test]
+async fn a_flood_at_one_frontend_takes_no_slot_of_another() -> Result<()> {
+    let setup = Setup::new(Mode::HttpConnect, Front::Tls).and(Mode::Grpc, Front::Tls);
+    let (pair, _folder) = small_server(setup).await?;
+    let (flooded, other) = (front(&pair)?, &pair.server().further[0]);
+    let Place::Tls(address) = other.place else { anyhow::bail!("no port") };
+    let mut silent = TcpStream::connect(address).await?;
+    let plan =
+        Plan { address: flooded, burst: 100, rate: 1, most: usize::MAX, sends: Vec::new(), keeps: 1_000 };
+    let flood = Flood::start(plan)?;
+    flood.wait_made(100).await?;
+    let (gauge, evicted) = (
+        format!("{SERVER}unauthenticated_connections"),
+        format!("{SERVER}unauthenticated_connections_closed_total"),
+    );
+    let labels = [("port", "frontend"), ("reason", "evicted")];
+    // 16 of the flood and the silent one: half of the limit for each port.
+    let full = |scrape: &e2e::metrics::Scrape| {
+        scrape.value(&gauge, &[("port", "frontend")]) == 17.0 && scrape.value(&evicted, &labels) >= 84.0
+    };
+    pair.server().wait_metrics("a full frontend", full).await?;
+    ensure!(silent.try_read(&mut [0]).is_err(), "the connection at the other frontend was evicted");
+    silent.shutdown().await?;
+    works(other, &Endpoint::echo().await?.target()).await?;
+    drop(flood);
+    settled(&pair).await
+}
+
+#[tokio::test]
 async fn oldest_unauthenticated_connection_is_evicted() -> Result<()> {
-    let (pair, _folder) = small_server().await?;
+    let (pair, _folder) = small_server(Setup::new(Mode::HttpConnect, Front::Tls)).await?;
     let endpoint = Endpoint::echo().await?;
     let plan =
         |address| Plan { address, burst: 100, rate: 1, most: usize::MAX, sends: Vec::new(), keeps: 1_000 };

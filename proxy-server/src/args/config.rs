@@ -1,12 +1,14 @@
 //! The checked meaning of a command line.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flags::{Bind, FlowOptions, LogOptions};
+use flags::{Bind, BindHost, FlowOptions, LogOptions};
 
+use transport::host_port::Joined;
 use transport::tls::{CipherSuites, TlsVersion};
 
 use crate::agent_stream::IdentityBinding;
@@ -16,10 +18,8 @@ use crate::frontend::Protocol;
 /// The configuration of a proxy-server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Where kube-apiserver connects.
-    pub frontend: FrontendListener,
-    /// The protocol that kube-apiserver speaks there.
-    pub mode: Protocol,
+    /// Where kube-apiserver connects: different addresses, at least one.
+    pub frontends: Vec<FrontendConfig>,
     /// Where agents connect.
     pub agent_listener: AgentListener,
     /// Port for health, readiness and metrics.
@@ -80,6 +80,31 @@ pub struct Config {
     pub flag_lines: Vec<String>,
     /// Lines to log once at the start: flags without effect, deprecated flags and insecure settings.
     pub warnings: Vec<String>,
+}
+
+/// A frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontendConfig {
+    /// The protocol that kube-apiserver speaks there.
+    pub protocol: Protocol,
+    /// Where kube-apiserver connects.
+    pub listener: FrontendListener,
+}
+
+/// As `--frontend` names it.
+impl fmt::Display for FrontendConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = self.protocol.name();
+        match &self.listener {
+            FrontendListener::Unix { path, .. } => write!(f, "{protocol}+unix:{}", path.display()),
+            FrontendListener::Tcp { bind, .. } if bind.host == BindHost::All => {
+                write!(f, "{protocol}+tcp:{}", bind.port)
+            }
+            FrontendListener::Tcp { bind, .. } => {
+                write!(f, "{protocol}+tcp:{}", Joined(&bind.host.text(), bind.port))
+            }
+        }
+    }
 }
 
 /// Where kube-apiserver connects.

@@ -1,22 +1,127 @@
-//! Checks of the frontend's flags together: a Unix socket, or a port with TLS.
+//! Checks of the frontends' flags together: each frontend has a Unix socket, or a port with TLS.
 
-use flags::{Bind, FlagError, existing_file, pair};
+use std::path::{Path, PathBuf};
+
+use flags::{Bind, BindHost, FlagError, Given, existing_file, pair};
+use transport::host_port::split;
 use transport::listen::UnixSocket;
 
-use super::FrontendListener;
-use super::table::{FrontendFlags, port};
+use super::table::{FrontendFlags, MODES, port};
+use super::{FrontendConfig, FrontendListener};
 
-pub(super) fn listener(
-    flags: FrontendFlags,
+/// The flags that `--frontend` replaces, and the fix.
+const REPLACED: [(&str, &str); 4] = [
+    ("mode", "name the protocol in each --frontend"),
+    ("uds-name", "give it as --frontend=PROTOCOL+unix:PATH"),
+    ("server-port", "give it as --frontend=PROTOCOL+tcp:PORT"),
+    ("server-bind-address", "give it as --frontend=PROTOCOL+tcp:HOST:PORT"),
+];
+
+/// The frontends of `--frontend`, otherwise the one of Go's flags.
+pub(super) fn frontends(
+    flags: &FrontendFlags,
+    given: &Given,
     warnings: &mut Vec<String>,
-) -> Result<FrontendListener, FlagError> {
-    if flags.uds_name.as_os_str().is_empty() { tcp(flags) } else { unix(flags, warnings) }
+) -> Result<Vec<FrontendConfig>, FlagError> {
+    let entries = &flags.frontend.0;
+    if entries.is_empty() {
+        let listener =
+            if flags.uds_name.as_os_str().is_empty() { tcp(flags)? } else { unix(flags, warnings)? };
+        return Ok(vec![FrontendConfig { protocol: flags.mode, listener }]);
+    }
+    if let Some((flag, fix)) = REPLACED.into_iter().find(|(flag, _)| given.has(flag)) {
+        return Err(FlagError::Conflict { flag, with: "frontend", fix });
+    }
+    let mut frontends: Vec<FrontendConfig> = Vec::new();
+    for text in entries {
+        let frontend = entry(text, flags)?;
+        if frontends.iter().any(|other| overlap(&other.listener, &frontend.listener)) {
+            return Err(refused(text, "another --frontend has this address: give each its own"));
+        }
+        if let FrontendListener::Unix { path, .. } = &frontend.listener {
+            warn_if_abstract("frontend", path, text, warnings);
+        }
+        frontends.push(frontend);
+    }
+    if frontends.iter().all(|frontend| matches!(frontend.listener, FrontendListener::Unix { .. })) {
+        without_tls(flags, "frontend")?;
+    }
+    Ok(frontends)
 }
 
-fn unix(flags: FrontendFlags, warnings: &mut Vec<String>) -> Result<FrontendListener, FlagError> {
+fn refused(text: &str, want: &str) -> FlagError {
+    FlagError::value("frontend", format_args!("{text:?}"), want)
+}
+
+/// Parses `PROTOCOL+TRANSPORT:ADDRESS`.
+fn entry(text: &str, flags: &FrontendFlags) -> Result<FrontendConfig, FlagError> {
+    let refused = |want| refused(text, want);
+    let parts = text.split_once(':').and_then(|(kind, address)| Some((kind.split_once('+')?, address)));
+    let ((protocol, transport), address) = parts.ok_or_else(|| {
+        refused("it must be PROTOCOL+TRANSPORT:ADDRESS, such as grpc+unix:/run/konnectivity.sock")
+    })?;
+    let protocol = MODES.iter().find(|(name, _)| *name == protocol).map(|(_, protocol)| *protocol);
+    let protocol = protocol.ok_or_else(|| refused("the protocol must be grpc or http-connect"))?;
+    let listener = match transport {
+        "unix" if address.is_empty() => return Err(refused("the path must not be empty")),
+        "unix" => {
+            FrontendListener::Unix { path: address.into(), delete_existing: flags.delete_existing_uds_file }
+        }
+        "tcp" => {
+            let bind = bind(address).ok_or_else(|| {
+                refused("the address must be PORT, HOST:PORT or [IPV6]:PORT, with a port from 1024 to 49151")
+            })?;
+            let (pair, ca) = tls_files(flags)?;
+            let tls = pair.zip(ca);
+            let ((cert, key), ca) = tls.ok_or_else(|| {
+                refused("a port has TLS: give --server-cert, --server-key and --server-ca-cert")
+            })?;
+            FrontendListener::Tcp { bind, cert, key, ca }
+        }
+        _ => return Err(refused("the transport must be unix or tcp")),
+    };
+    Ok(FrontendConfig { protocol, listener })
+}
+
+fn bind(address: &str) -> Option<Bind> {
+    let (host, text) = match split(address).ok()? {
+        (text, None) => ("", text),
+        (host, Some(text)) => (host, text),
+    };
+    let port = port("frontend", text.parse().ok()?).ok()?;
+    Some(Bind { host: BindHost::parse(host), port })
+}
+
+/// Whether both cannot listen at once.
+fn overlap(one: &FrontendListener, other: &FrontendListener) -> bool {
+    match (one, other) {
+        (FrontendListener::Unix { path: one, .. }, FrontendListener::Unix { path: other, .. }) => {
+            one == other
+        }
+        (FrontendListener::Tcp { bind: one, .. }, FrontendListener::Tcp { bind: other, .. }) => {
+            let hosts = one.host == other.host || one.host.is_all() || other.host.is_all();
+            one.port == other.port && hosts
+        }
+        _ => false,
+    }
+}
+
+fn unix(flags: &FrontendFlags, warnings: &mut Vec<String>) -> Result<FrontendListener, FlagError> {
+    let with = "uds-name";
+    if flags.server_port != 0 {
+        let fix = "set --server-port=0 to listen on the Unix socket";
+        return Err(FlagError::Conflict { flag: "server-port", with, fix });
+    }
+    without_tls(flags, with)?;
+    let path = flags.uds_name.clone();
+    warn_if_abstract(with, &path, &path.display().to_string(), warnings);
+    Ok(FrontendListener::Unix { path, delete_existing: flags.delete_existing_uds_file })
+}
+
+/// Checks that no flag of TLS is given beside the flag `with`.
+fn without_tls(flags: &FrontendFlags, with: &'static str) -> Result<(), FlagError> {
     let tls = "drop it, the Unix socket carries no TLS";
     let conflicts = [
-        ("server-port", flags.server_port != 0, "set --server-port=0 to listen on the Unix socket"),
         ("server-key", !flags.server_key.as_os_str().is_empty(), tls),
         ("server-cert", !flags.server_cert.as_os_str().is_empty(), tls),
         ("server-ca-cert", !flags.server_ca_cert.as_os_str().is_empty(), tls),
@@ -26,25 +131,24 @@ fn unix(flags: FrontendFlags, warnings: &mut Vec<String>) -> Result<FrontendList
             "drop it, clients of the Unix socket show no certificate",
         ),
     ];
-    if let Some((flag, _, fix)) = conflicts.into_iter().find(|(_, given, _)| *given) {
-        return Err(FlagError::Conflict { flag, with: "uds-name", fix });
+    match conflicts.into_iter().find(|(_, given, _)| *given) {
+        Some((flag, _, fix)) => Err(FlagError::Conflict { flag, with, fix }),
+        None => Ok(()),
     }
-    let path = flags.uds_name;
-    if UnixSocket::is_abstract(&path) {
-        warnings.push(format!(
-            "--uds-name={}: an abstract socket has no file whose mode protects it: every process of this network \
-             namespace may connect",
-            path.display()
-        ));
-    }
-    Ok(FrontendListener::Unix { path, delete_existing: flags.delete_existing_uds_file })
 }
 
-fn tcp(flags: FrontendFlags) -> Result<FrontendListener, FlagError> {
-    let cert = existing_file("server-cert", flags.server_cert)?;
-    let key = existing_file("server-key", flags.server_key)?;
-    let pair = pair(("server-cert", cert), ("server-key", key))?;
-    let ca = existing_file("server-ca-cert", flags.server_ca_cert)?.ok_or(FlagError::Empty {
+fn warn_if_abstract(flag: &str, path: &Path, value: &str, warnings: &mut Vec<String>) {
+    if UnixSocket::is_abstract(path) {
+        warnings.push(format!(
+            "--{flag}={value}: an abstract socket has no file whose mode protects it: every process of this network \
+             namespace may connect"
+        ));
+    }
+}
+
+fn tcp(flags: &FrontendFlags) -> Result<FrontendListener, FlagError> {
+    let (pair, ca) = tls_files(flags)?;
+    let ca = ca.ok_or(FlagError::Empty {
         flag: "server-ca-cert",
         fix: "give the authorities of kube-apiserver's certificate, or --uds-name and --server-port=0",
     })?;
@@ -53,5 +157,16 @@ fn tcp(flags: FrontendFlags) -> Result<FrontendListener, FlagError> {
         flag: "server-cert",
         fix: "give --server-cert and --server-key, or --uds-name and --server-port=0",
     })?;
-    Ok(FrontendListener::Tcp { bind: Bind { host: flags.server_bind_address, port }, cert, key, ca })
+    let bind = Bind { host: flags.server_bind_address.clone(), port };
+    Ok(FrontendListener::Tcp { bind, cert, key, ca })
+}
+
+/// The certificate with its key, and the authorities of clients' certificates, if given.
+type TlsFiles = (Option<(PathBuf, PathBuf)>, Option<PathBuf>);
+
+fn tls_files(flags: &FrontendFlags) -> Result<TlsFiles, FlagError> {
+    let cert = existing_file("server-cert", flags.server_cert.clone())?;
+    let key = existing_file("server-key", flags.server_key.clone())?;
+    let pair = pair(("server-cert", cert), ("server-key", key))?;
+    Ok((pair, existing_file("server-ca-cert", flags.server_ca_cert.clone())?))
 }

@@ -21,7 +21,7 @@ use flags::{
 use transport::tls::Accepted;
 use uuid::Uuid;
 
-pub use config::{AgentListener, Config, FrontendListener, KubeClient, Leases, TokenAuth};
+pub use config::{AgentListener, Config, FrontendConfig, FrontendListener, KubeClient, Leases, TokenAuth};
 use table::{AccessFlags, AgentFlags, FrontendFlags, KubeFlags, PortFlags, ReplicaFlags};
 
 const ABOUT: &str = "carries kube-apiserver's connections to the agents of a cluster.";
@@ -47,9 +47,7 @@ pub fn parse_with(
 fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagError> {
     let mut warnings = given.warnings.clone();
     let frontend: FrontendFlags = given.group()?;
-    let (mode, frontend_keepalive_time) = (frontend.mode, frontend.frontend_keepalive_time);
-    let frontend_names = frontend.frontend_allowed_names.clone();
-    let frontend = frontend::listener(frontend, &mut warnings)?;
+    let frontends = frontend::frontends(&frontend, &given, &mut warnings)?;
     let agents: AgentFlags = given.group()?;
     let tls_min_version = value("tls-min-version", agents.tls_min_version, &mut warnings);
     let cipher_suites = value("cipher-suites", agents.cipher_suites, &mut warnings);
@@ -73,14 +71,13 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     let (flow, log): (FlowOptions, LogOptions) = (given.group()?, given.group()?);
     warnings.extend(log.warnings());
     Ok(Config {
-        frontend,
-        mode,
+        frontends,
         agent_listener,
         health: Bind { host: ports.health_bind_address, port: ports.health_port },
         admin: Bind { host: ports.admin_bind_address, port: ports.admin_port },
         keepalive_time: agents.keepalive_time,
         unresponsive_timeout: agents.unresponsive_timeout,
-        frontend_keepalive_time,
+        frontend_keepalive_time: frontend.frontend_keepalive_time,
         profiling,
         flag_lines: announce::lines(given.values, &server_id),
         server_id,
@@ -99,7 +96,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         trust_source_address: access.agent_identity_source_address,
         agent_names: access.agent_allowed_names,
         default_route_names: access.default_route_allowed_names,
-        frontend_names,
+        frontend_names: frontend.frontend_allowed_names,
         flow,
         leases,
         kube,

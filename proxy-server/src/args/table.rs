@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flags::{
-    BindHost, FlagError, GoDuration, above_zero, bind_host, existing_file, one_of, optional_duration,
-    unresponsive_timeout,
+    BindHost, FlagError, GoDuration, Repeated, above_zero, bind_host, existing_file, one_of,
+    optional_duration, unresponsive_timeout,
 };
 use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 
@@ -16,7 +16,8 @@ use crate::agent_stream::IdentityBinding;
 use crate::backends::{ReadinessPolicy, Selection, Strategy};
 use crate::frontend::Protocol;
 
-const MODES: [(&str, Protocol); 2] = [("grpc", Protocol::Grpc), ("http-connect", Protocol::HttpConnect)];
+pub(super) const MODES: [(&str, Protocol); 2] =
+    [(Protocol::Grpc.name(), Protocol::Grpc), (Protocol::HttpConnect.name(), Protocol::HttpConnect)];
 
 const BINDINGS: [(&str, IdentityBinding); 3] =
     [("off", IdentityBinding::Off), ("log", IdentityBinding::Log), ("enforce", IdentityBinding::Enforce)];
@@ -32,10 +33,15 @@ const POLICIES: [(&str, ReadinessPolicy); 4] = [
 ];
 
 flags::flags! {
-    /// The flags of the frontend. TLS files may only be checked if there is no Unix socket.
+    /// The flags of the frontends. TLS files may only be checked if there is a port.
     #[derive(Debug)]
     pub(super) struct FrontendFlags {
         "Frontend (where kube-apiserver connects)" {
+            /// A frontend: PROTOCOL+unix:PATH, PROTOCOL+unix:@NAME, PROTOCOL+tcp:PORT or PROTOCOL+tcp:HOST:PORT, where PROTOCOL is
+            /// grpc or http-connect. Repeat the flag for several frontends. It replaces --mode, --uds-name, --server-port and
+            /// --server-bind-address; they must not be given with it. All other flags of this section apply to each frontend:
+            /// those of TLS to ports. (Not a flag of the Go proxy-server.)
+            frontend: Repeated = "",
             /// Protocol of kube-apiserver: grpc or http-connect.
             mode: Protocol = "grpc" => one_of(&MODES, "it must be grpc or http-connect"),
             /// Path of the Unix socket to listen on without TLS; @NAME is an abstract socket. Empty: listen on

@@ -1,6 +1,7 @@
-//! The frontend's listener: bound at the start or, if its port is taken, as soon as binding succeeds.
+//! The frontends' listeners: each bound at the start or, if its port is taken, as soon as binding succeeds.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 use transport::listen::{BindError, UnixSocket, bind_tcp};
 use transport::tls::ServerTls;
 
-use crate::args::{self, Config};
+use crate::args::{self, Config, FrontendConfig};
 use crate::auth::AllowedNames;
 use crate::frontend::{self, FrontendListener, Protocol, serve_frontend};
+use crate::limits::{descriptor_limit, unauthenticated_within};
+use crate::metrics::FrontendName;
 use crate::readiness::Readiness;
 
 /// Pause between attempts to bind; short because kube-apiserver waits for the listener.
@@ -22,47 +25,100 @@ const BIND_AGAIN: Duration = Duration::from_secs(1);
 /// Pause between log lines about failed attempts: doubled from the first value up to the second.
 const SAY_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 
-/// The frontend, bound or not yet bound.
+/// A frontend, bound or not yet bound.
 pub(super) struct Frontend {
-    pub(super) config: Config,
+    config: FrontendConfig,
+    /// `--frontend-keepalive-time`.
+    keepalive: Duration,
     /// The TLS configuration, if the frontend listens on a port.
-    pub(super) tls: Option<ServerTls>,
-    /// Learns whether clients can reach the socket.
-    pub(super) readiness: Arc<Readiness>,
-    pub(super) service: frontend::Frontend,
+    tls: Option<ServerTls>,
+    /// The names of certificates that are admitted.
+    names: AllowedNames,
+    /// The limit of unauthenticated connections.
+    unauthenticated: usize,
+    /// Whether clients can reach the socket.
+    listening: Arc<AtomicBool>,
+    /// The process is about to end.
+    shutting_down: Arc<AtomicBool>,
+    service: frontend::Frontend,
     /// The runtime of the TLS handshakes.
-    pub(super) handshakes: Handle,
-    pub(super) bound: Option<FrontendListener>,
+    handshakes: Handle,
+    bound: Option<FrontendListener>,
 }
 
 impl Frontend {
+    /// The frontends of `config`, not yet bound. Those on ports share the limit of unauthenticated connections equally, so
+    /// that a flood at one takes no slot of another.
+    pub(super) fn all(
+        config: &Config,
+        service: &frontend::Frontend,
+        readiness: &Readiness,
+        handshakes: &Handle,
+    ) -> Result<Vec<Self>> {
+        let several = config.frontends.len() > 1;
+        let is_port =
+            |frontend: &&FrontendConfig| matches!(frontend.listener, args::FrontendListener::Tcp { .. });
+        let ports = config.frontends.iter().filter(is_port).count();
+        let unauthenticated = unauthenticated_within(descriptor_limit()) / ports.max(1);
+        let frontends = config.frontends.iter().zip(readiness.listening());
+        let unbound = |(frontend, listening): (&FrontendConfig, _)| {
+            let name = several.then(|| FrontendName::new(frontend.to_string()));
+            if let Some(name) = name {
+                service.metrics.frontend_connections.show(name);
+            }
+            Ok(Frontend {
+                config: frontend.clone(),
+                keepalive: config.frontend_keepalive_time,
+                tls: super::frontend_tls(config, frontend, &service.metrics)?,
+                names: AllowedNames::new(config.frontend_names.clone()),
+                unauthenticated,
+                listening,
+                shutting_down: Arc::clone(&readiness.shutting_down),
+                service: frontend::Frontend { name, ..service.clone() },
+                handshakes: handshakes.clone(),
+                bound: None,
+            })
+        };
+        frontends.map(unbound).collect()
+    }
+
+    /// The TLS configuration, if the frontend listens on a port.
+    pub(super) fn tls(&self) -> Option<ServerTls> {
+        self.tls.clone()
+    }
+
     /// Tries to bind the listener. As in Go, a port of the HTTP CONNECT frontend that cannot be bound now is no error: `serve`
     /// tries again.
     pub(super) fn bind_once(mut self) -> Result<Self> {
         match self.bind() {
             Ok(listener) => self.bound = Some(listener),
-            Err(error) if self.config.mode == Protocol::HttpConnect && error.is::<BindError>() => say(&error),
+            Err(error) if self.config.protocol == Protocol::HttpConnect && error.is::<BindError>() => {
+                say(&error);
+            }
             Err(error) => return Err(error),
         }
         Ok(self)
     }
 
     fn bind(&self) -> Result<FrontendListener> {
-        let listener = match (&self.config.frontend, &self.tls) {
+        let listener = match (&self.config.listener, &self.tls) {
             (args::FrontendListener::Unix { path, delete_existing }, _) => {
-                let socket = UnixSocket::bind(path, *delete_existing)?
-                    .reporting(Arc::clone(&self.readiness.listening));
-                FrontendListener::Unix(socket.yielding(Arc::clone(&self.readiness.shutting_down)))
+                let socket = UnixSocket::bind(path, *delete_existing)?.reporting(Arc::clone(&self.listening));
+                FrontendListener::Unix(socket.yielding(Arc::clone(&self.shutting_down)))
             }
             (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
-                let names = AllowedNames::new(self.config.frontend_names.clone());
                 let _on = self.handshakes.enter();
-                let listener = bind_tcp(&bind.host.text(), bind.port)?;
-                FrontendListener::Tls(listener, tls.clone(), names, self.handshakes.clone())
+                FrontendListener::Tls {
+                    listener: bind_tcp(&bind.host.text(), bind.port)?,
+                    tls: tls.clone(),
+                    names: self.names.clone(),
+                    unauthenticated: self.unauthenticated,
+                    handshakes: self.handshakes.clone(),
+                }
             }
             (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
         };
-        self.readiness.listens();
+        self.listening.store(true, Ordering::Release);
         Ok(listener)
     }
 
@@ -75,8 +131,7 @@ impl Frontend {
                 () = stop.cancelled() => return,
             },
         };
-        let keepalive = self.config.frontend_keepalive_time;
-        serve_frontend(self.config.mode, listener, self.service, keepalive, stop).await;
+        serve_frontend(self.config.protocol, listener, self.service, self.keepalive, stop).await;
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use driver::CloseReason;
 use mux::Cause;
 use serve::logs::Peer;
-use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::OpenGuard;
 use crate::dial::Target;
 use crate::limits::Slot;
 use crate::metrics::Metrics;
@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 pub struct Identity {
     /// Number of the connection over all frontends of this process, from 1.
     pub id: u64,
-    /// `grpc` or `http-connect`.
+    /// `grpc` or `http-connect`; with several frontends as `--frontend` names it.
     pub frontend: &'static str,
     /// The client: the certificate's name, or the source address.
     pub peer: Arc<str>,
@@ -42,8 +42,8 @@ pub struct ConnectionLog {
     from_client: u64,
     to_client: u64,
     reason: Option<String>,
-    /// Counts this connection in the gauge.
-    live: Option<LiveGuard>,
+    /// Counts this connection in the gauges.
+    live: Option<OpenGuard>,
     /// The connection's slot within the server's limits.
     _slot: Slot,
     /// Graceful shutdown waits for this token.
@@ -52,10 +52,10 @@ pub struct ConnectionLog {
 
 impl ConnectionLog {
     /// Starts the record, and logs that the connection is established. `live`, `slot` and `lifetime` are released with it.
-    pub fn open(
+    pub(super) fn open(
         identity: Identity,
         metrics: Metrics,
-        live: LiveGuard,
+        live: OpenGuard,
         slot: Slot,
         lifetime: TaskTrackerToken,
     ) -> Self {
@@ -98,7 +98,7 @@ impl ConnectionLog {
         self.metrics.frontend_write.observe(waited);
     }
 
-    /// The client has gone, but its last bytes are still being delivered: removes it from the gauge.
+    /// The client has gone, but its last bytes are still being delivered: removes it from the gauges.
     pub fn left(&mut self) {
         self.live = None;
     }

@@ -6,7 +6,7 @@
 //!                                      └── HTTP CONNECT
 //! ```
 //!
-//! Never detects a protocol: the flag `--mode` decides.
+//! Never detects a protocol: the flags decide.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -31,7 +31,6 @@ use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
 use super::Frontend;
 use crate::accept;
 use crate::auth::{AllowedNames, shown};
-use crate::limits::{descriptor_limit, unauthenticated_within};
 use crate::metrics::{PeerKind, Port};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
@@ -41,7 +40,7 @@ const PROXY_PATH: &str = "/ProxyService/Proxy";
 /// tunnel, and there are thousands.
 const READ_AHEAD: usize = 17 * 1024;
 
-/// The protocol of the clients (`--mode`).
+/// The protocol of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// gRPC over HTTP/2.
@@ -50,13 +49,34 @@ pub enum Protocol {
     HttpConnect,
 }
 
+impl Protocol {
+    /// The name in flags and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Grpc => "grpc",
+            Protocol::HttpConnect => "http-connect",
+        }
+    }
+}
+
 /// A frontend's listener: bound, not yet accepting.
 #[derive(Debug)]
 pub enum FrontendListener {
     /// A Unix socket; the mode of its file is the access control.
     Unix(UnixSocket),
-    /// TCP with mutual TLS, for certificates with these names. The listener was bound on this runtime of the TLS handshakes.
-    Tls(TcpListener, ServerTls, AllowedNames, Handle),
+    /// TCP with mutual TLS.
+    Tls {
+        /// The listener, bound on the runtime of the TLS handshakes.
+        listener: TcpListener,
+        /// Its TLS.
+        tls: ServerTls,
+        /// The names of certificates that are admitted.
+        names: AllowedNames,
+        /// The limit of unauthenticated connections.
+        unauthenticated: usize,
+        /// The runtime of the TLS handshakes.
+        handshakes: Handle,
+    },
 }
 
 /// Accepts and serves until `stop`. Then it closes the listener, lets pending dials continue, and returns once no connection
@@ -93,12 +113,11 @@ pub async fn serve_frontend(
             };
             accept::each(AcceptLoop::new(socket, name), &stop, serve, report).await;
         }
-        FrontendListener::Tls(tcp, tls, names, handshakes) => {
-            let name =
-                tcp.local_addr().map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
-            let most = unauthenticated_within(descriptor_limit());
-            let connections = ConnectionSet::new(Port::Frontend, most, frontend.metrics.clone());
-            let arriving = Handshakes::start(&handshakes, tcp, name.clone(), tls, connections);
+        FrontendListener::Tls { listener, tls, names, unauthenticated, handshakes } => {
+            let address = listener.local_addr();
+            let name = address.map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
+            let connections = ConnectionSet::new(Port::Frontend, unauthenticated, frontend.metrics.clone());
+            let arriving = Handshakes::start(&handshakes, listener, name.clone(), tls, connections);
             let serve = |arrived: Arrived| {
                 let (frontend, http2) = (frontend.clone(), http2.clone());
                 let (names, stop) = (names.clone(), stop.clone());

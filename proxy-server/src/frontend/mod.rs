@@ -18,11 +18,12 @@ mod testing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serve::metrics::LiveGuard;
 use tokio_util::task::TaskTracker;
 
 pub use self::listen::{FrontendListener, Protocol, serve_frontend};
 use crate::dial::Dialer;
-use crate::metrics::Metrics;
+use crate::metrics::{FrontendName, Metrics};
 
 /// Bytes that are read and discarded after a refusal, so that the client can read the answer.
 const DISCARD_LIMIT: usize = 256 * 1024;
@@ -37,6 +38,27 @@ pub struct Frontend {
     /// Counts dials and connections, which a shutdown waits for: each from before its dial until its client's socket or stream
     /// is closed.
     pub lifetimes: TaskTracker,
+    /// Its name in logs and metrics if the process has several frontends.
+    pub name: Option<FrontendName>,
+}
+
+/// Counts a client's connection in the gauge of its protocol and, with several frontends, in that of its frontend.
+#[derive(Debug)]
+struct OpenGuard {
+    _by_protocol: LiveGuard,
+    _by_frontend: Option<LiveGuard>,
+}
+
+impl Frontend {
+    fn enter(&self, by_protocol: LiveGuard) -> OpenGuard {
+        let by_frontend = self.name.map(|name| self.metrics.frontend_connections.enter(name));
+        OpenGuard { _by_protocol: by_protocol, _by_frontend: by_frontend }
+    }
+
+    /// Its name in the log.
+    fn shown(&self, protocol: Protocol) -> &'static str {
+        self.name.map_or(protocol.name(), FrontendName::name)
+    }
 }
 
 /// A number for the log, counted over all frontends of this process, from 1.

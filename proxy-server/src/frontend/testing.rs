@@ -17,6 +17,7 @@ use tokio_util::io::poll_read_buf;
 use tokio_util::task::TaskTracker;
 use transport::wire::{Code, Incoming, Wire, WireError};
 
+use super::OpenGuard;
 use super::connection_log::{ConnectionLog, Identity};
 use crate::agent_stream::testing::{Command, DialReply};
 use crate::agent_stream::{LinkHandle, OpenConnection};
@@ -60,7 +61,7 @@ pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
         agent: "agent".into(),
         connect_id: 1,
     };
-    let live = metrics.http_connections.enter();
+    let live = OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None };
     let slot = Budget::new(1, 1).connection(&Budget::new(1, 1)).expect("room for one");
     ConnectionLog::open(identity, metrics, live, slot, TaskTracker::new().token())
 }

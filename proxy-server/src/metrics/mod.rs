@@ -23,7 +23,7 @@ use crate::dial::DialMetrics;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{
-    AgentAuthMode, Claim, ClaimAction, PeerKind, Port, ReviewResult, ServiceMethod,
+    AgentAuthMode, Claim, ClaimAction, FrontendName, PeerKind, Port, ReviewResult, ServiceMethod,
     UnauthenticatedCloseReason,
 };
 
@@ -60,6 +60,8 @@ pub struct Families {
     pub frontend_write: Lazy<Histogram>,
     /// `grpc_connections`: open streams of either service, despite its name.
     pub grpc_connections: LiveBy<ServiceMethod>,
+    /// `frontend_connections` (ours): connections of clients, by frontend. Absent with a single frontend.
+    pub frontend_connections: LiveBy<FrontendName>,
     /// `http_connections`: of the HTTP CONNECT frontend. Present from the start.
     pub http_connections: Live,
     /// `full_receive_channels`: connections whose slow reader stops the bytes from the other side.
@@ -136,6 +138,11 @@ impl Metrics {
             established: Established::register(r),
             frontend_write,
             grpc_connections: LiveBy::register(r, "grpc_connections", "Open gRPC streams, by service method"),
+            frontend_connections: LiveBy::register(
+                r,
+                "frontend_connections",
+                "Connections of clients, by frontend if there are several",
+            ),
             http_connections,
             full_receive_channels,
             packets: StreamPackets::register(r),

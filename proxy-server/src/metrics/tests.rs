@@ -57,6 +57,7 @@ const EXTRA: &[Family] = &[
     ("dropped_packets_total", "counter", &["reason"], &[]),
     ("ejected_agents", "gauge", &[], &[]),
     ("expected_dial_seconds", "gauge", &["agent"], &[]),
+    ("frontend_connections", "gauge", &["frontend"], &[]),
     ("lease_calls_unanswered_total", "counter", &["call", "reason"], &[]),
     ("lease_last_renewal_timestamp_seconds", "gauge", &[], &[]),
     ("legacy_certificates_total", "counter", &["reason"], &[]),
@@ -105,6 +106,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     drop(metrics.established.enter());
     metrics.frontend_write.observe(Duration::from_micros(20));
     drop(metrics.grpc_connections.enter(ServiceMethod::Connect));
+    drop(metrics.frontend_connections.enter(FrontendName::new("grpc+tcp:8090".to_owned())));
     drop(metrics.full_receive_channels.enter(ServiceMethod::Proxy));
     metrics.packets.meter(Segment::ToAgent).count(PacketKind::DialReq);
     metrics.stream_error(Segment::FromAgent, Code::Unavailable, None);

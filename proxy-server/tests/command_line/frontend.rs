@@ -7,13 +7,13 @@ use super::{BARE, TCP, flag};
 
 pub(crate) fn frontend() -> Vec<Entry<Config>> {
     fn tcp_bind(config: &Config) -> String {
-        match &config.frontend {
+        match &config.frontends[0].listener {
             FrontendListener::Tcp { bind, .. } => format!("{}, {}", bind.host, bind.port),
             FrontendListener::Unix { .. } => "unix".into(),
         }
     }
     fn tls(config: &Config) -> String {
-        match &config.frontend {
+        match &config.frontends[0].listener {
             FrontendListener::Tcp { cert, key, ca, .. } => [cert, key, ca]
                 .map(|path| {
                     path.file_name().expect("paths of the table have a name").to_string_lossy().into_owned()
@@ -23,7 +23,7 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
         }
     }
     fn unix(config: &Config) -> String {
-        match &config.frontend {
+        match &config.frontends[0].listener {
             FrontendListener::Unix { path, delete_existing } => {
                 format!(
                     "{} {delete_existing}",
@@ -33,8 +33,96 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
             FrontendListener::Tcp { .. } => "tcp".into(),
         }
     }
+    fn all(config: &Config) -> String {
+        let shown: Vec<_> = config.frontends.iter().map(ToString::to_string).collect();
+        shown.join(" ")
+    }
     vec![
-        flag("mode", |c| format!("{:?}", c.mode))
+        flag("frontend", all)
+            .on(TCP)
+            .default("grpc+tcp:8090")
+            .accepts_but_go_rejects(&["--frontend="], "grpc+tcp:8090")
+            .accepts_but_go_rejects(&["--frontend=grpc+tcp:2000"], "grpc+tcp:2000")
+            .accepts_but_go_rejects(
+                &["--frontend=http-connect+unix:/a,b:c+d", "--frontend", "grpc+tcp:2000"],
+                "http-connect+unix:/a,b:c+d grpc+tcp:2000",
+            )
+            .accepts_but_go_rejects(
+                &["--frontend=http-connect+tcp:127.0.0.1:2000", "--frontend=grpc+tcp:[::1]:2000"],
+                "http-connect+tcp:127.0.0.1:2000 grpc+tcp:[::1]:2000",
+            )
+            .refuses(&["--frontend=grpc"], "--frontend=\"grpc\": it must be PROTOCOL+TRANSPORT:ADDRESS")
+            .refuses(&["--frontend=unix:/s"], "--frontend=\"unix:/s\": it must be PROTOCOL+TRANSPORT:ADDRESS")
+            .refuses(
+                &["--frontend=http+unix:/s"],
+                "--frontend=\"http+unix:/s\": the protocol must be grpc or http-connect",
+            )
+            .refuses(
+                &["--frontend=grpc+udp:1"],
+                "--frontend=\"grpc+udp:1\": the transport must be unix or tcp",
+            )
+            .refuses(&["--frontend=grpc+unix:"], "--frontend=\"grpc+unix:\": the path must not be empty")
+            .refuses(&["--frontend=grpc+tcp:"], "--frontend=\"grpc+tcp:\": the address must be PORT")
+            .refuses(&["--frontend=grpc+tcp:0"], "--frontend=\"grpc+tcp:0\": the address must be PORT")
+            .refuses(&["--frontend=grpc+tcp:a:49152"], "--frontend=\"grpc+tcp:a:49152\": the address must be")
+            .refuses(
+                &["--frontend=grpc+tcp:::1:2000"],
+                "--frontend=\"grpc+tcp:::1:2000\": the address must be",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:[::1]"],
+                "--frontend=\"grpc+tcp:[::1]\": the address must be PORT",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:[::1:2000"],
+                "--frontend=\"grpc+tcp:[::1:2000\": the address must be",
+            )
+            .refuses(
+                &["--frontend=grpc+unix:/s", "--frontend=http-connect+unix:/s"],
+                "--frontend=\"http-connect+unix:/s\": another --frontend has this address: give each its own",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:2000", "--frontend=grpc+tcp:127.0.0.1:2000"],
+                "--frontend=\"grpc+tcp:127.0.0.1:2000\": another --frontend has this address",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:[::1]:2000", "--frontend=grpc+tcp:0.0.0.0:2000"],
+                "--frontend=\"grpc+tcp:0.0.0.0:2000\": another --frontend has this address",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:2000", "--server-ca-cert="],
+                "--frontend=\"grpc+tcp:2000\": a port has TLS: give --server-cert, --server-key and",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:2000", "--server-key="],
+                "--server-cert needs --server-key: give both, or neither",
+            )
+            .refuses(
+                &["--frontend=grpc+unix:/s"],
+                "--server-key cannot be used with --frontend: drop it, the Unix socket carries no TLS",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:2000", "--mode=grpc"],
+                "--mode cannot be used with --frontend: name the protocol in each --frontend",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:2000", "--uds-name=/s"],
+                "--uds-name cannot be used with --frontend: give it as --frontend=PROTOCOL+unix:PATH",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:2000", "--server-port=8090"],
+                "--server-port cannot be used with --frontend: give it as --frontend=PROTOCOL+tcp:PORT",
+            )
+            .refuses(
+                &["--frontend=grpc+tcp:2000", "--server-bind-address=::1"],
+                "--server-bind-address cannot be used with --frontend: give it as",
+            )
+            .on(BARE)
+            .refuses(
+                &["--frontend=http-connect+tcp:2000"],
+                "--frontend=\"http-connect+tcp:2000\": a port has TLS: give --server-cert",
+            ),
+        flag("mode", |c| format!("{:?}", c.frontends[0].protocol))
             .default("Grpc")
             .takes(&["--mode=http-connect"], "HttpConnect")
             .takes(&["--mode", "grpc"], "Grpc")

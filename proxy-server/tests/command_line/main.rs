@@ -117,6 +117,20 @@ fn flags_that_weaken_or_do_nothing_are_said() {
 }
 
 #[test]
+fn an_abstract_socket_among_frontends_is_said() {
+    let dir = directory();
+    let words = [
+        "--frontend=grpc+unix:@x",
+        "--frontend=http-connect+unix:/s",
+        "--cluster-cert={file}",
+        "--cluster-key={file}",
+    ];
+    let config = run(&words, dir.path()).unwrap();
+    let [warning] = &config.warnings[..] else { panic!("one warning: {:?}", config.warnings) };
+    assert!(warning.starts_with("--frontend=grpc+unix:@x: an abstract socket"), "{warning}");
+}
+
+#[test]
 fn the_sample_manifest_starts() {
     let dir = directory();
     let words = [

@@ -35,8 +35,9 @@ use self::head::{Head, HeadError, HeadParser};
 use self::local_io::SocketIo;
 use self::socket::Socket;
 use super::connection_log::{ConnectionLog, Identity};
-use super::{DISCARD_LIMIT, Frontend, next_id};
+use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
 use crate::dial::{DialFailure, Dialed, FailureReason, Target};
+use crate::metrics::FrontendName;
 
 /// Time limit from the first byte of a connection to the last byte of its head. Go allows 60 s; no client needs one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -84,7 +85,7 @@ impl Frontend {
             Err(why) => {
                 tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");
                 if let NotServed::Refused(error) = why {
-                    let _live = self.metrics.http_connections.enter();
+                    let _live = self.enter(self.metrics.http_connections.enter());
                     if send_answer(&mut socket, answer::refusal(error).as_bytes()).await {
                         linger(&mut socket).await;
                     }
@@ -94,14 +95,15 @@ impl Frontend {
     }
 
     async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
-        let live = self.metrics.http_connections.enter();
+        let live = self.enter(self.metrics.http_connections.enter());
         let lifetime = self.lifetimes.token();
         let id = next_id();
         let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());
         let (host, user_agent) =
             (Peer(&target.address).to_string(), head.user_agent.as_deref().unwrap_or_default());
         tracing::info!(
-            target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = id, %peer,
+            target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = id,
+            frontend = self.name.map(FrontendName::name), %peer,
             "Received request for host"
         );
         // Not biased: if both are ready, either result is correct.
@@ -131,7 +133,8 @@ impl Frontend {
                 tracing::debug!(
                     host, agentID = %Peer(&agent), connectionID = connect_id, "Connection established, sent 200 OK"
                 );
-                let identity = Identity { id, frontend: "http-connect", peer, target, agent, connect_id };
+                let frontend = self.shown(Protocol::HttpConnect);
+                let identity = Identity { id, frontend, peer, target, agent, connect_id };
                 let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
                 connection.attach(Box::new(SocketIo::new(socket, early, log)));

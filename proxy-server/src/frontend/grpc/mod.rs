@@ -23,9 +23,9 @@ use self::local_io::GrpcIo;
 use self::machine::Order;
 use self::stream::Stream;
 use super::connection_log::{ConnectionLog, Identity};
-use super::{DISCARD_LIMIT, Frontend, next_id};
+use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
 use crate::dial::{DialFailure, Dialed, FailureReason, Target};
-use crate::metrics::ServiceMethod;
+use crate::metrics::{FrontendName, ServiceMethod};
 
 /// Time between a CLOSE_RSP and the end of its stream. The end wakes a reader of the Go client that missed the CLOSE_RSP; a
 /// reader that received it has returned long before.
@@ -36,7 +36,7 @@ const FIRST_DIAL: Duration = Duration::from_secs(300);
 impl Frontend {
     /// Serves one Proxy stream until it is attached to its link or has ended. `peer` is for the log.
     pub(super) async fn serve_stream<W: Wire + Send + 'static>(&self, wire: W, peer: Arc<str>) {
-        let live = self.metrics.grpc_connections.enter(ServiceMethod::Proxy);
+        let live = self.enter(self.metrics.grpc_connections.enter(ServiceMethod::Proxy));
         let mut stream = Stream::new(wire, self.metrics.clone());
         let Some(target) = first_dial(&mut stream).await else {
             return end(stream).await;
@@ -44,7 +44,10 @@ impl Frontend {
         let lifetime = self.lifetimes.token();
         let id = next_id();
         let (dial_id, address) = (target.dial_id, Peer(&target.address).to_string());
-        tracing::debug!(dialID = dial_id, dialAddress = address, connection = id, %peer, "Received DIAL_REQ");
+        let frontend = self.name.map(FrontendName::name);
+        tracing::debug!(
+            dialID = dial_id, dialAddress = address, connection = id, frontend, %peer, "Received DIAL_REQ"
+        );
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&target) => outcome,
             // Before its DIAL_RSP the machine gives only one order: to cancel.
@@ -69,7 +72,8 @@ impl Frontend {
                     self.metrics.dials.failures.count(FailureReason::SendRsp);
                     return; // dropping the connection closes it
                 };
-                let identity = Identity { id, frontend: "grpc", peer, target, agent, connect_id };
+                let frontend = self.shown(Protocol::Grpc);
+                let identity = Identity { id, frontend, peer, target, agent, connect_id };
                 let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
                 connection.attach(Box::new(GrpcIo::new(stream, log)));
             }

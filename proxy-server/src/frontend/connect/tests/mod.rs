@@ -28,7 +28,8 @@ impl Bench {
     fn new() -> Self {
         let (dialer, dials) = dialer();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
-        let frontend = Frontend { dialer, metrics: readings.metrics.clone(), lifetimes: lifetimes.clone() };
+        let (metrics, lifetimes_of) = (readings.metrics.clone(), lifetimes.clone());
+        let frontend = Frontend { dialer, metrics, lifetimes: lifetimes_of, name: None };
         Bench { frontend, dials, readings, lifetimes, stop: CancellationToken::new() }
     }
 
