@@ -144,8 +144,9 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         keepalive,
         admission: Admission::default(),
         admitted: false,
+        // An authenticated client may connect long before its first stream.
+        overdue: overdue.filter(|_| settings.unadmitted.is_some()),
         unadmitted: settings.unadmitted.as_ref().map(Unadmitted::join),
-        overdue,
         next_stream: settings.next_stream_timeout,
         shutdown_mode: settings.shutdown_mode,
         shutdown_state: ShutdownState::Running,

@@ -252,11 +252,22 @@ async fn a_frontends_connection_stays_for_the_next_stream() {
     let mut served = serve(server_io, ServerSettings::for_frontends());
     let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
     tokio::spawn(connection);
-    for _ in 0..2 {
-        accept_one(&requests, &mut served).await;
+    for _ in 0..3 {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert!(!served.serving.is_finished());
+        accept_one(&requests, &mut served).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frontends_connection_without_a_preface_ends() {
+    let (client_io, server_io) = duplex(1 << 20);
+    let served = serve(server_io, ServerSettings::for_frontends());
+    let before = Instant::now();
+    let end = soon(served.serving).await.unwrap();
+    assert!(matches!(end, Err(ConnectionError::NotAdmitted)), "{end:?}");
+    assert_eq!(before.elapsed().as_secs(), 15);
+    drop(client_io);
 }
 
 #[tokio::test(start_paused = true)]
