@@ -138,6 +138,7 @@ impl Server {
             dialer,
             metrics: metrics.clone(),
             lifetimes: lifetimes.connections.clone(),
+            draining: CancellationToken::new(),
         };
         let frontend = Frontend {
             config: config.clone(),
@@ -160,11 +161,13 @@ impl Server {
         tracing::info!("Starting frontend server for client connections.");
         tracing::info!("Starting agent server for tunnel connections.");
         let agents = tokio::spawn(self.agents.serve(self.handshakes, close_agents.clone()));
+        let draining = self.frontend.service.draining.clone();
         let frontend = tokio::spawn(self.frontend.serve(close_frontends.clone()));
         tracing::info!(server_id = self.config.server_id, "Proxy server is running");
         signals.first().await;
 
         self.readiness.leaves();
+        draining.cancel();
         let (grace, connections) = (self.config.graceful_shutdown_timeout, &self.lifetimes.connections);
         tracing::info!("Shutting down server.");
         tracing::info!(connections = connections.len(), grace = %GoDuration::from(grace), "draining connections");

@@ -18,6 +18,7 @@ mod testing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::listen::{FrontendListener, Protocol, serve_frontend};
@@ -37,6 +38,9 @@ pub struct Frontend {
     /// Counts dials and connections, which a shutdown waits for: each from before its dial until its client's socket or stream
     /// is closed.
     pub lifetimes: TaskTracker,
+    /// Canceled when a shutdown begins: HTTP/2 connections then send GOAWAY, so that their clients open new ones, to a successor
+    /// if one listens, or to this server.
+    pub draining: CancellationToken,
 }
 
 /// A number for the log, counted over all frontends of this process, from 1.

@@ -72,7 +72,8 @@ const STREAMLESS: Duration = Duration::from_secs(10);
 /// How a server announces the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownMode {
-    /// The server sends GOAWAY at once: clients finish their streams and open new ones elsewhere.
+    /// The server sends GOAWAY at once: clients finish their streams, those included that they opened before they read it, and
+    /// open new ones elsewhere.
     GoAway,
     /// The server refuses new streams as Unavailable, and the connection ends with its last stream. The Go project's agent
     /// closes its connections on GOAWAY, so it must not receive one while it has any.

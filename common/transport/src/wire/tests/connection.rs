@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::{Served, data, dial, next, packet, serve, soon};
+use crate::raw::{END_HEADERS, HEADERS, frame, hello};
 use crate::wire::{
     ClientSettings, Code, ConnectionError, ServerSettings, Wire, WireError, connect, serve_connection,
     serve_connection_until,
@@ -329,6 +330,34 @@ async fn agents_see_no_goaway_while_a_stream_lives() {
 #[tokio::test(start_paused = true)]
 async fn frontends_see_goaway() {
     assert!(shut_down(ServerSettings::for_frontends()).await.unwrap_err().is_go_away());
+}
+
+/// The client's second stream was under way when the server sent GOAWAY: HTTP/2 permits that until the client has answered the
+/// ping behind it.
+#[tokio::test(start_paused = true)]
+async fn stream_that_crosses_goaway_is_served() {
+    let (mut client_io, server_io) = duplex(1 << 20);
+    let (requests, mut arrivals) = mpsc::unbounded_channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(async move {
+        let on_stream = |request| drop(requests.send(request));
+        let settings = ServerSettings::for_frontends();
+        serve_connection_until(server_io, &settings, on_stream, async { drop(stopped.await) }).await
+    });
+    let open =
+        |stream| frame(HEADERS, END_HEADERS, stream, b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc");
+    client_io.write_all(&[hello(&[]), open(1)].concat()).await.unwrap();
+    let first = soon(arrivals.recv()).await.unwrap().accept(HeaderMap::new()).unwrap();
+    stop.send(()).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    client_io.write_all(&open(3)).await.unwrap();
+    let second = soon(arrivals.recv()).await.unwrap().accept(HeaderMap::new()).unwrap();
+    for mut stream in [first, second] {
+        stream.send(data("alive")).unwrap();
+        stream.finish();
+    }
+    drop(client_io);
+    soon(serving).await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

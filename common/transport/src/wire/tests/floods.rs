@@ -186,6 +186,17 @@ async fn streams_above_the_limit_are_refused() {
     }
 }
 
+/// A client that ignores the announced limit loses the streams above it, and nothing else.
+#[tokio::test(start_paused = true)]
+async fn twenty_thousand_streams_of_a_frontend_are_refused_only_above_the_limit() {
+    let flood = streams(20_000).map(|stream| frame(HEADERS, END_HEADERS, stream, REQUEST));
+    let bytes = answer(ServerSettings::for_frontends(), with(&[], flood)).await;
+    let resets = frames(&bytes).into_iter().filter(|(kind, ..)| matches!(*kind, RST_STREAM | GOAWAY));
+    let excess = streams(20_000).skip(10_000);
+    let refused = REFUSED_STREAM.to_be_bytes();
+    assert!(resets.eq(excess.map(|stream| (RST_STREAM, stream, &refused[..]))));
+}
+
 /// Between native peers a DATA and its head fit into one frame.
 #[tokio::test(start_paused = true)]
 async fn sixty_four_kibibytes_are_one_frame() {

@@ -8,6 +8,7 @@ use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
@@ -28,7 +29,12 @@ impl Bench {
     fn new() -> Self {
         let (dialer, dials) = dialer();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
-        let frontend = Frontend { dialer, metrics: readings.metrics.clone(), lifetimes: lifetimes.clone() };
+        let frontend = Frontend {
+            dialer,
+            metrics: readings.metrics.clone(),
+            lifetimes: lifetimes.clone(),
+            draining: CancellationToken::new(),
+        };
         Bench { frontend, dials, readings, lifetimes, stop: CancellationToken::new() }
     }
 
