@@ -197,13 +197,16 @@ impl Drop for Process {
     }
 }
 
-/// Raises this process's descriptor limit to its hard limit: this process holds one or both ends of a test's connections.
-pub fn raise_descriptor_limit() {
+/// Raises this process's descriptor limit to its hard limit, which it returns: this process holds one or both ends of a test's
+/// connections.
+pub fn raise_descriptor_limit() -> usize {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit) {
         crate::figures::say("the limit of descriptors stays as it is", error);
     }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 /// A command that the kernel kills when this process ends for any reason. Needs util-linux's `setpriv`, which then becomes the

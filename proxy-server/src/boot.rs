@@ -135,6 +135,7 @@ impl Server {
             metrics: metrics.clone(),
             lifetimes: lifetimes.connections.clone(),
             name: None,
+            draining: lifetimes.draining.clone(),
         };
         let frontends = Frontend::all(&config, &service, &readiness, handshakes)?;
         let every = config.certificate_reload_interval;
@@ -173,6 +174,7 @@ impl Server {
         signals.first().await;
 
         self.readiness.leaves();
+        self.lifetimes.draining.cancel();
         let (grace, connections) = (self.config.graceful_shutdown_timeout, &self.lifetimes.connections);
         tracing::info!("Shutting down server.");
         tracing::info!(connections = connections.len(), grace = %GoDuration::from(grace), "draining connections");

@@ -27,17 +27,26 @@ use crate::wait::within;
 
 /// Packets that may wait for HTTP/2's flow-control window.
 const QUEUE: usize = 4;
-/// h2 ends a connection that queues small frames beyond its window, so the windows are large.
-const STREAM_WINDOW: u32 = 1 << 20;
+/// The windows of [`channel`], in bytes. h2 ends a connection that queues small frames beyond its window, so they are large.
+pub const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 64 << 20;
 /// Largest message; both programs accept it.
 const MESSAGE_LIMIT: usize = 16 << 20;
 
 /// Speaks HTTP/2 over a connected socket.
 pub async fn channel(socket: Box<dyn Io>) -> Result<Channel> {
+    channel_with(socket, STREAM_WINDOW, CONNECTION_WINDOW).await
+}
+
+/// Like [`channel`], with these flow-control windows, in bytes.
+pub async fn channel_with(
+    socket: Box<dyn Io>,
+    stream_window: u32,
+    connection_window: u32,
+) -> Result<Channel> {
     let endpoint = Endpoint::from_static("http://localhost")
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(stream_window)
+        .initial_connection_window_size(connection_window)
         .connect_timeout(Duration::from_secs(30));
     let once = Once(Arc::new(Mutex::new(Some(socket))));
     Ok(within("the HTTP/2 preface", endpoint.connect_with_connector(once)).await??)

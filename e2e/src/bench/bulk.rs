@@ -9,7 +9,8 @@ use super::cases::{LIMIT, MIB, cpu};
 use super::endpoint::{Command, CommandEndpoint, send_zeros, skip};
 use super::report::{Report, Unit};
 use super::rig::Rig;
-use crate::frontend::Conn;
+use crate::adversarial::STREAM_WINDOW;
+use crate::frontend::{Conn, SharedConnection};
 use crate::wait::within_limit;
 
 /// One connection and sixteen, down and up, `mib` MiB each; `place` is appended to the names.
@@ -22,29 +23,51 @@ pub(super) async fn measure(
 ) -> Result<()> {
     for connections in [1, 16] {
         for down in [true, false] {
-            let name = format!("bulk {}, {connections} connections{place}", if down { "down" } else { "up" });
-            let (seconds, used) =
-                bulk(rig, endpoint, mib, connections, down).await.with_context(|| name.clone())?;
-            report.add(&name, Unit::MibPerSecond, mib as f64 / seconds);
-            report.add(&format!("CPU, {name}"), Unit::CpuSecondsPerGib, used * 1024.0 / mib as f64);
+            let name = format!("bulk {}, {connections} connections{place}", direction(down));
+            let mut conns = Vec::new();
+            for _ in 0..connections {
+                conns.push(rig.dialer().dial(&endpoint.target()).await?);
+            }
+            bulk(rig, conns, mib, down, &name, report).await.with_context(|| name)?;
         }
     }
     Ok(())
 }
 
-/// Returns seconds, and CPU seconds of both processes.
-async fn bulk(
+/// Sixteen streams of one HTTP/2 connection, down and up; only with the gRPC frontend.
+pub(super) async fn one_connection(
     rig: &Rig,
     endpoint: &CommandEndpoint,
     mib: u64,
-    connections: u64,
-    down: bool,
-) -> Result<(f64, f64)> {
-    let share = mib * MIB / connections;
-    let mut conns = Vec::new();
-    for _ in 0..connections {
-        conns.push(rig.dialer().dial(&endpoint.target()).await?);
+    report: &mut Report,
+) -> Result<()> {
+    let Some(frontend) = rig.grpc_frontend() else { return Ok(()) };
+    for down in [true, false] {
+        let name = format!("bulk {}, 16 streams of one connection", direction(down));
+        let shared = SharedConnection::open(frontend, STREAM_WINDOW).await?;
+        let mut conns = Vec::new();
+        for _ in 0..16 {
+            conns.push(shared.dial(&endpoint.target()).await?);
+        }
+        bulk(rig, conns, mib, down, &name, report).await.with_context(|| name)?;
     }
+    Ok(())
+}
+
+fn direction(down: bool) -> &'static str {
+    if down { "down" } else { "up" }
+}
+
+/// Adds the throughput, and the CPU seconds of both processes.
+async fn bulk(
+    rig: &Rig,
+    conns: Vec<Conn>,
+    mib: u64,
+    down: bool,
+    name: &str,
+    report: &mut Report,
+) -> Result<()> {
+    let share = mib * MIB / conns.len() as u64;
     let (before, start) = (cpu(rig)?, Instant::now());
     let mut running = JoinSet::new();
     for conn in conns {
@@ -57,7 +80,10 @@ async fn bulk(
         anyhow::Ok(())
     };
     within_limit("a bulk transfer", LIMIT, all).await??;
-    Ok((start.elapsed().as_secs_f64(), (cpu(rig)? - before).as_secs_f64()))
+    let (seconds, used) = (start.elapsed().as_secs_f64(), (cpu(rig)? - before).as_secs_f64());
+    report.add(name, Unit::MibPerSecond, mib as f64 / seconds);
+    report.add(&format!("CPU, {name}"), Unit::CpuSecondsPerGib, used * 1024.0 / mib as f64);
+    Ok(())
 }
 
 /// Moves `bytes` over one connection.

@@ -40,6 +40,8 @@ pub enum Case {
     Memory,
     /// Bulk transfers.
     Bulk,
+    /// Bulk transfers over the streams of one HTTP/2 connection.
+    OneConnection,
     /// Round trips of one connection.
     Ping,
     /// Bulk transfers at a high RTT.
@@ -60,9 +62,10 @@ pub enum Case {
 
 impl Case {
     /// All cases in the order of their run, with their names on the command line.
-    pub const ALL: [(&str, Self); 10] = [
+    pub const ALL: [(&str, Self); 11] = [
         ("memory", Self::Memory),
         ("bulk", Self::Bulk),
+        ("one-connection", Self::OneConnection),
         ("high-bdp", Self::HighBdp),
         ("ping", Self::Ping),
         ("fan-out", Self::FanOut),
@@ -80,6 +83,7 @@ impl Case {
                 connects::idle(rig, endpoint, load, report).await
             }
             Self::Bulk => bulk::measure(rig, endpoint, load.bulk, "", report).await,
+            Self::OneConnection => bulk::one_connection(rig, endpoint, load.bulk, report).await,
             Self::HighBdp => bulk::measure(rig, endpoint, load.bulk / 4, ", 50 ms away", report).await,
             Self::Ping => small::ping_pongs(rig, endpoint, load, report).await,
             Self::FanOut => small::fan_out(rig, endpoint, load, report).await,

@@ -142,6 +142,14 @@ impl Rig {
         }
     }
 
+    /// The frontend of a pair, if it is gRPC.
+    pub fn grpc_frontend(&self) -> Option<&Frontend> {
+        match self {
+            Self::Pair(pair) => Some(pair.frontend()).filter(|frontend| frontend.mode == Mode::Grpc),
+            Self::Relay { .. } => None,
+        }
+    }
+
     /// A dialer for use in any task.
     pub fn dialer(&self) -> Dialer {
         match self {

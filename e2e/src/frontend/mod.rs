@@ -1,6 +1,7 @@
 //! Independent clients of both frontends, which behave as kube-apiserver does.
 
 mod connect;
+mod shared;
 mod tunnel;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::Channel;
 
+pub use self::shared::SharedConnection;
 pub use self::tunnel::Tunnel;
 use crate::adversarial::{PacketStream, channel};
 use crate::http1::Head;

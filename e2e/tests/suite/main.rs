@@ -26,6 +26,7 @@ mod metrics;
 mod misbehaving_agents;
 mod misbehaving_frontends;
 mod misbehaving_servers;
+mod one_connection;
 mod outages;
 mod replicas;
 mod rollouts;

@@ -59,13 +59,15 @@ pub struct LinkFlow {
     pub bounds: Bounds,
 }
 
-/// The tasks that shutdown waits for, and the token that ends agent streams.
+/// The tasks that shutdown waits for, and the tokens of its phases.
 #[derive(Debug, Clone, Default)]
 pub struct Lifetimes {
     /// Pending dials and open connections, each until its client's socket or stream is closed.
     pub connections: TaskTracker,
     /// Canceling this ends every agent stream with status OK, without GOAWAY.
     pub end_streams: CancellationToken,
+    /// Canceled when a shutdown begins.
+    pub draining: CancellationToken,
 }
 
 impl AgentService {

@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use transport::authority::AuthorityPatch;
 use transport::listen::{AcceptLoop, LinkSocket, UnixSocket};
@@ -39,6 +40,10 @@ const PROXY_PATH: &str = "/ProxyService/Proxy";
 /// Read-ahead below a frontend's TLS, in bytes: one record. Agent connections get more; a frontend connection carries one
 /// tunnel, and there are thousands.
 const READ_AHEAD: usize = 17 * 1024;
+
+/// How long a draining server accepts streams on a new HTTP/2 connection. Its client has found no successor, and tries again
+/// after that.
+const AGE_IN_DRAIN: Duration = Duration::from_secs(1);
 
 /// The protocol of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +171,7 @@ fn report(error: &JoinError) {
 type TlsConnection = ServerStream<ReadAhead<LinkSocket>>;
 
 impl Frontend {
-    /// Drives one HTTP/2 connection, until its last stream has ended after `stop`.
+    /// Drives one HTTP/2 connection, until its last stream has ended after the drain's begin or `stop`.
     async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin>(
         &self,
         io: IO,
@@ -191,8 +196,15 @@ impl Frontend {
                 Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
             }
         };
+        let shutdown = async {
+            if self.draining.is_cancelled() {
+                let _stopped = timeout(AGE_IN_DRAIN, stop.cancelled()).await;
+            } else {
+                self.draining.cancelled().await;
+            }
+        };
         let served = {
-            let mut serving = pin!(serve_connection_until(io, settings, on_stream, stop.cancelled()));
+            let mut serving = pin!(serve_connection_until(io, settings, on_stream, shutdown));
             poll_fn(|cx| {
                 let served = serving.as_mut().poll(cx);
                 // Most connections have one stream, for hours. A finished task keeps its memory until it is joined.

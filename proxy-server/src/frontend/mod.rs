@@ -19,6 +19,7 @@ mod testing;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serve::metrics::LiveGuard;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::listen::{FrontendListener, Protocol, serve_frontend};
@@ -40,6 +41,9 @@ pub struct Frontend {
     pub lifetimes: TaskTracker,
     /// Its name in logs and metrics if the process has several frontends.
     pub name: Option<FrontendName>,
+    /// Canceled when a shutdown begins: HTTP/2 connections then send GOAWAY, so that their clients open new ones, to a successor
+    /// if one listens, or to this server.
+    pub draining: CancellationToken,
 }
 
 /// Counts a client's connection in the gauge of its protocol and, with several frontends, in that of its frontend.

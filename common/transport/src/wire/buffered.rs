@@ -238,7 +238,6 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
         let mut inner = self.0.lock();
         let now = Instant::now();
         if now.saturating_duration_since(*inner.reading_since.get_or_insert(now)) >= READ_FOR {
-            inner.reading_since = None;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -85,8 +85,8 @@ where
     serve_connection_until(io, settings, on_stream, pending()).await
 }
 
-/// Like [`serve_connection`]. Once `shutdown` completes, the connection accepts no new streams, and ends with its last
-/// stream as [`ServerSettings::shutdown_mode`] says.
+/// Like [`serve_connection`]. Once `shutdown` completes, the connection ends with its last stream as
+/// [`ServerSettings::shutdown_mode`] says.
 pub async fn serve_connection_until<IO, F>(
     io: IO,
     settings: &ServerSettings,
@@ -144,8 +144,9 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         keepalive,
         admission: Admission::default(),
         admitted: false,
+        // An authenticated client may connect long before its first stream.
+        overdue: overdue.filter(|_| settings.unadmitted.is_some()),
         unadmitted: settings.unadmitted.as_ref().map(Unadmitted::join),
-        overdue,
         next_stream: settings.next_stream_timeout,
         shutdown_mode: settings.shutdown_mode,
         shutdown_state: ShutdownState::Running,
@@ -293,7 +294,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         let Some(request) = request else {
             return;
         };
-        if self.shutdown_state == ShutdownState::Running {
+        // A client that has not read GOAWAY yet loses no stream.
+        if self.shutdown_mode == ShutdownMode::GoAway || self.shutdown_state == ShutdownState::Running {
             on_stream(request);
         } else {
             request.refuse(Code::Unavailable, "the server is shutting down");

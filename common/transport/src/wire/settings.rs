@@ -57,6 +57,12 @@ const UNADMITTED_STREAM_WINDOW: u32 = 64;
 /// streams. On the agent hop the budget is h2's default, half of the connection's window, and grows with it.
 const FRONTEND_FRAME_BUDGET: usize = 512 << 20;
 
+/// The most concurrent streams of a frontend's connection. kube-apiserver may send all of its dials over one connection.
+const FRONTEND_STREAMS: u32 = 10_000;
+
+/// How long the server ignores frames of a stream that it has reset: as long as a busy client may take to read the reset.
+const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
+
 /// The time limit from the transport handshake to the first accepted stream. A token review takes at most 10 s.
 const ADMISSION: Duration = Duration::from_secs(15);
 
@@ -66,7 +72,8 @@ const STREAMLESS: Duration = Duration::from_secs(10);
 /// How a server announces the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownMode {
-    /// The server sends GOAWAY at once: clients finish their streams and open new ones elsewhere.
+    /// The server sends GOAWAY at once: clients finish their streams, those included that they opened before they read it, and
+    /// open new ones elsewhere.
     GoAway,
     /// The server refuses new streams as Unavailable, and the connection ends with its last stream. The Go project's agent
     /// closes its connections on GOAWAY, so it must not receive one while it has any.
@@ -94,6 +101,9 @@ pub struct ServerSettings {
     pub max_local_error_resets: usize,
     /// How many streams may be pending that the peer opened and reset before the server accepted them.
     pub max_pending_accept_resets: usize,
+    /// How many streams that the server reset are remembered, for [`RESETS_REMEMBERED_FOR`]: frames that the peer sent before it
+    /// saw the reset are ignored. For a forgotten stream each counts as a failed stream.
+    pub max_remembered_resets: usize,
     /// The most unsent bytes queued per stream.
     pub max_send_buffer: usize,
     /// h2's budget for unread small DATA frames. `None`: half of the connection's window.
@@ -102,7 +112,8 @@ pub struct ServerSettings {
     pub buffering: Buffering,
     /// The pings to peers that send nothing.
     pub keepalive: Keepalive,
-    /// The time limit until a stream of the connection is accepted (refused streams do not count); `None`: no limit.
+    /// The time limit until a stream of the connection is accepted (refused streams do not count), with authenticated peers until
+    /// their preface; `None`: no limit.
     pub admission_timeout: Option<Duration>,
     /// The time limit without any stream after that; `None`: no limit.
     pub next_stream_timeout: Option<Duration>,
@@ -122,6 +133,7 @@ impl ServerSettings {
             max_frame_size: AGENT_FRAME,
             max_local_error_resets: 1_024,
             max_pending_accept_resets: 20,
+            max_remembered_resets: 50,
             max_send_buffer: SEND_BUFFER,
             data_frame_budget: None,
             buffering: Buffering::OVER_TLS,
@@ -136,7 +148,7 @@ impl ServerSettings {
     /// For the frontend listeners: thousands of dials may share a long-lived connection, and clients cancel many of them.
     pub fn for_frontends() -> Self {
         ServerSettings {
-            max_concurrent_streams: 10_000,
+            max_concurrent_streams: FRONTEND_STREAMS,
             max_header_list: FRONTEND_HEADER_LIST,
             unadmitted: None,
             initial_stream_window: FRONTEND_STREAM_WINDOW,
@@ -144,6 +156,8 @@ impl ServerSettings {
             max_frame_size: FRONTEND_FRAME,
             max_local_error_resets: 65_536,
             max_pending_accept_resets: 1_000,
+            // The loss of an agent ends all streams of a connection at once.
+            max_remembered_resets: FRONTEND_STREAMS as usize,
             max_send_buffer: SEND_BUFFER,
             data_frame_budget: Some(FRONTEND_FRAME_BUDGET),
             buffering: Buffering::OVER_SOCKET,
@@ -174,6 +188,8 @@ impl ServerSettings {
             .max_frame_size(self.max_frame_size)
             .max_local_error_reset_streams(Some(self.max_local_error_resets))
             .max_pending_accept_reset_streams(self.max_pending_accept_resets)
+            .max_concurrent_reset_streams(self.max_remembered_resets)
+            .reset_stream_duration(RESETS_REMEMBERED_FOR)
             .max_send_buffer_size(self.max_send_buffer);
         if let Some(budget) = self.data_frame_budget {
             builder.data_frame_budget(budget);

@@ -6,6 +6,7 @@ use mux::{Cause, ConnectId, DialId, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use transport::wire::Incoming;
 
@@ -33,7 +34,7 @@ impl Bench {
         let (server, client) = wire();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
         let (metrics, lifetimes_of) = (readings.metrics.clone(), lifetimes.clone());
-        let frontend = Frontend { dialer, metrics, lifetimes: lifetimes_of, name: None };
+        let frontend = Frontend { dialer, metrics, lifetimes: lifetimes_of, name: None, draining: CancellationToken::new() };
         let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into()).await });
         Bench { client, dials, readings, lifetimes, task }
     }

@@ -173,6 +173,7 @@ async fn turn_reads_for_a_bounded_time() {
         let wakes = driver.wakes.0.load(Ordering::Relaxed);
         assert!(driver.read().is_pending(), "others have their turn");
         assert_eq!(driver.wakes.0.load(Ordering::Relaxed), wakes + 1, "and then this one again");
+        assert!(driver.read().is_pending(), "even if it is asked again in this turn");
         assert!(driver.turn_ends().is_ready());
     }
     for _ in 0..4 {

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::{Served, data, dial, next, packet, serve, soon};
+use crate::raw::{END_HEADERS, HEADERS, frame, hello};
 use crate::wire::{
     ClientSettings, Code, ConnectionError, ServerSettings, Wire, WireError, connect, serve_connection,
     serve_connection_until,
@@ -252,11 +253,22 @@ async fn a_frontends_connection_stays_for_the_next_stream() {
     let mut served = serve(server_io, ServerSettings::for_frontends());
     let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
     tokio::spawn(connection);
-    for _ in 0..2 {
-        accept_one(&requests, &mut served).await;
+    for _ in 0..3 {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert!(!served.serving.is_finished());
+        accept_one(&requests, &mut served).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frontends_connection_without_a_preface_ends() {
+    let (client_io, server_io) = duplex(1 << 20);
+    let served = serve(server_io, ServerSettings::for_frontends());
+    let before = Instant::now();
+    let end = soon(served.serving).await.unwrap();
+    assert!(matches!(end, Err(ConnectionError::NotAdmitted)), "{end:?}");
+    assert_eq!(before.elapsed().as_secs(), 15);
+    drop(client_io);
 }
 
 #[tokio::test(start_paused = true)]
@@ -318,6 +330,34 @@ async fn agents_see_no_goaway_while_a_stream_lives() {
 #[tokio::test(start_paused = true)]
 async fn frontends_see_goaway() {
     assert!(shut_down(ServerSettings::for_frontends()).await.unwrap_err().is_go_away());
+}
+
+/// The client's second stream was under way when the server sent GOAWAY: HTTP/2 permits that until the client has answered the
+/// ping behind it.
+#[tokio::test(start_paused = true)]
+async fn stream_that_crosses_goaway_is_served() {
+    let (mut client_io, server_io) = duplex(1 << 20);
+    let (requests, mut arrivals) = mpsc::unbounded_channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(async move {
+        let on_stream = |request| drop(requests.send(request));
+        let settings = ServerSettings::for_frontends();
+        serve_connection_until(server_io, &settings, on_stream, async { drop(stopped.await) }).await
+    });
+    let open =
+        |stream| frame(HEADERS, END_HEADERS, stream, b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc");
+    client_io.write_all(&[hello(&[]), open(1)].concat()).await.unwrap();
+    let first = soon(arrivals.recv()).await.unwrap().accept(HeaderMap::new()).unwrap();
+    stop.send(()).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    client_io.write_all(&open(3)).await.unwrap();
+    let second = soon(arrivals.recv()).await.unwrap().accept(HeaderMap::new()).unwrap();
+    for mut stream in [first, second] {
+        stream.send(data("alive")).unwrap();
+        stream.finish();
+    }
+    drop(client_io);
+    soon(serving).await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

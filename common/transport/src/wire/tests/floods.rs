@@ -186,6 +186,17 @@ async fn streams_above_the_limit_are_refused() {
     }
 }
 
+/// A client that ignores the announced limit loses the streams above it, and nothing else.
+#[tokio::test(start_paused = true)]
+async fn twenty_thousand_streams_of_a_frontend_are_refused_only_above_the_limit() {
+    let flood = streams(20_000).map(|stream| frame(HEADERS, END_HEADERS, stream, REQUEST));
+    let bytes = answer(ServerSettings::for_frontends(), with(&[], flood)).await;
+    let resets = frames(&bytes).into_iter().filter(|(kind, ..)| matches!(*kind, RST_STREAM | GOAWAY));
+    let excess = streams(20_000).skip(10_000);
+    let refused = REFUSED_STREAM.to_be_bytes();
+    assert!(resets.eq(excess.map(|stream| (RST_STREAM, stream, &refused[..]))));
+}
+
 /// Between native peers a DATA and its head fit into one frame.
 #[tokio::test(start_paused = true)]
 async fn sixty_four_kibibytes_are_one_frame() {
@@ -212,6 +223,17 @@ async fn a_flood_of_streams_that_are_reset_at_once_ends_the_connection() {
         });
         assert_eq!(goaway(&answer(settings, with(&[], flood)).await), Some(ENHANCE_YOUR_CALM));
     }
+}
+
+/// A client that cancels thousands of dials at once is no flood: its streams are accepted as they are read.
+#[tokio::test]
+async fn burst_of_canceled_streams_keeps_a_frontends_connection() {
+    let burst = streams(20_000).flat_map(|stream| {
+        let cancel = frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes());
+        [frame(HEADERS, END_HEADERS, stream, REQUEST), cancel]
+    });
+    let bytes = answer(ServerSettings::for_frontends(), with(&[], burst)).await;
+    assert_eq!(goaway(&bytes), None);
 }
 
 /// "MadeYouReset": the peer breaks a rule on each of its streams, so that we must reset them.
@@ -308,4 +330,24 @@ async fn header_lists_are_limited() {
         assert_eq!(client.is_ok(), fits, "{length}");
         drop(server);
     }
+}
+
+/// The loss of an agent ends thousands of streams at once, and their clients send until they have read it. The server ignores
+/// these frames: each reset would count towards a limit of the connection's whole life.
+#[tokio::test(start_paused = true)]
+async fn data_behind_the_ends_of_many_streams_is_ignored() {
+    const STREAMS: usize = 5_000;
+    let (mut client_io, server_io) = duplex(16 << 20);
+    let mut served = serve(server_io, ServerSettings::for_frontends());
+    let open = streams(STREAMS).map(|stream| frame(HEADERS, END_HEADERS, stream, REQUEST));
+    client_io.write_all(&with(&[], open)).await.unwrap();
+    for _ in 0..STREAMS {
+        served.accept().await.finish();
+    }
+    all_of(&mut client_io).await;
+    let late: Vec<_> = streams(STREAMS).flat_map(|stream| frame(DATA, 0, stream, &[0; 300])).collect();
+    client_io.write_all(&late).await.unwrap();
+    let bytes = all_of(&mut client_io).await;
+    let answers: Vec<_> = frames(&bytes).into_iter().filter(|(kind, ..)| *kind != WINDOW_UPDATE).collect();
+    assert_eq!(answers, []);
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{data, dial, failure, packet, pair, pair_with, serve, soon};
 use crate::kernel::Acknowledgment;
-use crate::raw::hello;
+use crate::raw::{ACK, PING, SETTINGS, frame, hello};
 use crate::wire::{Code, ConnectionError, Keepalive, PeerKernel, ServerSettings, UNRESPONSIVE_AFTER, Wire};
 
 const TEN_AND_FIVE: Keepalive =
@@ -85,6 +85,27 @@ async fn idle_connections_are_pinged_only_if_wanted() {
         let end = timeout(Duration::from_secs(3000), served.serving).await;
         assert_eq!(end.is_ok(), while_idle);
         drop(client_io);
+    }
+}
+
+/// grpc-go's clients ping every 10 s if so configured, even without a stream; kube-apiserver's HTTP/2 health checks every 30 s.
+#[tokio::test(start_paused = true)]
+async fn pings_of_an_idle_client_are_answered_and_never_too_many() {
+    for every in [1, 10, 30] {
+        let (mut client_io, server_io) = duplex(1 << 20);
+        let served = serve(server_io, ServerSettings::for_frontends());
+        client_io.write_all(&hello(&[])).await.unwrap();
+        sleep(Duration::from_secs(3600)).await;
+        while timeout(Duration::ZERO, client_io.read(&mut [0; 1024])).await.is_ok() {}
+        client_io.write_all(&frame(SETTINGS, ACK, 0, &[])).await.unwrap();
+        for number in 0..3600_u64 / every {
+            client_io.write_all(&frame(PING, 0, 0, &number.to_be_bytes())).await.unwrap();
+            let mut answer = [0; 17];
+            soon(client_io.read_exact(&mut answer)).await.unwrap();
+            assert_eq!(answer[..], frame(PING, ACK, 0, &number.to_be_bytes())[..]);
+            sleep(Duration::from_secs(every)).await;
+        }
+        assert!(!served.serving.is_finished());
     }
 }
 

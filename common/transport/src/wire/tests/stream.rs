@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request};
 use mux::{ConnectId, Packet};
-use tokio::io::duplex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::timeout;
 
 use super::{data, failure, next, packet, packets, pair, pair_with, ready, serve, soon};
+use crate::raw::{DATA, END_HEADERS, HEADERS, WINDOW_UPDATE, frame, hello};
 use crate::wire::packet::head_len;
 use crate::wire::status::{code_of, code_of_http, trailers, verdict};
 use crate::wire::{Code, Incoming, Keepalive, MESSAGE_LIMIT, ServerSettings, Wire, WireError, WireStream};
@@ -130,6 +131,37 @@ async fn idle_streams_hold_no_window_back() {
     assert!(ready(&mut pair.client.stream).await.unwrap() > 60_000);
     assert!(fill(&mut pair.client.stream).await <= 65_535 + (8 << 10));
     assert!(matches!(packet(&mut pair.server).await, Packet::Data { .. }));
+}
+
+/// A client that returns the connection's window as bytes arrive, like grpc-go, but no stream's: its streams stall one after
+/// another, and those that wait for window hold nothing of the connection's.
+#[tokio::test(start_paused = true)]
+async fn stalled_streams_hold_no_window_of_their_connection() {
+    const STREAMS: u32 = 1_000;
+    let (mut client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_frontends());
+    client_io.write_all(&hello(&[])).await.unwrap();
+    for stream in (1..).step_by(2).take(STREAMS as usize) {
+        let request = b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc";
+        client_io.write_all(&frame(HEADERS, END_HEADERS, stream, request)).await.unwrap();
+    }
+    tokio::spawn(async move {
+        let mut head = [0; 9];
+        while client_io.read_exact(&mut head).await.is_ok() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            client_io.read_exact(&mut vec![0; length as usize]).await.unwrap();
+            if head[3] == DATA && length > 0 {
+                client_io.write_all(&frame(WINDOW_UPDATE, 0, 0, &length.to_be_bytes())).await.unwrap();
+            }
+        }
+    });
+    let mut stalled = Vec::new();
+    for number in 0..STREAMS {
+        let mut stream = served.accept().await;
+        let sent = fill(&mut stream).await;
+        assert!((65_535 - (8 << 10)..=65_535 + (8 << 10)).contains(&sent), "stream {number} sent {sent}");
+        stalled.push(stream);
+    }
 }
 
 #[tokio::test(start_paused = true)]

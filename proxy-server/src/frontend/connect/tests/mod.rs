@@ -8,6 +8,7 @@ use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
@@ -29,7 +30,7 @@ impl Bench {
         let (dialer, dials) = dialer();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
         let (metrics, lifetimes_of) = (readings.metrics.clone(), lifetimes.clone());
-        let frontend = Frontend { dialer, metrics, lifetimes: lifetimes_of, name: None };
+        let frontend = Frontend { dialer, metrics, lifetimes: lifetimes_of, name: None, draining: CancellationToken::new() };
         Bench { frontend, dials, readings, lifetimes, stop: CancellationToken::new() }
     }
 
