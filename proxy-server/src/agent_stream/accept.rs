@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
-use transport::wire::{Code, KeepaliveHandle, Request};
+use transport::wire::{Code, Keepalive, KeepaliveHandle, Request};
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
@@ -48,10 +48,8 @@ pub struct AgentService {
 /// The settings of agent streams.
 #[derive(Debug, Clone)]
 pub struct LinkFlow {
-    /// `--keepalive-time`.
-    pub keepalive: Duration,
-    /// `--unresponsive-timeout`.
-    pub unresponsive_timeout: Duration,
+    /// The pings to agents.
+    pub keepalive: Keepalive,
     /// The capabilities that the server offers to agents.
     pub capabilities: Capabilities,
     /// Memory limits of each stream, and of all streams together.
@@ -174,11 +172,7 @@ impl AgentService {
         let offer = Capabilities::read(&request.metadata);
         let answer = self.flow.capabilities.and(offer);
         greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
-        if answer.pings {
-            request
-                .keepalive
-                .set_keepalive(capabilities::keepalive(self.flow.keepalive, self.flow.unresponsive_timeout));
-        }
+        keepalive.set_keepalive(self.flow.keepalive);
         keepalive.measure(capabilities::RTT_PROBES);
         let stream = match request.accept(greeting) {
             Ok(stream) => stream,
@@ -198,7 +192,7 @@ impl AgentService {
         );
         // The agent may have reconnected because another stream of its id is half-open.
         for sibling in self.backends.siblings(registration.id()) {
-            sibling.probe();
+            sibling.supersede();
         }
         let began = Instant::now();
         let watch = tokio::spawn(steer(
@@ -345,6 +339,11 @@ impl LinkObserver for Observer {
 
     fn probe(&mut self) {
         self.keepalive.probe();
+    }
+
+    fn supersede(&mut self) {
+        self.keepalive.probe();
+        self.keepalive.supersede();
     }
 
     fn lost(&mut self, established: usize) {

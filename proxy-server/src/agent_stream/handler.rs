@@ -33,6 +33,9 @@ pub(crate) trait LinkObserver {
     /// Pings the agent because dials have waited for [`PROBE_AFTER`].
     fn probe(&mut self);
 
+    /// Pings the agent, which has opened another stream: this one ends if it is half-open.
+    fn supersede(&mut self);
+
     /// The stream has ended with this number of open connections: it is no backend any more.
     fn lost(&mut self, established: usize);
 }
@@ -96,7 +99,7 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
                 conns.link().abandon(now, key);
                 conns.discard(key);
             }
-            Command::Probe => self.observer.probe(),
+            Command::Supersede => self.observer.supersede(),
             Command::Finish => self.stopping = true,
         }
     }
