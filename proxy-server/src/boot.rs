@@ -106,7 +106,7 @@ impl Server {
         let kubernetes = kubernetes::client(&config)?;
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
         let flow = LinkFlow {
-            keepalive: config.keepalive.frequent(),
+            keepalive: config.keepalive.to_agent(),
             capabilities: Capabilities::supported(config.flow.connection_flow_control),
             bounds,
         };

@@ -42,7 +42,7 @@ flags::flags! {
             service_account_token_path: Option<PathBuf> = "" => existing_file,
             /// ALPN protocols to offer before h2 in the TLS handshake, so that a load balancer can recognize agents.
             alpn_proto: Vec<String> = "" => alpn_proto,
-            /// Idle time before a ping to a server. The value has no effect: native servers are pinged after 10s, Go
+            /// Idle time before a ping to a server. The value has no effect: native servers are pinged after 2s, Go
             /// servers after 35s, because they refuse more frequent pings.
             keepalive_time: Duration = "1h0m0s" => keepalive_time,
             /// How long a ping to a server may be unanswered that answers on another connection: then this one is half-open

@@ -170,8 +170,8 @@ impl<R: Resolve> GrpcConnector<R> {
             connected.connection.keepalive.watch_kernel(Arc::new(kernel));
         }
         connected.connection.set_keepalive(match answer.pings {
-            true => self.keepalive.frequent(),
-            false => self.keepalive.sparse(),
+            true => self.keepalive.to_native_server(),
+            false => self.keepalive.to_upstream_server(),
         });
         connected.connection.keepalive.measure(if answer.pings { capabilities::RTT_PROBES } else { 1 });
         let negotiated = self.agent.offer.negotiated(answer);

@@ -21,7 +21,7 @@ use super::machine::{Decision, Machine, Step, StreamId, SyncSettings};
 use super::renewal::PresentedCert;
 use super::{ConnectError, ConnectedStream, Connector, LinkRunner};
 use crate::link::{LinkControl, ServerState};
-use crate::metrics::Metrics;
+use crate::metrics::{AttemptResult, LostReason, Metrics};
 
 /// How long streams may take to end in order after a stop; then they are dropped.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -157,6 +157,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     tracing::info!(serverID = %server_id, "keepalive ping answered again")
                 }
                 ServerState::Unresponsive => {
+                    self.metrics.unresponsive.inc();
                     tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
                 }
                 ServerState::GoingAway => {
@@ -212,6 +213,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let connected = match opened {
             Ok(connected) => connected,
             Err(error) => {
+                self.metrics.attempts.count(AttemptResult::Error);
                 let pause = self.machine.failed(now);
                 let text = error.to_string();
                 tracing::error!(err = %Peer(&text), retry_in = ?pause, "cannot connect once");
@@ -219,7 +221,12 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             }
         };
         let server_id = Arc::clone(&connected.server_id);
-        match self.machine.connected(now, &server_id, connected.server_count) {
+        let decision = self.machine.connected(now, &server_id, connected.server_count);
+        self.metrics.attempts.count(match decision {
+            Decision::Keep(_) | Decision::Replace(..) => AttemptResult::Connected,
+            Decision::Duplicate | Decision::Unwanted => AttemptResult::Duplicate,
+        });
+        match decision {
             Decision::Replace(id, old) => {
                 tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
                 // Stays counted as open until the new stream is.
@@ -282,6 +289,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let Some(Stream { id, server_id, .. }) = self.streams.remove(&task) else { return };
         self.machine.lost(self.now(), id);
         let server_id = Peer(&server_id);
+        match &ended {
+            Ok((_, LinkEnd::Finished)) => self.metrics.lost.count(LostReason::Eof),
+            Ok((_, LinkEnd::Stopped)) => {}
+            Ok((_, LinkEnd::Failed(_))) | Err(_) => self.metrics.lost.count(LostReason::RecvError),
+        }
         match ended {
             Ok((_, LinkEnd::Finished)) => {
                 tracing::info!(target: "v2", serverID = %server_id, "received EOF, exit");

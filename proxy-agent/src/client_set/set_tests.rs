@@ -345,3 +345,20 @@ async fn goaway_leads_to_another_stream_and_a_drain() {
     assert!(control.drain.is_cancelled());
     assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (1, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn attempts_and_losses_are_counted() {
+    let mut rig = Rig::new(2, vec![Ok("s0"), Err(()), Ok("s0"), Ok("s1")]);
+    rig.until(2, 2).await;
+    let attempts = |result| rig.metrics.attempts.counter(result).get();
+    let [connected, duplicate, error] =
+        [AttemptResult::Connected, AttemptResult::Duplicate, AttemptResult::Error].map(attempts);
+    assert_eq!((connected, duplicate, error), (2, 1, 1));
+    rig.balancer.live.lock()["s0"].cancel();
+    rig.until(2, 1).await;
+    assert_eq!(rig.metrics.lost.counter(LostReason::RecvError).get(), 1);
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    let lost = [LostReason::RecvError, LostReason::Eof].map(|reason| rig.metrics.lost.counter(reason).get());
+    assert_eq!(lost, [1, 0], "a stop loses nothing");
+}

@@ -23,7 +23,7 @@ use super::meter::LinkMeter;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::backends::{Backend, BackendManager, LinkId, Registration};
-use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
+use crate::metrics::{ClosedReason, EstablishedGuard, Metrics, PeerKind, ServiceMethod};
 
 /// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
 /// anyway, so the server does not wait for a client's own end as it does after an orderly end.
@@ -197,6 +197,7 @@ impl AgentService {
         let began = Instant::now();
         let watch = tokio::spawn(steer(
             self.backends.clone(),
+            self.metrics.clone(),
             registration.id(),
             keepalive.unresponsive(),
             Arc::clone(&agent_id),
@@ -220,6 +221,7 @@ impl AgentService {
             meter,
         );
         let end = self.run(driver, handle, bound.recheck, &agent_id).await;
+        self.metrics.backend_duration.observe(began.elapsed());
         log_end(&end, &agent_id, peer, began.elapsed());
     }
 
@@ -279,6 +281,7 @@ fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) 
 /// new one. Its open connections continue.
 async fn steer(
     backends: BackendManager<LinkHandle>,
+    metrics: Metrics,
     link: LinkId,
     mut unresponsive: watch::Receiver<bool>,
     agent_id: Arc<str>,
@@ -292,6 +295,7 @@ async fn steer(
             continue;
         }
         if unresponsive {
+            metrics.unresponsive.inc();
             tracing::warn!(agentID = %Peer(&agent_id), "keepalive ping unanswered, dials go to other agents");
         } else {
             tracing::info!(agentID = %Peer(&agent_id), "keepalive ping answered again");
@@ -323,6 +327,10 @@ impl LinkObserver for Observer {
 
     fn established(&self) -> Self::Established {
         self.metrics.established.enter()
+    }
+
+    fn closed(&self, established: Self::Established, reason: ClosedReason) {
+        self.metrics.established.closed(established, reason);
     }
 
     fn draining(&self) {

@@ -6,13 +6,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use driver::{Conns, LinkHandler};
-use mux::{ConnKey, ConnectId, DialError, Server, Time};
+use mux::{CloseReason, ConnKey, ConnectId, DialError, Server, Time};
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use crate::dial::DialFailure;
+use crate::metrics::ClosedReason;
 
 /// How long dials wait before the agent is pinged, and the interval of further pings.
 const PROBE_AFTER: Duration = Duration::from_millis(250);
@@ -26,6 +27,9 @@ pub(crate) trait LinkObserver {
 
     /// A connection was established.
     fn established(&self) -> Self::Established;
+
+    /// It has ended.
+    fn closed(&self, established: Self::Established, reason: ClosedReason);
 
     /// The agent asks for no new dials (DRAIN).
     fn draining(&self);
@@ -95,7 +99,7 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
             }
             Command::Attach { key, local } => conns.attach(key, local),
             Command::Abandon { key } => {
-                self.established.remove(&key);
+                self.count_end(key, ClosedReason::FrontendClose);
                 conns.link().abandon(now, key);
                 conns.discard(key);
             }
@@ -114,6 +118,12 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
         while probe_timer.as_mut().poll(cx).is_ready() {
             self.observer.probe();
             probe_timer.as_mut().reset(Instant::now() + PROBE_AFTER);
+        }
+    }
+
+    fn count_end(&mut self, key: ConnKey, reason: ClosedReason) {
+        if let Some(established) = self.established.remove(&key) {
+            self.observer.closed(established, reason);
         }
     }
 
@@ -157,8 +167,8 @@ impl<X: LinkObserver> LinkHandler<Server> for ServerLinkHandler<X> {
         }
     }
 
-    fn ended(&mut self, key: ConnKey) {
-        self.established.remove(&key);
+    fn ended(&mut self, key: ConnKey, reason: &CloseReason) {
+        self.count_end(key, reason.into());
     }
 
     fn draining(&mut self) {

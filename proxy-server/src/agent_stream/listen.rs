@@ -51,7 +51,7 @@ impl AgentListener {
         metrics: Metrics,
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
-        settings.keepalive = Keepalive { timeout: keepalive.timeout, ..keepalive.frequent() };
+        settings.keepalive = Keepalive { timeout: keepalive.timeout, ..keepalive.to_agent() };
         let agents = Arc::new(Semaphore::new(limits.agents));
         let unauthenticated = ConnectionSet::new(Port::Agent, limits.unauthenticated, metrics);
         AgentListener { listener, tls, service, settings, agents, unauthenticated }

@@ -45,12 +45,14 @@ const FAMILIES: &[Family] = &[
 /// Our own families.
 const EXTRA: &[Family] = &[
     ("agent_auth_mode", "gauge", &["mode"], &[]),
+    ("backend_connection_duration_seconds", "histogram", &[], DURATION_TEXT),
     ("certificate_expiry_timestamp_seconds", "gauge", &["file"], &[]),
     ("certificate_last_reload_success", "gauge", &["side"], &[]),
     ("certificate_last_reload_timestamp_seconds", "gauge", &["side"], &[]),
     ("certificate_reloads_total", "counter", &["result", "side"], &[]),
     ("connection_resets_total", "counter", &["reason"], &[]),
     ("dropped_packets_total", "counter", &["reason"], &[]),
+    ("established_connections_closed_total", "counter", &["reason"], &[]),
     ("lease_calls_unanswered_total", "counter", &["call", "reason"], &[]),
     ("lease_last_renewal_timestamp_seconds", "gauge", &[], &[]),
     ("legacy_certificates_total", "counter", &["reason"], &[]),
@@ -58,6 +60,7 @@ const EXTRA: &[Family] = &[
     ("queued_bytes_limit", "gauge", &[], &[]),
     ("unauthenticated_connections", "gauge", &["port"], &[]),
     ("unauthenticated_connections_closed_total", "counter", &["port", "reason"], &[]),
+    ("unresponsive_peers_total", "counter", &[], &[]),
 ];
 
 struct Scraped {
@@ -94,7 +97,9 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.dials.pending.inc();
     metrics.dials.duration.observe(Duration::from_millis(3));
     metrics.dials.failures.count(FailureReason::NoAgent);
-    drop(metrics.established.enter());
+    metrics.established.closed(metrics.established.enter(), ClosedReason::Closed);
+    metrics.backend_duration.observe(Duration::from_secs(2));
+    metrics.unresponsive.inc();
     metrics.frontend_write.observe(Duration::from_micros(20));
     drop(metrics.grpc_connections.enter(ServiceMethod::Connect));
     drop(metrics.full_receive_channels.enter(ServiceMethod::Proxy));

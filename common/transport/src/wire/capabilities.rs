@@ -23,7 +23,7 @@ const LEAST_WINDOW: u32 = 1 << 10;
 /// The extensions that one end offers, or that both negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// Frequent pings, in both directions, are allowed: see [`KeepaliveFlags::frequent`].
+    /// Frequent pings, in both directions, are allowed: see [`super::KeepaliveFlags::to_native_server`].
     pub pings: bool,
     /// FIN reports that a source has ended; the other direction continues.
     pub half_close: bool,

@@ -50,12 +50,16 @@ impl Keepalive {
     };
 }
 
-/// Idle time after which agents and native servers are pinged: an unresponsive peer is noticed within 13 s.
-const FREQUENT: Duration = Duration::from_secs(10);
+/// Idle time after which a server pings an agent: an unresponsive agent is noticed within 13 s, or sooner if dials wait.
+const TO_AGENT: Duration = Duration::from_secs(10);
+
+/// Idle time after which an agent pings a native server. Shorter, because a server without agents depends on it: if only the
+/// agent's end is half-open, the agent opens another stream within 5 s.
+const TO_NATIVE_SERVER: Duration = Duration::from_secs(2);
 
 /// The same for a Go server, which closes a connection at the third ping that comes less than 30 s after the previous
 /// one (`too_many_pings`), and forgets earlier ones only when it sends something else.
-const SPARSE: Duration = Duration::from_secs(35);
+const TO_UPSTREAM_SERVER: Duration = Duration::from_secs(35);
 
 /// The flags of both programs about keepalive between agents and servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,19 +73,24 @@ pub struct KeepaliveFlags {
 }
 
 impl KeepaliveFlags {
-    /// Towards a peer that tolerates any number of pings.
-    pub fn frequent(self) -> Keepalive {
-        self.every(self.time.min(FREQUENT))
+    /// From a server to a native or Go agent.
+    pub fn to_agent(self) -> Keepalive {
+        self.every(self.time.min(TO_AGENT))
     }
 
-    /// Towards a Go server.
-    pub fn sparse(self) -> Keepalive {
-        self.every(SPARSE)
+    /// From an agent to a native server.
+    pub fn to_native_server(self) -> Keepalive {
+        self.every(TO_NATIVE_SERVER)
     }
 
-    /// Towards a server that has not answered yet: it is given up early, because it keeps the agent from the others.
+    /// From an agent to a Go server.
+    pub fn to_upstream_server(self) -> Keepalive {
+        self.every(TO_UPSTREAM_SERVER)
+    }
+
+    /// From an agent to a server that has not answered yet: it is given up early, because it keeps the agent from the others.
     pub fn connecting(self) -> Keepalive {
-        Keepalive { timeout: self.timeout, ..self.sparse() }
+        Keepalive { timeout: self.timeout, ..self.to_upstream_server() }
     }
 
     fn every(self, interval: Duration) -> Keepalive {

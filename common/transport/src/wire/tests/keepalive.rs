@@ -303,12 +303,14 @@ fn flags_set_the_keepalive_by_the_kind_of_peer() {
         unresponsive_timeout: Duration::from_secs(300),
     };
     let intervals = |time| {
-        [flags(time).frequent(), flags(time).sparse(), flags(time).connecting()]
+        let flags = flags(time);
+        [flags.to_agent(), flags.to_native_server(), flags.to_upstream_server(), flags.connecting()]
             .map(|keepalive| keepalive.interval.as_secs())
     };
-    assert_eq!((intervals(3600), intervals(1)), ([10, 35, 35], [1, 35, 35]));
+    assert_eq!((intervals(3600), intervals(1)), ([10, 2, 35, 35], [1, 2, 35, 35]));
     let timeouts = |keepalive: Keepalive| [keepalive.timeout, keepalive.half_open_timeout];
-    assert_eq!(timeouts(flags(1).sparse()).map(|timeout| timeout.as_secs()), [300, 20]);
-    assert_eq!(timeouts(flags(1).frequent()), timeouts(flags(1).sparse()), "upstream peers are kept as long");
+    let (native, upstream) = (flags(1).to_native_server(), flags(1).to_upstream_server());
+    assert_eq!(timeouts(native).map(|timeout| timeout.as_secs()), [300, 20]);
+    assert_eq!(timeouts(upstream), timeouts(native), "upstream peers are kept as long");
     assert_eq!(flags(1).connecting().timeout.as_secs(), 20, "no stream depends on it");
 }
