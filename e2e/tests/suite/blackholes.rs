@@ -243,17 +243,17 @@ fn upstream_server_that_vanishes_is_noticed() -> Result<()> {
 }
 
 async fn upstream_server(network: Option<&Network>) -> Result<()> {
-    // Only the pair's certificates are used.
-    let pair = Setup::grpc().agents(0).start().await?;
+    // Only the pair's certificates are used, and its agents' flags.
+    let pair = Setup::grpc().agents(0).agent_arg("--unresponsive-timeout=30s").start().await?;
     let mut server = AdversarialServer::start_at(near(network), &pair.pki, "upstream", 1).await?;
     let (path, agent) = match network {
         Some(network) => {
-            let agent = network.far[0].enter(|| start(server.address()))?;
+            let agent = network.far[0].enter(|| pair.agent_at("far", server.address()))?;
             (NetworkPath::Routed(network), agent)
         }
         None => {
             let relay = Balancer::start(vec![server.address()]).await?;
-            let agent = start(relay.address())?;
+            let agent = pair.agent_at("far", relay.address())?;
             (NetworkPath::Relayed(relay), agent)
         }
     };
