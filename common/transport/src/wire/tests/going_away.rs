@@ -12,16 +12,20 @@ use tokio::time::timeout;
 use super::{data, dial, next, soon};
 use crate::wire::Wire;
 
-/// The server's halves of its one stream.
-type Halves = (RecvStream, SendStream<Bytes>);
+/// Both directions of the server's one stream.
+type Directions = (RecvStream, SendStream<Bytes>);
 
 /// Serves one stream; sends GOAWAY once it is told to, and goes on.
-async fn serve(io: DuplexStream, halves: oneshot::Sender<Halves>, mut go_away: oneshot::Receiver<()>) {
+async fn serve(
+    io: DuplexStream,
+    directions: oneshot::Sender<Directions>,
+    mut go_away: oneshot::Receiver<()>,
+) {
     let mut connection = h2::server::handshake(io).await.unwrap();
     let (request, mut respond) = connection.accept().await.unwrap().unwrap();
     let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
     let send = respond.send_response(head, false).unwrap();
-    halves.send((request.into_body(), send)).unwrap();
+    directions.send((request.into_body(), send)).unwrap();
     let mut told = false;
     loop {
         tokio::select! {
@@ -43,10 +47,10 @@ async fn serve(io: DuplexStream, halves: oneshot::Sender<Halves>, mut go_away: o
 async fn a_stream_goes_on_after_goaway_which_is_reported() {
     let (client_io, server_io) = duplex(1 << 20);
     let (order, go_away) = oneshot::channel();
-    let (sender, halves) = oneshot::channel();
+    let (sender, directions) = oneshot::channel();
     tokio::spawn(serve(server_io, sender, go_away));
     let mut client = dial(client_io, HeaderMap::new()).await.unwrap();
-    let (mut received, mut send) = halves.await.unwrap();
+    let (mut received, mut send) = directions.await.unwrap();
     let going_away = client.connection.going_away.clone();
     assert!(timeout(Duration::from_secs(60), going_away.cancelled()).await.is_err(), "not yet");
     order.send(()).unwrap();
@@ -70,12 +74,12 @@ async fn a_stream_goes_on_after_goaway_which_is_reported() {
 async fn a_connection_without_goaway_ends_with_its_stream() {
     let (client_io, server_io) = duplex(1 << 20);
     let (order, go_away) = oneshot::channel();
-    let (sender, halves) = oneshot::channel();
+    let (sender, directions) = oneshot::channel();
     tokio::spawn(serve(server_io, sender, go_away));
     let mut client = dial(client_io, HeaderMap::new()).await.unwrap();
-    let halves = halves.await.unwrap();
+    let directions = directions.await.unwrap();
     drop((order, client.stream));
     soon(client.connection.closed()).await.unwrap();
     assert!(!client.connection.going_away.is_cancelled(), "its own end is none");
-    drop(halves);
+    drop(directions);
 }
