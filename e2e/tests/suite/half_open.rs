@@ -74,7 +74,8 @@ async fn an_agent_replaces_a_stream_that_only_it_has() -> Result<()> {
     };
     let took = timed(&pair, End::Server, back).await?;
     say("an agent's own half-open stream is replaced after", format!("{took:.1?}"));
-    ensure!(took < Duration::from_secs(7), "{took:?}");
+    // Five seconds, doubled for a busy machine.
+    ensure!(took < Duration::from_secs(10), "{took:?}");
     // The connection of the replaced stream ends with it.
     pair.agent().wait_metric("open_endpoint_connections", &[], 0.0).await?;
     pair.agent().wait_metric("retiring_server_connections", &[], 0.0).await?;

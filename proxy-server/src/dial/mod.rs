@@ -141,8 +141,7 @@ impl Dialer {
                 (second, slot)
             }
         };
-        *agent = Some(Arc::clone(&second.agent_id));
-        self.try_link(second, slot?, target, deadline).await
+        self.try_links(second, slot?, target, deadline, agent).await
     }
 
     /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
@@ -153,6 +152,26 @@ impl Dialer {
             Some((slot, second)) => (second, slot),
             // A full agent is no better: the first one may still answer.
             None => std::future::pending().await,
+        }
+    }
+
+    /// Dials through an agent, and moves to another one each time the present one stops answering pings and another answers: if
+    /// a load balancer resets all streams, the second choice may be half-open as well.
+    async fn try_links(
+        &self,
+        mut choice: Choice<LinkHandle>,
+        mut slot: Slot,
+        target: &Target,
+        deadline: Instant,
+        agent: &mut Option<Arc<str>>,
+    ) -> Result<Dialed, DialFailure> {
+        loop {
+            *agent = Some(Arc::clone(&choice.agent_id));
+            let link = choice.link;
+            (choice, slot) = tokio::select! {
+                outcome = self.try_link(choice, slot, target, deadline) => return outcome,
+                better = self.better(link, &target.host) => better,
+            };
         }
     }
 

@@ -27,6 +27,9 @@ use crate::kernel::{Acknowledgment, TcpPeer};
 /// [`Keepalive::half_open_timeout`], if it is shorter). A dial requests a ping after a quarter of a second, so it goes to another agent within three seconds.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
 
+/// The same once the peer answers on another connection: then its program does not stand still.
+pub(super) const SUPERSEDED_AFTER: Duration = Duration::from_secs(1);
+
 /// When idle peers are pinged, and how long they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use h2::{Ping, PingPong};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::keepalive::{Keepalive, KeepaliveHandle, Requests, UNRESPONSIVE_AFTER};
+use super::keepalive::{Keepalive, KeepaliveHandle, Requests, SUPERSEDED_AFTER, UNRESPONSIVE_AFTER};
 use super::settings::stream_window;
 use crate::kernel::HostSilence;
 
@@ -103,7 +103,8 @@ impl Pinger {
         if let Some(dead) = dead.filter(|_| now >= due) {
             return Poll::Ready(dead);
         }
-        let patience = UNRESPONSIVE_AFTER.min(keepalive.half_open_timeout);
+        let usual = if self.superseded.is_some() { SUPERSEDED_AFTER } else { UNRESPONSIVE_AFTER };
+        let patience = usual.min(keepalive.half_open_timeout);
         due =
             due.min(self.notify_unresponsive(now, silent_since.map(|since| since + patience)).unwrap_or(due));
         match self.look_at_host(now, silent_since) {

@@ -287,6 +287,19 @@ async fn a_superseded_connection_that_answers_is_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_superseded_connection_is_unresponsive_sooner() {
+    let pair = patient_pair().await;
+    pair.frozen.store(true, Ordering::Relaxed);
+    let keepalive = &pair.client.connection.keepalive;
+    let mut unresponsive = keepalive.unresponsive();
+    let before = Instant::now();
+    keepalive.probe();
+    keepalive.supersede();
+    soon(unresponsive.wait_for(|unresponsive| *unresponsive)).await.unwrap();
+    assert_eq!(before.elapsed(), Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn supersede_alone_sends_no_ping() {
     let mut pair = patient_pair().await;
     pair.client.connection.set_keepalive(Keepalive { interval: Duration::from_secs(3600), ..TEN_AND_FIVE });
