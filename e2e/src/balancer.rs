@@ -1,7 +1,7 @@
 //! A small TCP load balancer in front of the server replicas' agent ports, with the faults of real ones.
 //!
 //! It copies bytes and knows no protocol. It can always choose the same replica, stop copying (a half-open network), add a
-//! delay, and reset its connections.
+//! delay, and reset its connections, at both ends or at one.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
@@ -30,6 +30,15 @@ pub enum Policy {
     RoundRobin,
     /// Always the same replica.
     Stick(usize),
+}
+
+/// One end of a connection through the balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The agent's.
+    Agent,
+    /// The server's.
+    Server,
 }
 
 /// The load balancer; dropping the handle ends it and its connections.
@@ -49,6 +58,8 @@ struct Shared {
     /// One-way delay.
     delay: Duration,
     paused: watch::Sender<bool>,
+    /// The end that is reset.
+    resets: broadcast::Sender<End>,
     carried: Mutex<JoinSet<()>>,
 }
 
@@ -78,6 +89,7 @@ impl Balancer {
             accepted: AtomicUsize::new(0),
             delay,
             paused: watch::Sender::new(false),
+            resets: broadcast::Sender::new(1),
             carried: Mutex::new(JoinSet::new()),
         });
         let address = listener.local_addr()?;
@@ -106,6 +118,12 @@ impl Balancer {
         self.shared.paused.send_replace(paused);
     }
 
+    /// Resets one end of all connections. The other end stays open: its bytes are acknowledged and go nowhere. New connections
+    /// are carried.
+    pub fn reset(&self, end: End) {
+        let _ = self.shared.resets.send(end);
+    }
+
     /// Resets all connections. New ones are still accepted.
     pub fn cut(&self) {
         self.shared.carried.lock().abort_all();
@@ -127,14 +145,20 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             Policy::RoundRobin => shared.next.fetch_add(1, Ordering::Relaxed) % shared.backends.len().max(1),
         };
         let Some(backend) = shared.backends.get(index).copied() else { continue };
-        let paused = shared.paused.subscribe();
+        let (paused, resets) = (shared.paused.subscribe(), shared.resets.subscribe());
         let mut carried = shared.carried.lock();
         while carried.try_join_next().is_some() {}
-        carried.spawn(carry(agent, backend, shared.delay, paused));
+        carried.spawn(carry(agent, backend, shared.delay, paused, resets));
     }
 }
 
-async fn carry(agent: TcpStream, backend: SocketAddr, delay: Duration, paused: watch::Receiver<bool>) {
+async fn carry(
+    agent: TcpStream,
+    backend: SocketAddr,
+    delay: Duration,
+    paused: watch::Receiver<bool>,
+    mut resets: broadcast::Receiver<End>,
+) {
     let Ok(server) = TcpStream::connect(backend).await else { return };
     for stream in [&agent, &server] {
         // With a zero linger an aborted task resets both sides, as when the balancer's host dies; before an orderly end the
@@ -144,15 +168,32 @@ async fn carry(agent: TcpStream, backend: SocketAddr, delay: Duration, paused: w
     }
     let (mut agent_in, mut agent_out) = agent.into_split();
     let (mut server_in, mut server_out) = server.into_split();
-    if delay.is_zero() {
-        let up = pass(&mut agent_in, &mut server_out, paused.clone());
-        let down = pass(&mut server_in, &mut agent_out, paused);
-        tokio::join!(up, down);
-    } else {
-        let up = pass_late(&mut agent_in, &mut server_out, delay);
-        let down = pass_late(&mut server_in, &mut agent_out, delay);
-        tokio::join!(up, down);
-    }
+    let copy = async {
+        if delay.is_zero() {
+            let up = pass(&mut agent_in, &mut server_out, paused.clone());
+            let down = pass(&mut server_in, &mut agent_out, paused);
+            tokio::join!(up, down);
+        } else {
+            let up = pass_late(&mut agent_in, &mut server_out, delay);
+            let down = pass_late(&mut server_in, &mut agent_out, delay);
+            tokio::join!(up, down);
+        }
+    };
+    let end = tokio::select! {
+        () = copy => return,
+        Ok(end) = resets.recv() => end,
+    };
+    let mut open = match end {
+        End::Agent => {
+            drop((agent_in, agent_out));
+            (server_in, server_out)
+        }
+        End::Server => {
+            drop((server_in, server_out));
+            (agent_in, agent_out)
+        }
+    };
+    let _ = tokio::io::copy(&mut open.0, &mut tokio::io::sink()).await;
 }
 
 /// Copies with this delay.

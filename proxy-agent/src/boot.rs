@@ -88,8 +88,7 @@ impl Agent {
             proxy: EnvProxy::from_env(),
             tls,
             agent: metadata,
-            keepalive: config.keepalive_time,
-            unresponsive_timeout: config.unresponsive_timeout,
+            keepalive: config.keepalive,
         };
         let client = lease_client(&config)?;
         let counted = client

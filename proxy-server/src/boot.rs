@@ -112,8 +112,7 @@ impl Server {
         let kubernetes = kubernetes::client(&config)?;
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
         let flow = LinkFlow {
-            keepalive: config.keepalive_time,
-            unresponsive_timeout: config.unresponsive_timeout,
+            keepalive: config.keepalive.to_agent(),
             capabilities: Capabilities::supported(config.flow.connection_flow_control),
             bounds,
         };
@@ -231,7 +230,7 @@ fn listen_for_agents(
         agents: agent_connections_within(descriptors),
         unauthenticated: unauthenticated_within(descriptors),
     };
-    Ok(AgentListener::new(listener, tls, service, config.keepalive_time, limits, metrics.clone()))
+    Ok(AgentListener::new(listener, tls, service, config.keepalive, limits, metrics.clone()))
 }
 
 /// Resolves once no connection is left and none has arrived for [`IDLE_TIME`].

@@ -55,6 +55,9 @@ v: {{ $values.logging.verbosity }}
 {{- if $values.ownFlags }}
 drain-timeout: {{ $values.drainTimeout | quote }}
 min-ready-servers: {{ $values.minReadyServers }}
+{{- with $values.keepaliveTimeout }}
+keepalive-timeout: {{ . | quote }}
+{{- end }}
 {{- with $values.memoryLimit }}
 memory-limit: {{ . | quote }}
 {{- end }}

@@ -44,6 +44,9 @@ require-agent-auth: true
 memory-limit: {{ . | quote }}
 {{- end }}
 readiness-policy: {{ $values.readinessPolicy }}
+{{- with $values.keepaliveTimeout }}
+keepalive-timeout: {{ . | quote }}
+{{- end }}
 agent-identity-binding: {{ $values.agentAuth.identityBinding | quote }}
 {{- with $values.agentAuth.defaultRouteAllowedNames }}
 default-route-allowed-names: {{ join "," . | quote }}

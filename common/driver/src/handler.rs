@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll};
 
-use mux::{Cause, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time};
+use mux::{Cause, CloseReason, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time};
 use transport::wire::WireError;
 
 use crate::conns::Conns;
@@ -25,7 +25,7 @@ pub trait LinkHandler<S> {
     fn dial_failed(&mut self, _key: ConnKey, _error: DialError) {}
 
     /// An opened connection is over. The driver notifies its local end.
-    fn ended(&mut self, _key: ConnKey) {}
+    fn ended(&mut self, _key: ConnKey, _reason: &CloseReason) {}
 
     /// Server: the agent asks for no new dials.
     fn draining(&mut self) {}

@@ -201,7 +201,7 @@ where
                     {
                         self.meter.broken(cause);
                     }
-                    self.handler.ended(key);
+                    self.handler.ended(key, &end);
                     self.conns.ended(now, key, end);
                 }
                 Event::Draining => self.handler.draining(),

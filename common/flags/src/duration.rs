@@ -18,6 +18,17 @@ pub fn unresponsive_timeout(flag: &'static str, given: GoDuration) -> Result<Dur
     Ok(given.or_zero())
 }
 
+/// `--keepalive-timeout` of both programs. As in grpc-go, 0 means 20 s.
+///
+/// # Errors
+/// None; values below 1 s are raised to it.
+pub fn keepalive_timeout(_flag: &'static str, given: GoDuration) -> Result<Duration, FlagError> {
+    match given {
+        GoDuration::ZERO => Ok(Duration::from_secs(20)),
+        given => Ok(given.or_zero().max(Duration::from_secs(1))),
+    }
+}
+
 /// A duration; 0 means none.
 ///
 /// # Errors

@@ -32,7 +32,7 @@ mod value;
 
 pub use address::{Bind, BindHost, above_zero, bind_host, existing_file, header_text, identity, pair, port};
 pub use announce::announce;
-pub use duration::{optional_duration, unresponsive_timeout};
+pub use duration::{keepalive_timeout, optional_duration, unresponsive_timeout};
 pub use exit::Exit;
 pub use flag::{Flag, Group, any, dashed, one_of};
 pub use flag_error::FlagError;

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use proto::Packet;
@@ -46,8 +47,17 @@ impl AdversarialServer {
         Self::start_at(Ipv4Addr::LOCALHOST, pki, id, count).await
     }
 
-    /// The same at another address than the loopback interface's.
+    /// The same; sends GOAWAY on connections that are this old. Their streams continue.
+    pub async fn start_with_age(pki: &Pki, id: &str, count: usize, age: Duration) -> Result<Self> {
+        Self::serve(Ipv4Addr::LOCALHOST, pki, id, count, Server::builder().max_connection_age(age)).await
+    }
+
+    /// The same as [`AdversarialServer::start`] at another address than the loopback interface's.
     pub async fn start_at(at: Ipv4Addr, pki: &Pki, id: &str, count: usize) -> Result<Self> {
+        Self::serve(at, pki, id, count, Server::builder()).await
+    }
+
+    async fn serve(at: Ipv4Addr, pki: &Pki, id: &str, count: usize, server: Server) -> Result<Self> {
         let listener = TcpListener::bind((at, 0)).await?;
         let address = listener.local_addr()?;
         let acceptor = TlsAcceptor::from(pki.agent_server()?);
@@ -55,7 +65,7 @@ impl AdversarialServer {
         let accepting = tokio::spawn(accept(listener, acceptor, accepted)).abort_handle();
         let (found, links) = mpsc::channel(64);
         let service = Service { id: id.to_owned(), count, links: found };
-        let serving = Server::builder()
+        let serving = server
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
             .add_service(AgentServiceServer::new(service))

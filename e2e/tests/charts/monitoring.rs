@@ -19,7 +19,7 @@ use crate::yaml;
 
 /// Families that this scenario does not produce: leases, changed files, legacy certificates. The test looks them up in the
 /// programs' source instead.
-const RARE: [&str; 19] = [
+const RARE: [&str; 21] = [
     "agent_certificate_last_reload_success",
     "agent_dropped_packets_total",
     "agent_lease_calls_unanswered_total",
@@ -27,6 +27,7 @@ const RARE: [&str; 19] = [
     "agent_legacy_certificates_total",
     "agent_server_connection_failure_count",
     "agent_stream_errors_total",
+    "agent_unresponsive_peers_total",
     "server_agent_claims_total",
     "server_certificate_last_reload_success",
     "server_dropped_packets_total",
@@ -39,6 +40,7 @@ const RARE: [&str; 19] = [
     "server_legacy_certificates_total",
     "server_stream_errors_total",
     "server_token_reviews_total",
+    "server_unresponsive_peers_total",
 ];
 
 /// Metrics of other programs: kube-apiserver, its client library, Prometheus itself.

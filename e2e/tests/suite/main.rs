@@ -15,6 +15,7 @@ mod drain_shutdown;
 mod flags;
 mod gauges;
 mod half_close;
+mod half_open;
 mod http_endpoints;
 mod identity;
 mod isolation;

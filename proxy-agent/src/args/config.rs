@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flags::{Bind, FlowOptions, LogOptions};
+use transport::wire::KeepaliveFlags;
 
 use crate::client_set::{CountSource, Identifiers};
 use crate::endpoint::DestinationRule;
@@ -22,10 +23,8 @@ pub struct Config {
     pub ca: Option<PathBuf>,
     /// ALPN protocols to offer before `h2`, each of 1 to 255 bytes.
     pub alpn_protos: Vec<String>,
-    /// Idle time before the agent pings a server; at least 10 s.
-    pub keepalive_time: Duration,
-    /// `--unresponsive-timeout`.
-    pub unresponsive_timeout: Duration,
+    /// Pings to a server; [`KeepaliveFlags::time`] is at least 10 s.
+    pub keepalive: KeepaliveFlags,
     /// A file with the bearer token, read again for each connect.
     pub service_account_token_path: Option<PathBuf>,
     /// Time between checks of the certificate, key and CA files; `None`: the files are read once.

@@ -17,6 +17,7 @@ use flags::{
     Bind, Exit, FlagError, FlagSet, FlowOptions, Given, GoDuration, LogOptions, ProfilingFlags, identity,
     pair,
 };
+use transport::wire::KeepaliveFlags;
 use uuid::Uuid;
 
 pub use config::{CertPair, Config, KubeClient, Leases};
@@ -72,8 +73,11 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         certificate: certificate.map(|(cert, key)| CertPair { cert, key }),
         ca: servers.ca_cert,
         alpn_protos: servers.alpn_proto,
-        keepalive_time: servers.keepalive_time,
-        unresponsive_timeout: servers.unresponsive_timeout,
+        keepalive: KeepaliveFlags {
+            time: servers.keepalive_time,
+            timeout: servers.keepalive_timeout,
+            unresponsive_timeout: servers.unresponsive_timeout,
+        },
         service_account_token_path: servers.service_account_token_path,
         certificate_reload_interval: servers.certificate_reload_interval,
         flag_lines: announce::lines(given.values, &agent_id),

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flags::{
-    BindHost, FlagError, GoDuration, Value, above_zero, bind_host, existing_file, header_text, one_of,
-    optional_duration, port, unresponsive_timeout,
+    BindHost, FlagError, GoDuration, Value, above_zero, bind_host, existing_file, header_text,
+    keepalive_timeout, one_of, optional_duration, port, unresponsive_timeout,
 };
 
 use crate::client_set::{CountSource, Identifiers};
@@ -42,8 +42,12 @@ flags::flags! {
             service_account_token_path: Option<PathBuf> = "" => existing_file,
             /// ALPN protocols to offer before h2 in the TLS handshake, so that a load balancer can recognize agents.
             alpn_proto: Vec<String> = "" => alpn_proto,
-            /// Idle time before a ping to a server. At least 10s; 0: 10s.
+            /// Idle time before a ping to a server. The value has no effect: native servers are pinged after 2s, Go
+            /// servers after 35s, because they refuse more frequent pings.
             keepalive_time: Duration = "1h0m0s" => keepalive_time,
+            /// How long a ping to a server may be unanswered that answers on another connection: then this one is half-open
+            /// and ends. At least 1s; 0: 20s. (See --unresponsive-timeout for a server that answers on none.)
+            keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// How long the agent keeps the connections of a server that answers no pings while its host still
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
             unresponsive_timeout: Duration = "5m0s" => unresponsive_timeout,

@@ -17,7 +17,7 @@ use transport::kernel::{TcpPeer, bound_silence};
 use transport::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
-use transport::wire::{self, ClientSettings, Keepalive, Wire, WireError};
+use transport::wire::{self, ClientSettings, KeepaliveFlags, Wire, WireError};
 
 use super::metadata::{self, AgentMetadata};
 use super::{CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream};
@@ -33,22 +33,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 
 /// The path of the agents' gRPC method.
 const PATH: &str = "/AgentService/Connect";
-
-/// A Go server permits a ping every 30 s; the third earlier ping ends the connection (`too_many_pings`).
-const GO_PING_INTERVAL: Duration = Duration::from_secs(35);
-
-const GO_PING_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Keepalive for a server that is not known to be a native peer.
-const fn pings(interval: Duration) -> Keepalive {
-    Keepalive { interval, timeout: GO_PING_TIMEOUT, while_idle: true }
-}
-
-/// Until the server has answered, it is pinged as often as every server permits: a server that hangs here keeps the agent from
-/// the others.
-fn settings() -> ClientSettings {
-    ClientSettings { keepalive: pings(GO_PING_INTERVAL), ..ClientSettings::for_agents() }
-}
 
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
@@ -140,10 +124,8 @@ pub struct GrpcConnector<R> {
     pub tls: ClientTls,
     /// The request headers.
     pub agent: AgentMetadata,
-    /// `--keepalive-time`: idle time before a ping, within the limit of the server.
-    pub keepalive: Duration,
-    /// `--unresponsive-timeout`: how long a stream to a native server is kept while the server answers no ping.
-    pub unresponsive_timeout: Duration,
+    /// The pings to servers.
+    pub keepalive: KeepaliveFlags,
 }
 
 impl<R: Resolve> GrpcConnector<R> {
@@ -179,15 +161,17 @@ impl<R: Resolve> GrpcConnector<R> {
         let io = tls::Gathering::new(io);
         let authority =
             if self.tls.validities().own.is_some() { self.server.bare_host() } else { address.clone() };
-        let connected = wire::connect(io, &settings(), &authority, PATH, metadata, deadline).await?;
+        let settings =
+            ClientSettings { keepalive: self.keepalive.connecting(), ..ClientSettings::for_agents() };
+        let connected = wire::connect(io, &settings, &authority, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if let Some(kernel) = kernel {
             connected.connection.keepalive.watch_kernel(Arc::new(kernel));
         }
         connected.connection.set_keepalive(match answer.pings {
-            true => capabilities::keepalive(self.keepalive, self.unresponsive_timeout),
-            false => pings(self.keepalive.max(GO_PING_INTERVAL)),
+            true => self.keepalive.to_native_server(),
+            false => self.keepalive.to_upstream_server(),
         });
         connected.connection.keepalive.measure(if answer.pings { capabilities::RTT_PROBES } else { 1 });
         let negotiated = self.agent.offer.negotiated(answer);

@@ -113,7 +113,7 @@ pub struct Machine<J> {
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     id: StreamId,
-    /// The server does not answer pings.
+    /// The server does not answer pings, or has sent GOAWAY.
     unresponsive: bool,
     /// The stream's client certificate is about to expire.
     aged: bool,
@@ -214,7 +214,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// The server of a kept stream does not answer pings, or answers again.
+    /// The server of a kept stream does not answer pings or has sent GOAWAY, or it answers again.
     pub fn set_unresponsive(&mut self, now: Duration, id: StreamId, unresponsive: bool) {
         self.mark(now, id, |kept| kept.unresponsive = unresponsive);
     }

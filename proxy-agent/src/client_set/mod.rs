@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use driver::LinkEnd;
 use mux::Negotiated;
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use transport::tls::Validity;
-use transport::wire::{ConnectionHandle, WireStream};
+use transport::wire::{ConnectionHandle, KeepaliveHandle, WireStream};
 
 use crate::endpoint::Resolve;
-use crate::link::{LinkControl, Links, UnresponsiveObserver};
+use crate::link::{LinkControl, Links, ServerState};
 
 pub use connect::{ConnectError, DIAL_LIMIT, GrpcConnector, ServerAddress};
 pub use identifiers::{IdentifierError, Identifiers};
@@ -87,27 +87,41 @@ pub struct GrpcStream {
 
 impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
     async fn run(&self, server_id: Arc<str>, stream: GrpcStream, control: LinkControl) -> LinkEnd {
-        let (native, observer) = (stream.native, Arc::clone(&control.unresponsive));
-        // A Go server gets a second stream only when there is no alternative: when the certificate is about to expire.
-        let _watch = native.then(|| {
-            let unresponsive = stream.connection.keepalive.unresponsive();
-            AbortOnDropHandle::new(tokio::spawn(watch_server(unresponsive, observer)))
-        });
+        let (keepalive, going_away) =
+            (Arc::clone(&stream.connection.keepalive), stream.connection.going_away.clone());
+        let watch = watch_server(keepalive, going_away, control.clone());
+        let _watch = AbortOnDropHandle::new(tokio::spawn(watch));
         let end = Links::run(self, server_id, stream.wire, stream.native, stream.negotiated, control).await;
         stream.connection.close(CLOSE_WITHIN).await;
         end
     }
 }
 
-/// Reports when the server stops answering pings, so that the set opens a replacement stream, and when it answers again.
-async fn watch_server(mut unresponsive: watch::Receiver<bool>, observer: UnresponsiveObserver) {
+/// Reports the states of the server, so that the set opens a replacement stream. Once it is open, the silence of this one means
+/// that its connection is half-open.
+async fn watch_server(keepalive: Arc<KeepaliveHandle>, going_away: CancellationToken, control: LinkControl) {
+    let mut unresponsive = keepalive.unresponsive();
     // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
-    let mut known = false;
-    while unresponsive.changed().await.is_ok() {
-        let unresponsive = *unresponsive.borrow_and_update();
-        if std::mem::replace(&mut known, unresponsive) != unresponsive {
-            observer(unresponsive);
+    let (mut known, mut replaced) = (ServerState::Responsive, false);
+    loop {
+        let state = tokio::select! {
+            () = control.retire.cancelled(), if !replaced => {
+                replaced = true;
+                keepalive.supersede();
+                continue;
+            }
+            () = going_away.cancelled(), if known != ServerState::GoingAway => ServerState::GoingAway,
+            Ok(()) = unresponsive.changed(), if known != ServerState::GoingAway => {
+                match *unresponsive.borrow_and_update() {
+                    true => ServerState::Unresponsive,
+                    false => ServerState::Responsive,
+                }
+            }
+            else => return,
+        };
+        if std::mem::replace(&mut known, state) != state {
+            (control.observer)(state);
         }
     }
 }

@@ -20,8 +20,8 @@ use transport::tls::unix_now;
 use super::machine::{Decision, Machine, Step, StreamId, SyncSettings};
 use super::renewal::PresentedCert;
 use super::{ConnectError, ConnectedStream, Connector, LinkRunner};
-use crate::link::LinkControl;
-use crate::metrics::Metrics;
+use crate::link::{LinkControl, ServerState};
+use crate::metrics::{AttemptResult, LostReason, Metrics};
 
 /// How long streams may take to end in order after a stop; then they are dropped.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -50,8 +50,8 @@ pub enum RunEnd {
 type Attempt<S> = Pin<Box<dyn Future<Output = Result<ConnectedStream<S>, ConnectError>> + Send>>;
 type Jitter = fn() -> f64;
 
-/// The server of a stream stopped answering pings (true), or answers again (false).
-type UnresponsiveChange = (StreamId, bool);
+/// The new state of a stream's server.
+type ServerChange = (StreamId, ServerState);
 
 /// A stream whose task runs.
 struct Stream {
@@ -76,8 +76,7 @@ pub struct ClientSet<C: Connector, L> {
     running: JoinSet<LinkEnd>,
     /// The streams of the tasks in `running`.
     streams: HashMap<Id, Stream>,
-    unresponsive_changes:
-        (mpsc::UnboundedSender<UnresponsiveChange>, mpsc::UnboundedReceiver<UnresponsiveChange>),
+    server_changes: (mpsc::UnboundedSender<ServerChange>, mpsc::UnboundedReceiver<ServerChange>),
     /// Unix time in seconds.
     clock: fn() -> i64,
     /// Duplicates that are being closed.
@@ -105,7 +104,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             attempt: None,
             running: JoinSet::new(),
             streams: HashMap::new(),
-            unresponsive_changes: mpsc::unbounded_channel(),
+            server_changes: mpsc::unbounded_channel(),
             clock: unix_now,
             closing: JoinSet::new(),
             started: Instant::now(),
@@ -143,23 +142,30 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
                 Some(_) = self.closing.join_next() => {}
                 Ok(()) = self.leases.changed() => self.leases_counted(),
-                Some((id, unresponsive)) = self.unresponsive_changes.1.recv() => self.unresponsive_changed(id, unresponsive),
+                Some((id, state)) = self.server_changes.1.recv() => self.server_changed(id, state),
                 _ = looks.tick() => self.renew(),
                 () = sleep_until(due.unwrap_or(self.started)), if due.is_some() => {}
             }
         }
     }
 
-    fn unresponsive_changed(&mut self, id: StreamId, unresponsive: bool) {
+    fn server_changed(&mut self, id: StreamId, state: ServerState) {
         if let Some(Stream { server_id, .. }) = self.streams.values().find(|stream| stream.id == id) {
             let server_id = Peer(server_id);
-            if unresponsive {
-                tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
-            } else {
-                tracing::info!(serverID = %server_id, "keepalive ping answered again");
+            match state {
+                ServerState::Responsive => {
+                    tracing::info!(serverID = %server_id, "keepalive ping answered again")
+                }
+                ServerState::Unresponsive => {
+                    self.metrics.unresponsive.inc();
+                    tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
+                }
+                ServerState::GoingAway => {
+                    tracing::info!(serverID = %server_id, "GOAWAY received, opening another stream to the server");
+                }
             }
         }
-        self.machine.set_unresponsive(self.now(), id, unresponsive);
+        self.machine.set_unresponsive(self.now(), id, state != ServerState::Responsive);
     }
 
     /// Checks whether a stream's certificate is about to expire.
@@ -207,6 +213,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let connected = match opened {
             Ok(connected) => connected,
             Err(error) => {
+                self.metrics.attempts.count(AttemptResult::Error);
                 let pause = self.machine.failed(now);
                 let text = error.to_string();
                 tracing::error!(err = %Peer(&text), retry_in = ?pause, "cannot connect once");
@@ -214,7 +221,12 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             }
         };
         let server_id = Arc::clone(&connected.server_id);
-        match self.machine.connected(now, &server_id, connected.server_count) {
+        let decision = self.machine.connected(now, &server_id, connected.server_count);
+        self.metrics.attempts.count(match decision {
+            Decision::Keep(_) | Decision::Replace(..) => AttemptResult::Connected,
+            Decision::Duplicate | Decision::Unwanted => AttemptResult::Duplicate,
+        });
+        match decision {
             Decision::Replace(id, old) => {
                 tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
                 // Stays counted as open until the new stream is.
@@ -256,14 +268,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let presented = presented.map(|validity| PresentedCert::new(validity, rand::random::<f64>()));
         let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
         let (drain, retire) = (drain.child_token(), CancellationToken::new());
-        let unresponsive_changes = self.unresponsive_changes.0.clone();
+        let server_changes = self.server_changes.0.clone();
         let control = LinkControl {
             drain: drain.clone(),
             retire: retire.clone(),
             stop: stop.clone(),
             // Sending fails only after the set has ended.
-            unresponsive: Arc::new(move |unresponsive| {
-                let _ = unresponsive_changes.send((id, unresponsive));
+            observer: Arc::new(move |state| {
+                let _ = server_changes.send((id, state));
             }),
         };
         let task = self.running.spawn(async move { links.run(name, stream, control).await });
@@ -277,6 +289,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let Some(Stream { id, server_id, .. }) = self.streams.remove(&task) else { return };
         self.machine.lost(self.now(), id);
         let server_id = Peer(&server_id);
+        match &ended {
+            Ok((_, LinkEnd::Finished)) => self.metrics.lost.count(LostReason::Eof),
+            Ok((_, LinkEnd::Stopped)) => {}
+            Ok((_, LinkEnd::Failed(_))) | Err(_) => self.metrics.lost.count(LostReason::RecvError),
+        }
         match ended {
             Ok((_, LinkEnd::Finished)) => {
                 tracing::info!(target: "v2", serverID = %server_id, "received EOF, exit");

@@ -286,7 +286,7 @@ async fn unresponsive_stream_is_kept_until_another_is_open() {
     let mut rig = Rig::new(1, vec![Ok("s0"), Err(()), Err(())]);
     rig.until(1, 1).await;
     let (_, control) = rig.controls.lock()[0].clone();
-    (control.unresponsive)(true);
+    (control.observer)(ServerState::Unresponsive);
     opened(&rig, 2).await;
     assert_eq!(retired(&rig), [true, false]);
     assert_eq!(rig.metrics.retiring_connections.count(), 1, "the first goes on until nothing is left in it");
@@ -294,7 +294,7 @@ async fn unresponsive_stream_is_kept_until_another_is_open() {
     assert_eq!(rig.servers.borrow().open, 1);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 4, "and then rests");
-    (control.unresponsive)(true);
+    (control.observer)(ServerState::Unresponsive);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 4, "a retired stream needs no successor");
     rig.stop.cancel();
@@ -307,11 +307,11 @@ async fn stream_that_answers_again_is_not_replaced() {
     let mut rig = Rig::new(1, vec![Ok("s0"), Err(()), Err(()), Err(()), Err(())]);
     rig.until(1, 1).await;
     let (_, control) = rig.controls.lock()[0].clone();
-    (control.unresponsive)(true);
+    (control.observer)(ServerState::Unresponsive);
     while rig.balancer.tries.lock().len() < 3 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    (control.unresponsive)(false);
+    (control.observer)(ServerState::Responsive);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 3);
     assert_eq!(retired(&rig), [false]);
@@ -332,4 +332,33 @@ async fn newer_certificate_is_presented_before_the_old_one_expires() {
     rig.until(2, 2).await;
     tokio::time::sleep(Duration::from_secs(350)).await;
     assert_eq!(retired(&rig).len(), 4, "the newer one lasts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn goaway_leads_to_another_stream_and_a_drain() {
+    let mut rig = Rig::new(1, vec![Ok("s0"), Err(())]);
+    rig.until(1, 1).await;
+    let (_, control) = rig.controls.lock()[0].clone();
+    (control.observer)(ServerState::GoingAway);
+    opened(&rig, 2).await;
+    assert_eq!(retired(&rig), [true, false]);
+    assert!(control.drain.is_cancelled());
+    assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_and_losses_are_counted() {
+    let mut rig = Rig::new(2, vec![Ok("s0"), Err(()), Ok("s0"), Ok("s1")]);
+    rig.until(2, 2).await;
+    let attempts = |result| rig.metrics.attempts.counter(result).get();
+    let [connected, duplicate, error] =
+        [AttemptResult::Connected, AttemptResult::Duplicate, AttemptResult::Error].map(attempts);
+    assert_eq!((connected, duplicate, error), (2, 1, 1));
+    rig.balancer.live.lock()["s0"].cancel();
+    rig.until(2, 1).await;
+    assert_eq!(rig.metrics.lost.counter(LostReason::RecvError).get(), 1);
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    let lost = [LostReason::RecvError, LostReason::Eof].map(|reason| rig.metrics.lost.counter(reason).get());
+    assert_eq!(lost, [1, 0], "a stop loses nothing");
 }

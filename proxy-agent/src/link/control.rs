@@ -4,8 +4,19 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-/// Called when the server of a stream stops answering pings, and when it answers again.
-pub type UnresponsiveObserver = Arc<dyn Fn(bool) + Send + Sync>;
+/// What a stream shows about its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerState {
+    /// It answers pings again.
+    Responsive,
+    /// It does not answer pings.
+    Unresponsive,
+    /// It has sent GOAWAY, or a proxy before it has: the stream continues, but may end soon.
+    GoingAway,
+}
+
+/// Called at each change of the server's state.
+pub type ServerObserver = Arc<dyn Fn(ServerState) + Send + Sync>;
 
 /// The controls of one stream. Cheap to clone.
 #[derive(Clone)]
@@ -17,7 +28,7 @@ pub struct LinkControl {
     /// Ends the stream in order.
     pub stop: CancellationToken,
     /// Called at each change.
-    pub unresponsive: UnresponsiveObserver,
+    pub observer: ServerObserver,
 }
 
 impl std::fmt::Debug for LinkControl {

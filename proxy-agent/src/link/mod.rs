@@ -20,7 +20,7 @@ use transport::wire::Wire;
 use crate::endpoint::{Dialer, Resolve};
 use crate::metrics::Metrics;
 
-pub use self::control::{LinkControl, UnresponsiveObserver};
+pub use self::control::{LinkControl, ServerObserver, ServerState};
 pub use self::in_flight::{InFlight, InFlightGuard};
 
 use self::connect_ids::ConnectIdSpace;

@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 use mux::PacketKind;
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Drops, Gauge, Histogram, Holdings, Lazy, LegacyCertificates, Live,
-    PacketMeter, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
+    ApiCalls, Certificates, CountBy, Counter, Drops, Gauge, Histogram, Holdings, Lazy, LegacyCertificates,
+    Live, PacketMeter, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
 };
 use transport::wire::Code;
 
-pub use labels::{DialFailureReason, Direction};
+pub use labels::{AttemptResult, DialFailureReason, Direction, LostReason};
 
 /// The prefix of every name.
 pub const PREFIX: &str = "konnectivity_network_proxy_agent";
@@ -48,6 +48,12 @@ pub struct Families {
     pub server_connections: Live,
     /// `retiring_server_connections` (ours): streams that another stream has replaced.
     pub retiring_connections: Live,
+    /// `server_connection_attempts_total` (proposed for Go).
+    pub attempts: CountBy<AttemptResult>,
+    /// `server_connection_lost_total` (proposed for Go): streams that the agent did not end itself.
+    pub lost: CountBy<LostReason>,
+    /// `unresponsive_peers_total` (ours): how many times a server stopped answering pings.
+    pub unresponsive: Lazy<Counter>,
     /// `open_endpoint_connections`.
     pub endpoint_connections: Live,
     /// `dial_duration_seconds`: dials of endpoints; successful dials only.
@@ -84,6 +90,9 @@ impl Metrics {
             gauge(r, "known_server_count", "Server replicas to which the agent keeps a stream");
         let dial_duration = Lazy::new(latency);
         r.register("dial_duration_seconds", "Seconds that dials of endpoints took", dial_duration.clone());
+        let unresponsive = Lazy::<Counter>::default();
+        let help = "How many times a server stopped answering pings";
+        r.register("unresponsive_peers_total", help, unresponsive.clone());
         Self(Arc::new(Families {
             known_servers,
             dial_duration,
@@ -97,6 +106,17 @@ impl Metrics {
                 "retiring_server_connections",
                 "Replaced streams to server replicas that stay until their connections have ended",
             ),
+            attempts: CountBy::register(
+                r,
+                "server_connection_attempts_total",
+                "Attempts to connect to server replicas, by result",
+            ),
+            lost: CountBy::register(
+                r,
+                "server_connection_lost_total",
+                "Streams to server replicas that the agent did not end, by reason",
+            ),
+            unresponsive,
             endpoint_connections: Live::register(
                 r,
                 "open_endpoint_connections",

@@ -32,6 +32,9 @@ fn golden() {
     metrics.dial_failures.count(DialFailureReason::Unknown);
     drop(metrics.server_connections.enter());
     drop(metrics.retiring_connections.enter());
+    metrics.attempts.count(AttemptResult::Connected);
+    metrics.lost.count(LostReason::RecvError);
+    metrics.unresponsive.inc();
     let endpoints = [metrics.endpoint_connections.enter(), metrics.endpoint_connections.enter()];
     metrics.lease_lists.count(200, "");
     metrics.lease_lists.observe(200, Duration::from_secs(4));

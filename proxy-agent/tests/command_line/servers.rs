@@ -72,7 +72,7 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
                 &["--alpn-proto=\"a"],
                 "invalid argument \"\\\"a\" for \"--alpn-proto\" flag: a quotation mark",
             ),
-        flag("keepalive-time", |c| format!("{:?}", c.keepalive_time))
+        flag("keepalive-time", |c| format!("{:?}", c.keepalive.time))
             .default("3600s")
             .takes(&["--keepalive-time=30s"], "30s")
             .takes(&["--keepalive-time=0"], "10s")
@@ -82,7 +82,16 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
                 &["--keepalive-time=1"],
                 "invalid argument \"1\" for \"--keepalive-time\" flag: the unit is",
             ),
-        flag("unresponsive-timeout", |c| format!("{:?}", c.unresponsive_timeout))
+        flag("keepalive-timeout", |c| format!("{:?}", c.keepalive.timeout))
+            .default("20s")
+            .accepts_but_go_rejects(&["--keepalive-timeout=5s"], "5s")
+            .accepts_but_go_rejects(&["--keepalive-timeout=0"], "20s")
+            .accepts_but_go_rejects(&["--keepalive-timeout=1ms"], "1s")
+            .refuses(
+                &["--keepalive-timeout=5"],
+                "invalid argument \"5\" for \"--keepalive-timeout\" flag: the unit is",
+            ),
+        flag("unresponsive-timeout", |c| format!("{:?}", c.keepalive.unresponsive_timeout))
             .default("300s")
             .accepts_but_go_rejects(&["--unresponsive-timeout=10s"], "10s")
             .accepts_but_go_rejects(&["--unresponsive-timeout=1h"], "3600s")

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
-use transport::wire::{Code, KeepaliveHandle, Request};
+use transport::wire::{Code, Keepalive, KeepaliveHandle, Request};
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
@@ -24,7 +24,7 @@ use super::packet_probe::Finding;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::backends::{Backend, BackendManager, LinkId, Registration};
-use crate::metrics::{EstablishedGuard, Metrics, PeerKind, ServiceMethod};
+use crate::metrics::{ClosedReason, EstablishedGuard, Metrics, PeerKind, ServiceMethod};
 
 /// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
 /// anyway, so the server does not wait for a client's own end as it does after an orderly end.
@@ -49,10 +49,8 @@ pub struct AgentService {
 /// The settings of agent streams.
 #[derive(Debug, Clone)]
 pub struct LinkFlow {
-    /// `--keepalive-time`.
-    pub keepalive: Duration,
-    /// `--unresponsive-timeout`.
-    pub unresponsive_timeout: Duration,
+    /// The pings to agents.
+    pub keepalive: Keepalive,
     /// The capabilities that the server offers to agents.
     pub capabilities: Capabilities,
     /// Memory limits of each stream, and of all streams together.
@@ -177,11 +175,7 @@ impl AgentService {
         let offer = Capabilities::read(&request.metadata);
         let answer = self.flow.capabilities.and(offer);
         greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
-        if answer.pings {
-            request
-                .keepalive
-                .set_keepalive(capabilities::keepalive(self.flow.keepalive, self.flow.unresponsive_timeout));
-        }
+        keepalive.set_keepalive(self.flow.keepalive);
         keepalive.measure(capabilities::RTT_PROBES);
         let stream = match request.accept(greeting) {
             Ok(stream) => stream,
@@ -201,11 +195,12 @@ impl AgentService {
         );
         // The agent may have reconnected because another stream of its id is half-open.
         for sibling in self.backends.siblings(registration.id()) {
-            sibling.probe();
+            sibling.supersede();
         }
         let began = Instant::now();
         let watch = tokio::spawn(steer(
             self.backends.clone(),
+            self.metrics.clone(),
             registration.id(),
             keepalive.unresponsive(),
             Arc::clone(&agent_id),
@@ -230,6 +225,7 @@ impl AgentService {
             meter,
         );
         let end = self.run(driver, handle, bound.recheck, &agent_id).await;
+        self.metrics.backend_duration.observe(began.elapsed());
         log_end(&end, &agent_id, peer, began.elapsed());
     }
 
@@ -289,6 +285,7 @@ fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) 
 /// new one. Its open connections continue.
 async fn steer(
     backends: BackendManager<LinkHandle>,
+    metrics: Metrics,
     link: LinkId,
     mut unresponsive: watch::Receiver<bool>,
     agent_id: Arc<str>,
@@ -302,6 +299,7 @@ async fn steer(
             continue;
         }
         if unresponsive {
+            metrics.unresponsive.inc();
             tracing::warn!(agentID = %Peer(&agent_id), "keepalive ping unanswered, dials go to other agents");
         } else {
             tracing::info!(agentID = %Peer(&agent_id), "keepalive ping answered again");
@@ -337,6 +335,10 @@ impl LinkObserver for Observer {
         self.metrics.established.enter()
     }
 
+    fn closed(&self, established: Self::Established, reason: ClosedReason) {
+        self.metrics.established.closed(established, reason);
+    }
+
     fn draining(&self) {
         if let Some(registration) = &self.registration {
             let agent_id = Peer(&self.agent_id);
@@ -369,6 +371,11 @@ impl LinkObserver for Observer {
             tracing::info!(agentID = %agent_id, "packets answered again");
         }
         self.backends.set_stuck(registration.id(), stuck);
+    }
+
+    fn supersede(&mut self) {
+        self.keepalive.probe();
+        self.keepalive.supersede();
     }
 
     fn lost(&mut self, established: usize) {

@@ -18,7 +18,7 @@ pub(crate) enum Command {
     CancelDial { token: u64 },
     Attach { key: ConnKey, local: Box<dyn LocalIo> },
     Abandon { key: ConnKey },
-    Probe,
+    Supersede,
     Finish,
 }
 
@@ -58,9 +58,9 @@ impl LinkHandle {
         PendingDial { token, answer, commands: Some(self.commands.clone()) }
     }
 
-    /// Pings the agent.
-    pub fn probe(&self) {
-        let _ = self.commands.send(Command::Probe);
+    /// The agent has opened another stream: pings it on this one, which ends if it is half-open.
+    pub fn supersede(&self) {
+        let _ = self.commands.send(Command::Supersede);
     }
 
     /// Ends the stream in order: status OK, no GOAWAY (on a GOAWAY a Go agent drops every connection).

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use driver::{Conns, LinkHandler};
-use mux::{ConnKey, ConnectId, DialError, Server, Time};
+use mux::{CloseReason, ConnKey, ConnectId, DialError, Server, Time};
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use super::packet_probe::{Finding, PacketProbe};
 use crate::dial::DialFailure;
+use crate::metrics::ClosedReason;
 
 /// How long dials wait before the agent is pinged, and the interval of further pings.
 const PROBE_AFTER: Duration = Duration::from_millis(250);
@@ -30,6 +31,9 @@ pub(crate) trait LinkObserver {
     /// A connection was established.
     fn established(&self) -> Self::Established;
 
+    /// It has ended.
+    fn closed(&self, established: Self::Established, reason: ClosedReason);
+
     /// The agent asks for no new dials (DRAIN).
     fn draining(&self);
 
@@ -38,6 +42,9 @@ pub(crate) trait LinkObserver {
 
     /// A probe of the agent's packet loop was answered, or not in time.
     fn probed(&mut self, finding: Finding);
+
+    /// Pings the agent, which has opened another stream: this one ends if it is half-open.
+    fn supersede(&mut self);
 
     /// The stream has ended with this number of open connections: it is no backend any more.
     fn lost(&mut self, established: usize);
@@ -106,11 +113,11 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
             }
             Command::Attach { key, local } => conns.attach(key, local),
             Command::Abandon { key } => {
-                self.established.remove(&key);
+                self.count_end(key, ClosedReason::FrontendClose);
                 conns.link().abandon(now, key);
                 conns.discard(key);
             }
-            Command::Probe => self.observer.probe(),
+            Command::Supersede => self.observer.supersede(),
             Command::Finish => self.stopping = true,
         }
     }
@@ -136,6 +143,12 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
         }
         if let Some(finding) = self.packet_probe.poll(cx, conns) {
             self.observer.probed(finding);
+        }
+    }
+
+    fn count_end(&mut self, key: ConnKey, reason: ClosedReason) {
+        if let Some(established) = self.established.remove(&key) {
+            self.observer.closed(established, reason);
         }
     }
 
@@ -179,8 +192,8 @@ impl<X: LinkObserver> LinkHandler<Server> for ServerLinkHandler<X> {
         }
     }
 
-    fn ended(&mut self, key: ConnKey) {
-        self.established.remove(&key);
+    fn ended(&mut self, key: ConnKey, reason: &CloseReason) {
+        self.count_end(key, reason.into());
     }
 
     fn draining(&mut self) {

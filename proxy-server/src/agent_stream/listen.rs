@@ -1,7 +1,6 @@
 //! The agent port: from a TCP connection to its agent streams.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -11,7 +10,9 @@ use tokio_util::sync::CancellationToken;
 use transport::kernel::bound_silence;
 use transport::listen::AcceptLoop;
 use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ServerTls};
-use transport::wire::{ConnectionError, Request, ServerSettings, serve_connection};
+use transport::wire::{
+    ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, serve_connection,
+};
 
 use super::accept::AgentService;
 use super::slot::AgentSlot;
@@ -40,17 +41,17 @@ pub struct AgentListener {
 }
 
 impl AgentListener {
-    /// A listener that was bound on the runtime of the TLS handshakes. Agents are pinged after `keepalive` without activity.
+    /// A listener that was bound on the runtime of the TLS handshakes. `keepalive`: the pings before a stream is accepted.
     pub fn new(
         listener: TcpListener,
         tls: ServerTls,
         service: AgentService,
-        keepalive: Duration,
+        keepalive: KeepaliveFlags,
         limits: ConnectionLimits,
         metrics: Metrics,
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
-        settings.keepalive.interval = keepalive;
+        settings.keepalive = Keepalive { timeout: keepalive.timeout, ..keepalive.to_agent() };
         let agents = Arc::new(Semaphore::new(limits.agents));
         let unauthenticated = ConnectionSet::new(Port::Agent, limits.unauthenticated, metrics);
         AgentListener { listener, tls, service, settings, agents, unauthenticated }

@@ -10,6 +10,7 @@ use flags::{Bind, BindHost, FlowOptions, LogOptions};
 
 use transport::host_port::Joined;
 use transport::tls::{CipherSuites, TlsVersion};
+use transport::wire::KeepaliveFlags;
 
 use crate::agent_stream::IdentityBinding;
 use crate::backends::{ReadinessPolicy, Selection, Strategy};
@@ -26,10 +27,8 @@ pub struct Config {
     pub health: Bind,
     /// Port for metrics and profiles.
     pub admin: Bind,
-    /// Idle time before the server pings an agent; at least 1 s.
-    pub keepalive_time: Duration,
-    /// `--unresponsive-timeout`.
-    pub unresponsive_timeout: Duration,
+    /// Pings to an agent; [`KeepaliveFlags::time`] is at least 1 s.
+    pub keepalive: KeepaliveFlags,
     /// Idle time before the server pings a frontend; at least 1 s.
     pub frontend_keepalive_time: Duration,
     /// Whether the admin port serves profiles.

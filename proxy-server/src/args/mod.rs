@@ -19,6 +19,7 @@ use flags::{
     Bind, BindHost, Exit, FlagError, FlagSet, FlowOptions, Given, LogOptions, ProfilingFlags, identity, pair,
 };
 use transport::tls::Accepted;
+use transport::wire::KeepaliveFlags;
 use uuid::Uuid;
 
 pub use config::{AgentListener, Config, FrontendConfig, FrontendListener, KubeClient, Leases, TokenAuth};
@@ -75,8 +76,11 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         agent_listener,
         health: Bind { host: ports.health_bind_address, port: ports.health_port },
         admin: Bind { host: ports.admin_bind_address, port: ports.admin_port },
-        keepalive_time: agents.keepalive_time,
-        unresponsive_timeout: agents.unresponsive_timeout,
+        keepalive: KeepaliveFlags {
+            time: agents.keepalive_time,
+            timeout: agents.keepalive_timeout,
+            unresponsive_timeout: agents.unresponsive_timeout,
+        },
         frontend_keepalive_time: frontend.frontend_keepalive_time,
         profiling,
         flag_lines: announce::lines(given.values, &server_id),

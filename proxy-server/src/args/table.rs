@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flags::{
-    BindHost, FlagError, GoDuration, Repeated, above_zero, bind_host, existing_file, one_of,
-    optional_duration, unresponsive_timeout,
+    BindHost, FlagError, GoDuration, Repeated, above_zero, bind_host, existing_file, keepalive_timeout,
+    one_of, optional_duration, unresponsive_timeout,
 };
 use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 
@@ -83,8 +83,11 @@ flags::flags! {
             cluster_key: Option<PathBuf> = "" => existing_file,
             /// CA certificates for agents' client certificates, PEM. Empty: no client certificate is requested.
             cluster_ca_cert: Option<PathBuf> = "" => existing_file,
-            /// Idle time before a ping to an agent. At least 1s; 0: 2h.
+            /// Idle time before a ping to an agent. At least 1s; 0: 2h. A higher value than 10s has no effect.
             keepalive_time: Duration = "1h0m0s" => keepalive,
+            /// How long a ping to an agent may be unanswered that answers on another connection: then this one is half-open
+            /// and ends. At least 1s; 0: 20s. (See --unresponsive-timeout for an agent that answers on none.)
+            keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// How long the server keeps the connections of an agent that answers no pings while its host still
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
             unresponsive_timeout: Duration = "5m0s" => unresponsive_timeout,

@@ -176,8 +176,7 @@ impl Dialer {
                 (second, slot)
             }
         };
-        *agent = Some(Arc::clone(&second.agent_id));
-        self.try_link(second, slot?, target, deadline).await
+        self.try_links(second, slot?, target, deadline, agent).await
     }
 
     /// Dials through another agent after the first one has answered with a failure that may be its own. If the other agent reaches
@@ -210,6 +209,26 @@ impl Dialer {
             Some((slot, second)) => (second, slot),
             // A full agent is no better: the first one may still answer.
             None => std::future::pending().await,
+        }
+    }
+
+    /// Dials through an agent, and moves to another one each time the present one stops answering pings and another answers: if
+    /// a load balancer resets all streams, the second choice may be half-open as well.
+    async fn try_links(
+        &self,
+        mut choice: Choice<LinkHandle>,
+        mut slot: Slot,
+        target: &Target,
+        deadline: Instant,
+        agent: &mut Option<Arc<str>>,
+    ) -> Result<Dialed, DialFailure> {
+        loop {
+            *agent = Some(Arc::clone(&choice.agent_id));
+            let link = choice.link;
+            (choice, slot) = tokio::select! {
+                outcome = self.try_link(choice, slot, target, deadline) => return outcome,
+                better = self.better(link, &target.host) => better,
+            };
         }
     }
 

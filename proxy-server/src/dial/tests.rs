@@ -314,6 +314,19 @@ async fn a_dial_leaves_an_agent_that_ceases_to_answer_for_one_that_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_dial_leaves_each_agent_that_ceases_to_answer() {
+    let bench = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent, Script::Open(SOON)]);
+    let silences = async {
+        first_falls_silent(&bench, SOON).await;
+        tokio::time::sleep(SOON).await;
+        bench.dialer.backends.set_unresponsive(bench.kept[1].id(), true);
+    };
+    let (dialed, ()) = tokio::join!(bench.dial(), silences);
+    assert_eq!(&*dialed.unwrap().agent_id, "c");
+    assert_eq!(bench.sum().await, (3, 2, vec!["1 in 30ms".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other() {
     let after = 100 * SOON;
     let alone = bench(Duration::ZERO, many(), &[Script::Open(after)]);

@@ -39,7 +39,8 @@ impl Bench {
         let (readings, stop) = (Readings::new(), CancellationToken::new());
         let keepalive = Duration::from_secs(3600);
         let (metrics, lifetimes) = (readings.metrics.clone(), TaskTracker::new());
-        let frontend = Frontend { dialer, metrics, lifetimes, name: None, draining: CancellationToken::new() };
+        let frontend =
+            Frontend { dialer, metrics, lifetimes, name: None, draining: CancellationToken::new() };
         let task = serve_frontend(mode, listener, frontend, keepalive, stop.clone());
         Bench { dials, readings, stop, task: tokio::spawn(task), path, _directory: directory }
     }

@@ -1,15 +1,16 @@
 //! Established connections: their number and their duration.
 
-use serve::metrics::{Histogram, Lazy, Live, LiveGuard, Registry};
+use serve::metrics::{CountBy, Histogram, Lazy, Live, LiveGuard, Registry};
 use tokio::time::Instant;
 
-use super::DURATION;
+use super::{ClosedReason, DURATION};
 
-/// `established_connections` and `connection_duration_seconds`, which change together.
+/// `established_connections`, `connection_duration_seconds` and `established_connections_closed_total`, which change together.
 #[derive(Debug, Clone)]
 pub struct Established {
     live: Live,
     duration: Lazy<Histogram>,
+    closed: CountBy<ClosedReason>,
 }
 
 impl Established {
@@ -17,13 +18,20 @@ impl Established {
         let duration = Lazy::new(|| Histogram::new(DURATION));
         let help = "Seconds from a connection's establishment to its end";
         registry.register("connection_duration_seconds", help, duration.clone());
+        let help = "Established connections that ended, by reason";
+        let closed = CountBy::register(registry, "established_connections_closed_total", help);
         let help = "Connections from a frontend to an endpoint";
-        Self { live: Live::register(registry, "established_connections", help), duration }
+        Self { live: Live::register(registry, "established_connections", help), duration, closed }
     }
 
     /// Counts a connection until the guard is dropped.
     pub fn enter(&self) -> EstablishedGuard {
         EstablishedGuard { since: Instant::now(), duration: self.duration.clone(), _live: self.live.enter() }
+    }
+
+    /// Counts a connection's end.
+    pub fn closed(&self, _connection: EstablishedGuard, reason: ClosedReason) {
+        self.closed.count(reason);
     }
 
     /// The number of established connections.

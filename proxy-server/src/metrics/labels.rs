@@ -1,5 +1,6 @@
 //! Label values that belong to no other module.
 
+use mux::{Cause, CloseReason};
 use transport::tls::HandshakeError;
 
 serve::label! {
@@ -9,6 +10,31 @@ serve::label! {
         Proxy => "Proxy",
         /// `/AgentService/Connect`, agents.
         Connect => "Connect",
+    }
+}
+
+serve::label! {
+    /// How an established connection ended. Go is proposed to have `backend_close`.
+    pub enum ClosedReason in "reason" {
+        /// In order: either side closed it.
+        Closed => "closed",
+        /// The client's side failed, or the client left before the connection was used.
+        FrontendClose => "frontend_close",
+        /// The agent stream was lost.
+        BackendClose => "backend_close",
+        /// Any other reason; see `connection_resets_total`.
+        Error => "error",
+    }
+}
+
+impl From<&CloseReason> for ClosedReason {
+    fn from(reason: &CloseReason) -> Self {
+        match reason {
+            CloseReason::Flushed => ClosedReason::Closed,
+            CloseReason::Broken(Cause::LinkLost) => ClosedReason::BackendClose,
+            CloseReason::Broken(Cause::Local(_)) => ClosedReason::FrontendClose,
+            CloseReason::Broken(_) => ClosedReason::Error,
+        }
     }
 }
 

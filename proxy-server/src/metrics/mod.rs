@@ -23,8 +23,8 @@ use crate::dial::DialMetrics;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{
-    AgentAuthMode, Claim, ClaimAction, FrontendName, PeerKind, Port, ReviewResult, ServiceMethod,
-    UnauthenticatedCloseReason,
+    AgentAuthMode, Claim, ClaimAction, ClosedReason, FrontendName, PeerKind, Port, ReviewResult,
+    ServiceMethod, UnauthenticatedCloseReason,
 };
 
 /// The prefix of every name.
@@ -54,8 +54,12 @@ impl Deref for Metrics {
 pub struct Families {
     /// The metrics of dials.
     pub dials: DialMetrics,
-    /// `established_connections`, and `connection_duration_seconds` when a connection ends.
+    /// `established_connections`; `connection_duration_seconds` and `established_connections_closed_total` when one ends.
     pub established: Established,
+    /// `backend_connection_duration_seconds` (proposed for Go): how long agent streams were open, when they end.
+    pub backend_duration: Lazy<Histogram>,
+    /// `unresponsive_peers_total` (ours): how many times an agent stopped answering pings.
+    pub unresponsive: Lazy<Counter>,
     /// `frontend_write_duration_seconds`: how long a packet waited for the frontend to take it.
     pub frontend_write: Lazy<Histogram>,
     /// `grpc_connections`: open streams of either service, despite its name.
@@ -123,6 +127,12 @@ impl Metrics {
         let frontend_write = Lazy::new(latency);
         let help = "Seconds that packets from agents waited for the frontend";
         r.register("frontend_write_duration_seconds", help, frontend_write.clone());
+        let backend_duration = Lazy::new(|| Histogram::new(DURATION));
+        let help = "Seconds from the connect of an agent stream to its end";
+        r.register("backend_connection_duration_seconds", help, backend_duration.clone());
+        let unresponsive = Lazy::<Counter>::default();
+        let help = "How many times an agent stopped answering pings";
+        r.register("unresponsive_peers_total", help, unresponsive.clone());
         let lease_renewed = Lazy::<Gauge>::default();
         let help = "Unix time of the last renewal of this server's lease in seconds, 0 before the first";
         r.register("lease_last_renewal_timestamp_seconds", help, lease_renewed.clone());
@@ -136,6 +146,8 @@ impl Metrics {
         Self(Arc::new(Families {
             dials: DialMetrics::register(r, latency),
             established: Established::register(r),
+            backend_duration,
+            unresponsive,
             frontend_write,
             grpc_connections: LiveBy::register(r, "grpc_connections", "Open gRPC streams, by service method"),
             frontend_connections: LiveBy::register(

@@ -48,6 +48,7 @@ const EXTRA: &[Family] = &[
     ("agent_auth_mode", "gauge", &["mode"], &[]),
     ("agent_ejections_total", "counter", &[], &[]),
     ("agent_outlier", "gauge", &["agent_id", "reason"], &[]),
+    ("backend_connection_duration_seconds", "histogram", &[], DURATION_TEXT),
     ("certificate_expiry_timestamp_seconds", "gauge", &["file"], &[]),
     ("certificate_last_reload_success", "gauge", &["side"], &[]),
     ("certificate_last_reload_timestamp_seconds", "gauge", &["side"], &[]),
@@ -56,6 +57,7 @@ const EXTRA: &[Family] = &[
     ("dial_attempts_total", "counter", &["outcome"], &[]),
     ("dropped_packets_total", "counter", &["reason"], &[]),
     ("ejected_agents", "gauge", &[], &[]),
+    ("established_connections_closed_total", "counter", &["reason"], &[]),
     ("expected_dial_seconds", "gauge", &["agent"], &[]),
     ("frontend_connections", "gauge", &["frontend"], &[]),
     ("lease_calls_unanswered_total", "counter", &["call", "reason"], &[]),
@@ -65,6 +67,7 @@ const EXTRA: &[Family] = &[
     ("queued_bytes_limit", "gauge", &[], &[]),
     ("unauthenticated_connections", "gauge", &["port"], &[]),
     ("unauthenticated_connections_closed_total", "counter", &["port", "reason"], &[]),
+    ("unresponsive_peers_total", "counter", &[], &[]),
 ];
 
 struct Scraped {
@@ -103,7 +106,9 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.dials.failures.count(FailureReason::NoAgent);
     metrics.dials.attempts.count(Attempt::Opened);
     metrics.outliers.set(&[AgentView::unresponsive("a")], Instant::now());
-    drop(metrics.established.enter());
+    metrics.established.closed(metrics.established.enter(), ClosedReason::Closed);
+    metrics.backend_duration.observe(Duration::from_secs(2));
+    metrics.unresponsive.inc();
     metrics.frontend_write.observe(Duration::from_micros(20));
     drop(metrics.grpc_connections.enter(ServiceMethod::Connect));
     drop(metrics.frontend_connections.enter(FrontendName::new("grpc+tcp:8090".to_owned())));

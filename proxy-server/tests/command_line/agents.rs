@@ -38,7 +38,7 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             .takes(&["--cluster-ca-cert={file}"], "true")
             .takes(&["--cluster-ca-cert", ""], "false")
             .refuses(&["--cluster-ca-cert={none}"], "--cluster-ca-cert: "),
-        flag("keepalive-time", |c| format!("{:?}", c.keepalive_time))
+        flag("keepalive-time", |c| format!("{:?}", c.keepalive.time))
             .default("3600s")
             .takes(&["--keepalive-time=1h30m"], "5400s")
             .takes(&["--keepalive-time", "10.5s"], "10.5s")
@@ -52,7 +52,16 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
                 &["--keepalive-time="],
                 "invalid argument \"\" for \"--keepalive-time\" flag: it must be",
             ),
-        flag("unresponsive-timeout", |c| format!("{:?}", c.unresponsive_timeout))
+        flag("keepalive-timeout", |c| format!("{:?}", c.keepalive.timeout))
+            .default("20s")
+            .accepts_but_go_rejects(&["--keepalive-timeout=5s"], "5s")
+            .accepts_but_go_rejects(&["--keepalive-timeout=0"], "20s")
+            .accepts_but_go_rejects(&["--keepalive-timeout=1ms"], "1s")
+            .refuses(
+                &["--keepalive-timeout=5"],
+                "invalid argument \"5\" for \"--keepalive-timeout\" flag: the unit is",
+            ),
+        flag("unresponsive-timeout", |c| format!("{:?}", c.keepalive.unresponsive_timeout))
             .default("300s")
             .accepts_but_go_rejects(&["--unresponsive-timeout=10s"], "10s")
             .accepts_but_go_rejects(&["--unresponsive-timeout=1h"], "3600s")

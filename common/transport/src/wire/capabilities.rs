@@ -3,12 +3,8 @@
 //! An agent offers them in the metadata of its Connect; a server answers in the response headers with those that it
 //! accepts. The result holds for that stream only, because the next one may lead to an upstream peer.
 
-use std::time::Duration;
-
 use http::{HeaderMap, HeaderName, HeaderValue};
 use mux::{Negotiated, Windows};
-
-use super::Keepalive;
 
 /// The metadata key: a list of names, some with a value, separated by commas.
 pub const CAPABILITIES: HeaderName = HeaderName::from_static("konnectivity-capabilities");
@@ -24,14 +20,10 @@ pub const WINDOW: u32 = 128 << 10;
 /// A smaller initial window of the peer is ignored as invalid, in bytes.
 const LEAST_WINDOW: u32 = 1 << 10;
 
-/// Idle time after which a native peer is pinged: a peer that does not answer is noticed within 13 s.
-const PING_INTERVAL: Duration = Duration::from_secs(10);
-
 /// The extensions that one end offers, or that both negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// Pings every 10 s, in both directions, are allowed. (A Go server closes a connection at the third ping that comes
-    /// less than 30 s after the previous one.)
+    /// Frequent pings, in both directions, are allowed: see [`super::KeepaliveFlags::to_native_server`].
     pub pings: bool,
     /// FIN reports that a source has ended; the other direction continues.
     pub half_close: bool,
@@ -96,15 +88,6 @@ impl Capabilities {
 /// ones. (A Go server, which counts pings, tolerates the first one; a Go agent tolerates all.)
 pub const RTT_PROBES: u8 = 4;
 
-/// How long a peer with an unresponsive program keeps its connections: the default of `--unresponsive-timeout`.
-pub const UNRESPONSIVE_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// The keepalive towards a peer with [`Capabilities::pings`], from the flags `--keepalive-time` and
-/// `--unresponsive-timeout`.
-pub fn keepalive(keepalive_time: Duration, unresponsive_timeout: Duration) -> Keepalive {
-    Keepalive { interval: keepalive_time.min(PING_INTERVAL), timeout: unresponsive_timeout, while_idle: true }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,11 +137,5 @@ mod tests {
         }
         assert_eq!(Capabilities::default().header(), None);
         assert_eq!(off.header().unwrap(), "pings");
-    }
-
-    #[test]
-    fn pings_come_as_often_as_the_operator_says_but_not_less() {
-        let interval = |flag| keepalive(Duration::from_secs(flag), UNRESPONSIVE_TIMEOUT).interval;
-        assert_eq!((interval(3600), interval(1)), (PING_INTERVAL, Duration::from_secs(1)));
     }
 }

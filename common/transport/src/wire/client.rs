@@ -4,7 +4,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,13 +12,16 @@ use h2::RecvStream;
 use h2::client::{Connection, SendRequest};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
-use super::keepalive::{Keepalive, KeepaliveHandle, Pinger};
+use super::keepalive::{Keepalive, KeepaliveHandle};
 use super::mailbox::Mailbox;
+use super::pinger::Pinger;
 use super::server::ConnectionError;
 use super::settings::ClientSettings;
 use super::status::{self, GRPC, GRPC_STATUS};
@@ -42,6 +45,8 @@ pub struct ConnectionHandle {
     task: JoinHandle<Result<(), ConnectionError>>,
     /// The connection's keepalive.
     pub keepalive: Arc<KeepaliveHandle>,
+    /// Canceled once the server, or a proxy before it, has sent GOAWAY. The stream continues.
+    pub going_away: CancellationToken,
 }
 
 impl ConnectionHandle {
@@ -70,6 +75,10 @@ impl Drop for ConnectionHandle {
 
 /// Streams that are finished and wait for the server's end, see [`WireStream`].
 pub(super) type Linger = Mailbox<Directions>;
+
+/// The handle for further requests. None are sent: it fails after GOAWAY, which nothing else shows while a stream is open.
+/// The connection stays open as long as it exists.
+pub(super) type Requests = Mutex<SendRequest<OutFrame>>;
 
 /// Reads a stream to its end and drops the bytes.
 fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
@@ -130,26 +139,46 @@ where
     let window = settings.initial_stream_window;
     let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), window);
     let (linger, backlog) = (Arc::<Linger>::default(), flusher.backlog());
-    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), window));
-    let connection = ConnectionHandle { task, keepalive: Arc::clone(&keepalive) };
-    let (send, response) = send_request(requests, request).await.map_err(|e| WireError::at_client(&e))?;
+    let going_away = CancellationToken::new();
+    let requests = Arc::new(Mutex::new(requests));
+    let goaway = GoAway { requests: Arc::downgrade(&requests), seen: going_away.clone() };
+    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), goaway, window));
+    let connection = ConnectionHandle { task, keepalive: Arc::clone(&keepalive), going_away };
+    let (send, response) = send_request(&requests, request).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
     let directions = opens_stream(&head)?.then_some((send, recv));
     let encoded = status::is_encoded(&head.headers);
-    let side = Side::Client(linger);
+    let side = Side::Client { linger, _requests: requests };
     let stream = WireStream::new(directions, side, keepalive, encoded, settings.initial_stream_window)
         .following(backlog);
     Ok(Connected { stream, metadata: head.headers, connection })
 }
 
-/// The handle for further requests is dropped here: the connection has only this stream.
 async fn send_request(
-    requests: SendRequest<OutFrame>,
+    requests: &Requests,
     request: Request<()>,
 ) -> Result<(h2::SendStream<OutFrame>, Response<RecvStream>), h2::Error> {
-    let mut requests = requests.ready().await?;
-    let (response, send) = requests.send_request(request, false)?;
+    poll_fn(|cx| requests.lock().poll_ready(cx)).await?;
+    let (response, send) = requests.lock().send_request(request, false)?;
     Ok((send, response.await?))
+}
+
+/// Finds out that the server has sent GOAWAY.
+struct GoAway {
+    /// Weak, because the connection ends with its stream.
+    requests: Weak<Requests>,
+    seen: CancellationToken,
+}
+
+impl GoAway {
+    fn look(&self, cx: &mut Context<'_>) {
+        if !self.seen.is_cancelled()
+            && let Some(requests) = self.requests.upgrade()
+            && let Poll::Ready(Err(_)) = requests.lock().poll_ready(cx)
+        {
+            self.seen.cancel();
+        }
+    }
 }
 
 /// Whether a stream follows the response headers; false if they had the status OK.
@@ -174,6 +203,7 @@ async fn drive<IO>(
     flusher: Flusher<IO>,
     mut pinger: Pinger,
     linger: Arc<Linger>,
+    goaway: GoAway,
     window: u32,
 ) -> Result<(), ConnectionError>
 where
@@ -187,6 +217,7 @@ where
         if let Poll::Ready(end) = Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(end.map_err(ConnectionError::from));
         }
+        goaway.look(cx);
         if let Poll::Ready(dead) = pinger.poll(cx, flusher.bytes_read(), false) {
             return Poll::Ready(Err(dead.into()));
         }

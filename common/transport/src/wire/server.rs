@@ -16,8 +16,9 @@ use tokio::time::{Sleep, sleep};
 
 use super::admission::{Admission, Charge, TooMuch, Unadmitted};
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
-use super::keepalive::{Dead, KeepaliveHandle, Pinger};
+use super::keepalive::KeepaliveHandle;
 use super::lingering::LingeringStreams;
+use super::pinger::{Dead, Pinger};
 use super::request::Request;
 use super::settings::{ServerSettings, ShutdownMode};
 use super::{Code, OutFrame};
@@ -35,6 +36,9 @@ pub enum ConnectionError {
     /// The peer did not answer a ping in time: its program is stopped.
     #[error("keepalive: no answer to a ping in time")]
     KeepaliveTimeout,
+    /// The peer answers pings on another connection, but not on this one.
+    #[error("keepalive: the connection is half-open, its peer answers on another one")]
+    HalfOpen,
     /// The peer's kernel acknowledged nothing in time: its host, or the path to it, is lost.
     #[error("keepalive: the peer's host acknowledged nothing for {}s", HOST_TIMEOUT.as_secs())]
     HostTimeout,
@@ -66,6 +70,7 @@ impl From<Dead> for ConnectionError {
     fn from(dead: Dead) -> Self {
         match dead {
             Dead::Program => ConnectionError::KeepaliveTimeout,
+            Dead::HalfOpen => ConnectionError::HalfOpen,
             Dead::Host => ConnectionError::HostTimeout,
         }
     }

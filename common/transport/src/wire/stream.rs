@@ -21,7 +21,7 @@ use h2::{Reason, RecvStream, SendStream};
 use mux::Packet;
 
 use super::backlog::Backlog;
-use super::client::Linger;
+use super::client::{Linger, Requests};
 use super::deframe::{Deframer, Step};
 use super::frame::{OVERHEAD, OutFrame, Queued};
 use super::keepalive::KeepaliveHandle;
@@ -49,15 +49,16 @@ pub(super) type Directions = (SendStream<OutFrame>, RecvStream);
 pub(super) enum Side {
     /// The driver's list that receives a finished stream with queued frames, and the count of its frames that h2 has not sent.
     Server(LingeringHandle, Queued),
-    /// The driver's list that receives a finished stream when it is dropped before the server has ended it.
-    Client(Arc<Linger>),
+    /// The driver's list that receives a finished stream when it is dropped before the server has ended it, and the
+    /// connection's handle for requests, which keeps the connection open.
+    Client { linger: Arc<Linger>, _requests: Arc<Requests> },
 }
 
 impl Side {
     fn frame(&self, packet: Packet<Bytes>) -> OutFrame {
         match self {
             Side::Server(_, queued) => OutFrame::new(packet).counted(queued),
-            Side::Client(_) => OutFrame::new(packet),
+            Side::Client { .. } => OutFrame::new(packet),
         }
     }
 }
@@ -136,14 +137,14 @@ impl WireStream {
         // An error means that the stream has ended already: `poll_packet` returns the reason.
         let _gone = match self.side {
             Side::Server(..) => send.send_trailers(status::trailers(code, message)),
-            Side::Client(_) => send.send_data(OutFrame::empty(), true),
+            Side::Client { .. } => send.send_data(OutFrame::empty(), true),
         };
     }
 
     fn error(&self, error: &h2::Error) -> WireError {
         match self.side {
             Side::Server(..) => WireError::at_server(error),
-            Side::Client(_) => WireError::at_client(error),
+            Side::Client { .. } => WireError::at_client(error),
         }
     }
 
@@ -156,15 +157,15 @@ impl WireStream {
             return Some(WireError::new(Code::Internal, "sent on a stream that is over"));
         };
         match (send.poll_reset(&mut Context::from_waker(Waker::noop())), &self.side) {
-            (Poll::Ready(Ok(Reason::NO_ERROR)), Side::Client(_)) => None,
+            (Poll::Ready(Ok(Reason::NO_ERROR)), Side::Client { .. }) => None,
             (Poll::Ready(Ok(reason)), Side::Server(..)) => {
                 Some(WireError::new(Code::Canceled, format!("stream error received: {reason}")))
             }
-            (Poll::Ready(Ok(reason)), Side::Client(_)) => {
+            (Poll::Ready(Ok(reason)), Side::Client { .. }) => {
                 Some(WireError::new(status::code_of(reason), format!("stream error received: {reason}")))
             }
             (Poll::Ready(Err(error)), _) => Some(self.error(&error)),
-            (Poll::Pending, Side::Client(_)) => None,
+            (Poll::Pending, Side::Client { .. }) => None,
             (Poll::Pending, Side::Server(..)) => Some(WireError::new(Code::Internal, "the stream is closed")),
         }
     }
@@ -172,7 +173,7 @@ impl WireStream {
     /// The end after the last message: a client reads the status in the trailers.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
         let Some(recv) = &mut self.recv else { return Poll::Ready(Ok(())) };
-        if let Side::Client(_) = self.side {
+        if let Side::Client { .. } = self.side {
             match ready!(recv.poll_trailers(cx)) {
                 Ok(Some(trailers)) => status::verdict(&trailers)?,
                 Ok(None) => {
@@ -343,7 +344,9 @@ impl Drop for WireStream {
     fn drop(&mut self) {
         let Some(mut send) = self.send.take() else { return };
         match (&mut self.side, self.recv.take()) {
-            (Side::Client(linger), Some(recv)) if self.finished && !self.ended => linger.push((send, recv)),
+            (Side::Client { linger, .. }, Some(recv)) if self.finished && !self.ended => {
+                linger.push((send, recv))
+            }
             // h2 sends the queued frames and, if the client has not ended, RST_STREAM with NO_ERROR.
             (Side::Server(lingering, queued), recv) if self.finished => {
                 drop(recv);

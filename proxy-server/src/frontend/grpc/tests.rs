@@ -34,7 +34,13 @@ impl Bench {
         let (server, client) = wire();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
         let (metrics, lifetimes_of) = (readings.metrics.clone(), lifetimes.clone());
-        let frontend = Frontend { dialer, metrics, lifetimes: lifetimes_of, name: None, draining: CancellationToken::new() };
+        let frontend = Frontend {
+            dialer,
+            metrics,
+            lifetimes: lifetimes_of,
+            name: None,
+            draining: CancellationToken::new(),
+        };
         let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into()).await });
         Bench { client, dials, readings, lifetimes, task }
     }

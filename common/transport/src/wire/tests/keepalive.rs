@@ -9,13 +9,19 @@ use http::HeaderMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{data, dial, failure, packet, pair, pair_with, serve, soon};
+use super::{Pair, data, dial, failure, packet, pair, pair_with, serve, soon};
 use crate::kernel::Acknowledgment;
 use crate::raw::{ACK, PING, SETTINGS, frame, hello};
-use crate::wire::{Code, ConnectionError, Keepalive, PeerKernel, ServerSettings, UNRESPONSIVE_AFTER, Wire};
+use crate::wire::{
+    Code, ConnectionError, Keepalive, KeepaliveFlags, PeerKernel, ServerSettings, UNRESPONSIVE_AFTER, Wire,
+};
 
-const TEN_AND_FIVE: Keepalive =
-    Keepalive { interval: Duration::from_secs(10), timeout: Duration::from_secs(5), while_idle: true };
+const TEN_AND_FIVE: Keepalive = Keepalive {
+    interval: Duration::from_secs(10),
+    timeout: Duration::from_secs(5),
+    half_open_timeout: Duration::from_secs(5),
+    while_idle: true,
+};
 
 fn settings(keepalive: Keepalive) -> ServerSettings {
     ServerSettings {
@@ -173,6 +179,7 @@ async fn zero_interval_does_not_spin() {
     pair.client.connection.set_keepalive(Keepalive {
         interval: Duration::ZERO,
         timeout: Duration::MAX,
+        half_open_timeout: Duration::MAX,
         while_idle: false,
     });
     sleep(Duration::from_millis(200)).await;
@@ -258,4 +265,86 @@ async fn a_client_measures_the_round_trip_when_it_is_asked_to() {
     keepalive.measure(1);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(keepalive.rtt(), Some(Duration::from_millis(50)));
+}
+
+/// A connection of the client with a timeout of five minutes, and 20 s if it is half-open.
+async fn patient_pair() -> Pair {
+    let pair = pair().await;
+    let (timeout, half_open_timeout) = (Duration::from_secs(300), Duration::from_secs(20));
+    pair.client.connection.set_keepalive(Keepalive { timeout, half_open_timeout, ..TEN_AND_FIVE });
+    pair
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_connection_ends_early_once_its_peer_answers_on_another() {
+    let mut pair = patient_pair().await;
+    pair.frozen.store(true, Ordering::Relaxed);
+    let keepalive = Arc::clone(&pair.client.connection.keepalive);
+    keepalive.probe();
+    sleep(Duration::from_secs(60)).await;
+    let before = Instant::now();
+    keepalive.supersede();
+    sleep(Duration::from_secs(10)).await;
+    keepalive.supersede();
+    let end = soon(pair.client.connection.closed()).await;
+    assert!(matches!(end, Err(ConnectionError::HalfOpen)), "{end:?}");
+    assert_eq!(before.elapsed().as_secs(), 20, "the second call starts nothing anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_superseded_connection_that_answers_is_like_any_other() {
+    let mut pair = patient_pair().await;
+    let keepalive = Arc::clone(&pair.client.connection.keepalive);
+    for _ in 0..3 {
+        keepalive.probe();
+        keepalive.supersede();
+        sleep(Duration::from_secs(60)).await;
+    }
+    pair.frozen.store(true, Ordering::Relaxed);
+    let before = Instant::now();
+    let end = soon(pair.client.connection.closed()).await;
+    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert!(before.elapsed() > Duration::from_secs(299), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_superseded_connection_is_unresponsive_sooner() {
+    let pair = patient_pair().await;
+    pair.frozen.store(true, Ordering::Relaxed);
+    let keepalive = &pair.client.connection.keepalive;
+    let mut unresponsive = keepalive.unresponsive();
+    let before = Instant::now();
+    keepalive.probe();
+    keepalive.supersede();
+    soon(unresponsive.wait_for(|unresponsive| *unresponsive)).await.unwrap();
+    assert_eq!(before.elapsed(), Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn supersede_alone_sends_no_ping() {
+    let mut pair = patient_pair().await;
+    pair.client.connection.set_keepalive(Keepalive { interval: Duration::from_secs(3600), ..TEN_AND_FIVE });
+    pair.frozen.store(true, Ordering::Relaxed);
+    pair.client.connection.keepalive.supersede();
+    assert!(timeout(Duration::from_secs(3000), pair.client.connection.closed()).await.is_err());
+}
+
+#[test]
+fn flags_set_the_keepalive_by_the_kind_of_peer() {
+    let flags = |time| KeepaliveFlags {
+        time: Duration::from_secs(time),
+        timeout: Duration::from_secs(20),
+        unresponsive_timeout: Duration::from_secs(300),
+    };
+    let intervals = |time| {
+        let flags = flags(time);
+        [flags.to_agent(), flags.to_native_server(), flags.to_upstream_server(), flags.connecting()]
+            .map(|keepalive| keepalive.interval.as_secs())
+    };
+    assert_eq!((intervals(3600), intervals(1)), ([10, 2, 35, 35], [1, 2, 35, 35]));
+    let timeouts = |keepalive: Keepalive| [keepalive.timeout, keepalive.half_open_timeout];
+    let (native, upstream) = (flags(1).to_native_server(), flags(1).to_upstream_server());
+    assert_eq!(timeouts(native).map(|timeout| timeout.as_secs()), [300, 20]);
+    assert_eq!(timeouts(upstream), timeouts(native), "upstream peers are kept as long");
+    assert_eq!(flags(1).connecting().timeout.as_secs(), 20, "no stream depends on it");
 }

@@ -5,6 +5,7 @@ mod buffered;
 mod connection;
 mod floods;
 mod framing;
+mod going_away;
 mod interop;
 mod keepalive;
 mod lingering;

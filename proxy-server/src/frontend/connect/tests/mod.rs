@@ -30,7 +30,13 @@ impl Bench {
         let (dialer, dials) = dialer();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
         let (metrics, lifetimes_of) = (readings.metrics.clone(), lifetimes.clone());
-        let frontend = Frontend { dialer, metrics, lifetimes: lifetimes_of, name: None, draining: CancellationToken::new() };
+        let frontend = Frontend {
+            dialer,
+            metrics,
+            lifetimes: lifetimes_of,
+            name: None,
+            draining: CancellationToken::new(),
+        };
         Bench { frontend, dials, readings, lifetimes, stop: CancellationToken::new() }
     }
 
