@@ -73,13 +73,37 @@ async fn no_more_tries_once_every_replica_is_found() -> Result<()> {
     Ok(())
 }
 
+/// Behind a balancer the agent does not wait for `--sync-interval` while servers are missing.
 #[tokio::test]
-async fn sync_forever_goes_on_looking() -> Result<()> {
+async fn missing_replicas_are_found_long_before_the_interval() -> Result<()> {
+    let setup = Setup::grpc().servers(3).agents(0);
+    let mut pair =
+        setup.agent_arg("--sync-interval-cap=30s").agent_arg("--sync-interval=30s").start().await?;
+    pair.add_agent("fast", "", &[])?;
+    within_limit("all streams", Duration::from_secs(20), pair.wait_connected()).await?
+}
+
+#[tokio::test]
+async fn sync_forever_rests_when_every_replica_tells_the_number_of_streams() -> Result<()> {
     let pair = Setup::grpc().servers(2).agent_arg("--sync-forever=true").start().await?;
     let balancer = pair.balancer.as_ref().expect("balanced");
     let before = balancer.accepted();
+    let more = until("a needless try", Duration::from_secs(1), || async {
+        (balancer.accepted() > before).then_some(())
+    });
+    assert!(more.await.is_err(), "the agent tried again although it is connected to both");
+    Ok(())
+}
+
+/// Three replicas tell that there are two of them.
+#[tokio::test]
+async fn sync_forever_goes_on_looking_if_the_number_is_wrong() -> Result<()> {
+    let setup = Setup::grpc().servers(3).server_arg("--server-count=2");
+    let pair = setup.agent_arg("--sync-forever=true").start().await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    let before = balancer.accepted();
     until("further tries", DEADLINE, || async { (balancer.accepted() >= before + 3).then_some(()) }).await?;
-    pair.agent().wait_metric("open_server_connections", &[], 2.0).await?;
+    pair.agent().wait_metric("open_server_connections", &[], 3.0).await?;
     Ok(())
 }
 

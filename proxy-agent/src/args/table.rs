@@ -56,13 +56,14 @@ flags::flags! {
             agent_identifiers: Identifiers = "" => agent_identifiers,
         }
         "Finding all servers" {
-            /// Time between tries to reach missing servers.
+            /// Time between tries to reach missing servers, after a limited number of tries at shorter pauses.
             sync_interval: GoDuration = "1s",
             /// Upper limit to which --sync-interval backs off while servers cannot be reached.
             sync_interval_cap: GoDuration = "10s",
             /// Time between checks of the established connections.
             probe_interval: GoDuration = "1s" [no_effect = "a lost stream is noticed at once"],
-            /// Continue to look for servers when the known number is connected.
+            /// Continue to look for servers when the known number is connected: not at all if leases tell this number, every
+            /// 10 minutes if every connected server tells it, otherwise at --sync-interval.
             sync_forever: bool = "false",
             /// Source of the number of servers: default (leases with --count-server-leases, else the count that servers
             /// send) or max (the larger of both).

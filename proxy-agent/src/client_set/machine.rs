@@ -12,25 +12,25 @@
 //! server id. A stream that should be replaced is kept until another one to the same server is open, and then stays without new
 //! dials until it is idle. A load balancer may lead every attempt to a server that is already known. Such a duplicate causes no
 //! backoff, because it says nothing about the missing servers, unless so many follow each other that the balancer is evidently
-//! stuck.
+//! stuck. The pauses are in [`super::pace`].
+//!
+//! | state | attempts |
+//! |---|---|
+//! | servers are missing | until they are found |
+//! | the known number is connected | none |
+//! | the same, `--sync-forever`, and the number is the leases' | none |
+//! | the same, and every connected server told this number | one in about ten minutes |
+//! | the same, and the number is evidently wrong | as if servers were missing |
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Growth of the pause with each error (Go: 1.5).
-const FACTOR: f64 = 1.5;
+use super::pace::Pace;
 
-/// Largest random lengthening of a pause, as a fraction of it (Go: 0.1).
-const JITTER: f64 = 0.1;
-
-/// Largest random shortening of the pause after too many duplicates, as a fraction of it. A round-robin balancer may always
-/// lead two agents that try in step to the servers that they already have. With a tenth of jitter they get out of step after
-/// about forty attempts, with three quarters after a few.
-const SPREAD: f64 = 0.75;
-
-/// Duplicates in a row, for each known server, that cause no backoff.
-const PATIENCE: usize = 3;
+/// Attempts in a row that must lead to the one connected server before `--sync-forever` believes a count of 1: it is the
+/// default of servers, which nobody may have chosen.
+const PROOF_OF_ONE: usize = 10;
 
 /// Retiring streams to one server at once: a server accepts 4 streams of an agent, of which one is the kept stream and one may
 /// be a duplicate.
@@ -91,8 +91,7 @@ pub enum Decision {
 #[derive(Debug)]
 pub struct Machine<J> {
     settings: SyncSettings,
-    /// Returns random numbers from 0 up to, and not including, 1.
-    jitter: J,
+    pace: Pace<J>,
     /// Kept streams by server: at most one for each.
     open: HashMap<Arc<str>, Kept>,
     /// Retiring streams, with their servers.
@@ -103,16 +102,32 @@ pub struct Machine<J> {
     /// The leases' count, if leases are counted.
     leases: Option<usize>,
     phase: Phase,
+    /// The next attempt for servers that nobody announced.
+    look: Duration,
     /// Errors in a row.
     failures: u32,
-    /// Duplicates since the last new server, loss or change of the count.
-    duplicates: usize,
+}
+
+/// Why to open another stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Demand {
+    None,
+    /// Another server is possible, but not expected.
+    Look,
+    /// The number of servers is evidently wrong.
+    Doubt,
+    /// A stream needs a successor before its certificate expires.
+    Renewal,
+    /// A server is missing or does not answer.
+    Missing,
 }
 
 /// A kept stream, and the reasons to replace it.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     id: StreamId,
+    /// The number of servers that this server told last.
+    told: usize,
     /// The server does not answer pings.
     unresponsive: bool,
     /// The stream's client certificate is about to expire.
@@ -137,16 +152,16 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// A set without streams; the first attempt is due at once.
     pub fn new(settings: SyncSettings, jitter: J) -> Self {
         Self {
+            pace: Pace::new(settings.interval, settings.cap, jitter),
             settings,
-            jitter,
             open: HashMap::new(),
             retired: HashMap::new(),
             next_id: 0,
             told: 0,
             leases: None,
             phase: Phase::Waiting(Duration::ZERO),
+            look: Duration::ZERO,
             failures: 0,
-            duplicates: 0,
         }
     }
 
@@ -172,14 +187,16 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The action at `now`. After [`Step::Connect`] the caller must report a result first.
     pub fn poll(&mut self, now: Duration) -> Step {
-        match self.phase {
-            Phase::Waiting(_) if !self.wants_more() => Step::Wait,
-            Phase::Waiting(due) if now < due => Step::WaitUntil(due),
-            Phase::Waiting(_) => {
+        let Phase::Waiting(due) = self.phase else { return Step::Wait };
+        match self.demand() {
+            Demand::None => Step::Wait,
+            Demand::Look if now < self.look => Step::WaitUntil(self.look),
+            Demand::Missing | Demand::Renewal | Demand::Doubt if now < due => Step::WaitUntil(due),
+            _ => {
                 self.phase = Phase::Connecting;
+                self.pace.attempt(now);
                 Step::Connect
             }
-            Phase::Connecting | Phase::Draining => Step::Wait,
         }
     }
 
@@ -191,27 +208,33 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.failures = 0;
         let incumbent = self.open.get(server).copied();
         if incumbent.is_some_and(|kept| !kept.wants_successor() || !self.may_retire(server)) {
-            self.duplicates = self.duplicates.saturating_add(1);
-            let beyond = self.duplicates.saturating_sub(PATIENCE.saturating_mul(self.server_count()));
-            let shorter = if beyond > 0 { SPREAD * (self.jitter)() } else { 0.0 };
-            self.wait(now, u32::try_from(beyond).unwrap_or(u32::MAX), 1.0 - shorter);
+            if let Some(kept) = self.open.get_mut(server) {
+                kept.told = count;
+            }
+            let pause = self.pace.after_duplicate(now, self.server_count(), self.demand() == Demand::Missing);
+            self.wait(now, pause);
             return Decision::Duplicate;
         }
         let id = StreamId(self.next_id);
         self.next_id += 1;
-        self.open.insert(server.clone(), Kept { id, unresponsive: false, aged: false });
-        self.duplicates = 0;
-        self.wait(now, 0, 1.0);
-        match incumbent {
+        self.open.insert(server.clone(), Kept { id, told: count, unresponsive: false, aged: false });
+        let decision = match incumbent {
             Some(Kept { id: old, .. }) => {
                 self.retired.insert(old, server.clone());
                 Decision::Replace(id, old)
             }
             None => {
+                let before = self.server_count();
                 self.told = count;
+                if self.server_count() != before {
+                    self.news();
+                }
                 Decision::Keep(id)
             }
-        }
+        };
+        let pause = self.pace.after_stream(now, self.server_count(), self.demand() == Demand::Missing);
+        self.wait(now, pause);
+        decision
     }
 
     /// The server of a kept stream does not answer pings, or answers again.
@@ -231,13 +254,19 @@ impl<J: FnMut() -> f64> Machine<J> {
         let before = kept.wants_successor();
         mark(kept);
         if kept.wants_successor() && !before {
-            self.seek_successor(now);
+            self.seek(now);
         }
     }
 
-    fn seek_successor(&mut self, now: Duration) {
-        self.duplicates = 0;
+    fn seek(&mut self, now: Duration) {
+        self.news();
         self.hurry(now);
+    }
+
+    /// There is a reason to look for servers.
+    fn news(&mut self) {
+        let (known, open) = (self.server_count(), self.open.len());
+        self.pace.news(known, known.saturating_sub(open).max(1));
     }
 
     /// Whether the server would accept another stream beside the retiring ones.
@@ -247,33 +276,40 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// Whether a kept stream needs a replacement that its server would accept.
     fn lacks_successor(&self) -> bool {
-        self.open.iter().any(|(server, kept)| kept.wants_successor() && self.may_retire(server))
+        self.successors_wanted(|kept| kept.wants_successor())
+    }
+
+    fn successors_wanted(&self, wanted: impl Fn(&Kept) -> bool) -> bool {
+        self.open.iter().any(|(server, kept)| wanted(kept) && self.may_retire(server))
     }
 
     /// The attempt failed. Returns the pause, for the log.
     pub fn failed(&mut self, now: Duration) -> Duration {
-        let steps = self.failures;
+        let pause = self.pace.grown(self.failures);
         self.failures = self.failures.saturating_add(1);
-        self.wait(now, steps, 1.0)
+        self.wait(now, pause);
+        match self.demand() {
+            Demand::Look => self.look.saturating_sub(now),
+            _ => pause,
+        }
     }
 
-    /// A kept stream has ended. The next attempt is not due at once: a restarted server loses all its agents at the same
-    /// moment, and they must not reconnect in step.
+    /// A kept stream has ended.
     pub fn lost(&mut self, now: Duration, id: StreamId) {
         if self.retired.remove(&id).is_some() {
             if self.lacks_successor() {
                 // Before, the server had no room for the replacement.
-                self.seek_successor(now);
+                self.seek(now);
             }
             return;
         }
+        let complete = self.open.len() >= self.server_count();
         self.open.retain(|_, kept| kept.id != id);
-        self.duplicates = 0;
+        self.news();
         if let Phase::Waiting(due) = self.phase {
-            let spread = self.settings.interval.mul_f64((self.jitter)());
-            // Not before the pause after an error or a recent attempt, but without the backoff for duplicates.
-            let latest = if self.failures > 0 { due } else { due.min(now + self.settings.interval) };
-            self.phase = Phase::Waiting(latest.max(now + spread));
+            let next = self.pace.after_loss(now, due, complete);
+            // Never before the pause after an error.
+            self.phase = Phase::Waiting(if self.failures > 0 { next.max(due) } else { next });
         }
     }
 
@@ -282,8 +318,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         let before = self.server_count();
         self.leases = leases;
         if self.server_count() != before {
-            self.duplicates = 0;
-            self.hurry(now);
+            self.seek(now);
         }
     }
 
@@ -292,7 +327,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         if let Phase::Waiting(due) = self.phase
             && self.failures == 0
         {
-            self.phase = Phase::Waiting(due.min(now + self.settings.interval));
+            self.phase = Phase::Waiting(self.pace.hurried(now, due));
         }
     }
 
@@ -301,24 +336,34 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.phase = Phase::Draining;
     }
 
-    fn wants_more(&self) -> bool {
-        self.settings.forever || self.open.len() < self.server_count() || self.lacks_successor()
+    fn demand(&self) -> Demand {
+        let open = self.open.len();
+        if open < self.server_count() || self.successors_wanted(|kept| kept.unresponsive) {
+            return Demand::Missing;
+        }
+        if self.lacks_successor() {
+            return Demand::Renewal;
+        }
+        if !self.settings.forever || self.leases == Some(open) {
+            return Demand::None;
+        }
+        let unanimous = self.open.values().all(|kept| kept.told.max(1) == open);
+        let proven = open > 1 || self.pace.duplicates() >= PROOF_OF_ONE;
+        if unanimous && proven { Demand::Look } else { Demand::Doubt }
     }
 
-    /// Makes the next attempt due after this share of the interval, grown `steps` times, with jitter.
-    fn wait(&mut self, now: Duration, steps: u32, share: f64) -> Duration {
-        // The growth of more steps is far above any cap; the limit keeps it finite.
-        let growth = FACTOR.powi(i32::try_from(steps.min(64)).unwrap_or(64));
-        let grown = self.settings.interval.as_secs_f64() * growth;
-        let capped = grown.min(self.settings.cap.max(self.settings.interval).as_secs_f64());
-        let pause = Duration::from_secs_f64(capped * share * (1.0 + JITTER * (self.jitter)()));
+    /// Makes the next attempt due after a pause, and puts off the next look.
+    fn wait(&mut self, now: Duration, pause: Duration) {
+        self.look = now + self.pace.until_look();
         if !self.is_draining() {
             self.phase = Phase::Waiting(now + pause);
         }
-        pause
     }
 }
 
+#[cfg(test)]
+#[path = "simulation.rs"]
+mod simulation;
 #[cfg(test)]
 #[path = "machine_tests.rs"]
 mod tests;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::super::pace::LONGEST_BURST;
 use super::*;
 
 fn settings() -> SyncSettings {
@@ -23,6 +24,9 @@ fn machine(settings: SyncSettings) -> Machine<fn() -> f64> {
 fn server(name: &str) -> Arc<str> {
     name.into()
 }
+
+/// Longer than a pause of a burst, shorter than the interval.
+const SOON: Duration = Duration::from_millis(100);
 
 /// Waits until the next attempt is due and starts it; returns the time that passed.
 fn next_try<J: FnMut() -> f64>(machine: &mut Machine<J>, now: &mut Duration) -> Duration {
@@ -47,10 +51,10 @@ fn tries_until_there_is_a_stream_to_every_server() {
     assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
     assert_eq!(machine.poll(now), Step::Wait, "one try at a time");
     assert!(matches!(machine.connected(now, &server("a"), 2), Decision::Keep(_)));
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert!(next_try(&mut machine, &mut now) < SOON);
     assert_eq!(machine.connected(now, &server("a"), 7), Decision::Duplicate);
     assert_eq!(machine.server_count(), 2, "only a new server is believed");
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert!(next_try(&mut machine, &mut now) < SOON);
     assert!(matches!(machine.connected(now, &server("b"), 2), Decision::Keep(_)));
     assert_eq!(machine.poll(now + Duration::from_secs(3600)), Step::Wait);
     assert_eq!(machine.open_count(), 2);
@@ -67,7 +71,7 @@ fn errors_back_off_to_the_cap_and_success_resets() {
     assert_eq!(millis(&pauses), [1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000, 10_000]);
     next_try(&mut machine, &mut now);
     machine.connected(now, &server("a"), 2);
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    assert!(next_try(&mut machine, &mut now) < SOON);
     assert_eq!(machine.failed(now), Duration::from_secs(1));
 }
 
@@ -77,16 +81,17 @@ fn a_stuck_balancer_is_asked_less_and_less() {
     next_try(&mut machine, &mut now);
     machine.connected(now, &server("a"), 2);
     let mut pauses = Vec::new();
-    for _ in 0..14 {
+    for _ in 0..19 {
         pauses.push(next_try(&mut machine, &mut now));
         machine.connected(now, &server("a"), 2);
     }
-    let expected = [1000; 7].into_iter().chain([1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
+    let burst = [25; 6].into_iter().chain([1000; 6]);
+    let expected = burst.chain([1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
     assert_eq!(millis(&pauses), expected.collect::<Vec<u128>>());
     machine.leases_counted(now, Some(3));
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "another count resets it");
     machine.connected(now, &server("b"), 2);
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "so does a new server");
+    assert!(next_try(&mut machine, &mut now) < SOON, "so does a new server");
 }
 
 /// Time until two agents that start half an interval apart behind a round-robin balancer have a stream to both servers.
@@ -173,14 +178,109 @@ fn a_lost_stream_is_replaced_within_an_interval() {
     assert_ne!(id, second);
 }
 
-#[test]
-fn for_ever_means_beyond_the_count() {
-    let (mut machine, mut now) = (machine(SyncSettings { forever: true, ..settings() }), Duration::ZERO);
-    for name in ["a", "b", "c"] {
+/// A machine with `--sync-forever` that has a stream to each of these servers, which tell these counts.
+fn forever(leases: Option<usize>, servers: &[(&str, usize)]) -> (Machine<fn() -> f64>, Duration) {
+    let mut machine = machine(SyncSettings { forever: true, ..settings() });
+    let mut now = Duration::ZERO;
+    for (name, told) in servers {
         next_try(&mut machine, &mut now);
-        machine.connected(now, &server(name), 1);
+        assert!(matches!(machine.connected(now, &server(name), *told), Decision::Keep(_)));
     }
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    machine.leases_counted(now, leases);
+    (machine, now)
+}
+
+#[test]
+fn sync_forever_rests_once_the_leases_agree() {
+    let (mut machine, mut now) = forever(Some(2), &[("a", 1), ("b", 7)]);
+    assert_eq!(machine.poll(now + Duration::from_secs(36_000)), Step::Wait);
+    machine.leases_counted(now, Some(3));
+    assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(1));
+}
+
+#[test]
+fn sync_forever_looks_rarely_once_every_server_tells_the_number_of_streams() {
+    let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
+    for _ in 0..3 {
+        assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+        assert_eq!(machine.connected(now, &server("a"), 2), Decision::Duplicate);
+    }
+    next_try(&mut machine, &mut now);
+    assert_eq!(machine.failed(now), Duration::from_secs(450), "an error changes nothing");
+    next_try(&mut machine, &mut now);
+    assert!(matches!(machine.connected(now, &server("c"), 2), Decision::Keep(_)), "a server nobody told of");
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "the number is evidently wrong");
+}
+
+#[test]
+fn sync_forever_replaces_a_lost_stream_although_the_next_look_is_far_away() {
+    let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
+    now += Duration::from_secs(60);
+    machine.lost(now, StreamId(1));
+    assert!(next_try(&mut machine, &mut now) < SOON);
+}
+
+#[test]
+fn sync_forever_goes_on_where_the_number_is_evidently_wrong() {
+    let table = [
+        (None, &[("a", 1), ("b", 1), ("c", 1)][..]),
+        (None, &[("a", 3), ("b", 2)]),
+        (Some(1), &[("a", 1), ("b", 1)]),
+        // No lease at all.
+        (Some(0), &[("a", 1)]),
+        // The default of servers.
+        (None, &[("a", 1)]),
+    ];
+    for (leases, servers) in table {
+        let (mut machine, mut now) = forever(leases, servers);
+        assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "{leases:?} {servers:?}");
+    }
+}
+
+#[test]
+fn sync_forever_believes_the_default_count_after_many_duplicates() {
+    let (mut machine, mut now) = forever(None, &[("a", 1)]);
+    for _ in 0..PROOF_OF_ONE {
+        assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10));
+        machine.connected(now, &server("a"), 1);
+    }
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+}
+
+#[test]
+fn a_stream_that_ends_again_and_again_does_not_cause_burst_after_burst() {
+    let (mut machine, mut now, mut tries) = (machine(settings()), Duration::ZERO, 0);
+    let hour = Duration::from_secs(3_600);
+    while now < hour {
+        next_try(&mut machine, &mut now);
+        tries += 1;
+        match machine.connected(now, &server(["a", "b"][tries % 2]), 3) {
+            Decision::Keep(id) => machine.lost(now, id),
+            other => assert_eq!(other, Decision::Duplicate),
+        }
+    }
+    assert!(tries <= 3_600 + 3 * LONGEST_BURST + 1, "{tries}");
+}
+
+#[test]
+fn an_unresponsive_server_is_sought_in_a_burst_and_a_renewal_is_not() {
+    for (unresponsive, pause) in [(true, 25), (false, 1000)] {
+        let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+        machine.leases_counted(now, Some(2));
+        let ids = ["a", "b"].map(|name| {
+            next_try(&mut machine, &mut now);
+            let Decision::Keep(id) = machine.connected(now, &server(name), 2) else { panic!("kept") };
+            id
+        });
+        now += Duration::from_secs(60);
+        match unresponsive {
+            true => machine.set_unresponsive(now, ids[1], true),
+            false => assert!(machine.aged(now, ids[1])),
+        }
+        next_try(&mut machine, &mut now);
+        assert_eq!(machine.connected(now, &server("a"), 2), Decision::Duplicate);
+        assert_eq!(next_try(&mut machine, &mut now).as_millis(), pause);
+    }
 }
 
 #[test]
@@ -232,7 +332,7 @@ proptest! {
     #[test]
     fn invariants_hold(forever: bool, events in proptest::collection::vec(event(), 1..200)) {
         let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
-        let (mut now, mut connecting) = (Duration::ZERO, false);
+        let (mut now, mut connecting, mut leases) = (Duration::ZERO, false, None);
         let mut kept: HashMap<u8, StreamId> = HashMap::new();
         // The kept streams that are unresponsive or aged, and the retiring streams.
         let (mut unresponsive, mut aged) = (HashSet::new(), HashSet::new());
@@ -279,19 +379,24 @@ proptest! {
                 Event::RetiredEnds if !retired.is_empty() => {
                     machine.lost(now, retired.remove(0).1);
                 }
-                Event::Leases(count) => machine.leases_counted(now, count),
+                Event::Leases(count) => {
+                    leases = count;
+                    machine.leases_counted(now, count);
+                }
                 Event::Pass(millis) => now += Duration::from_millis(millis),
                 Event::Connected(..) | Event::Failed | Event::Unresponsive(..) | Event::Aged(_) => {}
                 Event::RetiredEnds => {}
             }
             let lacks = unresponsive.union(&aged).any(|name| !full(&retired, *name));
-            let wanted = forever || kept.len() < machine.server_count() || lacks;
+            let missing = kept.len() < machine.server_count() || lacks;
+            let wanted = missing || forever && leases != Some(kept.len());
+            let longest = Duration::from_secs(if missing { 11 } else { 750 });
             match machine.poll(now) {
                 Step::Connect => {
                     prop_assert!(!connecting && wanted);
                     connecting = true;
                 }
-                Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + Duration::from_secs(11)),
+                Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + longest),
                 Step::Wait => {
                     prop_assert!(connecting || !wanted);
                 }

@@ -7,6 +7,7 @@ pub mod connect;
 mod identifiers;
 pub mod machine;
 pub mod metadata;
+mod pace;
 pub mod renewal;
 pub mod set;
 

@@ -63,7 +63,7 @@ pub struct LeaseCounter {
 }
 
 impl LeaseCounter {
-    /// A counter of these leases, and the receiver of its count: `None` before the first list, then at least 1.
+    /// A counter of these leases, and the receiver of its count: `None` before the first list.
     pub fn new(
         leases: Leases,
         settings: CounterSettings,
@@ -204,7 +204,7 @@ impl LeaseCounter {
                 let count = *self.count.borrow();
                 tracing::warn!(
                     "Could not list leases to update server count, using fallback count ({}): {error}",
-                    count.unwrap_or(1)
+                    count.unwrap_or(1).max(1)
                 );
                 self.blind = true;
                 self.next_check = Instant::now() + self.next_pause();
@@ -215,7 +215,7 @@ impl LeaseCounter {
     async fn failed(&mut self, doing: &str, error: &ApiError) {
         self.blind = true;
         let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
-        let (count, retry_in) = (self.count.borrow().unwrap_or(1), GoDuration::from(wait));
+        let (count, retry_in) = (self.count.borrow().unwrap_or(1).max(1), GoDuration::from(wait));
         tracing::error!(
             "Could not {doing} leases: {error} (the last count holds: {count}; trying again in {retry_in})"
         );
@@ -238,8 +238,7 @@ impl LeaseCounter {
 
     fn publish(&mut self) {
         let valid = self.cache.count(self.believed);
-        let count = valid.max(1);
-        let changed = self.count.send_if_modified(|told| told.replace(count) != Some(count));
+        let changed = self.count.send_if_modified(|told| told.replace(valid) != Some(valid));
         if changed && valid == 0 {
             tracing::warn!("No valid leases found, assuming server count of 1");
         }
