@@ -73,6 +73,31 @@ async fn no_more_tries_once_every_replica_is_found() -> Result<()> {
     Ok(())
 }
 
+/// Two addresses of the first replica and one of the second: one duplicate, and then nothing.
+#[tokio::test]
+async fn several_addresses_cost_one_dial_each() -> Result<()> {
+    let mut pair = Setup::grpc().servers(2).agents(0).start().await?;
+    let (first, second) = (pair.servers[0].agent_address(), pair.servers[1].agent_address());
+    let ways = [
+        Balancer::start(vec![first]).await?,
+        Balancer::start(vec![first]).await?,
+        Balancer::start(vec![second]).await?,
+    ];
+    let list: Vec<String> = ways.iter().map(|way| way.address().to_string()).collect();
+    pair.add_agent("several", "", &[&format!("--proxy-server-host={}", list.join(","))])?;
+    pair.wait_connected().await?;
+    let accepted = || ways.iter().map(Balancer::accepted).collect::<Vec<_>>();
+    until("a dial of each address", DEADLINE, || async { (accepted() == [1, 1, 1]).then_some(()) }).await?;
+    ways[2].cut();
+    until("the lost stream's return", DEADLINE, || async { (accepted() == [1, 1, 2]).then_some(()) }).await?;
+    pair.wait_connected().await?;
+    let more = until("a needless dial", Duration::from_secs(1), || async {
+        (accepted() != [1, 1, 2]).then_some(())
+    });
+    assert!(more.await.is_err(), "{:?}", accepted());
+    Ok(())
+}
+
 /// Behind a balancer the agent does not wait for `--sync-interval` while servers are missing.
 #[tokio::test]
 async fn missing_replicas_are_found_long_before_the_interval() -> Result<()> {

@@ -1,18 +1,9 @@
 //! The rules of the client set as data: when to open another stream, and which streams to keep.
 //!
-//! ```text
-//!            poll, due             connected / failed
-//!   Waiting ───────────▶ Connecting ─────────────────▶ Waiting
-//!      ▲                                                  │ drain
-//!      └──────────── stream lost, count changed           ▼
-//!                                                      Draining (final)
-//! ```
-//!
 //! No clock, no socket: `now` is the time since the set's start, and randomness is passed in. One stream is kept for each
 //! server id. A stream that should be replaced is kept until another one to the same server is open, and then stays without new
-//! dials until it is idle. A load balancer may lead every attempt to a server that is already known. Such a duplicate causes no
-//! backoff, because it says nothing about the missing servers, unless so many follow each other that the balancer is evidently
-//! stuck. The pauses are in [`super::pace`].
+//! dials until it is idle ([`super::streams`]). The pauses are in [`super::pace`], the choice of the address in
+//! [`super::addresses`].
 //!
 //! | state | attempts |
 //! |---|---|
@@ -22,19 +13,16 @@
 //! | the same, and every connected server told this number | one in about ten minutes |
 //! | the same, and the number is evidently wrong | as if servers were missing |
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::addresses::{Address, Addresses, Next, Resolved, Wanted};
 use super::pace::Pace;
+use super::streams::{Decision, Kept, StreamId, Streams};
 
 /// Attempts in a row that must lead to the one connected server before `--sync-forever` believes a count of 1: it is the
 /// default of servers, which nobody may have chosen.
 const PROOF_OF_ONE: usize = 10;
-
-/// Retiring streams to one server at once: a server accepts 4 streams of an agent, of which one is the kept stream and one may
-/// be a duplicate.
-const MOST_RETIRED: usize = 2;
 
 /// How the number of servers is derived if both sources have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,32 +47,17 @@ pub struct SyncSettings {
     pub count_source: CountSource,
 }
 
-/// The id of one kept stream. Never reused, because a server id alone must not decide which stream ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StreamId(u64);
-
 /// The next action of the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
+    /// Look up the addresses of the servers, and report them by [`Machine::resolved`].
+    Resolve,
     /// Open a stream, and report the result by [`Machine::connected`] or [`Machine::failed`].
-    Connect,
+    Connect(Address),
     /// Do nothing before this time.
     WaitUntil(Duration),
     /// Do nothing before an event.
     Wait,
-}
-
-/// What the caller does with a stream that was just opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
-    /// Keep it under this id until [`Machine::lost`].
-    Keep(StreamId),
-    /// Keep it under the first id, and retire the stream of the second id.
-    Replace(StreamId, StreamId),
-    /// Close it: there is already a stream to this server.
-    Duplicate,
-    /// Close it: the agent drains.
-    Unwanted,
 }
 
 /// The state of the rules.
@@ -92,20 +65,20 @@ pub enum Decision {
 pub struct Machine<J> {
     settings: SyncSettings,
     pace: Pace<J>,
-    /// Kept streams by server: at most one for each.
-    open: HashMap<Arc<str>, Kept>,
-    /// Retiring streams, with their servers.
-    retired: HashMap<StreamId, Arc<str>>,
-    next_id: u64,
+    streams: Streams,
+    addresses: Addresses,
     /// The count of the last new server; 0 before the first.
     told: usize,
     /// The leases' count, if leases are counted.
     leases: Option<usize>,
-    phase: Phase,
+    draining: bool,
+    resolving: bool,
+    /// The time of the last lookup.
+    resolved: Option<Duration>,
+    /// No search before this time.
+    search: Duration,
     /// The next attempt for servers that nobody announced.
     look: Duration,
-    /// Errors in a row.
-    failures: u32,
 }
 
 /// Why to open another stream.
@@ -122,46 +95,21 @@ enum Demand {
     Missing,
 }
 
-/// A kept stream, and the reasons to replace it.
-#[derive(Debug, Clone, Copy)]
-struct Kept {
-    id: StreamId,
-    /// The number of servers that this server told last.
-    told: usize,
-    /// The server does not answer pings.
-    unresponsive: bool,
-    /// The stream's client certificate is about to expire.
-    aged: bool,
-}
-
-impl Kept {
-    fn wants_successor(&self) -> bool {
-        self.unresponsive || self.aged
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// No attempt before this time.
-    Waiting(Duration),
-    Connecting,
-    Draining,
-}
-
 impl<J: FnMut() -> f64> Machine<J> {
     /// A set without streams; the first attempt is due at once.
     pub fn new(settings: SyncSettings, jitter: J) -> Self {
         Self {
             pace: Pace::new(settings.interval, settings.cap, jitter),
             settings,
-            open: HashMap::new(),
-            retired: HashMap::new(),
-            next_id: 0,
+            streams: Streams::default(),
+            addresses: Addresses::default(),
             told: 0,
             leases: None,
-            phase: Phase::Waiting(Duration::ZERO),
+            draining: false,
+            resolving: false,
+            resolved: None,
+            search: Duration::ZERO,
             look: Duration::ZERO,
-            failures: 0,
         }
     }
 
@@ -177,63 +125,68 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The number of servers with a stream.
     pub fn open_count(&self) -> usize {
-        self.open.len()
+        self.streams.len()
     }
 
     /// Whether the set drains: it opens no stream any more.
     pub fn is_draining(&self) -> bool {
-        self.phase == Phase::Draining
+        self.draining
     }
 
-    /// The action at `now`. After [`Step::Connect`] the caller must report a result first.
+    /// The action at `now`. Several attempts may run at once: the caller asks again after [`Step::Connect`].
     pub fn poll(&mut self, now: Duration) -> Step {
-        let Phase::Waiting(due) = self.phase else { return Step::Wait };
-        match self.demand() {
-            Demand::None => Step::Wait,
-            Demand::Look if now < self.look => Step::WaitUntil(self.look),
-            Demand::Missing | Demand::Renewal | Demand::Doubt if now < due => Step::WaitUntil(due),
-            _ => {
-                self.phase = Phase::Connecting;
+        if self.draining || self.resolving {
+            return Step::Wait;
+        }
+        let next = self.next();
+        match (self.resolved, next) {
+            (Some(_), None) => Step::Wait,
+            (Some(_), Some((_, _, due))) if now < due => Step::WaitUntil(due),
+            (Some(resolved), Some(next)) if now < resolved + self.settings.interval => {
                 self.pace.attempt(now);
-                Step::Connect
+                self.addresses.start(now, next).map_or(Step::Wait, Step::Connect)
+            }
+            _ => {
+                self.resolving = true;
+                Step::Resolve
             }
         }
+    }
+
+    /// The result of a lookup, by entry of `--proxy-server-host`.
+    pub fn resolved(&mut self, now: Duration, entries: Vec<Resolved>) {
+        (self.resolving, self.resolved) = (false, Some(now));
+        self.addresses.resolved(entries);
     }
 
     /// A stream is open. `count` is the server's count of all servers; it is used only if the server is new.
-    pub fn connected(&mut self, now: Duration, server: &Arc<str>, count: usize) -> Decision {
-        if self.is_draining() {
+    pub fn connected(
+        &mut self,
+        now: Duration,
+        address: &Address,
+        server: &Arc<str>,
+        count: usize,
+    ) -> Decision {
+        if self.draining {
             return Decision::Unwanted;
         }
-        self.failures = 0;
-        let incumbent = self.open.get(server).copied();
-        if incumbent.is_some_and(|kept| !kept.wants_successor() || !self.may_retire(server)) {
-            if let Some(kept) = self.open.get_mut(server) {
-                kept.told = count;
+        let again = now + self.settings.interval;
+        self.addresses.connected(address, server, again, |server| self.streams.lacks(server));
+        let decision = self.streams.offer(server, count);
+        if let Decision::Keep(_) = decision {
+            let before = self.server_count();
+            self.told = count;
+            if self.server_count() != before {
+                self.news();
             }
-            let pause = self.pace.after_duplicate(now, self.server_count(), self.demand() == Demand::Missing);
-            self.wait(now, pause);
-            return Decision::Duplicate;
         }
-        let id = StreamId(self.next_id);
-        self.next_id += 1;
-        self.open.insert(server.clone(), Kept { id, told: count, unresponsive: false, aged: false });
-        let decision = match incumbent {
-            Some(Kept { id: old, .. }) => {
-                self.retired.insert(old, server.clone());
-                Decision::Replace(id, old)
-            }
-            None => {
-                let before = self.server_count();
-                self.told = count;
-                if self.server_count() != before {
-                    self.news();
-                }
-                Decision::Keep(id)
-            }
+        let (known, missing) = (self.server_count(), self.demand() == Demand::Missing);
+        let pause = match decision {
+            Decision::Duplicate => self.pace.after_duplicate(now, known, missing),
+            _ => self.pace.after_stream(now, known, missing),
         };
-        let pause = self.pace.after_stream(now, self.server_count(), self.demand() == Demand::Missing);
-        self.wait(now, pause);
+        self.search = now + pause;
+        self.look = now + self.pace.until_look();
         decision
     }
 
@@ -250,67 +203,50 @@ impl<J: FnMut() -> f64> Machine<J> {
     }
 
     fn mark(&mut self, now: Duration, id: StreamId, mark: impl FnOnce(&mut Kept)) {
-        let Some(kept) = self.open.values_mut().find(|kept| kept.id == id) else { return };
-        let before = kept.wants_successor();
-        mark(kept);
-        if kept.wants_successor() && !before {
+        if self.streams.mark(id, mark) {
             self.seek(now);
         }
     }
 
+    /// There is a reason to look for servers; the next search is due within an interval.
     fn seek(&mut self, now: Duration) {
         self.news();
-        self.hurry(now);
+        self.look = self.look.max(now + self.pace.until_look());
+        self.search = self.search.min(now + self.settings.interval);
     }
 
     /// There is a reason to look for servers.
     fn news(&mut self) {
-        let (known, open) = (self.server_count(), self.open.len());
+        let (known, open) = (self.server_count(), self.streams.len());
         self.pace.news(known, known.saturating_sub(open).max(1));
     }
 
-    /// Whether the server would accept another stream beside the retiring ones.
-    fn may_retire(&self, server: &Arc<str>) -> bool {
-        self.retired.values().filter(|retired| *retired == server).count() < MOST_RETIRED
-    }
-
-    /// Whether a kept stream needs a replacement that its server would accept.
-    fn lacks_successor(&self) -> bool {
-        self.successors_wanted(|kept| kept.wants_successor())
-    }
-
-    fn successors_wanted(&self, wanted: impl Fn(&Kept) -> bool) -> bool {
-        self.open.iter().any(|(server, kept)| wanted(kept) && self.may_retire(server))
-    }
-
-    /// The attempt failed. Returns the pause, for the log.
-    pub fn failed(&mut self, now: Duration) -> Duration {
-        let pause = self.pace.grown(self.failures);
-        self.failures = self.failures.saturating_add(1);
-        self.wait(now, pause);
-        match self.demand() {
-            Demand::Look => self.look.saturating_sub(now),
-            _ => pause,
-        }
+    /// An attempt failed. Returns the pause, for the log.
+    pub fn failed(&mut self, now: Duration, address: &Address) -> Duration {
+        self.look = now + self.pace.until_look();
+        let mut pause = Duration::ZERO;
+        self.addresses.failed(address, |failures| {
+            pause = self.pace.grown(failures);
+            now + pause
+        });
+        if self.demand() == Demand::Look { self.look - now } else { pause }
     }
 
     /// A kept stream has ended.
     pub fn lost(&mut self, now: Duration, id: StreamId) {
-        if self.retired.remove(&id).is_some() {
-            if self.lacks_successor() {
+        if self.streams.end_retired(id) {
+            if self.streams.lack_successor() {
                 // Before, the server had no room for the replacement.
                 self.seek(now);
             }
             return;
         }
-        let complete = self.open.len() >= self.server_count();
-        self.open.retain(|_, kept| kept.id != id);
+        let complete = self.streams.len() >= self.server_count();
+        let Some(server) = self.streams.end_kept(id) else { return };
         self.news();
-        if let Phase::Waiting(due) = self.phase {
-            let next = self.pace.after_loss(now, due, complete);
-            // Never before the pause after an error.
-            self.phase = Phase::Waiting(if self.failures > 0 { next.max(due) } else { next });
-        }
+        self.look = self.look.max(now + self.pace.until_look());
+        self.search = self.pace.after_loss(now, self.search, complete);
+        self.addresses.lost(&server, |due| self.pace.after_loss(now, due, true));
     }
 
     /// Sets the leases' count; `None` if leases are not (or not yet) counted.
@@ -322,42 +258,38 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// Makes the next attempt due within an interval, unless an error demands a longer pause.
-    fn hurry(&mut self, now: Duration) {
-        if let Phase::Waiting(due) = self.phase
-            && self.failures == 0
-        {
-            self.phase = Phase::Waiting(self.pace.hurried(now, due));
-        }
-    }
-
     /// Opens no stream from now on; the result of a running attempt is discarded.
     pub fn drain(&mut self) {
-        self.phase = Phase::Draining;
+        self.draining = true;
     }
 
     fn demand(&self) -> Demand {
-        let open = self.open.len();
-        if open < self.server_count() || self.successors_wanted(|kept| kept.unresponsive) {
+        let open = self.streams.len();
+        if open < self.server_count() || self.streams.lack_answers() {
             return Demand::Missing;
         }
-        if self.lacks_successor() {
+        if self.streams.lack_successor() {
             return Demand::Renewal;
         }
         if !self.settings.forever || self.leases == Some(open) {
             return Demand::None;
         }
-        let unanimous = self.open.values().all(|kept| kept.told.max(1) == open);
         let proven = open > 1 || self.pace.duplicates() >= PROOF_OF_ONE;
-        if unanimous && proven { Demand::Look } else { Demand::Doubt }
+        if self.streams.all_told(open) && proven { Demand::Look } else { Demand::Doubt }
     }
 
-    /// Makes the next attempt due after a pause, and puts off the next look.
-    fn wait(&mut self, now: Duration, pause: Duration) {
-        self.look = now + self.pace.until_look();
-        if !self.is_draining() {
-            self.phase = Phase::Waiting(now + pause);
-        }
+    /// The next attempt.
+    fn next(&self) -> Option<Next> {
+        let (demand, look) = (self.demand(), Some(self.look));
+        let wanted = Wanted {
+            unknown: matches!(demand, Demand::Missing | Demand::Doubt),
+            // Without leases an address that led to a server is better evidence of it than the count.
+            known: self.leases.is_none() || !matches!(demand, Demand::None | Demand::Look),
+            look: look.filter(|_| demand != Demand::None),
+            search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::Look)),
+            servers: self.server_count(),
+        };
+        self.addresses.next(wanted, |server| self.streams.lacks(server))
     }
 }
 

@@ -7,6 +7,9 @@
 //! | a stream to a known server, too often in a row | `--sync-interval`, growing likewise |
 //! | any other | `--sync-interval` |
 //!
+//! A load balancer may lead every attempt to a server that is already known. Such a duplicate causes no backoff, because it says
+//! nothing about the missing servers, unless so many follow each other that the balancer is evidently stuck.
+//!
 //! A burst is limited in attempts. They are earned at the rate of one in each interval, so that a server that ends its streams
 //! again and again does not cause one burst after another.
 
@@ -114,11 +117,6 @@ impl<J: FnMut() -> f64> Pace<J> {
             // Attempts are under way, but perhaps far apart because of duplicates.
             false => due.min(now + self.interval + part),
         }
-    }
-
-    /// Makes an attempt due within an interval.
-    pub(super) fn hurried(&self, now: Duration, due: Duration) -> Duration {
-        due.min(now + self.interval)
     }
 
     /// The pause before the next look for servers that nobody announced.

@@ -3,6 +3,7 @@ use serve::metrics::Registry;
 use transport::tls::Validity;
 use transport::wire::{Code, WireError};
 
+use super::super::ServerAddress;
 use super::super::machine::CountSource;
 use super::*;
 
@@ -11,6 +12,8 @@ use super::*;
 struct Balancer {
     script: Mutex<Vec<Result<&'static str, ()>>>,
     count: usize,
+    /// Several addresses, each of the server of the same name; none: one address of all servers. "dead" never answers.
+    hosts: &'static [&'static str],
     tries: Mutex<Vec<Instant>>,
     /// The token that ends each stream, by server.
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
@@ -32,7 +35,17 @@ struct FakeStream {
 impl Connector for Balancer {
     type Stream = FakeStream;
 
-    async fn connect(&self) -> Result<ConnectedStream<FakeStream>, ConnectError> {
+    async fn resolve(&self) -> Vec<Resolved> {
+        let address =
+            |host: &str| Address { dial: ServerAddress { host: host.into(), port: 8091 }, entry: 0 };
+        let addresses = match self.hosts {
+            [] => vec![address("balancer")],
+            hosts => hosts.iter().map(|host| address(host)).collect(),
+        };
+        vec![Resolved { addresses, failed: false }]
+    }
+
+    async fn connect(&self, address: &Address) -> Result<ConnectedStream<FakeStream>, ConnectError> {
         let number = {
             let mut tries = self.tries.lock();
             tries.push(Instant::now());
@@ -45,6 +58,11 @@ impl Connector for Balancer {
         let server = match scripted {
             Some(Ok(server)) => server.to_owned(),
             Some(Err(())) => return Err(ConnectError::Answer("refused".into())),
+            None if address.dial.host == "dead" => {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                return Err(ConnectError::Answer("timeout".into()));
+            }
+            None if !self.hosts.is_empty() => address.dial.host.clone(),
             None => format!("s{}", number % self.count),
         };
         let stream = FakeStream { server: server.clone(), lost: CancellationToken::new() };
@@ -64,8 +82,12 @@ impl Connector for Balancer {
 impl<C: Connector> Connector for Arc<C> {
     type Stream = C::Stream;
 
-    async fn connect(&self) -> Result<ConnectedStream<C::Stream>, ConnectError> {
-        C::connect(self).await
+    async fn resolve(&self) -> Vec<Resolved> {
+        C::resolve(self).await
+    }
+
+    async fn connect(&self, address: &Address) -> Result<ConnectedStream<C::Stream>, ConnectError> {
+        C::connect(self, address).await
     }
 
     async fn close(&self, stream: C::Stream) {
@@ -137,7 +159,11 @@ impl Rig {
     }
 
     fn with(count: usize, script: Vec<Result<&'static str, ()>>, obedient: bool) -> Self {
-        let balancer = Arc::new(Balancer { count, script: Mutex::new(script), ..Balancer::default() });
+        Self::behind(Balancer { count, script: Mutex::new(script), ..Balancer::default() }, obedient)
+    }
+
+    fn behind(balancer: Balancer, obedient: bool) -> Self {
+        let balancer = Arc::new(balancer);
         let drained = Arc::<Mutex<usize>>::default();
         let controls = Controls::default();
         let links = FakeLinks {
@@ -205,6 +231,22 @@ async fn duplicates_are_closed_and_errors_back_off() {
         assert!((expected..expected * 1.1001).contains(&pause.as_secs_f64()), "{pause:?} for {expected} s");
     }
     assert!(pauses[3..].iter().all(|pause| pause.as_millis() < 100), "{pauses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_address_does_not_delay_the_others() {
+    let hosts = &["dead", "a", "b"];
+    let mut rig = Rig::behind(Balancer { count: 3, hosts, ..Balancer::default() }, true);
+    let began = Instant::now();
+    rig.until(3, 2).await;
+    assert_eq!((began.elapsed(), rig.balancer.tries.lock().len()), (Duration::ZERO, 3));
+    rig.end_stream("a");
+    rig.until(3, 1).await;
+    rig.until(3, 2).await;
+    assert!(began.elapsed() <= Duration::from_secs(1), "the attempt at the dead address still runs");
+    assert_eq!((rig.balancer.tries.lock().len(), *rig.balancer.closed.lock()), (4, 0));
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
 }
 
 #[tokio::test(start_paused = true)]

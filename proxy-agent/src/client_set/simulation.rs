@@ -8,6 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::pace::LONGEST_BURST;
+use super::tests::{balancer, poll};
 use super::*;
 
 /// TCP and TLS handshake, and the server's answer.
@@ -33,7 +34,7 @@ struct Figures {
 }
 
 /// `agents` connect to `servers`, and lose all streams at `lost_at`; the figures count from then.
-fn simulate(seed: u64, balancer: Balancer, agents: usize, servers: usize) -> Figures {
+fn simulate(seed: u64, policy: Balancer, agents: usize, servers: usize) -> Figures {
     let random = RefCell::new(StdRng::seed_from_u64(seed));
     let settings = SyncSettings {
         interval: Duration::from_secs(1),
@@ -55,19 +56,20 @@ fn simulate(seed: u64, balancer: Balancer, agents: usize, servers: usize) -> Fig
     while let Some(Reverse((now, index, answered))) = events.pop() {
         let agent = &mut set[index];
         if answered {
-            let server = match balancer {
+            let server = match policy {
                 Balancer::Random => random.borrow_mut().random_range(0..servers),
                 Balancer::RoundRobin => turn % servers,
             };
             turn += 1;
             reached[server].get_or_insert(now - lost_at);
-            agent.connected(now, &name(server), servers);
+            agent.connected(now, &balancer(), &name(server), servers);
         }
-        match agent.poll(now) {
-            Step::Connect => {
+        match poll(agent, now) {
+            Step::Connect(_) => {
                 attempts[index] += 1;
                 events.push(Reverse((now + HANDSHAKE, index, true)));
             }
+            Step::Resolve => panic!("resolved"),
             Step::WaitUntil(due) => events.push(Reverse((due, index, false))),
             Step::Wait => done.push(now - lost_at),
         }
@@ -90,8 +92,8 @@ fn name(index: usize) -> Arc<str> {
 /// Opens a stream before the simulation begins.
 fn keep<J: FnMut() -> f64>(agent: &mut Machine<J>, index: usize) -> StreamId {
     let now = Duration::from_secs(2 * index as u64);
-    assert_eq!(agent.poll(now), Step::Connect);
-    match agent.connected(now, &name(index), 0) {
+    assert_eq!(poll(agent, now), Step::Connect(balancer()));
+    match agent.connected(now, &balancer(), &name(index), 0) {
         Decision::Keep(id) => id,
         other => panic!("{other:?}"),
     }
