@@ -22,7 +22,9 @@ use transport::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
 use transport::wire::capabilities::Capabilities;
 
 use crate::args::Config;
-use crate::client_set::{AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, RunEnd, Servers, SyncSettings};
+use crate::client_set::{
+    AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, Leased, RunEnd, Servers, SyncSettings,
+};
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{InFlight, Links};
@@ -198,7 +200,7 @@ fn count_leases(
     client: &Client,
     metrics: &Metrics,
     ops: &OpsRuntime,
-) -> watch::Receiver<Option<usize>> {
+) -> watch::Receiver<Option<Leased>> {
     let settings =
         CounterSettings { selector: config.leases.selector.clone(), clock: Clock::system(), speedup: 1 };
     let (counter, counted) =

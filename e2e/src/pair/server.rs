@@ -54,7 +54,8 @@ impl Server {
             Front::Tls => Place::Tls(local(front.port())),
         });
         args.extend(front_flags(&place, pki)?);
-        args.extend(setup.server_args.iter().cloned());
+        let port = agent.port().to_string();
+        args.extend(setup.server_args.iter().map(|arg| arg.replace("{agent-port}", &port)));
         let program = match &setup.programs {
             Some((server, _)) => server.clone(),
             None => Program::Server.path()?,

@@ -4,14 +4,17 @@
 //! |---|---|
 //! | one | search: any attempt may lead to a missing server, behind a balancer |
 //! | several | direct: each address whose server is not known, or has no stream. Search only if no such address is left, or if there are fewer addresses than servers, or if an address turned out to be a balancer |
+//! | of leases | direct. If every lease has one, the configured addresses are searched only once all others are connected or fail |
 //!
 //! Direct attempts run side by side, so that a dead address delays no other; of a search only one runs.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::ServerAddress;
+
+/// Errors in a row of an advertised address after which the configured ones are used.
+const MOST_FAILURES: u32 = 3;
 
 /// Attempts at once. More are needed only for more servers than this.
 const MOST_AT_ONCE: usize = 16;
@@ -37,6 +40,25 @@ pub struct Resolved {
     pub failed: bool,
 }
 
+/// The address that a server's lease tells. Whoever may write leases chooses it, so it says only where to dial: the server's
+/// certificate must contain the name of the first entry of `--proxy-server-host`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advertised {
+    /// The host and port to dial.
+    pub dial: ServerAddress,
+    /// The server, if the lease is right.
+    pub server_id: Arc<str>,
+}
+
+/// The servers by their leases.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Leased {
+    /// The number of valid leases.
+    pub count: usize,
+    /// The addresses of those that tell one.
+    pub advertised: Vec<Advertised>,
+}
+
 /// The kind of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attempt {
@@ -52,6 +74,8 @@ pub(super) type Next = (usize, Attempt, Duration);
 #[derive(Debug)]
 struct Route {
     address: Address,
+    /// A lease tells it.
+    advertised: bool,
     /// The server that the last stream led to.
     server: Option<Arc<str>>,
     /// It led to one server although it had led to another one whose stream was open.
@@ -84,52 +108,78 @@ pub(super) struct Wanted {
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     routes: Vec<Route>,
+    /// Every lease tells an address.
+    all_advertised: bool,
 }
 
 impl Addresses {
     /// Takes the addresses of all entries. An address that is gone keeps its stream.
     pub(super) fn resolved(&mut self, entries: Vec<Resolved>) {
-        let stays = |entry: usize| self.routes.iter().any(|route| route.address.entry == entry);
-        let mut seen = HashSet::new();
         let mut wanted = Vec::new();
         for (index, entry) in entries.into_iter().enumerate() {
-            if entry.failed && stays(index) {
-                let kept = self.routes.iter().filter(|route| route.address.entry == index);
-                wanted.extend(kept.map(|route| route.address.clone()));
-            } else {
-                wanted.extend(entry.addresses);
-            }
+            let before = self.routes.iter().filter(|route| !route.advertised && route.address.entry == index);
+            let before: Vec<Address> = before.map(|route| route.address.clone()).collect();
+            wanted.extend(if entry.failed && !before.is_empty() { before } else { entry.addresses });
         }
-        wanted.retain(|address| seen.insert(address.clone()));
-        wanted.truncate(MOST_ADDRESSES);
-        self.routes.retain(|route| wanted.contains(&route.address));
-        for address in wanted {
-            if self.find(&address).is_none() {
-                let (due, tried) = (Duration::ZERO, Duration::ZERO);
-                let (server, balanced, failures, running) = (None, false, 0, None);
-                self.routes.push(Route { address, server, balanced, due, tried, failures, running });
+        self.replace(false, wanted.into_iter().map(|address| (address, None)).collect(), || Duration::ZERO);
+    }
+
+    /// Takes the leases' addresses; `due` gives the time of the first attempt of a new one.
+    pub(super) fn advertised(&mut self, leased: &Leased, due: impl FnMut() -> Duration) {
+        self.all_advertised = leased.count > 0 && leased.count <= leased.advertised.len();
+        let address = |told: &Advertised| Address { dial: told.dial.clone(), entry: 0 };
+        let wanted = leased.advertised.iter().map(|told| (address(told), Some(Arc::clone(&told.server_id))));
+        self.replace(true, wanted.collect(), due);
+    }
+
+    /// Replaces the addresses of one source, by address and server, and keeps what is known of those that stay.
+    fn replace(
+        &mut self,
+        advertised: bool,
+        wanted: Vec<(Address, Option<Arc<str>>)>,
+        mut due: impl FnMut() -> Duration,
+    ) {
+        self.routes.retain(|route| {
+            route.advertised != advertised || wanted.iter().any(|(address, _)| *address == route.address)
+        });
+        for (address, server) in wanted.into_iter().take(MOST_ADDRESSES) {
+            let is_same = |route: &Route| route.advertised == advertised && route.address == address;
+            if !self.routes.iter().any(is_same) {
+                let (balanced, due, tried, failures, running) = (false, due(), Duration::ZERO, 0, None);
+                self.routes.push(Route {
+                    address,
+                    advertised,
+                    server,
+                    balanced,
+                    due,
+                    tried,
+                    failures,
+                    running,
+                });
             }
         }
     }
 
     /// The next attempt. `lacks` tells whether a stream to this server would be kept.
     pub(super) fn next(&self, wanted: Wanted, lacks: impl Fn(&Arc<str>) -> bool) -> Option<Next> {
-        let several = self.routes.len() > 1;
+        let configured = self.routes.iter().filter(|route| !route.advertised).count();
         let is_direct = |route: &Route| {
-            several && route.server.as_ref().map_or(wanted.unknown, |server| wanted.known && lacks(server))
+            let lacks = route.server.as_ref().map_or(wanted.unknown, |server| wanted.known && lacks(server));
+            lacks && (route.advertised || configured > 1 && !self.all_advertised)
         };
-        let is_running = |attempt| self.routes.iter().any(|route| route.running == Some(attempt));
         let idle = || self.routes.iter().enumerate().filter(|(_, route)| route.running.is_none());
         let direct = idle().filter(|(_, route)| is_direct(route) && !self.is_dialed(route.server.as_ref()));
         let direct = direct.map(|(index, route)| (index, Attempt::Direct, route.due));
         let direct = direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MOST_AT_ONCE);
 
-        let may_search = !self.routes.iter().any(is_direct)
-            || self.routes.len() < wanted.servers
-            || self.routes.iter().any(|route| route.balanced);
+        let any = |is: &dyn Fn(&Route) -> bool| self.routes.iter().any(is);
+        let may_search = match self.all_advertised {
+            true => !any(&|route| is_direct(route) && route.failures < MOST_FAILURES),
+            false => configured < wanted.servers || any(&|route| route.balanced) || !any(&is_direct),
+        };
         let due = if may_search { wanted.search.or(wanted.look) } else { wanted.look };
-        let search = due.filter(|_| !is_running(Attempt::Search)).and_then(|due| {
-            let others = idle().filter(|(_, route)| !is_direct(route));
+        let search = due.filter(|_| !any(&|route| route.running == Some(Attempt::Search))).and_then(|due| {
+            let others = idle().filter(|(_, route)| !route.advertised && !is_direct(route));
             let (index, route) = others.min_by_key(|(_, route)| (route.due.max(due), route.tried))?;
             Some((index, Attempt::Search, route.due.max(due)))
         });
@@ -152,7 +202,7 @@ impl Addresses {
         again: Duration,
         lacks: impl Fn(&Arc<str>) -> bool,
     ) {
-        let Some(route) = self.find(address) else { return };
+        let Some(route) = self.dialed(address) else { return };
         let before = route.server.replace(Arc::clone(server));
         route.balanced |= before.is_some_and(|before| before != *server && !lacks(&before));
         route.due = if route.running == Some(Attempt::Direct) { again } else { Duration::ZERO };
@@ -161,7 +211,7 @@ impl Addresses {
 
     /// An attempt failed: `due` gives the time of the next one from the number of errors in a row before.
     pub(super) fn failed(&mut self, address: &Address, due: impl FnOnce(u32) -> Duration) {
-        let Some(route) = self.find(address) else { return };
+        let Some(route) = self.dialed(address) else { return };
         route.running = None;
         route.due = due(route.failures);
         route.failures = route.failures.saturating_add(1);
@@ -176,8 +226,8 @@ impl Addresses {
         }
     }
 
-    fn find(&mut self, address: &Address) -> Option<&mut Route> {
-        self.routes.iter_mut().find(|route| route.address == *address)
+    fn dialed(&mut self, address: &Address) -> Option<&mut Route> {
+        self.routes.iter_mut().find(|route| route.address == *address && route.running.is_some())
     }
 
     fn running(&self) -> usize {

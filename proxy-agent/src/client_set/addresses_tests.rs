@@ -80,10 +80,11 @@ impl World {
         loop {
             let started = self.start();
             started.iter().for_each(|address| self.answer(address));
-            match self.machine.poll(self.now) {
-                _ if !started.is_empty() => {}
-                Step::WaitUntil(due) if due <= end => self.now = due,
-                _ => break,
+            if started.is_empty() {
+                match self.machine.poll(self.now) {
+                    Step::WaitUntil(due) if due <= end => self.now = due,
+                    _ => break,
+                }
             }
         }
         self.now = end;
@@ -186,6 +187,63 @@ fn a_replaced_certificate_is_presented_at_the_same_address() {
     world.run(SECOND * 10);
     assert!(world.machine.aged(world.now, world.kept["s2"]));
     assert_eq!(world.run(SECOND * 60), ["b"]);
+}
+
+/// Leases of these servers, with these addresses; an empty address is none.
+fn leased(servers: &[(&str, &str)]) -> Leased {
+    let told = |(server, host): &(&str, &str)| Advertised {
+        dial: ServerAddress { host: (*host).into(), port: 8091 },
+        server_id: (*server).into(),
+    };
+    let advertised = servers.iter().filter(|(_, host)| !host.is_empty()).map(told).collect();
+    Leased { count: servers.len(), advertised }
+}
+
+fn advertise(world: &mut World, servers: &[(&str, &str)]) {
+    let leased = leased(servers);
+    world.machine.leases_counted(world.now, Some(leased.count));
+    world.machine.advertised(world.now, &leased);
+}
+
+#[test]
+fn servers_that_advertise_their_addresses_cost_one_dial_each() {
+    let servers = [("balancer", "s1"), ("a", "s1"), ("b", "s2"), ("c", "s3")];
+    let mut world = World::new(vec![entry(0, &["balancer"])], &servers, 1);
+    assert_eq!(world.run(SECOND), ["balancer"]);
+    advertise(&mut world, &[("s1", "a"), ("s2", "b"), ("s3", "c")]);
+    assert!(world.start().is_empty(), "not at once");
+    assert_eq!(sorted(world.run(SECOND * 3_600)), ["b", "c"]);
+    assert_eq!(world.machine.open_count(), 3);
+    world.lose("s1");
+    assert_eq!(world.run(SECOND * 3_600), ["a"], "not by the balancer");
+    advertise(&mut world, &[("s2", "b")]);
+    assert_eq!((world.run(SECOND * 60).len(), world.machine.open_count()), (0, 3), "streams stay");
+}
+
+#[test]
+fn if_a_lease_has_no_address_the_configured_one_is_searched_too() {
+    let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1"), ("b", "s2")], 1);
+    world.run(SECOND);
+    advertise(&mut world, &[("s1", ""), ("s2", "b"), ("s3", "")]);
+    let dialed = world.run(SECOND * 10);
+    assert!(dialed.iter().filter(|host| *host == "balancer").count() > 5, "{dialed:?}");
+    assert_eq!(dialed.iter().filter(|host| *host == "b").count(), 1);
+    world.servers.insert("balancer".into(), "s3".into());
+    world.run(SECOND * 20);
+    assert_eq!(world.machine.open_count(), 3);
+    assert_eq!(world.run(SECOND * 3_600), [""; 0]);
+}
+
+#[test]
+fn wrong_addresses_of_leases_do_not_keep_an_agent_from_its_servers() {
+    let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1")], 1);
+    advertise(&mut world, &[("s1", "nowhere"), ("s2", "elsewhere")]);
+    world.run(SECOND * 10);
+    assert_eq!(world.machine.open_count(), 1);
+    world.servers.insert("balancer".into(), "s2".into());
+    world.run(SECOND * 30);
+    assert_eq!(world.machine.open_count(), 2);
+    assert_eq!(world.run(SECOND * 3_600), [""; 0], "addresses that nobody needs are not tried");
 }
 
 proptest! {

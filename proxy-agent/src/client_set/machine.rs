@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::addresses::{Address, Addresses, Next, Resolved, Wanted};
+use super::addresses::{Address, Addresses, Leased, Next, Resolved, Wanted};
 use super::pace::Pace;
 use super::streams::{Decision, Kept, StreamId, Streams};
 
@@ -256,6 +256,11 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.server_count() != before {
             self.seek(now);
         }
+    }
+
+    /// Takes the addresses that the leases tell. A new server's lease reaches all agents at once, and they must not dial in step.
+    pub fn advertised(&mut self, now: Duration, leased: &Leased) {
+        self.addresses.advertised(leased, || now + self.pace.part_of_interval());
     }
 
     /// Opens no stream from now on; the result of a running attempt is discarded.

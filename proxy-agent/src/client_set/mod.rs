@@ -27,7 +27,7 @@ use transport::wire::{ConnectionHandle, WireStream};
 use crate::endpoint::Resolve;
 use crate::link::{LinkControl, Links, UnresponsiveObserver};
 
-pub use addresses::{Address, Resolved};
+pub use addresses::{Address, Advertised, Leased, Resolved};
 pub use connect::{ConnectError, DIAL_LIMIT, GrpcConnector, ServerAddress};
 pub use identifiers::{IdentifierError, Identifiers};
 pub use machine::{CountSource, SyncSettings};

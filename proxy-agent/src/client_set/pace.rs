@@ -110,13 +110,18 @@ impl<J: FnMut() -> f64> Pace<J> {
     /// When to try again after a loss at `now`, with the next attempt due at `due`. A restarted server loses all its agents at
     /// the same moment, and they must not reconnect in step. `complete`: no other server was missing.
     pub(super) fn after_loss(&mut self, now: Duration, due: Duration, complete: bool) -> Duration {
-        let part = self.interval.mul_f64((self.jitter)());
+        let part = self.part_of_interval();
         match complete {
             // Not before the pause after a recent attempt.
             true => due.min(now + self.interval).max(now + part),
             // Attempts are under way, but perhaps far apart because of duplicates.
             false => due.min(now + self.interval + part),
         }
+    }
+
+    /// A random part of the interval.
+    pub(super) fn part_of_interval(&mut self) -> Duration {
+        self.interval.mul_f64((self.jitter)())
     }
 
     /// The pause before the next look for servers that nobody announced.

@@ -21,7 +21,7 @@ use transport::tls::unix_now;
 use super::machine::{Machine, Step, SyncSettings};
 use super::renewal::PresentedCert;
 use super::streams::{Decision, StreamId};
-use super::{Address, ConnectError, ConnectedStream, Connector, LinkRunner, Resolved};
+use super::{Address, ConnectError, ConnectedStream, Connector, Leased, LinkRunner, Resolved};
 use crate::link::LinkControl;
 use crate::metrics::Metrics;
 
@@ -73,7 +73,7 @@ pub struct ClientSet<C: Connector, L> {
     links: Arc<L>,
     metrics: Metrics,
     machine: Machine<Jitter>,
-    leases: watch::Receiver<Option<usize>>,
+    leases: watch::Receiver<Option<Leased>>,
     servers: watch::Sender<Servers>,
     /// The running lookup.
     lookup: Option<Work<Vec<Resolved>>>,
@@ -92,13 +92,13 @@ pub struct ClientSet<C: Connector, L> {
 }
 
 impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
-    /// A set that opens streams by `connector` and passes them to `links`. `leases` receives the count of servers by leases,
+    /// A set that opens streams by `connector` and passes them to `links`. `leases` receives the servers by their leases,
     /// `None` if leases are not counted.
     pub fn new(
         connector: C,
         links: L,
         settings: SyncSettings,
-        leases: watch::Receiver<Option<usize>>,
+        leases: watch::Receiver<Option<Leased>>,
         metrics: Metrics,
     ) -> Self {
         Self {
@@ -128,8 +128,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     /// opens no further stream; connections continue.
     pub async fn run(mut self, drain: CancellationToken, stop: CancellationToken) -> RunEnd {
         self.started = Instant::now();
-        let leases = *self.leases.borrow_and_update();
-        self.machine.leases_counted(Duration::ZERO, leases);
+        self.take_leases();
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -306,10 +305,17 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         tracing::info!(serverID = %server_id, "Removing client used for server connection");
     }
 
+    /// Returns whether leases are counted.
+    fn take_leases(&mut self) -> bool {
+        let (now, leased) = (self.now(), self.leases.borrow_and_update().clone());
+        self.machine.leases_counted(now, leased.as_ref().map(|leased| leased.count));
+        let counted = leased.is_some();
+        self.machine.advertised(now, &leased.unwrap_or_default());
+        counted
+    }
+
     fn leases_counted(&mut self) {
-        let leases = *self.leases.borrow_and_update();
-        self.machine.leases_counted(self.now(), leases);
-        let source = if leases.is_some() { "fromLeases" } else { "fromResponses" };
+        let source = if self.take_leases() { "fromLeases" } else { "fromResponses" };
         let count = self.machine.server_count();
         tracing::debug!(target: "v4", serverCount = count, source, "Determined server count");
     }

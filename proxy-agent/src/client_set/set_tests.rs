@@ -144,7 +144,7 @@ impl LinkRunner<FakeStream> for FakeLinks {
 struct Rig {
     balancer: Arc<Balancer>,
     servers: watch::Receiver<Servers>,
-    leases: watch::Sender<Option<usize>>,
+    leases: watch::Sender<Option<Leased>>,
     metrics: Metrics,
     drained: Arc<Mutex<usize>>,
     controls: Controls,
@@ -252,11 +252,11 @@ async fn a_dead_address_does_not_delay_the_others() {
 #[tokio::test(start_paused = true)]
 async fn leases_are_believed() {
     let mut rig = Rig::new(3, vec![Ok("s0")]);
-    rig.leases.send(Some(1)).unwrap();
+    rig.leases.send(Some(Leased { count: 1, ..Leased::default() })).unwrap();
     rig.until(1, 1).await;
-    rig.leases.send(Some(3)).unwrap();
+    rig.leases.send(Some(Leased { count: 3, ..Leased::default() })).unwrap();
     rig.until(3, 3).await;
-    rig.leases.send(Some(2)).unwrap();
+    rig.leases.send(Some(Leased { count: 2, ..Leased::default() })).unwrap();
     rig.until(2, 3).await;
     drop(rig.leases);
     rig.stop.cancel();

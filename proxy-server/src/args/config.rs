@@ -135,6 +135,8 @@ pub struct Leases {
     pub namespace: String,
     /// The labels of the leases.
     pub labels: BTreeMap<String, String>,
+    /// `HOST:PORT` where agents reach this replica directly.
+    pub advertise_address: Option<String>,
 }
 
 /// How to reach the Kubernetes API.

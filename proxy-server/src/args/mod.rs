@@ -69,6 +69,9 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     if kube.kubeconfig.is_some() && token_auth.is_none() && !kube.enable_lease_controller {
         warnings.push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
     }
+    if kube.advertise_address.is_some() && !kube.enable_lease_controller {
+        warnings.push("--advertise-address has no effect: there are no leases".to_owned());
+    }
     let (leases, kube) = kubernetes(kube);
     let (flow, log): (FlowOptions, LogOptions) = (given.group()?, given.group()?);
     warnings.extend(log.warnings());
@@ -108,7 +111,12 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
 
 fn kubernetes(flags: KubeFlags) -> (Leases, KubeClient) {
     let enabled = flags.enable_lease_controller;
-    let leases = Leases { enabled, namespace: flags.lease_namespace, labels: flags.lease_label };
+    let leases = Leases {
+        enabled,
+        namespace: flags.lease_namespace,
+        labels: flags.lease_label,
+        advertise_address: flags.advertise_address,
+    };
     let client = KubeClient {
         kubeconfig: flags.kubeconfig,
         qps: flags.kubeconfig_qps,
