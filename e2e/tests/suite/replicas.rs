@@ -98,6 +98,32 @@ async fn several_addresses_cost_one_dial_each() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_changed_count_file_is_told_to_new_streams() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (file, next) = (folder.path().join("count"), folder.path().join("next"));
+    std::fs::write(&file, "1\n")?;
+    let flag = format!("--server-count-file={}", file.display());
+    let mut pair = Setup::grpc().servers(2).agents(0).server_arg(flag).start().await?;
+    pair.add_agent("follows", "", &[])?;
+    pair.agent().wait_metric("known_server_count", &[], 1.0).await?;
+    pair.agent().wait_metric("open_server_connections", &[], 1.0).await?;
+    std::fs::write(&next, "2\n")?;
+    std::fs::rename(&next, &file)?;
+    for server in &pair.servers {
+        server.process.wait_said("count=2").await?;
+    }
+    pair.balancer.as_ref().expect("balanced").cut();
+    pair.wait_connected().await?;
+    std::fs::write(&file, "two")?;
+    let line = "[+]server-count-file ok, but: it holds \"two\", which is no number from 1 to 1000\n";
+    until("the note", DEADLINE, || async {
+        let answer = e2e::http1::get(pair.servers[0].health, "/readyz?verbose").await.ok()?;
+        (answer.head.status == 200 && answer.body.contains(line)).then_some(())
+    })
+    .await
+}
+
 /// Behind a balancer the agent does not wait for `--sync-interval` while servers are missing.
 #[tokio::test]
 async fn missing_replicas_are_found_long_before_the_interval() -> Result<()> {

@@ -37,6 +37,8 @@ pub struct Config {
     pub server_id: String,
     /// Number of replicas that agents should look for; at least 1.
     pub server_count: u32,
+    /// A file with that number, read again when it changes.
+    pub server_count_file: Option<PathBuf>,
     /// Strategies to choose an agent, in the order in which they are tried; not empty.
     pub strategies: Vec<Strategy>,
     /// The TLS 1.2 suites of both TLS listeners.

@@ -88,6 +88,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         flag_lines: announce::lines(given.values, &server_id),
         server_id,
         server_count: u32::try_from(replica.server_count.max(1)).unwrap_or(u32::MAX),
+        server_count_file: replica.server_count_file,
         strategies: replica.proxy_strategies,
         cipher_suites,
         tls_min_version,

@@ -138,6 +138,9 @@ flags::flags! {
             server_id: String = "" [default_shown = "PROXY_SERVER_ID, or a new UUID"],
             /// Replicas that agents should connect to. At least 1.
             server_count: i64 = "1",
+            /// File with the number of --server-count, from 1 to 1000, read again when it changes. Replace it by a rename. New
+            /// agent streams are told the new number. Empty: none. (Not a flag of the Go proxy-server.)
+            server_count_file: Option<PathBuf> = "" => existing_file,
             /// Strategies to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent
             /// that announced the target's host), defaultRoute (an agent with default-route=true).
             proxy_strategies: Vec<Strategy> = "default" => strategies,

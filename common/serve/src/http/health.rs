@@ -15,6 +15,8 @@ pub struct Condition {
     pub name: &'static str,
     /// Whether it is met, or why not.
     pub result: Result<(), Cow<'static, str>>,
+    /// Something to repair, although the condition is met.
+    pub note: Option<Cow<'static, str>>,
     /// The Go programs do not have this condition: it is listed only if it fails, or if the request asks for all.
     pub extra: bool,
 }
@@ -22,12 +24,17 @@ pub struct Condition {
 impl Condition {
     /// Met if `holds`, otherwise fails with this reason.
     pub fn check(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { name, result: if holds { Ok(()) } else { Err(reason.into()) }, extra: false }
+        Self { name, result: if holds { Ok(()) } else { Err(reason.into()) }, note: None, extra: false }
     }
 
     /// The same for a condition that the Go programs do not have.
     pub fn extra(name: &'static str, holds: bool, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { extra: true, ..Self::check(name, holds, reason) }
+    }
+
+    /// A condition that is met, with something to repair that does not affect readiness.
+    pub fn note(name: &'static str, note: impl Into<Cow<'static, str>>) -> Self {
+        Self { note: Some(note.into()), ..Self::extra(name, true, "") }
     }
 }
 
@@ -75,10 +82,11 @@ const PASSED: &str = "check passed\n";
 /// One line per condition, `ping` first.
 fn lines(conditions: Vec<Condition>, all: bool) -> String {
     let mut lines = String::from("[+]ping ok\n");
-    for Condition { name, result, extra } in conditions {
+    for Condition { name, result, note, extra } in conditions {
         // Writing to a String cannot fail.
         let _ = match result {
             Ok(()) if extra && !all => Ok(()),
+            Ok(()) if note.is_some() => writeln!(lines, "[+]{name} ok, but: {}", note.unwrap_or_default()),
             Ok(()) => writeln!(lines, "[+]{name} ok"),
             Err(reason) => writeln!(lines, "[-]{name} failed: {reason}"),
         };
