@@ -299,8 +299,5 @@ impl<J: FnMut() -> f64> Machine<J> {
 }
 
 #[cfg(test)]
-#[path = "simulation.rs"]
-mod simulation;
-#[cfg(test)]
 #[path = "machine_tests.rs"]
 mod tests;

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::connect::ServerAddress;
 use super::super::pace::LONGEST_BURST;
+use super::super::simulation::{balancer, poll};
 use super::super::streams::MOST_RETIRED;
 use super::*;
 
@@ -21,31 +21,6 @@ fn settings() -> SyncSettings {
 
 fn machine(settings: SyncSettings) -> Machine<fn() -> f64> {
     Machine::new(settings, || 0.0)
-}
-
-fn address(entry: usize, host: &str) -> Address {
-    Address { dial: ServerAddress { host: host.into(), port: 8091 }, entry }
-}
-
-/// The only address.
-pub(super) fn balancer() -> Address {
-    address(0, "balancer")
-}
-
-/// The only address, as the result of a lookup.
-fn only() -> Vec<Resolved> {
-    vec![Resolved { addresses: vec![balancer()], failed: false }]
-}
-
-/// Asks for the next step, and answers lookups.
-pub(super) fn poll<J: FnMut() -> f64>(machine: &mut Machine<J>, now: Duration) -> Step {
-    match machine.poll(now) {
-        Step::Resolve => {
-            machine.resolved(now, only());
-            machine.poll(now)
-        }
-        step => step,
-    }
 }
 
 fn server(name: &str) -> Arc<str> {

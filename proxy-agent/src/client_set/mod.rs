@@ -11,6 +11,8 @@ pub mod metadata;
 mod pace;
 pub mod renewal;
 pub mod set;
+#[cfg(test)]
+mod simulation;
 mod streams;
 
 use std::future::Future;

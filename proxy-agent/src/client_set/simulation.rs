@@ -7,9 +7,26 @@ use std::collections::BinaryHeap;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::pace::LONGEST_BURST;
-use super::tests::{balancer, poll};
+use super::machine::{Machine, Step};
+use super::pace::LONGEST_BURST;
+use super::streams::{Decision, StreamId};
 use super::*;
+
+/// The only address.
+pub(super) fn balancer() -> Address {
+    Address { dial: ServerAddress { host: "balancer".into(), port: 8091 }, entry: 0 }
+}
+
+/// Asks for the next step, and answers lookups.
+pub(super) fn poll<J: FnMut() -> f64>(machine: &mut Machine<J>, now: Duration) -> Step {
+    match machine.poll(now) {
+        Step::Resolve => {
+            machine.resolved(now, vec![Resolved { addresses: vec![balancer()], failed: false }]);
+            machine.poll(now)
+        }
+        step => step,
+    }
+}
 
 /// TCP and TLS handshake, and the server's answer.
 const HANDSHAKE: Duration = Duration::from_millis(10);
