@@ -23,7 +23,7 @@ use transport::wire::capabilities::Capabilities;
 
 use crate::args::Config;
 use crate::client_set::{
-    AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, RunEnd, ServerAddress, Servers, SyncSettings,
+    AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, Leased, RunEnd, Servers, SyncSettings,
 };
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
@@ -82,7 +82,7 @@ impl Agent {
         let of_servers = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
         let in_flight = links.in_flight();
         let connector = GrpcConnector {
-            server: ServerAddress { host: config.proxy_server_host.clone(), port: config.proxy_server_port },
+            servers: config.proxy_servers.clone(),
             // The destination policy limits servers' requests, not the servers' own address.
             dialer: Dialer::to_servers(resolver, DIAL_LIMIT),
             proxy: EnvProxy::from_env(),
@@ -112,9 +112,11 @@ impl Agent {
 
     /// Keeps a stream to every server until a signal stops it.
     pub async fn run(self, signals: &Signals) {
+        let servers = self.config.proxy_servers.iter();
+        let servers: Vec<String> = servers.map(|server| format!("{}:{}", server.host, server.port)).collect();
         tracing::info!(
             agent_id = self.config.agent_id,
-            proxy_server = %format_args!("{}:{}", self.config.proxy_server_host, self.config.proxy_server_port),
+            proxy_server = servers.join(","),
             "Proxy agent is running"
         );
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
@@ -159,7 +161,7 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
     let options = ClientTlsOptions {
         ca: config.ca.clone().map_or(CaSource::System, CaSource::File),
         identity: config.certificate.as_ref().map(|pair| (pair.cert.clone(), pair.key.clone())),
-        server_name: config.proxy_server_host.clone(),
+        server_names: config.proxy_servers.iter().map(|server| server.host.clone()).collect(),
         alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
     ClientTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
@@ -197,7 +199,7 @@ fn count_leases(
     client: &Client,
     metrics: &Metrics,
     ops: &OpsRuntime,
-) -> watch::Receiver<Option<usize>> {
+) -> watch::Receiver<Option<Leased>> {
     let settings =
         CounterSettings { selector: config.leases.selector.clone(), clock: Clock::system(), speedup: 1 };
     let (counter, counted) =

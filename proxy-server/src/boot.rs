@@ -22,6 +22,7 @@ use anyhow::{Context, Result};
 use driver::Bounds;
 use flags::GoDuration;
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
+use serve::http::health::Condition;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
@@ -41,6 +42,7 @@ use crate::leases::LeaseController;
 use crate::limits::{Budget, agent_connections_within, descriptor_limit, unauthenticated_within};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
+use crate::server_count::ServerCount;
 
 use frontend::Frontend;
 
@@ -73,7 +75,7 @@ pub struct Server {
     lifetimes: Lifetimes,
     readiness: Arc<Readiness>,
     ports: Vec<ServerHandle>,
-    /// Certificate watches, and the ejection of agents; dropping them ends them.
+    /// Watches of files, and the ejection of agents; dropping them ends them.
     background: Vec<AbortOnDropHandle<()>>,
     leases: Option<LeaseController>,
     /// The runtime of the TLS handshakes.
@@ -116,11 +118,16 @@ impl Server {
             capabilities: Capabilities::supported(config.flow.connection_flow_control),
             bounds,
         };
+        let server_count = ServerCount::new(config.server_count);
+        let count_watch = config.server_count_file.clone().map(|path| {
+            server_count.load(&path);
+            AbortOnDropHandle::new(ops.handle().spawn(server_count.clone().watch(path)))
+        });
         let service = AgentService::new(
             backends.clone(),
             metrics.clone(),
             &config.server_id,
-            config.server_count,
+            server_count.clone(),
             flow,
             lifetimes.clone(),
             gate,
@@ -149,10 +156,10 @@ impl Server {
         let of_kubeconfig = expiry
             .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
         let of_agents = watch(vec![tls], AGENTS);
-        let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig);
+        let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig).chain(count_watch);
         let background = watches.chain([AbortOnDropHandle::new(sweeps)]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
-        let ports = serve_ports(&config, registry, &backends, &readiness, ops);
+        let ports = serve_ports(&config, registry, &backends, (&readiness, server_count), ops);
         let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
         let handshakes = handshakes.clone();
         Ok(Server { config, agents, frontends, lifetimes, readiness, ports, background, leases, handshakes })
@@ -283,12 +290,16 @@ fn serve_ports(
     config: &Config,
     registry: Registry,
     backends: &BackendManager<crate::agent_stream::LinkHandle>,
-    readiness: &Arc<Readiness>,
+    (readiness, server_count): (&Arc<Readiness>, ServerCount),
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {
     let exposition = Exposition::new(registry);
     let (backends, readiness, policy) = (backends.clone(), Arc::clone(readiness), config.readiness_policy);
-    let readiness = move || readiness.conditions(&backends, policy);
+    let readiness = move || {
+        let mut conditions = readiness.conditions(&backends, policy);
+        conditions.extend(server_count.fault().map(|fault| Condition::extra("server-count-file", true, "").noting(fault)));
+        conditions
+    };
     let health = health::server(readiness, exposition.clone());
     let admin = admin::server(exposition, config.profiling);
     vec![

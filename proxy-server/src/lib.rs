@@ -15,4 +15,5 @@ pub mod leases;
 pub mod limits;
 pub mod metrics;
 mod readiness;
+pub mod server_count;
 pub mod unauthenticated;

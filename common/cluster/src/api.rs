@@ -23,6 +23,9 @@ pub struct Metadata {
     /// The labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
+    /// The annotations.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
+    pub annotations: BTreeMap<String, String>,
     /// All other fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,

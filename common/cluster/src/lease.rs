@@ -5,6 +5,10 @@ use std::time::Duration;
 use crate::api::Lease;
 use crate::time::Moment;
 
+/// The annotation of a lease with the address where agents reach its server directly: `HOST:PORT`. (Go programs neither write nor
+/// read it.)
+pub const AGENT_ADDRESS: &str = "konnectivity-server/agent-address";
+
 /// The longest duration of a renewal that is accepted. The API accepts up to 68 years, for which a server that has gone
 /// would be counted. All releases, Go's and ours, write 30 s. An hour is 120 times that, so that no fork's longer lease
 /// is cut, and an absurd one expires within hours.

@@ -38,6 +38,14 @@ pub fn split_lenient(text: &str) -> Result<(&str, Option<&str>), SplitError> {
     if is_address { Ok((text, None)) } else { split(text) }
 }
 
+/// The host, without brackets, and the port of `HOST:PORT` or `[ADDRESS]:PORT`; `None` if the text is neither, or the port is 0.
+pub fn host_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = split(text).ok()?;
+    let port = port.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()?;
+    let usable = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic()) && port > 0;
+    usable.then_some((host, port))
+}
+
 /// The host without the brackets of an IPv6 address, if it has them.
 pub fn unbracketed(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
@@ -75,6 +83,19 @@ mod tests {
             assert_eq!(split(text), split_up, "{text}");
             let lenient = if text == "::1" { Ok(("::1", None)) } else { split_up };
             assert_eq!(split_lenient(text), lenient, "{text}");
+        }
+        for (text, parts) in [
+            ("a:1", Some(("a", 1))),
+            ("[::1]:65535", Some(("::1", 65535))),
+            ("a", None),
+            (":1", None),
+            ("a:0", None),
+            ("a:+1", None),
+            ("::1:1", None),
+            ("a b:1", None),
+            ("a:65536", None),
+        ] {
+            assert_eq!(host_port(text), parts, "{text}");
         }
         for (host, joined) in [("a", "a:1"), ("::1", "[::1]:1"), ("[::1]", "[::1]:1")] {
             assert_eq!(Joined(host, 1).to_string(), joined);

@@ -128,7 +128,7 @@ impl Setup {
         self.balanced()
     }
 
-    /// Adds a flag of every server.
+    /// Adds a flag of every server; `{agent-port}` is its agent port.
     pub fn server_arg(mut self, arg: impl Into<String>) -> Self {
         self.server_args.push(arg.into());
         self

@@ -72,7 +72,8 @@ impl Server {
             format!("--cluster-ca-cert={}", text(&pki.cluster_ca)?),
         ];
         args.extend(front_flags(&frontends, pki)?);
-        args.extend(setup.server_args.iter().cloned());
+        let port = agent.port().to_string();
+        args.extend(setup.server_args.iter().map(|arg| arg.replace("{agent-port}", &port)));
         let program = match &setup.programs {
             Some((server, _)) => server.clone(),
             None => Program::Server.path()?,

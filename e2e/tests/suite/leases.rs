@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use e2e::balancer::Policy;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, works};
 use e2e::pair::{Pair, Setup};
@@ -40,6 +41,22 @@ async fn counts(pair: &Pair, servers: f64) -> Result<()> {
         agent.wait_metric("open_server_connections", &[], servers).await?;
     }
     Ok(())
+}
+
+/// The balancer leads to one server only.
+#[tokio::test]
+async fn advertised_addresses_are_dialed_directly() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    let setup = setup(&api, folder.path())?.server_arg("--advertise-address=127.0.0.1:{agent-port}");
+    let mut pair = setup.servers(3).agents(0).start().await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    balancer.set_policy(Policy::Stick(0));
+    pair.add_agent("direct", "", &[])?;
+    pair.wait_connected().await?;
+    ensure!(pair.balancer.as_ref().is_some_and(|balancer| balancer.accepted() <= 1));
+    pair.servers[1].restart()?;
+    pair.servers[1].wait_healthy().await?;
+    pair.wait_connected().await
 }
 
 #[tokio::test]

@@ -73,9 +73,84 @@ async fn no_more_tries_once_every_replica_is_found() -> Result<()> {
     Ok(())
 }
 
+/// Two addresses of the first replica and one of the second: one duplicate, and then nothing.
 #[tokio::test]
-async fn sync_forever_goes_on_looking() -> Result<()> {
+async fn several_addresses_cost_one_dial_each() -> Result<()> {
+    let mut pair = Setup::grpc().servers(2).agents(0).start().await?;
+    let (first, second) = (pair.servers[0].agent_address(), pair.servers[1].agent_address());
+    let ways = [
+        Balancer::start(vec![first]).await?,
+        Balancer::start(vec![first]).await?,
+        Balancer::start(vec![second]).await?,
+    ];
+    let list: Vec<String> = ways.iter().map(|way| way.address().to_string()).collect();
+    pair.add_agent("several", "", &[&format!("--proxy-server-host={}", list.join(","))])?;
+    pair.wait_connected().await?;
+    let accepted = || ways.iter().map(Balancer::accepted).collect::<Vec<_>>();
+    until("a dial of each address", DEADLINE, || async { (accepted() == [1, 1, 1]).then_some(()) }).await?;
+    ways[2].cut();
+    until("the lost stream's return", DEADLINE, || async { (accepted() == [1, 1, 2]).then_some(()) }).await?;
+    pair.wait_connected().await?;
+    let more = until("a needless dial", Duration::from_secs(1), || async {
+        (accepted() != [1, 1, 2]).then_some(())
+    });
+    assert!(more.await.is_err(), "{:?}", accepted());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_count_file_is_told_to_new_streams() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (file, next) = (folder.path().join("count"), folder.path().join("next"));
+    std::fs::write(&file, "1\n")?;
+    let flag = format!("--server-count-file={}", file.display());
+    let mut pair = Setup::grpc().servers(2).agents(0).server_arg(flag).start().await?;
+    pair.add_agent("follows", "", &[])?;
+    pair.agent().wait_metric("known_server_count", &[], 1.0).await?;
+    pair.agent().wait_metric("open_server_connections", &[], 1.0).await?;
+    std::fs::write(&next, "2\n")?;
+    std::fs::rename(&next, &file)?;
+    for server in &pair.servers {
+        server.process.wait_said("count=2").await?;
+    }
+    pair.balancer.as_ref().expect("balanced").cut();
+    pair.wait_connected().await?;
+    std::fs::write(&file, "two")?;
+    let line = "[+]server-count-file ok: it holds \"two\", which is no number from 1 to 1000\n";
+    until("the note", DEADLINE, || async {
+        let answer = e2e::http1::get(pair.servers[0].health, "/readyz?verbose").await.ok()?;
+        (answer.head.status == 200 && answer.body.contains(line)).then_some(())
+    })
+    .await
+}
+
+/// Behind a balancer the agent does not wait for `--sync-interval` while servers are missing.
+#[tokio::test]
+async fn missing_replicas_are_found_long_before_the_interval() -> Result<()> {
+    let setup = Setup::grpc().servers(3).agents(0);
+    let mut pair =
+        setup.agent_arg("--sync-interval-cap=30s").agent_arg("--sync-interval=30s").start().await?;
+    pair.add_agent("fast", "", &[])?;
+    within_limit("all streams", Duration::from_secs(20), pair.wait_connected()).await?
+}
+
+#[tokio::test]
+async fn sync_forever_rests_when_every_replica_tells_the_number_of_streams() -> Result<()> {
     let pair = Setup::grpc().servers(2).agent_arg("--sync-forever=true").start().await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    let before = balancer.accepted();
+    let more = until("a needless try", Duration::from_secs(1), || async {
+        (balancer.accepted() > before).then_some(())
+    });
+    assert!(more.await.is_err(), "the agent tried again although it is connected to both");
+    Ok(())
+}
+
+/// Two replicas tell that there is one.
+#[tokio::test]
+async fn sync_forever_goes_on_looking_if_the_number_is_wrong() -> Result<()> {
+    let setup = Setup::grpc().servers(2).server_arg("--server-count=1");
+    let pair = setup.agent_arg("--sync-forever=true").start().await?;
     let balancer = pair.balancer.as_ref().expect("balanced");
     let before = balancer.accepted();
     until("further tries", DEADLINE, || async { (balancer.accepted() >= before + 3).then_some(()) }).await?;

@@ -96,12 +96,12 @@ async fn a_kubeconfig_that_names_missing_files_is_fatal() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_host_with_a_port_is_refused_by_its_flag() -> Result<()> {
+async fn an_entry_that_is_no_host_is_refused_by_its_flag() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).start().await?;
-    pair.add_agent("a", "", &["--proxy-server-host=x:8091"])?;
+    pair.add_agent("a", "", &["--proxy-server-host=x:8091,y z:8091"])?;
     let agent = &mut pair.agents[0].process;
     let status = agent.exit(DEADLINE).await?;
-    let named = agent.said("--proxy-server-host: \"x:8091\"") && !agent.said("--ca-cert");
+    let named = agent.said("--proxy-server-host: \"y z\"") && !agent.said("--ca-cert");
     ensure!(status.code() == Some(1) && named, "{status}: {:?}", agent.log());
     Ok(())
 }

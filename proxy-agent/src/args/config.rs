@@ -6,17 +6,16 @@ use std::time::Duration;
 use flags::{Bind, FlowOptions, LogOptions};
 use transport::wire::KeepaliveFlags;
 
-use crate::client_set::{CountSource, Identifiers};
+use crate::client_set::{CountSource, Identifiers, ServerAddress};
 use crate::endpoint::DestinationRule;
 use crate::leases::LabelSelector;
 
 /// The configuration of a proxy-agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Name or address of the proxy-servers (or of their load balancer), which their certificate must contain.
-    pub proxy_server_host: String,
-    /// The agent port of the proxy-servers.
-    pub proxy_server_port: u16,
+    /// Names or addresses of the proxy-servers (or of their load balancer), which their certificates must contain, and agent
+    /// ports. Never empty.
+    pub proxy_servers: Vec<ServerAddress>,
     /// The client certificate; `None`: the agent presents none.
     pub certificate: Option<CertPair>,
     /// Certificate authorities for the servers' certificates, PEM; `None`: the system's.

@@ -23,7 +23,7 @@ use uuid::Uuid;
 pub use config::{CertPair, Config, KubeClient, Leases};
 use table::{KubeFlags, PortFlags, ServerFlags};
 
-use crate::client_set::CountSource;
+use crate::client_set::{CountSource, ServerAddress};
 
 /// Shorter intervals would be busy loops, as in Go.
 const LEAST_INTERVAL: Duration = Duration::from_millis(1);
@@ -67,9 +67,10 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     warnings.extend(without_leases(&kube, servers.server_count_source));
     warnings.extend(log.warnings());
     let (leases, kube) = kubernetes(kube);
+    let entries = servers.proxy_server_host.into_iter();
+    let port = servers.proxy_server_port;
     Ok(Config {
-        proxy_server_host: servers.proxy_server_host,
-        proxy_server_port: servers.proxy_server_port,
+        proxy_servers: entries.map(|(host, own)| ServerAddress { host, port: own.unwrap_or(port) }).collect(),
         certificate: certificate.map(|(cert, key)| CertPair { cert, key }),
         ca: servers.ca_cert,
         alpn_protos: servers.alpn_proto,

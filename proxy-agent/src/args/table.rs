@@ -9,6 +9,7 @@ use flags::{
     BindHost, FlagError, GoDuration, Value, above_zero, bind_host, existing_file, header_text,
     keepalive_timeout, one_of, optional_duration, port, unresponsive_timeout,
 };
+use transport::host_port::split_lenient;
 
 use crate::client_set::{CountSource, Identifiers};
 use crate::endpoint::DestinationRule;
@@ -25,9 +26,10 @@ flags::flags! {
     #[derive(Debug)]
     pub(super) struct ServerFlags {
         "Proxy-servers" {
-            /// Name or address of the proxy-servers; their certificate must contain it.
-            proxy_server_host: String = "127.0.0.1" => proxy_server_host,
-            /// Agent port of the proxy-servers.
+            /// Name or address of the proxy-servers; their certificate must contain it. Several, comma-separated, if they
+            /// have no common address (the Go proxy-agent takes one): HOST, HOST:PORT or [ADDRESS]:PORT.
+            proxy_server_host: Vec<(String, Option<u16>)> = "127.0.0.1" => proxy_server_host,
+            /// Agent port of the proxy-servers, unless --proxy-server-host has one.
             proxy_server_port: u16 = "8091" => port,
             /// CA certificates for the servers' certificates, PEM. Empty: the system's. (Required by the Go proxy-agent.)
             ca_cert: Option<PathBuf> = "" => existing_file,
@@ -60,13 +62,14 @@ flags::flags! {
             agent_identifiers: Identifiers = "" => agent_identifiers,
         }
         "Finding all servers" {
-            /// Time between tries to reach missing servers.
+            /// Time between tries to reach missing servers, after a limited number of tries at shorter pauses.
             sync_interval: GoDuration = "1s",
             /// Upper limit to which --sync-interval backs off while servers cannot be reached.
             sync_interval_cap: GoDuration = "10s",
             /// Time between checks of the established connections.
             probe_interval: GoDuration = "1s" [no_effect = "a lost stream is noticed at once"],
-            /// Continue to look for servers when the known number is connected.
+            /// Continue to look for servers when the known number is connected: at --sync-interval, but every 10 minutes if
+            /// every connected server tells this number, and not at all if leases tell it.
             sync_forever: bool = "false",
             /// Source of the number of servers: default (leases with --count-server-leases, else the count that servers
             /// send) or max (the larger of both).
@@ -147,9 +150,25 @@ impl Value for LabelSelector {
     }
 }
 
-fn proxy_server_host(flag: &'static str, host: String) -> Result<String, FlagError> {
-    // grpc-go treats an address without a host as the local machine.
-    header_text(flag, if host.is_empty() { "localhost".to_owned() } else { host })
+fn proxy_server_host(flag: &'static str, list: String) -> Result<Vec<(String, Option<u16>)>, FlagError> {
+    if list.is_empty() {
+        // grpc-go treats an address without a host as the local machine.
+        return Ok(vec![("localhost".to_owned(), None)]);
+    }
+    header_text(flag, list)?.split(',').map(|entry| server_entry(flag, entry)).collect()
+}
+
+/// `HOST`, `HOST:PORT`, `ADDRESS`, `[ADDRESS]` or `[ADDRESS]:PORT`.
+fn server_entry(flag: &'static str, entry: &str) -> Result<(String, Option<u16>), FlagError> {
+    let bad = |want: &str| FlagError::value(flag, format_args!("{entry:?}"), want);
+    let (host, port) =
+        split_lenient(entry).map_err(|_| bad("it must be HOST, HOST:PORT or [ADDRESS]:PORT"))?;
+    if host.is_empty() {
+        return Err(bad("an entry of the list has no host"));
+    }
+    let Some(text) = port else { return Ok((entry.to_owned(), None)) };
+    let port = text.parse().ok().filter(|port| *port > 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
+    Ok((host.to_owned(), Some(port.ok_or_else(|| bad("its port must be from 1 to 65535"))?)))
 }
 
 fn alpn_proto(flag: &'static str, names: Vec<String>) -> Result<Vec<String>, FlagError> {

@@ -4,9 +4,12 @@
 //! Every attempt starts from the beginning: the name may lead to another replica, and the token or certificate may have been
 //! rotated. Every step has its own time limit. Never retries.
 
+use std::future::{Future, poll_fn};
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -20,11 +23,14 @@ use transport::wire::capabilities::{self, Capabilities};
 use transport::wire::{self, ClientSettings, KeepaliveFlags, Wire, WireError};
 
 use super::metadata::{self, AgentMetadata};
-use super::{CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream};
+use super::{Address, CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream, Resolved};
 use crate::endpoint::{DialError, Dialer, Resolve};
 
 /// Time limit for resolving and dialing together.
 pub const DIAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time limit for the lookup of a name's addresses. A name that takes longer is dialed as one address, within [`DIAL_LIMIT`].
+const LOOKUP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Time limit for the server's answer to the stream. A Go server first reviews the token by the Kubernetes API, by default for
 /// five agents per second. After its restart 2,000 agents wait up to seven minutes, and an agent that gives up leaves its
@@ -87,12 +93,12 @@ pub enum ConnectError {
     Answer(String),
 }
 
-/// The address of the servers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An address of servers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerAddress {
-    /// `--proxy-server-host`: a name or an address.
+    /// A name or an address.
     pub host: String,
-    /// `--proxy-server-port`.
+    /// The port.
     pub port: u16,
 }
 
@@ -114,8 +120,8 @@ impl std::fmt::Display for ServerAddress {
 /// Opens streams over TLS and HTTP/2.
 #[derive(Debug)]
 pub struct GrpcConnector<R> {
-    /// The address of the servers.
-    pub server: ServerAddress,
+    /// The entries of `--proxy-server-host`, in the order of [`transport::tls::ClientTlsOptions::server_names`].
+    pub servers: Vec<ServerAddress>,
     /// See [`Dialer::to_servers`], within [`DIAL_LIMIT`].
     pub dialer: Dialer<R>,
     /// The HTTP proxy of the environment.
@@ -129,14 +135,35 @@ pub struct GrpcConnector<R> {
 }
 
 impl<R: Resolve> GrpcConnector<R> {
+    /// The addresses of an entry: of a name with several addresses these, otherwise the entry itself, which is looked up again
+    /// when it is dialed. An HTTP proxy looks up names itself.
+    async fn addresses(&self, index: usize, entry: &ServerAddress) -> Resolved {
+        let itself = || Address { dial: entry.clone(), entry: index };
+        let several = match self.proxy.proxy_for(&entry.host, entry.port) {
+            Ok(None) => timeout(LOOKUP_LIMIT, self.dialer.addresses(&entry.host)).await,
+            _ => Ok(Ok(Vec::new())),
+        };
+        match several {
+            Ok(Ok(several)) if several.len() > 1 => {
+                let of = |ip: IpAddr| ServerAddress { host: ip.to_string(), port: entry.port };
+                let addresses =
+                    several.into_iter().map(|ip| Address { dial: of(ip), entry: index }).collect();
+                Resolved { addresses, failed: false }
+            }
+            Ok(Ok(_)) => Resolved { addresses: vec![itself()], failed: false },
+            _ => Resolved { addresses: vec![itself()], failed: true },
+        }
+    }
+
     /// Dials; returns the connection, and a handle to ask the kernel about its peer.
-    async fn dial(&self, address: &str) -> Result<(TcpStream, Option<TcpPeer>), ConnectError> {
-        let stream = match self.proxy.proxy_for(&self.server.host, self.server.port)? {
-            None => self.dialer.dial("tcp", address).await?.stream,
+    async fn dial(&self, to: &ServerAddress) -> Result<(TcpStream, Option<TcpPeer>), ConnectError> {
+        let address = to.to_string();
+        let stream = match self.proxy.proxy_for(&to.host, to.port)? {
+            None => self.dialer.dial("tcp", &address).await?.stream,
             Some(proxy) => {
                 let at = Joined(proxy.host(), proxy.port()).to_string();
                 let stream = self.dialer.dial("tcp", &at).await?.stream;
-                env_proxy::tunnel(stream, proxy, address).await?
+                env_proxy::tunnel(stream, proxy, &address).await?
             }
         };
         tune(&stream, SocketKeepalive::default(), None).map_err(ConnectError::Socket)?;
@@ -144,14 +171,15 @@ impl<R: Resolve> GrpcConnector<R> {
         Ok((stream, kernel))
     }
 
-    async fn open(&self) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
+    async fn open(&self, to: &Address) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
         let metadata = self.agent.headers()?;
-        let address = self.server.to_string();
-        let (tcp, kernel) = self.dial(&address).await?;
+        let entry = self.servers.get(to.entry).ok_or_else(|| ConnectError::Answer("no such entry".into()))?;
+        let address = to.dial.to_string();
+        let (tcp, kernel) = self.dial(&to.dial).await?;
         let presented = self.certificate_validity();
         let mut socket = LinkSocket::new(tcp);
         socket.bound_unsent();
-        let handshake = self.tls.connect(tls::ReadAhead::new(socket));
+        let handshake = self.tls.connect(to.entry, tls::ReadAhead::new(socket));
         let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
             return Err(ConnectError::TlsTimeout { address });
         };
@@ -159,8 +187,10 @@ impl<R: Resolve> GrpcConnector<R> {
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;
         let io = tls::Gathering::new(io);
-        let authority =
-            if self.tls.validities().own.is_some() { self.server.bare_host() } else { address.clone() };
+        let authority = match self.tls.validities().own {
+            Some(_) => entry.bare_host(),
+            None => entry.to_string(),
+        };
         let settings =
             ClientSettings { keepalive: self.keepalive.connecting(), ..ClientSettings::for_agents() };
         let connected = wire::connect(io, &settings, &authority, PATH, metadata, deadline).await?;
@@ -188,8 +218,24 @@ impl<R: Resolve> GrpcConnector<R> {
 impl<R: Resolve> Connector for GrpcConnector<R> {
     type Stream = GrpcStream;
 
-    async fn connect(&self) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
-        Box::pin(self.open()).await
+    async fn resolve(&self) -> Vec<Resolved> {
+        let entries = self.servers.iter().enumerate();
+        let mut lookups: Vec<_> =
+            entries.map(|(index, entry)| (Box::pin(self.addresses(index, entry)), None)).collect();
+        poll_fn(|cx| {
+            for (lookup, found) in lookups.iter_mut().filter(|(_, found)| found.is_none()) {
+                if let Poll::Ready(resolved) = lookup.as_mut().poll(cx) {
+                    *found = Some(resolved);
+                }
+            }
+            let all: Option<Vec<_>> = lookups.iter().map(|(_, found)| found.clone()).collect();
+            all.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    async fn connect(&self, address: &Address) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
+        Box::pin(self.open(address)).await
     }
 
     async fn close(&self, stream: GrpcStream) {

@@ -19,14 +19,18 @@ use super::*;
 use crate::endpoint::{LookupError, Network};
 
 const NAME: &str = "server.example";
+/// Two addresses.
+const SEVERAL: &str = "several.example";
 
-/// Resolves only [`NAME`].
+/// Resolves only these two.
 struct Names;
 
 impl Resolve for Names {
     async fn lookup(&self, host: &str, _network: Network) -> Result<Vec<IpAddr>, LookupError> {
         match host {
             NAME => Ok(vec!["127.0.0.1".parse().unwrap()]),
+            SEVERAL => Ok(["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap()).to_vec()),
+            "slow.example" => std::future::pending().await,
             _ => Err(LookupError::NoSuchHost { host: host.into(), server: None }),
         }
     }
@@ -46,8 +50,10 @@ impl Pki {
         let key = KeyPair::generate().unwrap();
         write("ca.pem", authority.self_signed(&key).unwrap().pem());
         let issuer = Issuer::new(authority, key);
-        let (leaf, key) =
-            (CertificateParams::new(vec![NAME.to_owned()]).unwrap(), KeyPair::generate().unwrap());
+        let (leaf, key) = (
+            CertificateParams::new(vec![NAME.to_owned(), SEVERAL.to_owned()]).unwrap(),
+            KeyPair::generate().unwrap(),
+        );
         write("cert.pem", leaf.signed_by(&key, &issuer).unwrap().pem());
         write("key.pem", key.serialize_pem());
         Self { directory }
@@ -66,11 +72,11 @@ impl Pki {
         ServerTls::load(options, ignore_legacy_pki()).unwrap()
     }
 
-    fn client(&self) -> ClientTls {
+    fn client(&self, names: &[&str]) -> ClientTls {
         let options = ClientTlsOptions {
             ca: CaSource::File(self.directory.path().join("ca.pem")),
             identity: None,
-            server_name: NAME.to_owned(),
+            server_names: names.iter().map(|name| (*name).to_owned()).collect(),
             alpn_extras: Vec::new(),
         };
         ClientTls::load(options, ignore_legacy_pki()).unwrap()
@@ -121,10 +127,10 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
     let token = pki.directory.path().join("token");
     std::fs::write(&token, "secret\n").unwrap();
     GrpcConnector {
-        server: ServerAddress { host: host.into(), port },
+        servers: vec![ServerAddress { host: host.into(), port }],
         dialer: Dialer::to_servers(Names, DIAL_LIMIT),
         proxy: EnvProxy::from_lookup(|name| env.get(name).cloned()),
-        tls: pki.client(),
+        tls: pki.client(&[NAME]),
         agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)).unwrap(),
         keepalive: KeepaliveFlags {
             time: Duration::from_secs(3600),
@@ -134,12 +140,18 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
     }
 }
 
+/// Connects to the first address.
+async fn connect(connector: &GrpcConnector<Names>) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
+    let entries = connector.resolve().await;
+    connector.connect(&entries[0].addresses[0]).await
+}
+
 #[tokio::test]
 async fn a_stream_opens_and_closes_in_order() {
     let pki = Pki::new();
     let (address, mut heard) = serve(&pki, &[("serverid", "s1"), ("servercount", "2")]).await;
     let connector = connector(&pki, NAME, address.port(), &[]);
-    let connected = connector.connect().await.unwrap();
+    let connected = connect(&connector).await.unwrap();
     assert_eq!((&*connected.server_id, connected.server_count), ("s1", 2));
     let said = heard.recv().await.unwrap();
     assert_eq!(said["agentid"], "agent-1");
@@ -148,6 +160,45 @@ async fn a_stream_opens_and_closes_in_order() {
     let began = Instant::now();
     connector.close(connected.stream).await;
     assert!(began.elapsed() < CLOSE_WITHIN, "the server's end is seen, not waited out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_with_several_addresses_gives_each_of_them() {
+    let entry = |host: &str, port| ServerAddress { host: host.into(), port };
+    let mut connector = connector(&Pki::new(), NAME, 1, &[]);
+    let hosts = [NAME, SEVERAL, "10.0.0.1", "::1", "none.example", "slow.example"];
+    connector.servers = hosts.iter().zip(1..).map(|(host, port)| entry(host, port)).collect();
+    let found = connector.resolve().await;
+    let texts: Vec<Vec<String>> = found
+        .iter()
+        .map(|resolved| resolved.addresses.iter().map(|address| address.dial.to_string()).collect())
+        .collect();
+    let mut several = texts[1].clone();
+    several.sort_unstable();
+    assert_eq!(several, ["127.0.0.1:2", "127.0.0.2:2"]);
+    assert_eq!([&texts[0][..], &texts[2], &texts[3]], [["server.example:1"], ["10.0.0.1:3"], ["[::1]:4"]]);
+    assert_eq!([&texts[4][..], &texts[5]], [["none.example:5"], ["slow.example:6"]], "dialed by name");
+    let failed: Vec<bool> = found.iter().map(|resolved| resolved.failed).collect();
+    assert_eq!(failed, [false, false, false, false, true, true]);
+    let behind = [("HTTPS_PROXY", "http://10.0.0.9:3128".to_owned())];
+    connector.proxy = EnvProxy::from_lookup(|name| (name == behind[0].0).then(|| behind[0].1.clone()));
+    let found = connector.resolve().await;
+    assert_eq!(found[1].addresses[0].dial.to_string(), "several.example:2", "the proxy looks up names");
+}
+
+#[tokio::test]
+async fn an_address_of_a_name_is_verified_by_the_name_of_its_entry() {
+    let pki = Pki::new();
+    let (server, _heard) = serve(&pki, &[("serverid", "s1"), ("servercount", "1")]).await;
+    let mut connector = connector(&pki, "unused", server.port(), &[]);
+    let dial = ServerAddress { host: "127.0.0.1".into(), port: server.port() };
+    connector.servers =
+        ["elsewhere.example", SEVERAL].map(|host| ServerAddress { host: host.into(), port: 1 }).to_vec();
+    connector.tls = pki.client(&["elsewhere.example", SEVERAL]);
+    let connected = connector.connect(&Address { dial: dial.clone(), entry: 1 }).await.unwrap();
+    assert_eq!(&*connected.server_id, "s1");
+    let error = connector.connect(&Address { dial, entry: 0 }).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -159,7 +210,7 @@ async fn refusals_and_senseless_answers_are_errors() {
         (&[("serverid", "a"), ("serverid", "b"), ("servercount", "1")], "expected one server ID, got 2"),
     ] {
         let (address, _heard) = serve(&pki, fields).await;
-        let error = connector(&pki, NAME, address.port(), &[]).connect().await.unwrap_err();
+        let error = connect(&connector(&pki, NAME, address.port(), &[])).await.unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
     }
 }
@@ -168,7 +219,7 @@ async fn refusals_and_senseless_answers_are_errors() {
 async fn unknown_server_certificate_is_refused() {
     let (pki, other) = (Pki::new(), Pki::new());
     let (address, _heard) = serve(&other, &[("serverid", "s1"), ("servercount", "1")]).await;
-    let error = connector(&pki, NAME, address.port(), &[]).connect().await.unwrap_err();
+    let error = connect(&connector(&pki, NAME, address.port(), &[])).await.unwrap_err();
     assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
 }
 
@@ -178,9 +229,9 @@ async fn refused_connection_reads_as_in_go() {
     let taken = TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = taken.local_addr().unwrap().port();
-    let error = connector(&pki, NAME, port, &[]).connect().await.unwrap_err();
+    let error = connect(&connector(&pki, NAME, port, &[])).await.unwrap_err();
     assert_eq!(error.to_string(), format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
-    let error = connector(&pki, "elsewhere", port, &[]).connect().await.unwrap_err();
+    let error = connect(&connector(&pki, "elsewhere", port, &[])).await.unwrap_err();
     assert_eq!(error.to_string(), "dial tcp: lookup elsewhere: no such host");
 }
 
@@ -203,7 +254,7 @@ async fn a_proxy_of_the_environment_is_used() {
     });
     let env = [("HTTPS_PROXY", format!("http://{proxy}"))];
     let connector = connector(&pki, "behind.example", server.port(), &env);
-    let connected = connector.connect().await.unwrap();
+    let connected = connect(&connector).await.unwrap();
     assert_eq!(&*connected.server_id, "s1");
     let head = seen.await.unwrap();
     assert!(head.starts_with(&format!("CONNECT behind.example:{} HTTP/1.1\r\n", server.port())), "{head}");

@@ -1,40 +1,28 @@
 //! The rules of the client set as data: when to open another stream, and which streams to keep.
 //!
-//! ```text
-//!            poll, due             connected / failed
-//!   Waiting ───────────▶ Connecting ─────────────────▶ Waiting
-//!      ▲                                                  │ drain
-//!      └──────────── stream lost, count changed           ▼
-//!                                                      Draining (final)
-//! ```
-//!
 //! No clock, no socket: `now` is the time since the set's start, and randomness is passed in. One stream is kept for each
 //! server id. A stream that should be replaced is kept until another one to the same server is open, and then stays without new
-//! dials until it is idle. A load balancer may lead every attempt to a server that is already known. Such a duplicate causes no
-//! backoff, because it says nothing about the missing servers, unless so many follow each other that the balancer is evidently
-//! stuck.
+//! dials until it is idle ([`super::streams`]). The pauses are in [`super::pace`], the choice of the address in
+//! [`super::addresses`].
+//!
+//! | state | attempts |
+//! |---|---|
+//! | servers are missing | until they are found |
+//! | the known number is connected | none |
+//! | the same, `--sync-forever`, and the number is the leases' | none |
+//! | the same, and every connected server told this number | one in about ten minutes |
+//! | the same, and the number is evidently wrong | as if servers were missing |
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Growth of the pause with each error (Go: 1.5).
-const FACTOR: f64 = 1.5;
+use super::addresses::{Address, Addresses, Leased, Next, Resolved, Wanted};
+use super::pace::Pace;
+use super::streams::{Decision, Kept, StreamId, Streams};
 
-/// Largest random lengthening of a pause, as a fraction of it (Go: 0.1).
-const JITTER: f64 = 0.1;
-
-/// Largest random shortening of the pause after too many duplicates, as a fraction of it. A round-robin balancer may always
-/// lead two agents that try in step to the servers that they already have. With a tenth of jitter they get out of step after
-/// about forty attempts, with three quarters after a few.
-const SPREAD: f64 = 0.75;
-
-/// Duplicates in a row, for each known server, that cause no backoff.
-const PATIENCE: usize = 3;
-
-/// Retiring streams to one server at once: a server accepts 4 streams of an agent, of which one is the kept stream and one may
-/// be a duplicate.
-const MOST_RETIRED: usize = 2;
+/// Attempts in a row that must lead to the one connected server before `--sync-forever` believes a count of 1: it is the
+/// default of servers, which nobody may have chosen.
+const PROOF_OF_ONE: usize = 10;
 
 /// How the number of servers is derived if both sources have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,94 +47,69 @@ pub struct SyncSettings {
     pub count_source: CountSource,
 }
 
-/// The id of one kept stream. Never reused, because a server id alone must not decide which stream ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StreamId(u64);
-
 /// The next action of the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
+    /// Look up the addresses of the servers, and report them by [`Machine::resolved`].
+    Resolve,
     /// Open a stream, and report the result by [`Machine::connected`] or [`Machine::failed`].
-    Connect,
+    Connect(Address),
     /// Do nothing before this time.
     WaitUntil(Duration),
     /// Do nothing before an event.
     Wait,
 }
 
-/// What the caller does with a stream that was just opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
-    /// Keep it under this id until [`Machine::lost`].
-    Keep(StreamId),
-    /// Keep it under the first id, and retire the stream of the second id.
-    Replace(StreamId, StreamId),
-    /// Close it: there is already a stream to this server.
-    Duplicate,
-    /// Close it: the agent drains.
-    Unwanted,
-}
-
 /// The state of the rules.
 #[derive(Debug)]
 pub struct Machine<J> {
     settings: SyncSettings,
-    /// Returns random numbers from 0 up to, and not including, 1.
-    jitter: J,
-    /// Kept streams by server: at most one for each.
-    open: HashMap<Arc<str>, Kept>,
-    /// Retiring streams, with their servers.
-    retired: HashMap<StreamId, Arc<str>>,
-    next_id: u64,
+    pace: Pace<J>,
+    streams: Streams,
+    addresses: Addresses,
     /// The count of the last new server; 0 before the first.
     told: usize,
     /// The leases' count, if leases are counted.
     leases: Option<usize>,
-    phase: Phase,
-    /// Errors in a row.
-    failures: u32,
-    /// Duplicates since the last new server, loss or change of the count.
-    duplicates: usize,
+    draining: bool,
+    resolving: bool,
+    /// The time of the last lookup.
+    resolved: Option<Duration>,
+    /// No search before this time.
+    search: Duration,
+    /// The next attempt for servers that nobody announced.
+    look: Duration,
 }
 
-/// A kept stream, and the reasons to replace it.
-#[derive(Debug, Clone, Copy)]
-struct Kept {
-    id: StreamId,
-    /// The server does not answer pings, or has sent GOAWAY.
-    unresponsive: bool,
-    /// The stream's client certificate is about to expire.
-    aged: bool,
-}
-
-impl Kept {
-    fn wants_successor(&self) -> bool {
-        self.unresponsive || self.aged
-    }
-}
-
+/// Why to open another stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// No attempt before this time.
-    Waiting(Duration),
-    Connecting,
-    Draining,
+enum Demand {
+    None,
+    /// Another server is possible, but not expected.
+    Look,
+    /// The number of servers is evidently wrong.
+    Doubt,
+    /// A stream needs a successor before its certificate expires.
+    Renewal,
+    /// A server is missing or does not answer.
+    Missing,
 }
 
 impl<J: FnMut() -> f64> Machine<J> {
     /// A set without streams; the first attempt is due at once.
     pub fn new(settings: SyncSettings, jitter: J) -> Self {
         Self {
+            pace: Pace::new(settings.interval, settings.cap, jitter),
             settings,
-            jitter,
-            open: HashMap::new(),
-            retired: HashMap::new(),
-            next_id: 0,
+            streams: Streams::default(),
+            addresses: Addresses::default(),
             told: 0,
             leases: None,
-            phase: Phase::Waiting(Duration::ZERO),
-            failures: 0,
-            duplicates: 0,
+            draining: false,
+            resolving: false,
+            resolved: None,
+            search: Duration::ZERO,
+            look: Duration::ZERO,
         }
     }
 
@@ -162,56 +125,69 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The number of servers with a stream.
     pub fn open_count(&self) -> usize {
-        self.open.len()
+        self.streams.len()
     }
 
     /// Whether the set drains: it opens no stream any more.
     pub fn is_draining(&self) -> bool {
-        self.phase == Phase::Draining
+        self.draining
     }
 
-    /// The action at `now`. After [`Step::Connect`] the caller must report a result first.
+    /// The action at `now`. Several attempts may run at once: the caller asks again after [`Step::Connect`].
     pub fn poll(&mut self, now: Duration) -> Step {
-        match self.phase {
-            Phase::Waiting(_) if !self.wants_more() => Step::Wait,
-            Phase::Waiting(due) if now < due => Step::WaitUntil(due),
-            Phase::Waiting(_) => {
-                self.phase = Phase::Connecting;
-                Step::Connect
-            }
-            Phase::Connecting | Phase::Draining => Step::Wait,
+        if self.draining || self.resolving {
+            return Step::Wait;
         }
+        let next = self.next();
+        match (self.resolved, next) {
+            (Some(_), None) => Step::Wait,
+            (Some(_), Some((_, _, due))) if now < due => Step::WaitUntil(due),
+            (Some(resolved), Some(next)) if now < resolved + self.settings.interval => {
+                self.pace.attempt(now);
+                self.addresses.start(now, next).map_or(Step::Wait, Step::Connect)
+            }
+            _ => {
+                self.resolving = true;
+                Step::Resolve
+            }
+        }
+    }
+
+    /// The result of a lookup, by entry of `--proxy-server-host`.
+    pub fn resolved(&mut self, now: Duration, entries: Vec<Resolved>) {
+        (self.resolving, self.resolved) = (false, Some(now));
+        self.addresses.resolved(entries);
     }
 
     /// A stream is open. `count` is the server's count of all servers; it is used only if the server is new.
-    pub fn connected(&mut self, now: Duration, server: &Arc<str>, count: usize) -> Decision {
-        if self.is_draining() {
+    pub fn connected(
+        &mut self,
+        now: Duration,
+        address: &Address,
+        server: &Arc<str>,
+        count: usize,
+    ) -> Decision {
+        if self.draining {
             return Decision::Unwanted;
         }
-        self.failures = 0;
-        let incumbent = self.open.get(server).copied();
-        if incumbent.is_some_and(|kept| !kept.wants_successor() || !self.may_retire(server)) {
-            self.duplicates = self.duplicates.saturating_add(1);
-            let beyond = self.duplicates.saturating_sub(PATIENCE.saturating_mul(self.server_count()));
-            let shorter = if beyond > 0 { SPREAD * (self.jitter)() } else { 0.0 };
-            self.wait(now, u32::try_from(beyond).unwrap_or(u32::MAX), 1.0 - shorter);
-            return Decision::Duplicate;
-        }
-        let id = StreamId(self.next_id);
-        self.next_id += 1;
-        self.open.insert(server.clone(), Kept { id, unresponsive: false, aged: false });
-        self.duplicates = 0;
-        self.wait(now, 0, 1.0);
-        match incumbent {
-            Some(Kept { id: old, .. }) => {
-                self.retired.insert(old, server.clone());
-                Decision::Replace(id, old)
-            }
-            None => {
-                self.told = count;
-                Decision::Keep(id)
+        let again = now + self.settings.interval;
+        self.addresses.connected(address, server, again, |server| self.streams.lacks(server));
+        let decision = self.streams.offer(server, count);
+        if let Decision::Keep(_) = decision {
+            let before = self.server_count();
+            self.told = count;
+            if self.server_count() != before {
+                self.news();
             }
         }
+        let (known, missing) = (self.server_count(), self.demand() == Demand::Missing);
+        let pause = match decision {
+            Decision::Duplicate => self.pace.after_duplicate(now, known, missing),
+            _ => self.pace.after_stream(now, known, missing),
+        };
+        self.search = now + pause;
+        self.look = now + self.pace.until_look();
+        decision
     }
 
     /// The server of a kept stream does not answer pings or has sent GOAWAY, or it answers again.
@@ -227,54 +203,50 @@ impl<J: FnMut() -> f64> Machine<J> {
     }
 
     fn mark(&mut self, now: Duration, id: StreamId, mark: impl FnOnce(&mut Kept)) {
-        let Some(kept) = self.open.values_mut().find(|kept| kept.id == id) else { return };
-        let before = kept.wants_successor();
-        mark(kept);
-        if kept.wants_successor() && !before {
-            self.seek_successor(now);
+        if self.streams.mark(id, mark) {
+            self.seek(now);
         }
     }
 
-    fn seek_successor(&mut self, now: Duration) {
-        self.duplicates = 0;
-        self.hurry(now);
+    /// There is a reason to look for servers; the next search is due within an interval.
+    fn seek(&mut self, now: Duration) {
+        self.news();
+        self.look = self.look.max(now + self.pace.until_look());
+        self.search = self.search.min(now + self.settings.interval);
     }
 
-    /// Whether the server would accept another stream beside the retiring ones.
-    fn may_retire(&self, server: &Arc<str>) -> bool {
-        self.retired.values().filter(|retired| *retired == server).count() < MOST_RETIRED
+    /// There is a reason to look for servers.
+    fn news(&mut self) {
+        let (known, open) = (self.server_count(), self.streams.len());
+        self.pace.news(known, known.saturating_sub(open).max(1));
     }
 
-    /// Whether a kept stream needs a replacement that its server would accept.
-    fn lacks_successor(&self) -> bool {
-        self.open.iter().any(|(server, kept)| kept.wants_successor() && self.may_retire(server))
+    /// An attempt failed. Returns the pause, for the log.
+    pub fn failed(&mut self, now: Duration, address: &Address) -> Duration {
+        self.look = now + self.pace.until_look();
+        let mut pause = Duration::ZERO;
+        self.addresses.failed(address, |failures| {
+            pause = self.pace.grown(failures);
+            now + pause
+        });
+        if self.demand() == Demand::Look { self.look - now } else { pause }
     }
 
-    /// The attempt failed. Returns the pause, for the log.
-    pub fn failed(&mut self, now: Duration) -> Duration {
-        let steps = self.failures;
-        self.failures = self.failures.saturating_add(1);
-        self.wait(now, steps, 1.0)
-    }
-
-    /// A kept stream has ended. The next attempt is not due at once: a restarted server loses all its agents at the same
-    /// moment, and they must not reconnect in step.
+    /// A kept stream has ended.
     pub fn lost(&mut self, now: Duration, id: StreamId) {
-        if self.retired.remove(&id).is_some() {
-            if self.lacks_successor() {
+        if self.streams.end_retired(id) {
+            if self.streams.lack_successor() {
                 // Before, the server had no room for the replacement.
-                self.seek_successor(now);
+                self.seek(now);
             }
             return;
         }
-        self.open.retain(|_, kept| kept.id != id);
-        self.duplicates = 0;
-        if let Phase::Waiting(due) = self.phase {
-            let spread = self.settings.interval.mul_f64((self.jitter)());
-            // Not before the pause after an error or a recent attempt, but without the backoff for duplicates.
-            let latest = if self.failures > 0 { due } else { due.min(now + self.settings.interval) };
-            self.phase = Phase::Waiting(latest.max(now + spread));
-        }
+        let complete = self.streams.len() >= self.server_count();
+        let Some(server) = self.streams.end_kept(id) else { return };
+        self.news();
+        self.look = self.look.max(now + self.pace.until_look());
+        self.search = self.pace.after_loss(now, self.search, complete);
+        self.addresses.lost(&server, |due| self.pace.after_loss(now, due, true));
     }
 
     /// Sets the leases' count; `None` if leases are not (or not yet) counted.
@@ -282,40 +254,47 @@ impl<J: FnMut() -> f64> Machine<J> {
         let before = self.server_count();
         self.leases = leases;
         if self.server_count() != before {
-            self.duplicates = 0;
-            self.hurry(now);
+            self.seek(now);
         }
     }
 
-    /// Makes the next attempt due within an interval, unless an error demands a longer pause.
-    fn hurry(&mut self, now: Duration) {
-        if let Phase::Waiting(due) = self.phase
-            && self.failures == 0
-        {
-            self.phase = Phase::Waiting(due.min(now + self.settings.interval));
-        }
+    /// Takes the addresses that the leases tell. A new server's lease reaches all agents at once, and they must not dial in step.
+    pub fn advertised(&mut self, now: Duration, leased: &Leased) {
+        self.addresses.advertised(leased, || now + self.pace.part_of_interval());
     }
 
     /// Opens no stream from now on; the result of a running attempt is discarded.
     pub fn drain(&mut self) {
-        self.phase = Phase::Draining;
+        self.draining = true;
     }
 
-    fn wants_more(&self) -> bool {
-        self.settings.forever || self.open.len() < self.server_count() || self.lacks_successor()
-    }
-
-    /// Makes the next attempt due after this share of the interval, grown `steps` times, with jitter.
-    fn wait(&mut self, now: Duration, steps: u32, share: f64) -> Duration {
-        // The growth of more steps is far above any cap; the limit keeps it finite.
-        let growth = FACTOR.powi(i32::try_from(steps.min(64)).unwrap_or(64));
-        let grown = self.settings.interval.as_secs_f64() * growth;
-        let capped = grown.min(self.settings.cap.max(self.settings.interval).as_secs_f64());
-        let pause = Duration::from_secs_f64(capped * share * (1.0 + JITTER * (self.jitter)()));
-        if !self.is_draining() {
-            self.phase = Phase::Waiting(now + pause);
+    fn demand(&self) -> Demand {
+        let open = self.streams.len();
+        if open < self.server_count() || self.streams.lack_answers() {
+            return Demand::Missing;
         }
-        pause
+        if self.streams.lack_successor() {
+            return Demand::Renewal;
+        }
+        if !self.settings.forever || self.leases == Some(open) {
+            return Demand::None;
+        }
+        let proven = open > 1 || self.pace.duplicates() >= PROOF_OF_ONE;
+        if self.streams.all_told(open) && proven { Demand::Look } else { Demand::Doubt }
+    }
+
+    /// The next attempt.
+    fn next(&self) -> Option<Next> {
+        let (demand, look) = (self.demand(), Some(self.look));
+        let wanted = Wanted {
+            unknown: matches!(demand, Demand::Missing | Demand::Doubt),
+            // Without leases an address that led to a server is better evidence of it than the count.
+            known: self.leases.is_none() || !matches!(demand, Demand::None | Demand::Look),
+            look: look.filter(|_| demand != Demand::None),
+            search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::Look)),
+            servers: self.server_count(),
+        };
+        self.addresses.next(wanted, |server| self.streams.lacks(server))
     }
 }
 

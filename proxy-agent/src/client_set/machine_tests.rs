@@ -1,10 +1,13 @@
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::super::pace::LONGEST_BURST;
+use super::super::simulation::{balancer, poll};
+use super::super::streams::MOST_RETIRED;
 use super::*;
 
 fn settings() -> SyncSettings {
@@ -24,12 +27,16 @@ fn server(name: &str) -> Arc<str> {
     name.into()
 }
 
+/// Longer than a pause of a burst, shorter than the interval.
+const SOON: Duration = Duration::from_millis(100);
+
 /// Waits until the next attempt is due and starts it; returns the time that passed.
 fn next_try<J: FnMut() -> f64>(machine: &mut Machine<J>, now: &mut Duration) -> Duration {
     let began = *now;
     loop {
-        match machine.poll(*now) {
-            Step::Connect => return *now - began,
+        match poll(machine, *now) {
+            Step::Connect(_) => return *now - began,
+            Step::Resolve => panic!("resolved"),
             Step::WaitUntil(due) => *now = due,
             Step::Wait => panic!("no try is ever due"),
         }
@@ -45,14 +52,14 @@ fn tries_until_there_is_a_stream_to_every_server() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     assert_eq!(machine.server_count(), 1);
     assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
-    assert_eq!(machine.poll(now), Step::Wait, "one try at a time");
-    assert!(matches!(machine.connected(now, &server("a"), 2), Decision::Keep(_)));
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
-    assert_eq!(machine.connected(now, &server("a"), 7), Decision::Duplicate);
+    assert_eq!(poll(&mut machine, now), Step::Wait, "one try at a time");
+    assert!(matches!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Keep(_)));
+    assert!(next_try(&mut machine, &mut now) < SOON);
+    assert_eq!(machine.connected(now, &balancer(), &server("a"), 7), Decision::Duplicate);
     assert_eq!(machine.server_count(), 2, "only a new server is believed");
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
-    assert!(matches!(machine.connected(now, &server("b"), 2), Decision::Keep(_)));
-    assert_eq!(machine.poll(now + Duration::from_secs(3600)), Step::Wait);
+    assert!(next_try(&mut machine, &mut now) < SOON);
+    assert!(matches!(machine.connected(now, &balancer(), &server("b"), 2), Decision::Keep(_)));
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(3600)), Step::Wait);
     assert_eq!(machine.open_count(), 2);
 }
 
@@ -62,31 +69,32 @@ fn errors_back_off_to_the_cap_and_success_resets() {
     let mut pauses = Vec::new();
     for _ in 0..9 {
         next_try(&mut machine, &mut now);
-        pauses.push(machine.failed(now));
+        pauses.push(machine.failed(now, &balancer()));
     }
     assert_eq!(millis(&pauses), [1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000, 10_000]);
     next_try(&mut machine, &mut now);
-    machine.connected(now, &server("a"), 2);
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
-    assert_eq!(machine.failed(now), Duration::from_secs(1));
+    machine.connected(now, &balancer(), &server("a"), 2);
+    assert!(next_try(&mut machine, &mut now) < SOON);
+    assert_eq!(machine.failed(now, &balancer()), Duration::from_secs(1));
 }
 
 #[test]
 fn a_stuck_balancer_is_asked_less_and_less() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    machine.connected(now, &server("a"), 2);
+    machine.connected(now, &balancer(), &server("a"), 2);
     let mut pauses = Vec::new();
-    for _ in 0..14 {
+    for _ in 0..19 {
         pauses.push(next_try(&mut machine, &mut now));
-        machine.connected(now, &server("a"), 2);
+        machine.connected(now, &balancer(), &server("a"), 2);
     }
-    let expected = [1000; 7].into_iter().chain([1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
+    let burst = [25; 6].into_iter().chain([1000; 6]);
+    let expected = burst.chain([1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
     assert_eq!(millis(&pauses), expected.collect::<Vec<u128>>());
     machine.leases_counted(now, Some(3));
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "another count resets it");
-    machine.connected(now, &server("b"), 2);
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "so does a new server");
+    machine.connected(now, &balancer(), &server("b"), 2);
+    assert!(next_try(&mut machine, &mut now) < SOON, "so does a new server");
 }
 
 /// Time until two agents that start half an interval apart behind a round-robin balancer have a stream to both servers.
@@ -99,13 +107,13 @@ fn time_to_get_out_of_step(seed: u64) -> Duration {
         let next = usize::from(due[1] < due[0]);
         let now = due[next];
         let agent = &mut agents[next];
-        if agent.poll(now) == Step::Connect {
-            agent.connected(now, &server(["a", "b"][turn % 2]), 2);
+        if matches!(poll(agent, now), Step::Connect(_)) {
+            agent.connected(now, &balancer(), &server(["a", "b"][turn % 2]), 2);
             turn += 1;
         }
-        due[next] = match agent.poll(now) {
+        due[next] = match poll(agent, now) {
             Step::WaitUntil(due) => due,
-            Step::Connect => now,
+            Step::Connect(_) | Step::Resolve => now,
             Step::Wait => Duration::MAX,
         };
         if due == [Duration::MAX; 2] {
@@ -137,8 +145,8 @@ fn counts_come_from_leases_or_servers() {
     ] {
         let mut machine = machine(SyncSettings { count_source: source, ..settings() });
         machine.leases_counted(Duration::ZERO, leases);
-        assert_eq!(machine.poll(Duration::ZERO), Step::Connect);
-        machine.connected(Duration::ZERO, &server("a"), told);
+        assert_eq!(poll(&mut machine, Duration::ZERO), Step::Connect(balancer()));
+        machine.connected(Duration::ZERO, &balancer(), &server("a"), told);
         assert_eq!(machine.server_count(), expected, "{source:?} {leases:?} {told}");
     }
 }
@@ -149,10 +157,10 @@ fn a_falling_count_closes_nothing_and_a_rising_one_tries_again() {
     machine.leases_counted(now, Some(2));
     for name in ["a", "b"] {
         next_try(&mut machine, &mut now);
-        machine.connected(now, &server(name), 2);
+        machine.connected(now, &balancer(), &server(name), 2);
     }
     machine.leases_counted(now, Some(1));
-    assert_eq!((machine.open_count(), machine.poll(now)), (2, Step::Wait));
+    assert_eq!((machine.open_count(), poll(&mut machine, now)), (2, Step::Wait));
     machine.leases_counted(now, Some(3));
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
 }
@@ -162,37 +170,137 @@ fn a_lost_stream_is_replaced_within_an_interval() {
     let mut now = Duration::ZERO;
     let mut machine = Machine::new(settings(), || 0.5);
     next_try(&mut machine, &mut now);
-    let Decision::Keep(id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(id) = machine.connected(now, &balancer(), &server("a"), 1) else { panic!("kept") };
     now += Duration::from_secs(60);
     machine.lost(now, id);
     assert_eq!(machine.open_count(), 0);
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(500), "not in step with others");
-    let Decision::Keep(second) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(second) = machine.connected(now, &balancer(), &server("a"), 1) else { panic!("kept") };
     machine.lost(now, id);
     assert_eq!(machine.open_count(), 1, "an id of the past tears nothing down");
     assert_ne!(id, second);
 }
 
-#[test]
-fn for_ever_means_beyond_the_count() {
-    let (mut machine, mut now) = (machine(SyncSettings { forever: true, ..settings() }), Duration::ZERO);
-    for name in ["a", "b", "c"] {
+/// A machine with `--sync-forever` that has a stream to each of these servers, which tell these counts.
+fn forever(leases: Option<usize>, servers: &[(&str, usize)]) -> (Machine<fn() -> f64>, Duration) {
+    let mut machine = machine(SyncSettings { forever: true, ..settings() });
+    let mut now = Duration::ZERO;
+    for (name, told) in servers {
         next_try(&mut machine, &mut now);
-        machine.connected(now, &server(name), 1);
+        assert!(matches!(machine.connected(now, &balancer(), &server(name), *told), Decision::Keep(_)));
     }
-    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1));
+    machine.leases_counted(now, leases);
+    (machine, now)
+}
+
+#[test]
+fn sync_forever_rests_once_the_leases_agree() {
+    let (mut machine, mut now) = forever(Some(2), &[("a", 1), ("b", 7)]);
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(36_000)), Step::Wait);
+    machine.leases_counted(now, Some(3));
+    assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(1));
+}
+
+#[test]
+fn sync_forever_looks_rarely_once_every_server_tells_the_number_of_streams() {
+    let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
+    for _ in 0..3 {
+        assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+        assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
+    }
+    next_try(&mut machine, &mut now);
+    assert_eq!(machine.failed(now, &balancer()), Duration::from_secs(450), "an error changes nothing");
+    next_try(&mut machine, &mut now);
+    assert!(
+        matches!(machine.connected(now, &balancer(), &server("c"), 2), Decision::Keep(_)),
+        "a server nobody told of"
+    );
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "the number is evidently wrong");
+}
+
+#[test]
+fn sync_forever_replaces_a_lost_stream_although_the_next_look_is_far_away() {
+    let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
+    now += Duration::from_secs(60);
+    machine.lost(now, StreamId(1));
+    assert!(next_try(&mut machine, &mut now) < SOON);
+}
+
+#[test]
+fn sync_forever_goes_on_where_the_number_is_evidently_wrong() {
+    let table = [
+        (None, &[("a", 1), ("b", 1), ("c", 1)][..]),
+        (None, &[("a", 3), ("b", 2)]),
+        (Some(1), &[("a", 1), ("b", 1)]),
+        // No lease at all.
+        (Some(0), &[("a", 1)]),
+        // The default of servers.
+        (None, &[("a", 1)]),
+    ];
+    for (leases, servers) in table {
+        let (mut machine, mut now) = forever(leases, servers);
+        assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "{leases:?} {servers:?}");
+    }
+}
+
+#[test]
+fn sync_forever_believes_the_default_count_after_many_duplicates() {
+    let (mut machine, mut now) = forever(None, &[("a", 1)]);
+    for _ in 0..PROOF_OF_ONE {
+        assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10));
+        machine.connected(now, &balancer(), &server("a"), 1);
+    }
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+}
+
+#[test]
+fn a_stream_that_ends_again_and_again_does_not_cause_burst_after_burst() {
+    let (mut machine, mut now, mut tries) = (machine(settings()), Duration::ZERO, 0);
+    let hour = Duration::from_secs(3_600);
+    while now < hour {
+        next_try(&mut machine, &mut now);
+        tries += 1;
+        match machine.connected(now, &balancer(), &server(["a", "b"][tries % 2]), 3) {
+            Decision::Keep(id) => machine.lost(now, id),
+            other => assert_eq!(other, Decision::Duplicate),
+        }
+    }
+    assert!(tries <= 3_600 + 3 * LONGEST_BURST + 1, "{tries}");
+}
+
+#[test]
+fn an_unresponsive_server_is_sought_in_a_burst_and_a_renewal_is_not() {
+    for (unresponsive, pause) in [(true, 25), (false, 1000)] {
+        let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+        machine.leases_counted(now, Some(2));
+        let ids = ["a", "b"].map(|name| {
+            next_try(&mut machine, &mut now);
+            let Decision::Keep(id) = machine.connected(now, &balancer(), &server(name), 2) else {
+                panic!("kept")
+            };
+            id
+        });
+        now += Duration::from_secs(60);
+        match unresponsive {
+            true => machine.set_unresponsive(now, ids[1], true),
+            false => assert!(machine.aged(now, ids[1])),
+        }
+        next_try(&mut machine, &mut now);
+        assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
+        assert_eq!(next_try(&mut machine, &mut now).as_millis(), pause);
+    }
 }
 
 #[test]
 fn a_draining_set_opens_nothing() {
     let (mut machine, now) = (machine(settings()), Duration::ZERO);
-    assert_eq!(machine.poll(now), Step::Connect);
+    assert_eq!(poll(&mut machine, now), Step::Connect(balancer()));
     machine.drain();
-    assert_eq!(machine.connected(now, &server("a"), 3), Decision::Unwanted);
-    machine.failed(now);
+    assert_eq!(machine.connected(now, &balancer(), &server("a"), 3), Decision::Unwanted);
+    machine.failed(now, &balancer());
     machine.leases_counted(now, Some(5));
     assert!(machine.is_draining());
-    assert_eq!(machine.poll(now + Duration::from_secs(3600)), Step::Wait);
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(3600)), Step::Wait);
 }
 
 #[derive(Debug, Clone)]
@@ -232,7 +340,7 @@ proptest! {
     #[test]
     fn invariants_hold(forever: bool, events in proptest::collection::vec(event(), 1..200)) {
         let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
-        let (mut now, mut connecting) = (Duration::ZERO, false);
+        let (mut now, mut connecting, mut leases) = (Duration::ZERO, false, None);
         let mut kept: HashMap<u8, StreamId> = HashMap::new();
         // The kept streams that are unresponsive or aged, and the retiring streams.
         let (mut unresponsive, mut aged) = (HashSet::new(), HashSet::new());
@@ -241,7 +349,7 @@ proptest! {
             match event {
                 Event::Connected(name, count) if connecting => {
                     connecting = false;
-                    match machine.connected(now, &server(&name.to_string()), count) {
+                    match machine.connected(now, &balancer(), &server(&name.to_string()), count) {
                         Decision::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
                         Decision::Replace(id, old) => {
                             prop_assert!(unresponsive.remove(&name) | aged.remove(&name));
@@ -259,7 +367,7 @@ proptest! {
                 }
                 Event::Failed if connecting => {
                     connecting = false;
-                    machine.failed(now);
+                    machine.failed(now, &balancer());
                 }
                 Event::Lost(name) => {
                     if let Some(id) = kept.remove(&name) {
@@ -279,19 +387,25 @@ proptest! {
                 Event::RetiredEnds if !retired.is_empty() => {
                     machine.lost(now, retired.remove(0).1);
                 }
-                Event::Leases(count) => machine.leases_counted(now, count),
+                Event::Leases(count) => {
+                    leases = count;
+                    machine.leases_counted(now, count);
+                }
                 Event::Pass(millis) => now += Duration::from_millis(millis),
                 Event::Connected(..) | Event::Failed | Event::Unresponsive(..) | Event::Aged(_) => {}
                 Event::RetiredEnds => {}
             }
             let lacks = unresponsive.union(&aged).any(|name| !full(&retired, *name));
-            let wanted = forever || kept.len() < machine.server_count() || lacks;
-            match machine.poll(now) {
-                Step::Connect => {
+            let missing = kept.len() < machine.server_count() || lacks;
+            let wanted = missing || forever && leases != Some(kept.len());
+            let longest = Duration::from_secs(if missing { 11 } else { 750 });
+            match poll(&mut machine, now) {
+                Step::Connect(_) => {
                     prop_assert!(!connecting && wanted);
                     connecting = true;
                 }
-                Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + Duration::from_secs(11)),
+                Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + longest),
+                Step::Resolve => prop_assert!(false, "resolved"),
                 Step::Wait => {
                     prop_assert!(connecting || !wanted);
                 }
@@ -308,14 +422,14 @@ proptest! {
         let mut machine = machine(settings());
         let (mut now, mut tries) = (Duration::ZERO, 0);
         let mut servers = HashSet::new();
-        while machine.poll(now) != Step::Wait {
-            if let Step::WaitUntil(due) = machine.poll(now) {
+        while poll(&mut machine, now) != Step::Wait {
+            if let Step::WaitUntil(due) = poll(&mut machine, now) {
                 now = due;
                 continue;
             }
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let choice = (random >> 33) as usize % count;
-            machine.connected(now, &server(&choice.to_string()), count);
+            machine.connected(now, &balancer(), &server(&choice.to_string()), count);
             servers.insert(choice);
             tries += 1;
             prop_assert!(tries < 500, "does not complete");
@@ -328,18 +442,18 @@ proptest! {
 fn a_stream_that_should_be_replaced_is_kept_until_its_successor_is_there() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    let Decision::Keep(first) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(first) = machine.connected(now, &balancer(), &server("a"), 1) else { panic!("kept") };
     now += Duration::from_secs(60);
     machine.set_unresponsive(now, first, true);
     assert_eq!(machine.open_count(), 1);
     next_try(&mut machine, &mut now);
     assert!(
-        matches!(machine.connected(now, &server("b"), 9), Decision::Keep(_)),
+        matches!(machine.connected(now, &balancer(), &server("b"), 9), Decision::Keep(_)),
         "the balancer chose another"
     );
     assert_eq!(machine.server_count(), 9);
     next_try(&mut machine, &mut now);
-    let verdict = machine.connected(now, &server("a"), 1);
+    let verdict = machine.connected(now, &balancer(), &server("a"), 1);
     let Decision::Replace(second, old) = verdict else { panic!("{verdict:?}") };
     assert_eq!(
         (old, machine.open_count(), machine.server_count()),
@@ -356,18 +470,20 @@ fn a_stream_that_should_be_replaced_is_kept_until_its_successor_is_there() {
 fn no_more_than_a_server_takes() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    let Decision::Keep(mut id) = machine.connected(now, &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(mut id) = machine.connected(now, &balancer(), &server("a"), 1) else { panic!("kept") };
     for _ in 0..MOST_RETIRED {
         assert!(machine.aged(now, id));
         assert!(!machine.aged(now, id), "known");
         next_try(&mut machine, &mut now);
-        let Decision::Replace(next, _) = machine.connected(now, &server("a"), 1) else { panic!("replaced") };
+        let Decision::Replace(next, _) = machine.connected(now, &balancer(), &server("a"), 1) else {
+            panic!("replaced")
+        };
         id = next;
     }
     machine.set_unresponsive(now, id, true);
-    assert_eq!(machine.poll(now + Duration::from_secs(60)), Step::Wait, "two are on their way out");
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(60)), Step::Wait, "two are on their way out");
     machine.lost(now, StreamId(0));
     // The event is reported only once.
     next_try(&mut machine, &mut now);
-    assert!(matches!(machine.connected(now, &server("a"), 1), Decision::Replace(..)));
+    assert!(matches!(machine.connected(now, &balancer(), &server("a"), 1), Decision::Replace(..)));
 }

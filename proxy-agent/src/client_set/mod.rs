@@ -1,14 +1,19 @@
-//! The client set: one stream to every server replica, all reached through one address.
+//! The client set: one stream to every server replica, reached through one address or through several.
 //!
 //! [`machine`] has the rules, [`connect`] opens streams, [`set`] is the loop that connects them. A kept stream is passed to a
 //! [`LinkRunner`]; nothing here knows packets, connections or endpoints.
 
+pub mod addresses;
 pub mod connect;
 mod identifiers;
 pub mod machine;
 pub mod metadata;
+mod pace;
 pub mod renewal;
 pub mod set;
+#[cfg(test)]
+mod simulation;
+mod streams;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,6 +29,7 @@ use transport::wire::{ConnectionHandle, KeepaliveHandle, WireStream};
 use crate::endpoint::Resolve;
 use crate::link::{LinkControl, Links, ServerState};
 
+pub use addresses::{Address, Advertised, Leased, Resolved};
 pub use connect::{ConnectError, DIAL_LIMIT, GrpcConnector, ServerAddress};
 pub use identifiers::{IdentifierError, Identifiers};
 pub use machine::{CountSource, SyncSettings};
@@ -46,13 +52,19 @@ pub struct ConnectedStream<S> {
     pub stream: S,
 }
 
-/// Opens streams to whichever server the address leads to.
+/// Opens streams to whichever server an address leads to.
 pub trait Connector: Send + Sync + 'static {
     /// The stream with its connection.
     type Stream: Send + 'static;
 
+    /// Looks up the addresses of every entry of `--proxy-server-host`. Limited in time; dropping the future cancels it.
+    fn resolve(&self) -> impl Future<Output = Vec<Resolved>> + Send;
+
     /// One attempt: a new TCP and TLS connection with one stream. Limited in time; dropping the future cancels it.
-    fn connect(&self) -> impl Future<Output = Result<ConnectedStream<Self::Stream>, ConnectError>> + Send;
+    fn connect(
+        &self,
+        address: &Address,
+    ) -> impl Future<Output = Result<ConnectedStream<Self::Stream>, ConnectError>> + Send;
 
     /// Ends an unneeded stream in order, and then its connection. Limited in time.
     fn close(&self, stream: Self::Stream) -> impl Future<Output = ()> + Send;

@@ -1,11 +1,12 @@
 //! The client set's loop: carries out the machine's steps, and reports events to it.
 //!
-//! Owns a task for every kept stream, and the running attempt; all of them end with it. Never touches a packet.
+//! Owns a task for every kept stream, and the running attempts; all of them end with it. Never touches a packet.
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use driver::LinkEnd;
@@ -17,9 +18,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use transport::tls::unix_now;
 
-use super::machine::{Decision, Machine, Step, StreamId, SyncSettings};
+use super::machine::{Machine, Step, SyncSettings};
 use super::renewal::PresentedCert;
-use super::{ConnectError, ConnectedStream, Connector, LinkRunner};
+use super::streams::{Decision, StreamId};
+use super::{Address, ConnectError, ConnectedStream, Connector, Leased, LinkRunner, Resolved};
 use crate::link::{LinkControl, ServerState};
 use crate::metrics::{AttemptResult, LostReason, Metrics};
 
@@ -47,7 +49,8 @@ pub enum RunEnd {
     Drained,
 }
 
-type Attempt<S> = Pin<Box<dyn Future<Output = Result<ConnectedStream<S>, ConnectError>> + Send>>;
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Outcome<S> = Result<ConnectedStream<S>, ConnectError>;
 type Jitter = fn() -> f64;
 
 /// The new state of a stream's server.
@@ -70,9 +73,12 @@ pub struct ClientSet<C: Connector, L> {
     links: Arc<L>,
     metrics: Metrics,
     machine: Machine<Jitter>,
-    leases: watch::Receiver<Option<usize>>,
+    leases: watch::Receiver<Option<Leased>>,
     servers: watch::Sender<Servers>,
-    attempt: Option<Attempt<C::Stream>>,
+    /// The running lookup.
+    lookup: Option<Work<Vec<Resolved>>>,
+    /// The running attempts, with their addresses.
+    attempts: Vec<(Address, Work<Outcome<C::Stream>>)>,
     running: JoinSet<LinkEnd>,
     /// The streams of the tasks in `running`.
     streams: HashMap<Id, Stream>,
@@ -85,13 +91,13 @@ pub struct ClientSet<C: Connector, L> {
 }
 
 impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
-    /// A set that opens streams by `connector` and passes them to `links`. `leases` receives the count of servers by leases,
+    /// A set that opens streams by `connector` and passes them to `links`. `leases` receives the servers by their leases,
     /// `None` if leases are not counted.
     pub fn new(
         connector: C,
         links: L,
         settings: SyncSettings,
-        leases: watch::Receiver<Option<usize>>,
+        leases: watch::Receiver<Option<Leased>>,
         metrics: Metrics,
     ) -> Self {
         Self {
@@ -101,7 +107,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             machine: Machine::new(settings, rand::random::<f64>),
             leases,
             servers: watch::Sender::default(),
-            attempt: None,
+            lookup: None,
+            attempts: Vec::new(),
             running: JoinSet::new(),
             streams: HashMap::new(),
             server_changes: mpsc::unbounded_channel(),
@@ -120,8 +127,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     /// opens no further stream; connections continue.
     pub async fn run(mut self, drain: CancellationToken, stop: CancellationToken) -> RunEnd {
         self.started = Instant::now();
-        let leases = *self.leases.borrow_and_update();
-        self.machine.leases_counted(Duration::ZERO, leases);
+        self.take_leases();
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -138,7 +144,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     return RunEnd::Stopped;
                 }
                 () = drain.cancelled(), if !draining => self.drain(),
-                opened = pending_attempt(&mut self.attempt) => self.opened(opened, &drain, &stop),
+                entries = pending_lookup(&mut self.lookup) => self.machine.resolved(self.now(), entries),
+                (address, opened) = next_outcome(&mut self.attempts) => self.opened(&address, opened, &drain, &stop),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
                 Some(_) = self.closing.join_next() => {}
                 Ok(()) = self.leases.changed() => self.leases_counted(),
@@ -190,22 +197,27 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         self.servers.send_if_modified(|current| std::mem::replace(current, servers) != servers);
     }
 
-    /// Starts a due attempt; returns when to poll again.
+    /// Starts what is due; returns when to poll again.
     fn step(&mut self) -> Option<Instant> {
-        match self.machine.poll(self.now()) {
-            Step::Wait => None,
-            Step::WaitUntil(due) => Some(self.started + due),
-            Step::Connect => {
-                let connector = Arc::clone(&self.connector);
-                self.attempt = Some(Box::pin(async move { connector.connect().await }));
-                None
+        loop {
+            let connector = Arc::clone(&self.connector);
+            match self.machine.poll(self.now()) {
+                Step::Wait => return None,
+                Step::WaitUntil(due) => return Some(self.started + due),
+                Step::Resolve => self.lookup = Some(Box::pin(async move { connector.resolve().await })),
+                Step::Connect(address) => {
+                    let dialed = address.clone();
+                    let attempt = async move { connector.connect(&dialed).await };
+                    self.attempts.push((address, Box::pin(attempt)));
+                }
             }
         }
     }
 
     fn opened(
         &mut self,
-        opened: Result<ConnectedStream<C::Stream>, ConnectError>,
+        address: &Address,
+        opened: Outcome<C::Stream>,
         drain: &CancellationToken,
         stop: &CancellationToken,
     ) {
@@ -214,14 +226,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Ok(connected) => connected,
             Err(error) => {
                 self.metrics.attempts.count(AttemptResult::Error);
-                let pause = self.machine.failed(now);
+                let pause = self.machine.failed(now, address);
                 let text = error.to_string();
                 tracing::error!(err = %Peer(&text), retry_in = ?pause, "cannot connect once");
                 return;
             }
         };
         let server_id = Arc::clone(&connected.server_id);
-        let decision = self.machine.connected(now, &server_id, connected.server_count);
+        let decision = self.machine.connected(now, address, &server_id, connected.server_count);
         self.metrics.attempts.count(match decision {
             Decision::Keep(_) | Decision::Replace(..) => AttemptResult::Connected,
             Decision::Duplicate | Decision::Unwanted => AttemptResult::Duplicate,
@@ -310,23 +322,32 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         tracing::info!(serverID = %server_id, "Removing client used for server connection");
     }
 
+    /// Returns whether leases are counted.
+    fn take_leases(&mut self) -> bool {
+        let (now, leased) = (self.now(), self.leases.borrow_and_update().clone());
+        self.machine.leases_counted(now, leased.as_ref().map(|leased| leased.count));
+        let counted = leased.is_some();
+        self.machine.advertised(now, &leased.unwrap_or_default());
+        counted
+    }
+
     fn leases_counted(&mut self) {
-        let leases = *self.leases.borrow_and_update();
-        self.machine.leases_counted(self.now(), leases);
-        let source = if leases.is_some() { "fromLeases" } else { "fromResponses" };
+        let source = if self.take_leases() { "fromLeases" } else { "fromResponses" };
         let count = self.machine.server_count();
         tracing::debug!(target: "v4", serverCount = count, source, "Determined server count");
     }
 
     fn drain(&mut self) {
         tracing::info!(streams = self.running.len(), "draining, no further streams are opened");
-        self.attempt = None;
+        self.lookup = None;
+        self.attempts.clear();
         self.machine.drain();
     }
 
     /// Waits for the stopped streams; drops those that do not end in time.
     async fn finish(&mut self) {
-        self.attempt = None;
+        self.lookup = None;
+        self.attempts.clear();
         let all = async {
             while let Some(ended) = self.running.join_next_with_id().await {
                 self.ended(ended);
@@ -340,16 +361,29 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 }
 
-/// The running attempt; pending forever without one. Removed once it has ended.
-async fn pending_attempt<S>(attempt: &mut Option<Attempt<S>>) -> Result<ConnectedStream<S>, ConnectError> {
-    match attempt {
-        Some(future) => {
-            let outcome = future.await;
-            *attempt = None;
-            outcome
+/// The running lookup; pending forever without one. Removed once it has ended.
+async fn pending_lookup(lookup: &mut Option<Work<Vec<Resolved>>>) -> Vec<Resolved> {
+    match lookup {
+        Some(running) => {
+            let entries = running.await;
+            *lookup = None;
+            entries
         }
         None => std::future::pending().await,
     }
+}
+
+/// The next attempt that ends; pending forever without one. Removed once it has ended.
+async fn next_outcome<S>(attempts: &mut Vec<(Address, Work<Outcome<S>>)>) -> (Address, Outcome<S>) {
+    poll_fn(|cx| {
+        for index in 0..attempts.len() {
+            if let Poll::Ready(outcome) = attempts[index].1.as_mut().poll(cx) {
+                return Poll::Ready((attempts.swap_remove(index).0, outcome));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@ use serve::metrics::Registry;
 use transport::tls::Validity;
 use transport::wire::{Code, WireError};
 
+use super::super::ServerAddress;
 use super::super::machine::CountSource;
 use super::*;
 
@@ -11,6 +12,8 @@ use super::*;
 struct Balancer {
     script: Mutex<Vec<Result<&'static str, ()>>>,
     count: usize,
+    /// Several addresses, each of the server of the same name; none: one address of all servers. "dead" never answers.
+    hosts: &'static [&'static str],
     tries: Mutex<Vec<Instant>>,
     /// The token that ends each stream, by server.
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
@@ -32,7 +35,17 @@ struct FakeStream {
 impl Connector for Balancer {
     type Stream = FakeStream;
 
-    async fn connect(&self) -> Result<ConnectedStream<FakeStream>, ConnectError> {
+    async fn resolve(&self) -> Vec<Resolved> {
+        let address =
+            |host: &str| Address { dial: ServerAddress { host: host.into(), port: 8091 }, entry: 0 };
+        let addresses = match self.hosts {
+            [] => vec![address("balancer")],
+            hosts => hosts.iter().map(|host| address(host)).collect(),
+        };
+        vec![Resolved { addresses, failed: false }]
+    }
+
+    async fn connect(&self, address: &Address) -> Result<ConnectedStream<FakeStream>, ConnectError> {
         let number = {
             let mut tries = self.tries.lock();
             tries.push(Instant::now());
@@ -45,6 +58,11 @@ impl Connector for Balancer {
         let server = match scripted {
             Some(Ok(server)) => server.to_owned(),
             Some(Err(())) => return Err(ConnectError::Answer("refused".into())),
+            None if address.dial.host == "dead" => {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                return Err(ConnectError::Answer("timeout".into()));
+            }
+            None if !self.hosts.is_empty() => address.dial.host.clone(),
             None => format!("s{}", number % self.count),
         };
         let stream = FakeStream { server: server.clone(), lost: CancellationToken::new() };
@@ -64,8 +82,12 @@ impl Connector for Balancer {
 impl<C: Connector> Connector for Arc<C> {
     type Stream = C::Stream;
 
-    async fn connect(&self) -> Result<ConnectedStream<C::Stream>, ConnectError> {
-        C::connect(self).await
+    async fn resolve(&self) -> Vec<Resolved> {
+        C::resolve(self).await
+    }
+
+    async fn connect(&self, address: &Address) -> Result<ConnectedStream<C::Stream>, ConnectError> {
+        C::connect(self, address).await
     }
 
     async fn close(&self, stream: C::Stream) {
@@ -122,7 +144,7 @@ impl LinkRunner<FakeStream> for FakeLinks {
 struct Rig {
     balancer: Arc<Balancer>,
     servers: watch::Receiver<Servers>,
-    leases: watch::Sender<Option<usize>>,
+    leases: watch::Sender<Option<Leased>>,
     metrics: Metrics,
     drained: Arc<Mutex<usize>>,
     controls: Controls,
@@ -137,7 +159,11 @@ impl Rig {
     }
 
     fn with(count: usize, script: Vec<Result<&'static str, ()>>, obedient: bool) -> Self {
-        let balancer = Arc::new(Balancer { count, script: Mutex::new(script), ..Balancer::default() });
+        Self::behind(Balancer { count, script: Mutex::new(script), ..Balancer::default() }, obedient)
+    }
+
+    fn behind(balancer: Balancer, obedient: bool) -> Self {
+        let balancer = Arc::new(balancer);
         let drained = Arc::<Mutex<usize>>::default();
         let controls = Controls::default();
         let links = FakeLinks {
@@ -184,7 +210,7 @@ async fn set_completes_and_replaces_lost_streams() {
     let mut rig = Rig::new(3, vec![]);
     rig.until(3, 3).await;
     assert_eq!(rig.metrics.server_connections.count(), 3);
-    assert!(rig.pauses().iter().all(|pause| (1.0..=1.1001).contains(&pause.as_secs_f64())));
+    assert!(rig.pauses().iter().all(|pause| (0.025..=0.052).contains(&pause.as_secs_f64())));
     let tries = rig.balancer.tries.lock().len();
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(rig.balancer.tries.lock().len(), tries, "a complete set rests");
@@ -200,20 +226,37 @@ async fn duplicates_are_closed_and_errors_back_off() {
     let mut rig = Rig::new(2, script);
     rig.until(2, 2).await;
     assert_eq!(*rig.balancer.closed.lock(), 1);
-    let expected = [1.0, 1.5, 2.25, 1.0, 1.0];
-    for (pause, expected) in rig.pauses().iter().zip(expected) {
+    let (pauses, expected) = (rig.pauses(), [1.0, 1.5, 2.25]);
+    for (pause, expected) in pauses.iter().zip(expected) {
         assert!((expected..expected * 1.1001).contains(&pause.as_secs_f64()), "{pause:?} for {expected} s");
     }
+    assert!(pauses[3..].iter().all(|pause| pause.as_millis() < 100), "{pauses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_address_does_not_delay_the_others() {
+    let hosts = &["dead", "a", "b"];
+    let mut rig = Rig::behind(Balancer { count: 3, hosts, ..Balancer::default() }, true);
+    let began = Instant::now();
+    rig.until(3, 2).await;
+    assert_eq!((began.elapsed(), rig.balancer.tries.lock().len()), (Duration::ZERO, 3));
+    rig.end_stream("a");
+    rig.until(3, 1).await;
+    rig.until(3, 2).await;
+    assert!(began.elapsed() <= Duration::from_secs(1), "the attempt at the dead address still runs");
+    assert_eq!((rig.balancer.tries.lock().len(), *rig.balancer.closed.lock()), (4, 0));
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leases_are_believed() {
     let mut rig = Rig::new(3, vec![Ok("s0")]);
-    rig.leases.send(Some(1)).unwrap();
+    rig.leases.send(Some(Leased { count: 1, ..Leased::default() })).unwrap();
     rig.until(1, 1).await;
-    rig.leases.send(Some(3)).unwrap();
+    rig.leases.send(Some(Leased { count: 3, ..Leased::default() })).unwrap();
     rig.until(3, 3).await;
-    rig.leases.send(Some(2)).unwrap();
+    rig.leases.send(Some(Leased { count: 2, ..Leased::default() })).unwrap();
     rig.until(2, 3).await;
     drop(rig.leases);
     rig.stop.cancel();

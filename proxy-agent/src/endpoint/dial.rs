@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
+use transport::host_port::Joined;
 
 use super::address::{Host, Network, Target, this_machine};
 use super::error::{DialError, Failure, LookupError};
@@ -87,6 +88,22 @@ impl<R: Resolve> Dialer<R> {
         let candidates = self.candidates(network, &target, deadline).await?;
         let allowed = self.allowed(network, &target, candidates)?;
         race(network, allowed, self.unsent, deadline).await
+    }
+
+    /// The addresses of a name, in the order of a dial; none for an address literal. Without those that this machine has no
+    /// route to, unless there are no others.
+    ///
+    /// # Errors
+    /// If the lookup fails. The caller limits the time.
+    pub async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, DialError> {
+        let target = Target::parse(Network::Tcp, &Joined(host, 0).to_string())?;
+        if !matches!(target.host, Host::Name(_)) {
+            return Ok(Vec::new());
+        }
+        let found = self.candidates(Network::Tcp, &target, Instant::now() + self.timeout).await?;
+        let (routed, other): (Vec<IpAddr>, Vec<IpAddr>) =
+            found.into_iter().map(|candidate| candidate.address.ip()).partition(|ip| order::has_route(*ip));
+        Ok(if routed.is_empty() { other } else { routed })
     }
 
     /// The candidates that the policy allows; never empty.

@@ -14,6 +14,11 @@ pub fn by_preference(addresses: &mut [IpAddr]) {
     }
 }
 
+/// Whether this machine has a route to the address.
+pub fn has_route(address: IpAddr) -> bool {
+    source_of(address).is_some()
+}
+
 fn sort_with(addresses: &mut [IpAddr], source_of: impl Fn(IpAddr) -> Option<IpAddr>) {
     addresses.sort_by_cached_key(|&address| {
         let source = source_of(address);

@@ -5,11 +5,14 @@
 //! duration. So the first renewal, within 15 s, corrects the effect of a clock that is off by a day, here or there.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{Lease, Moment, lease};
+use transport::host_port::host_port;
 
 use super::LabelSelector;
+use crate::client_set::{Advertised, Leased, ServerAddress};
 
 /// Both clocks at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +35,7 @@ struct Entry {
     renewed: Option<Moment>,
     /// By the monotonic clock.
     counts_until: Duration,
+    advertised: Option<Advertised>,
 }
 
 impl LeaseCache {
@@ -65,13 +69,14 @@ impl LeaseCache {
             self.entries.remove(name);
             return;
         }
+        let advertised = advertised(lease);
         let (renewed, lasts) = (lease.spec.renew_time.or(lease.spec.acquire_time), lease::duration(lease));
         match self.entries.get_mut(name) {
-            Some(entry) if entry.renewed == renewed => {}
-            Some(entry) => *entry = Entry { renewed, counts_until: now.steady + lasts },
+            Some(entry) if entry.renewed == renewed => entry.advertised = advertised,
+            Some(entry) => *entry = Entry { renewed, counts_until: now.steady + lasts, advertised },
             None => {
                 let left = lease::end(lease).map_or(Duration::ZERO, |end| end.since(now.wall));
-                let entry = Entry { renewed, counts_until: now.steady + left.min(lasts) };
+                let entry = Entry { renewed, counts_until: now.steady + left.min(lasts), advertised };
                 self.entries.insert(name.clone(), entry);
             }
         }
@@ -82,15 +87,25 @@ impl LeaseCache {
         self.entries.remove(name);
     }
 
-    /// The number of leases that count at that moment of the monotonic clock.
-    pub(super) fn count(&self, at: Duration) -> usize {
-        self.entries.values().filter(|entry| entry.counts_until > at).count()
+    /// The leases that count at that moment of the monotonic clock, and their addresses in order.
+    pub(super) fn leased(&self, at: Duration) -> Leased {
+        let counted = self.entries.values().filter(|entry| entry.counts_until > at);
+        let mut advertised: Vec<_> = counted.clone().filter_map(|entry| entry.advertised.clone()).collect();
+        advertised.sort_by_cached_key(|told| (told.dial.to_string(), Arc::clone(&told.server_id)));
+        Leased { count: counted.count(), advertised }
     }
 
     /// When the next of these leases stops to count, unless it is renewed.
     pub(super) fn next_end(&self, at: Duration) -> Option<Duration> {
         self.entries.values().map(|entry| entry.counts_until).filter(|end| *end > at).min()
     }
+}
+
+/// The address that a lease tells; none if it is not `HOST:PORT`.
+fn advertised(lease: &Lease) -> Option<Advertised> {
+    let (host, port) = host_port(lease.metadata.annotations.get(lease::AGENT_ADDRESS)?)?;
+    let server_id = lease.spec.holder_identity.as_deref()?.into();
+    Some(Advertised { dial: ServerAddress { host: host.to_owned(), port }, server_id })
 }
 
 #[cfg(test)]
@@ -117,7 +132,31 @@ mod tests {
     }
 
     fn count(cache: &LeaseCache, seconds: u64) -> usize {
-        cache.count(Duration::from_secs(seconds))
+        cache.leased(Duration::from_secs(seconds)).count
+    }
+
+    #[test]
+    fn addresses_are_those_of_leases_that_count() {
+        let told = |name: &str, address: &str| {
+            let mut lease = lease(name, 0);
+            lease.metadata.annotations.insert(lease::AGENT_ADDRESS.into(), address.into());
+            lease.spec.holder_identity = Some(name.into());
+            lease
+        };
+        let mut cache = cache();
+        let mut over = told("over", "10.0.0.9:1");
+        over.spec.renew_time = Some(Moment::from_seconds(NOW - 30));
+        cache.list(
+            &[told("b", "[::1]:2"), told("a", "10.0.0.1:1"), told("bad", "10.0.0.1"), over],
+            at(0),
+            None,
+        );
+        let leased = cache.leased(Duration::ZERO);
+        let shown: Vec<_> =
+            leased.advertised.iter().map(|told| format!("{} {}", told.dial, told.server_id)).collect();
+        assert_eq!((leased.count, shown), (3, vec!["10.0.0.1:1 a".to_owned(), "[::1]:2 b".to_owned()]));
+        cache.there(&told("a", "10.0.0.2:1"), at(1));
+        assert_eq!(cache.leased(Duration::ZERO).advertised[0].dial.host, "10.0.0.2", "without a renewal");
     }
 
     #[test]

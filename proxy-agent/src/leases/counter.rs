@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::LabelSelector;
 use super::cache::{LeaseCache, Now};
+use crate::client_set::Leased;
 use crate::metrics::Metrics;
 
 /// Interval of lists if the API does not permit a watch.
@@ -49,7 +50,7 @@ pub struct LeaseCounter {
     leases: Leases,
     settings: CounterSettings,
     metrics: Metrics,
-    count: watch::Sender<Option<usize>>,
+    count: watch::Sender<Option<Leased>>,
     cache: LeaseCache,
     began: Instant,
     /// The time of the last complete list, by the monotonic clock. A lease that expired after it counts until the API has
@@ -63,12 +64,12 @@ pub struct LeaseCounter {
 }
 
 impl LeaseCounter {
-    /// A counter of these leases, and the receiver of its count: `None` before the first list, then at least 1.
+    /// A counter of these leases, and the receiver of its count: `None` before the first list.
     pub fn new(
         leases: Leases,
         settings: CounterSettings,
         metrics: Metrics,
-    ) -> (Self, watch::Receiver<Option<usize>>) {
+    ) -> (Self, watch::Receiver<Option<Leased>>) {
         let (count, counted) = watch::channel(None);
         let cache = LeaseCache::new(settings.selector.clone());
         let now = Instant::now();
@@ -201,10 +202,9 @@ impl LeaseCounter {
         match self.list(Freshness::Latest).await {
             Ok(_) => self.failures = 0,
             Err(error) => {
-                let count = *self.count.borrow();
+                let count = self.known();
                 tracing::warn!(
-                    "Could not list leases to update server count, using fallback count ({}): {error}",
-                    count.unwrap_or(1)
+                    "Could not list leases to update server count, using fallback count ({count}): {error}"
                 );
                 self.blind = true;
                 self.next_check = Instant::now() + self.next_pause();
@@ -215,7 +215,7 @@ impl LeaseCounter {
     async fn failed(&mut self, doing: &str, error: &ApiError) {
         self.blind = true;
         let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
-        let (count, retry_in) = (self.count.borrow().unwrap_or(1), GoDuration::from(wait));
+        let (count, retry_in) = (self.known(), GoDuration::from(wait));
         tracing::error!(
             "Could not {doing} leases: {error} (the last count holds: {count}; trying again in {retry_in})"
         );
@@ -236,11 +236,20 @@ impl LeaseCounter {
         Now { wall: self.settings.clock.now(), steady: self.began.elapsed() }
     }
 
+    /// The last count, for the log.
+    fn known(&self) -> usize {
+        self.count.borrow().as_ref().map_or(1, |leased| leased.count.max(1))
+    }
+
     fn publish(&mut self) {
-        let valid = self.cache.count(self.believed);
-        let count = valid.max(1);
-        let changed = self.count.send_if_modified(|told| told.replace(count) != Some(count));
-        if changed && valid == 0 {
+        let leased = self.cache.leased(self.believed);
+        let before = self.count.borrow().as_ref().map(|leased| leased.count);
+        self.count.send_if_modified(|told| {
+            let changed = told.as_ref() != Some(&leased);
+            *told = Some(leased);
+            changed
+        });
+        if before != Some(0) && self.count.borrow().as_ref().is_some_and(|leased| leased.count == 0) {
             tracing::warn!("No valid leases found, assuming server count of 1");
         }
     }

@@ -31,7 +31,7 @@ impl World {
         World { api, client, skew: Arc::default(), exposition, metrics, _folder: folder }
     }
 
-    fn count(&self) -> watch::Receiver<Option<usize>> {
+    fn count(&self) -> watch::Receiver<Option<Leased>> {
         let skew = Arc::clone(&self.skew);
         let clock = Clock::new(move || moment(skew.load(Ordering::Relaxed)));
         let settings =
@@ -58,18 +58,24 @@ fn put(api: &FakeApi, name: &str, seconds: i64, skew: i64) {
     api.put_lease("kube-system", name, json!({"k8s-app": "konnectivity-server"}), spec);
 }
 
-async fn becomes(counted: &mut watch::Receiver<Option<usize>>, want: usize) {
-    let seen = counted.wait_for(|count| *count == Some(want));
-    let seen = tokio::time::timeout(Duration::from_secs(20), seen).await.map(|seen| seen.map(|seen| *seen));
+/// The number of servers that a count means.
+fn number(leased: &Option<Leased>) -> Option<usize> {
+    leased.as_ref().map(|leased| leased.count.max(1))
+}
+
+async fn becomes(counted: &mut watch::Receiver<Option<Leased>>, want: usize) {
+    let seen = counted.wait_for(|count| number(count) == Some(want));
+    let seen =
+        tokio::time::timeout(Duration::from_secs(20), seen).await.map(|seen| seen.map(|seen| number(&seen)));
     assert!(matches!(seen, Ok(Ok(_))), "wanted {want}, have {:?}", *counted.borrow());
 }
 
 /// Checks that the count does not change during `during`.
-async fn holds(counted: &mut watch::Receiver<Option<usize>>, want: usize, during: impl Future<Output = ()>) {
+async fn holds(counted: &mut watch::Receiver<Option<Leased>>, want: usize, during: impl Future<Output = ()>) {
     counted.mark_unchanged();
     tokio::select! {
         _ = counted.changed() => panic!("the count became {:?} instead of {want}", *counted.borrow()),
-        () = during => assert_eq!(*counted.borrow(), Some(want)),
+        () = during => assert_eq!(number(&counted.borrow()), Some(want)),
     }
 }
 

@@ -109,7 +109,7 @@ fn the_sample_manifest_starts() {
         "--v=3",
     ];
     let config = run(&words, dir.path()).unwrap();
-    assert_eq!(config.proxy_server_port, 8132);
+    assert_eq!(config.proxy_servers[0].port, 8132);
     assert_eq!(config.agent_identifiers.text(), "ipv4=10.0.0.1&host=node1");
 }
 

@@ -11,13 +11,40 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
     fn certificate(config: &Config) -> String {
         config.certificate.is_some().to_string()
     }
+    fn servers(config: &Config) -> String {
+        let servers = config.proxy_servers.iter();
+        servers.map(|server| format!("{} {}", server.host, server.port)).collect::<Vec<_>>().join(", ")
+    }
     vec![
-        flag("proxy-server-host", |c| c.proxy_server_host.clone())
-            .default("127.0.0.1")
-            .takes(&["--proxy-server-host=konnectivity.example"], "konnectivity.example")
-            .takes(&["--proxy-server-host", "::1"], "::1")
-            .takes(&["--proxy-server-host="], "localhost"),
-        flag("proxy-server-port", |c| c.proxy_server_port.to_string())
+        flag("proxy-server-host", servers)
+            .default("127.0.0.1 8091")
+            .takes(&["--proxy-server-host=konnectivity.example"], "konnectivity.example 8091")
+            .takes(&["--proxy-server-host", "::1"], "::1 8091")
+            .takes(&["--proxy-server-host="], "localhost 8091")
+            .takes(&["--proxy-server-host=a:443"], "a 443")
+            .takes(
+                &["--proxy-server-host=a,b:443,[::1],[::2]:444,10.0.0.1", "--proxy-server-port=8132"],
+                "a 8132, b 443, [::1] 8132, ::2 444, 10.0.0.1 8132",
+            )
+            .refuses(
+                &["--proxy-server-host=a,,b"],
+                "--proxy-server-host=\"\": an entry of the list has no host",
+            )
+            .refuses(
+                &["--proxy-server-host=a,"],
+                "--proxy-server-host=\"\": an entry of the list has no host",
+            )
+            .refuses(
+                &["--proxy-server-host=a,:1"],
+                "--proxy-server-host=\":1\": an entry of the list has no host",
+            )
+            .refuses(
+                &["--proxy-server-host=a,b:0"],
+                "--proxy-server-host=\"b:0\": its port must be from 1 to 65535",
+            )
+            .refuses(&["--proxy-server-host=a:http"], "--proxy-server-host=\"a:http\": its port must be")
+            .refuses(&["--proxy-server-host=a,[::1"], "--proxy-server-host=\"[::1\": it must be HOST"),
+        flag("proxy-server-port", |c| c.proxy_servers[0].port.to_string())
             .default("8091")
             .takes(&["--proxy-server-port=443"], "443")
             .takes(&["--proxy-server-port=65535"], "65535")

@@ -25,6 +25,7 @@ use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
 use crate::backends::{Backend, BackendManager, LinkId, Registration};
 use crate::metrics::{ClosedReason, EstablishedGuard, Metrics, PeerKind, ServiceMethod};
+use crate::server_count::ServerCount;
 
 /// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
 /// anyway, so the server does not wait for a client's own end as it does after an orderly end.
@@ -40,6 +41,7 @@ pub struct AgentService {
     metrics: Metrics,
     /// Response metadata of every stream: `serverID` and `serverCount`.
     greeting: HeaderMap,
+    server_count: ServerCount,
     server_id: Arc<str>,
     flow: LinkFlow,
     lifetimes: Lifetimes,
@@ -77,15 +79,15 @@ impl AgentService {
         backends: BackendManager<LinkHandle>,
         metrics: Metrics,
         server_id: &str,
-        server_count: u32,
+        server_count: ServerCount,
         flow: LinkFlow,
         lifetimes: Lifetimes,
         gate: AgentGate,
     ) -> Result<Self, http::header::InvalidHeaderValue> {
         let mut greeting = HeaderMap::new();
         greeting.insert("serverid", HeaderValue::from_str(server_id)?);
-        greeting.insert("servercount", HeaderValue::from(server_count));
-        Ok(AgentService { backends, metrics, greeting, server_id: server_id.into(), flow, lifetimes, gate })
+        let server_id = server_id.into();
+        Ok(AgentService { backends, metrics, greeting, server_count, server_id, flow, lifetimes, gate })
     }
 
     /// Serves one stream to its end. Authenticates the agent before it reads the rest of the metadata.
@@ -172,6 +174,7 @@ impl AgentService {
         };
         let keepalive = Arc::clone(&request.keepalive);
         let mut greeting = self.greeting.clone();
+        greeting.insert("servercount", HeaderValue::from(self.server_count.get()));
         let offer = Capabilities::read(&request.metadata);
         let answer = self.flow.capabilities.and(offer);
         greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));

@@ -37,6 +37,8 @@ pub struct Config {
     pub server_id: String,
     /// Number of replicas that agents should look for; at least 1.
     pub server_count: u32,
+    /// A file with that number, read again when it changes.
+    pub server_count_file: Option<PathBuf>,
     /// Strategies to choose an agent, in the order in which they are tried; not empty.
     pub strategies: Vec<Strategy>,
     /// How one of several suitable agents is chosen.
@@ -164,6 +166,8 @@ pub struct Leases {
     pub namespace: String,
     /// The labels of the leases.
     pub labels: BTreeMap<String, String>,
+    /// `HOST:PORT` where agents reach this replica directly.
+    pub advertise_address: Option<String>,
 }
 
 /// How to reach the Kubernetes API.

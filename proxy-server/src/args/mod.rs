@@ -68,6 +68,9 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     if kube.kubeconfig.is_some() && token_auth.is_none() && !kube.enable_lease_controller {
         warnings.push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
     }
+    if kube.advertise_address.is_some() && !kube.enable_lease_controller {
+        warnings.push("--advertise-address has no effect: there are no leases".to_owned());
+    }
     let (leases, kube) = kubernetes(kube);
     let (flow, log): (FlowOptions, LogOptions) = (given.group()?, given.group()?);
     warnings.extend(log.warnings());
@@ -86,6 +89,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         flag_lines: announce::lines(given.values, &server_id),
         server_id,
         server_count: u32::try_from(replica.server_count.max(1)).unwrap_or(u32::MAX),
+        server_count_file: replica.server_count_file,
         strategies: replica.proxy_strategies,
         agent_selection: replica.agent_selection,
         prefer_zone: (!replica.prefer_zone.is_empty()).then(|| replica.prefer_zone.into()),
@@ -111,7 +115,12 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
 
 fn kubernetes(flags: KubeFlags) -> (Leases, KubeClient) {
     let enabled = flags.enable_lease_controller;
-    let leases = Leases { enabled, namespace: flags.lease_namespace, labels: flags.lease_label };
+    let leases = Leases {
+        enabled,
+        namespace: flags.lease_namespace,
+        labels: flags.lease_label,
+        advertise_address: flags.advertise_address,
+    };
     let client = KubeClient {
         kubeconfig: flags.kubeconfig,
         qps: flags.kubeconfig_qps,

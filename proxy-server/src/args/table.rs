@@ -10,6 +10,7 @@ use flags::{
     BindHost, FlagError, GoDuration, Repeated, above_zero, bind_host, existing_file, keepalive_timeout,
     one_of, optional_duration, unresponsive_timeout,
 };
+use transport::host_port::host_port;
 use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 
 use crate::agent_stream::IdentityBinding;
@@ -149,6 +150,9 @@ flags::flags! {
             server_id: String = "" [default_shown = "PROXY_SERVER_ID, or a new UUID"],
             /// Replicas that agents should connect to. At least 1.
             server_count: i64 = "1",
+            /// File with the number of --server-count, from 1 to 1000, read again when it changes. Replace it by a rename. New
+            /// agent streams are told the new number. Empty: none. (Not a flag of the Go proxy-server.)
+            server_count_file: Option<PathBuf> = "" => existing_file,
             /// Strategies to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent
             /// that announced the target's host), defaultRoute (an agent with default-route=true).
             proxy_strategies: Vec<Strategy> = "default" => strategies,
@@ -205,6 +209,10 @@ flags::flags! {
             lease_namespace: String = "kube-system",
             /// Labels of the leases: KEY=VALUE, comma-separated.
             lease_label: BTreeMap<String, String> = "k8s-app=konnectivity-server" => labels,
+            /// Address where agents reach this replica directly, HOST:PORT, as an annotation of its lease. Agents with
+            /// --count-server-leases dial it besides their own address of the servers. Empty: none. (Not a flag of the
+            /// Go proxy-server.)
+            advertise_address: Option<String> = "" => advertise_address,
             /// Kubeconfig for the Kubernetes API, for leases and token reviews. Empty: the pod's service account.
             kubeconfig: Option<PathBuf> = "" => existing_file,
             /// Requests to the Kubernetes API per second. 0 or less: no limit, but 32 token reviews at once.
@@ -252,6 +260,14 @@ fn tls<T>(flag: &'static str, parsed: Result<Accepted<T>, TlsFlagError>) -> Resu
 
 fn not_negative(flag: &'static str, value: i64) -> Result<i64, FlagError> {
     if value < 0 { Err(FlagError::value(flag, value, "it must not be below 0")) } else { Ok(value) }
+}
+
+/// `HOST:PORT` or `[ADDRESS]:PORT`.
+fn advertise_address(flag: &'static str, text: String) -> Result<Option<String>, FlagError> {
+    if text.is_empty() || host_port(&text).is_some() {
+        return Ok(Some(text).filter(|text| !text.is_empty()));
+    }
+    Err(FlagError::value(flag, format_args!("{text:?}"), "it must be HOST:PORT or [ADDRESS]:PORT"))
 }
 
 /// Parses `KEY=VALUE` pairs separated by commas, and trims blanks. Each pair has exactly one `=`; key and value are not checked

@@ -72,6 +72,7 @@ pub(super) fn leases(
         return None;
     }
     let (namespace, labels) = (config.leases.namespace.clone(), config.leases.labels.clone());
-    let settings = LeaseSettings::new(namespace, labels, config.server_id.clone());
+    let mut settings = LeaseSettings::new(namespace, labels, config.server_id.clone());
+    settings.advertise_address.clone_from(&config.leases.advertise_address);
     Some(LeaseController::start(ops.handle(), client, settings, metrics.clone()))
 }

@@ -39,6 +39,8 @@ pub struct LeaseSettings {
     pub labels: BTreeMap<String, String>,
     /// The holder of our lease, and the suffix of its name.
     pub server_id: String,
+    /// `HOST:PORT` where agents reach this replica directly.
+    pub advertise_address: Option<String>,
     /// The wall clock.
     pub clock: Clock,
     /// The pause between renewals, without jitter.
@@ -51,7 +53,8 @@ impl LeaseSettings {
     /// The settings of the Go server.
     pub fn new(namespace: String, labels: BTreeMap<String, String>, server_id: String) -> Self {
         let (renew_every, collect_every) = (RENEW_EVERY, COLLECT_EVERY);
-        Self { namespace, labels, server_id, clock: Clock::system(), renew_every, collect_every }
+        let (clock, advertise_address) = (Clock::system(), None);
+        Self { namespace, labels, server_id, advertise_address, clock, renew_every, collect_every }
     }
 
     /// The name of our lease.

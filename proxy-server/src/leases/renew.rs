@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cluster::lease::AGENT_ADDRESS;
 use cluster::{ApiError, Lease, Leases, Moment};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -86,6 +87,9 @@ impl Renewer {
         let mut lease = lease.unwrap_or_else(|| Lease::new(&self.settings.namespace, &self.settings.name()));
         let now = self.settings.clock.now();
         lease.metadata.labels.clone_from(&self.settings.labels);
+        let address = self.settings.advertise_address.clone();
+        lease.metadata.annotations.remove(AGENT_ADDRESS);
+        lease.metadata.annotations.extend(address.map(|address| (AGENT_ADDRESS.to_owned(), address)));
         lease.spec.holder_identity = Some(self.settings.server_id.clone());
         lease.spec.lease_duration_seconds = Some(LEASE_SECONDS);
         lease.spec.renew_time = Some(now);

@@ -65,6 +65,27 @@ async fn a_lease_is_created_as_go_writes_it_renewed_and_deleted() {
     assert_eq!(world.renewed("one"), None);
 }
 
+#[tokio::test]
+async fn a_lease_tells_the_address_of_its_server() {
+    let world = World::new().await;
+    let annotations = |world: &World, id: &str| {
+        let lease = world.api.lease("kube-system", &format!("konnectivity-proxy-server-{id}"))?;
+        Some(lease["metadata"]["annotations"]["konnectivity-server/agent-address"].clone())
+    };
+    let (plain, told) = (
+        settings("plain"),
+        LeaseSettings { advertise_address: Some("10.0.0.1:8091".into()), ..settings("one") },
+    );
+    let controllers = [world.start_with(plain), world.start_with(told.clone())];
+    world.wait("the address", |world| annotations(world, "one") == Some(json!("10.0.0.1:8091"))).await;
+    world.wait("no address", |world| annotations(world, "plain") == Some(Value::Null)).await;
+    drop(controllers);
+    // A successor without the flag takes the lease over.
+    let controller = world.start_with(settings("one"));
+    world.wait("no address any more", |world| annotations(world, "one") == Some(Value::Null)).await;
+    controller.stop().await;
+}
+
 /// The time of the last renewal in the metrics; `None` while the metric is absent.
 fn last_renewal(world: &World) -> Option<f64> {
     let scrape = world.exposition.scrape();

@@ -19,6 +19,10 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
                 &["--server-id=zo\u{eb}"],
                 "--server-id=\"zo\u{eb}\": it travels in a gRPC header",
             ),
+        flag("server-count-file", |c| c.server_count_file.is_some().to_string())
+            .default("false")
+            .accepts_but_go_rejects(&["--server-count-file={file}"], "true")
+            .refuses(&["--server-count-file={none}"], "--server-count-file: "),
         flag("server-count", |c| c.server_count.to_string())
             .default("1")
             .takes(&["--server-count=3"], "3")

@@ -3,6 +3,7 @@
 //! Sessions are never resumed: a resumption does not verify the server's certificate again, which may have expired.
 //! (The Go agent does not resume either.)
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,8 +42,8 @@ pub struct ClientTlsOptions {
     pub ca: CaSource,
     /// PEM files of the agent's certificate and key, if any.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The DNS name or IP address that the server's certificate must contain.
-    pub server_name: String,
+    /// The DNS names or IP addresses of servers; a server's certificate must contain the one that it is connected by.
+    pub server_names: Vec<String>,
     /// Protocols offered before `h2`.
     pub alpn_extras: Vec<Vec<u8>>,
 }
@@ -51,22 +52,24 @@ pub struct ClientTlsOptions {
 pub type ClientTls = Tls<ClientTlsOptions>;
 
 impl ClientTls {
-    /// Performs the handshake on a connection to the server, or through a proxy's tunnel. The server may select any of
-    /// the offered protocols, or none. Has no time-out.
+    /// Performs the handshake on a connection to the server of this name (an index of
+    /// [`ClientTlsOptions::server_names`]), or through a proxy's tunnel. The server may select any of the offered protocols,
+    /// or none. Has no time-out.
     ///
     /// # Errors
-    /// If the server disconnects, does not speak TLS, or fails verification.
-    pub async fn connect<IO>(&self, io: IO) -> Result<ClientStream<IO>, HandshakeError>
+    /// If the server disconnects, does not speak TLS, or fails verification; if there is no such name.
+    pub async fn connect<IO>(&self, name: usize, io: IO) -> Result<ClientStream<IO>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let (config, name) = &*self.config();
+        let (config, names) = &*self.config();
+        let name = names.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         Ok(TlsConnector::from(Arc::clone(config)).connect(name.clone(), io).await?)
     }
 }
 
 impl Options for ClientTlsOptions {
-    type Config = (Arc<ClientConfig>, ServerName<'static>);
+    type Config = (Arc<ClientConfig>, Vec<ServerName<'static>>);
 
     fn read(&self) -> Result<Material, TlsError> {
         let pair = self.identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
@@ -83,7 +86,8 @@ impl Options for ClientTlsOptions {
         observer: &LegacyPkiObserver,
         judge: Judge,
     ) -> Result<(Self::Config, Validities), TlsError> {
-        let (name, provider) = (server_name(&self.server_name)?, super::shared_provider());
+        let names = self.server_names.iter().map(|name| server_name(name)).collect::<Result<_, _>>()?;
+        let provider = super::shared_provider();
         let mut validities = Validities::default();
         let roots = match &material.authorities {
             Some(file) => {
@@ -113,7 +117,7 @@ impl Options for ClientTlsOptions {
             config.alpn_protocols.push(ALPN_H2.to_vec());
         }
         super::check_config(config.fips())?;
-        Ok(((Arc::new(config), name), validities))
+        Ok(((Arc::new(config), names), validities))
     }
 }
 

@@ -179,7 +179,7 @@ fn server_names_are_checked() {
         let options = ClientTlsOptions {
             ca: CaSource::File(root.clone()),
             identity: None,
-            server_name: name.to_owned(),
+            server_names: vec![name.to_owned()],
             alpn_extras: vec![],
         };
         ClientTls::load(options, ignore_legacy_pki()).map_err(|error| error.to_string())

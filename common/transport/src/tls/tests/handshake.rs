@@ -92,7 +92,7 @@ async fn addresses_are_verified_as_addresses() {
         ("::ffff:10.0.0.2", false),
     ];
     for (name, good) in rows {
-        world.client.server_name = name.to_owned();
+        world.client.server_names = vec![name.to_owned()];
         let ends = world.shake().await;
         assert_eq!(ends.client.is_ok(), good, "{name}");
         assert_eq!(ends.server.is_ok(), good, "{name}");

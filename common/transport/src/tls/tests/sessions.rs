@@ -88,7 +88,7 @@ async fn an_agent_resumes_no_session() {
             .with_single_cert(certs, key)
             .unwrap();
         let (server, client) = (TlsAcceptor::from(Arc::new(config)), world.client());
-        let kinds = twice!(|io| server.accept(io), |io| client.connect(io));
+        let kinds = twice!(|io| server.accept(io), |io| client.connect(0, io));
         assert_eq!(kinds, FULL, "{version:?}");
     }
 }

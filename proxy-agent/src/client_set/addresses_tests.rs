@@ -1,0 +1,273 @@
+//! Several addresses, by the rules of the whole machine.
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::super::machine::{CountSource, Machine, Step, SyncSettings};
+use super::super::streams::{Decision, StreamId};
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn address(entry: usize, host: &str) -> Address {
+    Address { dial: ServerAddress { host: host.into(), port: 8091 }, entry }
+}
+
+fn entry(index: usize, hosts: &[&str]) -> Resolved {
+    Resolved { addresses: hosts.iter().map(|host| address(index, host)).collect(), failed: false }
+}
+
+/// A machine, and the network that it dials: the server of each address; an address without a server refuses.
+struct World {
+    machine: Machine<fn() -> f64>,
+    now: Duration,
+    entries: Vec<Resolved>,
+    servers: HashMap<String, String>,
+    told: usize,
+    kept: HashMap<String, StreamId>,
+    /// The hosts that were dialed, in order.
+    dialed: Vec<String>,
+}
+
+impl World {
+    fn new(entries: Vec<Resolved>, servers: &[(&str, &str)], told: usize) -> Self {
+        let settings = SyncSettings {
+            interval: SECOND,
+            cap: SECOND * 10,
+            forever: false,
+            count_source: CountSource::Default,
+        };
+        let servers = servers.iter().map(|(host, server)| ((*host).into(), (*server).into())).collect();
+        let machine: Machine<fn() -> f64> = Machine::new(settings, || 0.5);
+        let (now, kept, dialed) = (Duration::ZERO, HashMap::new(), Vec::new());
+        Self { machine, now, entries, servers, told, kept, dialed }
+    }
+
+    /// Starts what is due at this moment; returns the addresses.
+    fn start(&mut self) -> Vec<Address> {
+        let mut started = Vec::new();
+        loop {
+            match self.machine.poll(self.now) {
+                Step::Resolve => self.machine.resolved(self.now, self.entries.clone()),
+                Step::Connect(address) => {
+                    self.dialed.push(address.dial.host.clone());
+                    started.push(address);
+                }
+                Step::Wait | Step::WaitUntil(_) => return started,
+            }
+        }
+    }
+
+    fn answer(&mut self, address: &Address) {
+        let Some(server) = self.servers.get(&address.dial.host).cloned() else {
+            self.machine.failed(self.now, address);
+            return;
+        };
+        match self.machine.connected(self.now, address, &server.as_str().into(), self.told) {
+            Decision::Keep(id) | Decision::Replace(id, _) => {
+                self.kept.insert(server, id);
+            }
+            Decision::Duplicate => {}
+            Decision::Unwanted => panic!("not draining"),
+        }
+    }
+
+    /// Runs for this time; returns the hosts that were dialed.
+    fn run(&mut self, time: Duration) -> Vec<String> {
+        let end = self.now + time;
+        self.dialed.clear();
+        loop {
+            let started = self.start();
+            started.iter().for_each(|address| self.answer(address));
+            if started.is_empty() {
+                match self.machine.poll(self.now) {
+                    Step::WaitUntil(due) if due <= end => self.now = due,
+                    _ => break,
+                }
+            }
+        }
+        self.now = end;
+        std::mem::take(&mut self.dialed)
+    }
+
+    fn lose(&mut self, server: &str) {
+        let id = self.kept.remove(server).expect("a stream");
+        self.machine.lost(self.now, id);
+    }
+}
+
+fn sorted(mut hosts: Vec<String>) -> Vec<String> {
+    hosts.sort_unstable();
+    hosts
+}
+
+#[test]
+fn each_address_is_dialed_once_and_then_nothing() {
+    let servers = [("a", "s1"), ("b", "s2"), ("c", "s3")];
+    let mut world = World::new(vec![entry(0, &["a"]), entry(1, &["b", "c"])], &servers, 3);
+    assert_eq!(sorted(world.run(SECOND * 3_600)), ["a", "b", "c"]);
+    assert_eq!(world.machine.open_count(), 3);
+    world.lose("s2");
+    assert_eq!(world.run(SECOND * 3_600), ["b"], "only the address of the lost stream");
+}
+
+#[test]
+fn two_addresses_of_one_server_cost_one_duplicate() {
+    let servers = [("v4", "s1"), ("v6", "s1"), ("other", "s2")];
+    let mut world = World::new(vec![entry(0, &["v4", "v6"]), entry(1, &["other"])], &servers, 2);
+    assert_eq!(sorted(world.run(SECOND * 3_600)), ["other", "v4", "v6"]);
+    world.lose("s1");
+    assert_eq!(world.run(SECOND * 3_600).len(), 1, "one of its addresses is enough");
+}
+
+#[test]
+fn a_dead_address_delays_no_other_and_is_tried_less_and_less() {
+    let mut world =
+        World::new(vec![entry(0, &["dead", "b"]), entry(1, &["c"])], &[("b", "s2"), ("c", "s3")], 3);
+    assert_eq!(world.start().len(), 3, "side by side");
+    world = World::new(world.entries, &[("b", "s2"), ("c", "s3")], 3);
+    let dialed = world.run(SECOND * 60);
+    let dead = dialed.iter().filter(|host| *host == "dead").count();
+    assert_eq!((dialed.len() - dead, world.machine.open_count()), (2, 2), "the others are left alone");
+    assert!((8..=12).contains(&dead), "{dead}");
+    world.servers.insert("dead".into(), "s1".into());
+    assert_eq!(world.run(SECOND * 60), ["dead"]);
+}
+
+#[test]
+fn several_balancers_are_searched() {
+    let mut world = World::new(vec![entry(0, &["a"]), entry(1, &["b"])], &[("a", "s1"), ("b", "s2")], 4);
+    world.run(SECOND / 2);
+    for server in ["s3", "s4"] {
+        world.servers.insert("b".into(), server.into());
+        assert!(world.run(SECOND * 60).len() > 1);
+    }
+    assert_eq!(world.machine.open_count(), 4);
+    assert_eq!(world.run(SECOND * 3_600), [""; 0]);
+}
+
+#[test]
+fn an_address_that_is_gone_keeps_its_stream_and_is_not_dialed_again() {
+    let mut world = World::new(vec![entry(0, &["a", "b"])], &[("a", "s1"), ("b", "s2"), ("c", "s3")], 2);
+    world.run(SECOND * 10);
+    world.entries = vec![entry(0, &["b", "c"])];
+    assert_eq!(world.run(SECOND * 60), [""; 0]);
+    assert_eq!(world.machine.open_count(), 2);
+    world.lose("s1");
+    assert_eq!(world.run(SECOND * 60), ["c"], "names are looked up again");
+}
+
+#[test]
+fn a_failed_lookup_changes_nothing() {
+    let mut world = World::new(vec![entry(0, &["a", "b"]), entry(1, &["c"])], &[("a", "s1"), ("b", "s2")], 3);
+    world.run(SECOND * 10);
+    world.entries[0] = Resolved { addresses: vec![address(0, "name")], failed: true };
+    let dialed: HashSet<String> = world.run(SECOND * 60).into_iter().collect();
+    assert_eq!(dialed, HashSet::from(["c".to_owned()]));
+    let mut world = World::new(world.entries, &[("name", "s1")], 1);
+    assert!(world.run(SECOND).contains(&"name".to_owned()), "without addresses the name is dialed");
+}
+
+#[test]
+fn an_address_whose_stream_was_lost_is_dialed_although_the_count_is_too_low() {
+    let mut world = World::new(vec![entry(0, &["a", "b"])], &[("a", "s1"), ("b", "s2")], 1);
+    world.run(SECOND * 10);
+    assert_eq!(world.machine.open_count(), 2);
+    world.lose("s2");
+    assert_eq!(world.run(SECOND * 10), ["b"]);
+    world.machine.leases_counted(world.now, Some(1));
+    world.lose("s2");
+    assert_eq!(world.run(SECOND * 10), [""; 0], "unless leases tell the number");
+}
+
+#[test]
+fn a_replaced_certificate_is_presented_at_the_same_address() {
+    let mut world = World::new(vec![entry(0, &["a", "b"])], &[("a", "s1"), ("b", "s2")], 2);
+    world.run(SECOND * 10);
+    assert!(world.machine.aged(world.now, world.kept["s2"]));
+    assert_eq!(world.run(SECOND * 60), ["b"]);
+}
+
+/// Leases of these servers, with these addresses; an empty address is none.
+fn leased(servers: &[(&str, &str)]) -> Leased {
+    let told = |(server, host): &(&str, &str)| Advertised {
+        dial: ServerAddress { host: (*host).into(), port: 8091 },
+        server_id: (*server).into(),
+    };
+    let advertised = servers.iter().filter(|(_, host)| !host.is_empty()).map(told).collect();
+    Leased { count: servers.len(), advertised }
+}
+
+fn advertise(world: &mut World, servers: &[(&str, &str)]) {
+    let leased = leased(servers);
+    world.machine.leases_counted(world.now, Some(leased.count));
+    world.machine.advertised(world.now, &leased);
+}
+
+#[test]
+fn servers_that_advertise_their_addresses_cost_one_dial_each() {
+    let servers = [("balancer", "s1"), ("a", "s1"), ("b", "s2"), ("c", "s3")];
+    let mut world = World::new(vec![entry(0, &["balancer"])], &servers, 1);
+    assert_eq!(world.run(SECOND), ["balancer"]);
+    advertise(&mut world, &[("s1", "a"), ("s2", "b"), ("s3", "c")]);
+    assert!(world.start().is_empty(), "not at once");
+    assert_eq!(sorted(world.run(SECOND * 3_600)), ["b", "c"]);
+    assert_eq!(world.machine.open_count(), 3);
+    world.lose("s1");
+    assert_eq!(world.run(SECOND * 3_600), ["a"], "not by the balancer");
+    advertise(&mut world, &[("s2", "b")]);
+    assert_eq!((world.run(SECOND * 60).len(), world.machine.open_count()), (0, 3), "streams stay");
+}
+
+#[test]
+fn if_a_lease_has_no_address_the_configured_one_is_searched_too() {
+    let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1"), ("b", "s2")], 1);
+    world.run(SECOND);
+    advertise(&mut world, &[("s1", ""), ("s2", "b"), ("s3", "")]);
+    let dialed = world.run(SECOND * 10);
+    assert!(dialed.iter().filter(|host| *host == "balancer").count() > 5, "{dialed:?}");
+    assert_eq!(dialed.iter().filter(|host| *host == "b").count(), 1);
+    world.servers.insert("balancer".into(), "s3".into());
+    world.run(SECOND * 20);
+    assert_eq!(world.machine.open_count(), 3);
+    assert_eq!(world.run(SECOND * 3_600), [""; 0]);
+}
+
+#[test]
+fn wrong_addresses_of_leases_do_not_keep_an_agent_from_its_servers() {
+    let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1")], 1);
+    advertise(&mut world, &[("s1", "nowhere"), ("s2", "elsewhere")]);
+    world.run(SECOND * 10);
+    assert_eq!(world.machine.open_count(), 1);
+    world.servers.insert("balancer".into(), "s2".into());
+    world.run(SECOND * 30);
+    assert_eq!(world.machine.open_count(), 2);
+    assert_eq!(world.run(SECOND * 3_600), [""; 0], "addresses that nobody needs are not tried");
+}
+
+proptest! {
+    /// Whatever servers do: the streams become complete, soon after the last change, and then nothing is dialed.
+    #[test]
+    fn all_servers_are_found_and_then_nothing_is_dialed(
+        servers in 1..6_usize, twice in 0..3_usize, losses in proptest::collection::vec((0..6_usize, 0..20_000_u64), 0..30)
+    ) {
+        let hosts: Vec<String> = (0..servers + twice.min(servers)).map(|host| host.to_string()).collect();
+        let of = |host: usize| format!("s{}", host % servers);
+        let entries = hosts.iter().enumerate().map(|(index, host)| entry(index, &[host.as_str()])).collect();
+        let mut world = World::new(entries, &[], servers);
+        for (index, host) in hosts.iter().enumerate() {
+            world.servers.insert(host.clone(), of(index));
+        }
+        for (server, pause) in losses {
+            world.run(Duration::from_millis(pause));
+            if world.kept.contains_key(&of(server)) {
+                world.lose(&of(server));
+            }
+        }
+        let dialed = world.run(SECOND * 30);
+        prop_assert!(dialed.len() <= hosts.len(), "{dialed:?}");
+        prop_assert_eq!(world.machine.open_count(), servers);
+        prop_assert_eq!(world.run(SECOND * 3_600), Vec::<String>::new());
+    }
+}

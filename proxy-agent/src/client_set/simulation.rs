@@ -1,0 +1,141 @@
+//! Many agents behind one balancer lose all their streams at once: how long they need, and how many attempts.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::machine::{Machine, Step};
+use super::pace::LONGEST_BURST;
+use super::streams::{Decision, StreamId};
+use super::*;
+
+/// The only address.
+pub(super) fn balancer() -> Address {
+    Address { dial: ServerAddress { host: "balancer".into(), port: 8091 }, entry: 0 }
+}
+
+/// Asks for the next step, and answers lookups.
+pub(super) fn poll<J: FnMut() -> f64>(machine: &mut Machine<J>, now: Duration) -> Step {
+    match machine.poll(now) {
+        Step::Resolve => {
+            machine.resolved(now, vec![Resolved { addresses: vec![balancer()], failed: false }]);
+            machine.poll(now)
+        }
+        step => step,
+    }
+}
+
+/// TCP and TLS handshake, and the server's answer.
+const HANDSHAKE: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Balancer {
+    Random,
+    RoundRobin,
+}
+
+#[derive(Debug)]
+struct Figures {
+    /// The first agent at the last server.
+    first_everywhere: Duration,
+    /// When half, 99 % and all of the agents have every stream.
+    half: Duration,
+    most: Duration,
+    all: Duration,
+    /// Attempts for each needed stream: on average, and of the agent with the most.
+    attempts: f64,
+    most_attempts: f64,
+}
+
+/// `agents` connect to `servers`, and lose all streams at `lost_at`; the figures count from then.
+fn simulate(seed: u64, policy: Balancer, agents: usize, servers: usize) -> Figures {
+    let random = RefCell::new(StdRng::seed_from_u64(seed));
+    let settings = SyncSettings {
+        interval: Duration::from_secs(1),
+        cap: Duration::from_secs(10),
+        forever: false,
+        count_source: CountSource::Default,
+    };
+    let mut set: Vec<_> =
+        (0..agents).map(|_| Machine::new(settings.clone(), || random.borrow_mut().random::<f64>())).collect();
+    let lost_at = Duration::from_secs(3_600);
+    for agent in &mut set {
+        agent.leases_counted(Duration::ZERO, Some(servers));
+        let ids: Vec<_> = (0..servers).map(|index| keep(agent, index)).collect();
+        ids.into_iter().for_each(|id| agent.lost(lost_at, id));
+    }
+    let mut events: BinaryHeap<_> = (0..agents).map(|index| Reverse((lost_at, index, false))).collect();
+    let (mut turn, mut reached) = (0, vec![None; servers]);
+    let (mut done, mut attempts) = (vec![], vec![0_usize; agents]);
+    while let Some(Reverse((now, index, answered))) = events.pop() {
+        let agent = &mut set[index];
+        if answered {
+            let server = match policy {
+                Balancer::Random => random.borrow_mut().random_range(0..servers),
+                Balancer::RoundRobin => turn % servers,
+            };
+            turn += 1;
+            reached[server].get_or_insert(now - lost_at);
+            agent.connected(now, &balancer(), &name(server), servers);
+        }
+        match poll(agent, now) {
+            Step::Connect(_) => {
+                attempts[index] += 1;
+                events.push(Reverse((now + HANDSHAKE, index, true)));
+            }
+            Step::Resolve => panic!("resolved"),
+            Step::WaitUntil(due) => events.push(Reverse((due, index, false))),
+            Step::Wait => done.push(now - lost_at),
+        }
+    }
+    let needed = servers as f64;
+    Figures {
+        first_everywhere: reached.into_iter().map(|first| first.unwrap()).max().unwrap(),
+        half: done[agents / 2],
+        most: done[(agents * 99).div_ceil(100) - 1],
+        all: done[agents - 1],
+        attempts: attempts.iter().sum::<usize>() as f64 / (needed * agents as f64),
+        most_attempts: *attempts.iter().max().unwrap() as f64 / needed,
+    }
+}
+
+fn name(index: usize) -> Arc<str> {
+    index.to_string().into()
+}
+
+/// Opens a stream before the simulation begins.
+fn keep<J: FnMut() -> f64>(agent: &mut Machine<J>, index: usize) -> StreamId {
+    let now = Duration::from_secs(2 * index as u64);
+    assert_eq!(poll(agent, now), Step::Connect(balancer()));
+    match agent.connected(now, &balancer(), &name(index), 0) {
+        Decision::Keep(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `cargo test -p proxy-agent simulation -- --nocapture` prints the figures.
+#[test]
+fn agents_return_to_every_server_soon() {
+    println!(
+        "balancer, agents x servers: first agent everywhere, 50 %, 99 %, all agents; attempts for each stream (most)"
+    );
+    for (agents, servers) in [(100, 20), (3, 5), (100, 3), (2_000, 3)] {
+        for balancer in [Balancer::Random, Balancer::RoundRobin] {
+            let runs: Vec<_> = (0..5).map(|seed| simulate(seed, balancer, agents, servers)).collect();
+            let Figures { first_everywhere, half, most, all, attempts, most_attempts } = &runs[0];
+            println!(
+                "{balancer:?}, {agents} x {servers}: {first_everywhere:.2?}, {half:.2?}, {most:.2?}, {all:.2?}; {attempts:.2} ({most_attempts:.1})"
+            );
+            for run in runs {
+                assert!(agents < 100 || run.first_everywhere < Duration::from_secs(1), "{run:?}");
+                assert!(run.half < Duration::from_secs(5) && run.all < Duration::from_secs(20), "{run:?}");
+                // One attempt in each interval beside the burst, and one before the loss.
+                let limit = LONGEST_BURST as f64 + (run.all.as_secs_f64() + 2.0) / servers as f64;
+                assert!(run.attempts < 4.5 && run.most_attempts <= limit, "{run:?}");
+            }
+        }
+    }
+}
