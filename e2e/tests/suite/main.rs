@@ -10,6 +10,7 @@ mod certificates;
 mod clean_ends;
 mod closes;
 mod dial_errors;
+mod distributions;
 mod documents;
 mod drain_shutdown;
 mod flags;
