@@ -14,6 +14,7 @@ mod distributions;
 mod documents;
 mod drain_shutdown;
 mod flags;
+mod forks;
 mod gauges;
 mod half_close;
 mod http_endpoints;

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
@@ -14,6 +14,7 @@ use e2e::pair::{Front, Pair, Setup};
 use e2e::process::{Process, Recipe, Signal};
 use e2e::program::Program;
 use e2e::wait::{DEADLINE, until};
+use tokio::time::Instant;
 
 #[tokio::test]
 async fn help_and_unknown_flags() -> Result<()> {
