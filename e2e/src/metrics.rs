@@ -18,12 +18,14 @@ pub const AGENT: &str = "konnectivity_network_proxy_agent_";
 type Gauge = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 /// Gauges of open items.
-const LIVE: [Gauge; 8] = [
+const LIVE: [Gauge; 10] = [
     (SERVER, "established_connections", &[]),
     (SERVER, "pending_backend_dials", &[]),
     (SERVER, "http_connections", &[]),
     (SERVER, "grpc_connections", &[("service_method", "Proxy")]),
     (SERVER, "full_receive_channels", &[]),
+    (SERVER, "full_frontend_write_queues", &[]),
+    (SERVER, "blocked_frontend_write_channels", &[]),
     (SERVER, "queued_bytes", &[]),
     (AGENT, "open_endpoint_connections", &[]),
     (AGENT, "queued_bytes", &[]),

@@ -220,6 +220,7 @@ impl<S: Side + Default> End<S> {
                 Event::ShutDown { key } => assert_eq!(self.queue(key), Some(&mut 0), "shut down too early"),
                 Event::Ended { key, .. } => self.ended(key),
                 Event::Draining => {}
+                Event::ProbeAnswered => panic!("no probe was sent"),
             }
         }
         let queued: usize = self.open.iter().map(|(_, queue)| queue).sum();

@@ -4,24 +4,38 @@
 //! It connects only to kube-apiserver, only reads, and needs two rights in one namespace: list pods, and get pods/proxy.
 //!
 //! It has no program of its own: proxy-server and proxy-agent run it when they are started under its name ([`is_called`]), so
-//! that an image contains TLS and HTTP only once.
+//! that an image contains TLS and HTTP only once. In the same way they run [`sleep`], for hooks in images without a shell.
 
 pub mod check;
 pub mod flags;
 mod run;
 pub mod scrape;
+pub mod sleep;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
-
-pub use run::main;
+use std::process::ExitCode;
 
 /// The program name that starts the check.
 pub const NAME: &str = "konnectivity-check";
 
-/// Whether the process was started under that name: the first word of its command line, with or without a path.
+/// Whether the process was started under the name of the check or of [`sleep`]: the first word of its command line, with or
+/// without a path.
 pub fn is_called(program: Option<&OsStr>) -> bool {
-    program.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new(NAME))
+    is_named(program, NAME) || is_named(program, sleep::NAME)
+}
+
+fn is_named(program: Option<&OsStr>, name: &str) -> bool {
+    program.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new(name))
+}
+
+/// Runs the program that the first word of the command line names.
+pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
+    let mut line = line.peekable();
+    if is_named(line.peek().map(OsString::as_os_str), sleep::NAME) {
+        return sleep::main(line.skip(1));
+    }
+    run::main(line)
 }
 
 #[cfg(test)]
@@ -32,6 +46,7 @@ mod tests {
     fn the_name_alone_decides() {
         for path in [
             "/konnectivity-check",
+            "/konnectivity-sleep",
             "konnectivity-check",
             "/usr/bin/konnectivity-check",
             "./konnectivity-check",

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Runs the whole check on its own thread and runtime. `line` starts with the program name.
 ///
 /// The report goes to standard output also on failure, because it is the check's result.
-pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
+pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
     let options = match Options::parse(line) {
         Ok(options) => options,
         Err(exit) => return exit.leave(),

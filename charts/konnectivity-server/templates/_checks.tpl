@@ -20,8 +20,8 @@
 {{- if and $surges (include "konnectivity-server.hostNetwork" .) -}}
 {{- fail "updateStrategy lets the DaemonSet surge on the host's network, where the new pod of a node needs the ports of the old one and would never start: set updateStrategy.rollingUpdate.maxSurge=0, or hostNetwork=false" -}}
 {{- end -}}
-{{- if and $surges (not (include "konnectivity-server.agentsLookForMore" .)) -}}
-{{- fail (printf "updateStrategy lets the %s surge, but agents that have as many servers as they count look for no other, so that the new pod would never be ready: set updateStrategy.rollingUpdate.maxSurge=0, or leases.enabled=true, or syncForever=true for agents with sync.forever" $values.kind) -}}
+{{- if and $surges (not $values.leases.enabled) -}}
+{{- fail (printf "updateStrategy lets the %s surge, but agents that have as many servers as they count look for no other, or only every 10 minutes (sync.forever), so that the new pod would not become ready in time: set updateStrategy.rollingUpdate.maxSurge=0, or leases.enabled=true" $values.kind) -}}
 {{- end -}}
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use mux::{CloseReason, ConnKey, Link, Side, Time};
+use mux::{CloseReason, ConnKey, Fill, Link, Side, Time};
 
 use crate::chunks::Chunks;
 use crate::local_io::{LocalIo, Read, write_into};
@@ -30,6 +30,8 @@ struct Local {
     /// The core's count of bytes that the local end holds for lack of credit.
     ahead: usize,
     dirty: bool,
+    /// The last fill that the local end was told.
+    fill: Fill,
     /// The peer sends no more, and the local end will be notified.
     shut_down: bool,
     /// Set once the core has ended the connection.
@@ -70,6 +72,7 @@ impl<S: Side> Conns<S> {
             io: None,
             ahead: 0,
             dirty: false,
+            fill: Fill::Room,
             shut_down: false,
             close_reason: None,
         });
@@ -177,6 +180,11 @@ impl<S: Side> Conns<S> {
         }
         if shut == Poll::Ready(false) {
             link.cannot_half_close(now, key);
+        }
+        let fill = link.fill(key);
+        if let Some(io) = local.io.as_mut().filter(|_| local.fill != fill) {
+            local.fill = fill;
+            io.filled(fill);
         }
         accepted
     }

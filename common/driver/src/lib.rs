@@ -24,6 +24,6 @@ pub use handler::{LinkHandler, Meter};
 pub use linger::{Linger, poll_discard};
 pub use local_io::{LocalIo, Read};
 pub use memory::{Bounds, MemoryLimiter};
-pub use mux::CloseReason;
+pub use mux::{CloseReason, Fill};
 pub use runtime::{Turns, data_runtime};
 pub use task::{Driver, LinkEnd};

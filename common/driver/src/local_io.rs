@@ -5,7 +5,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use mux::CloseReason;
+use mux::{CloseReason, Fill};
 
 use crate::chunks::Chunks;
 
@@ -41,6 +41,9 @@ pub trait LocalIo: Send {
     /// Accepts bytes from the front of `chunks`, which is not empty, without waiting. `Ready(Ok(()))` after progress, even
     /// if bytes remain. Pending registers the waker and accepts nothing.
     fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>>;
+
+    /// The fill of the queue of bytes for this end has changed.
+    fn filled(&mut self, _fill: Fill) {}
 
     /// Writes buffered bytes (of a TLS session) to the socket. Called once per turn after writes, and again when the
     /// socket woke the connection.

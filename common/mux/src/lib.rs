@@ -37,7 +37,7 @@ mod table;
 mod time;
 
 pub use agent::Agent;
-pub use conn::Buffer;
+pub use conn::{Buffer, Fill};
 pub use event::{
     Cause, CloseReason, Control, DialError, Disposition, Dropped, Event, Frames, SourceEnd, Transmit,
 };

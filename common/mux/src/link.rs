@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::conn::{Buffer, Conn, Fin, Usage};
+use crate::conn::{Buffer, Conn, Fill, Fin, Usage};
 use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event, Transmit};
 use crate::limits::{Limits, Negotiated, bdp};
 use crate::memory::Memory;
@@ -148,6 +148,11 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// The bytes that wait for this connection's local end. None if the connection has ended.
     pub fn recv(&self, key: ConnKey) -> Option<&Buffer<P>> {
         self.table.get(key).map(Conn::recv)
+    }
+
+    /// How full this connection's receive buffer is. Exact after [`Link::advance`].
+    pub fn fill(&self, key: ConnKey) -> Fill {
+        self.table.get(key).map_or(Fill::Room, |conn| conn.fill(&self.limits))
     }
 
     /// The connect id of an open connection, for the log.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mux::{
     Agent, Cause, CloseReason, ConnKey, ConnectId, Control, DialError, DialId, Disposition, Dropped, Event,
-    Limits, Packet, Server, Side, SourceEnd, Time, Transmit,
+    Fill, Limits, Packet, Server, Side, SourceEnd, Time, Transmit,
 };
 
 use queue::{Lengths, queued};
@@ -640,9 +640,11 @@ fn a_queue_above_the_hard_cap_stops_receiving_and_a_slow_one_is_reset() {
     let hard = Limits::default().hard_cap;
     queued(&mut link, T0, key, hard + 1);
     assert!(!link.receiving());
+    assert_eq!(link.fill(key), Fill::HoldsUpLink);
     assert_eq!(link.poll_timeout(), Some(at(2)));
     queued(&mut link, at(1), key, hard + 1 - 1_000);
     assert!(link.receiving());
+    assert_eq!(link.fill(key), Fill::Room);
     queued(&mut link, at(1), key, hard + 1);
     link.handle_timeout(at(2));
     assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }]);

@@ -2,6 +2,7 @@
 
 mod agent;
 mod authority;
+pub mod forks;
 pub mod frames;
 mod packets;
 mod server;

@@ -7,10 +7,11 @@ use e2e::adversarial::PacketStream;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
+use e2e::metrics::{SERVER, Scrape};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::process::Process;
-use e2e::wait::until;
+use e2e::wait::{until, within};
 use parking_lot::Mutex;
 
 const COUNT: usize = 2_000;
@@ -110,6 +111,66 @@ async fn two_thousand_streams_of_one_connection_leave_nothing() -> Result<()> {
 #[tokio::test]
 async fn two_thousand_connections_by_http_connect_leave_nothing() -> Result<()> {
     two_thousand(Mode::HttpConnect, false).await
+}
+
+const FULL: &str = "full_frontend_write_queues";
+const BLOCKED: &str = "blocked_frontend_write_channels";
+
+/// Waits until both gauges of full HTTP CONNECT clients have these values.
+async fn full_clients(pair: &Pair, full: f64, blocked: f64) -> Result<()> {
+    let what = format!("{FULL} {full} and {BLOCKED} {blocked}");
+    let has =
+        |scrape: &Scrape, name: &str, value: f64| scrape.sum(&format!("{SERVER}{name}"), &[]) == Some(value);
+    pair.server()
+        .wait_metrics(&what, |scrape| has(scrape, FULL, full) && has(scrape, BLOCKED, blocked))
+        .await
+        .map(drop)
+}
+
+/// Between native peers a stalled client uses up its window, and stops no link.
+#[tokio::test]
+async fn stalled_http_connect_clients_are_counted_until_they_read() -> Result<()> {
+    let pair = Setup::http_connect().start().await?;
+    let payload = Payload::new(7, 16 << 20);
+    let source = Endpoint::source(payload).await?;
+    let mut stalled =
+        [pair.frontend().dial(&source.target()).await?, pair.frontend().dial(&source.target()).await?];
+    pair.server().wait_metric(FULL, &[], 2.0).await?;
+    let scrape = pair.server().metrics().await?;
+    ensure!(scrape.sum(&format!("{SERVER}{BLOCKED}"), &[]).is_none(), "a window stopped the link");
+    within("the first client's bytes", payload.receive_all(&mut stalled[0])).await??;
+    pair.server().wait_metric(FULL, &[], 1.0).await?;
+    drop(stalled);
+    pair.server().wait_metric(FULL, &[], 0.0).await?;
+    Ok(())
+}
+
+/// Next to an upstream peer a stalled client stops the link, until it is reset.
+#[tokio::test]
+async fn a_link_that_an_http_connect_client_blocks_is_counted() -> Result<()> {
+    let pair = Setup::http_connect().server_arg("--connection-flow-control=false").start().await?;
+    let source = Endpoint::source(Payload::new(7, 64 << 20)).await?;
+    let stalled = pair.frontend().dial(&source.target()).await?;
+    full_clients(&pair, 1.0, 1.0).await?;
+    full_clients(&pair, 0.0, 0.0).await?;
+    drop(stalled);
+    Ok(())
+}
+
+/// As in Go, clients by gRPC do not count.
+#[tokio::test]
+async fn stalled_grpc_clients_are_not_counted_as_http_connect_clients() -> Result<()> {
+    let pair = Setup::grpc().server_arg("--connection-flow-control=false").start().await?;
+    let source = Endpoint::source(Payload::new(7, 64 << 20)).await?;
+    let stalled = pair.frontend().dial(&source.target()).await?;
+    let labels = [("service_method", "Connect")];
+    pair.server().wait_metric("full_receive_channels", &labels, 1.0).await?;
+    let scrape = pair.server().metrics().await?;
+    for name in [FULL, BLOCKED] {
+        ensure!(scrape.sum(&format!("{SERVER}{name}"), &[]).is_none(), "{name}");
+    }
+    drop(stalled);
+    Ok(())
 }
 
 /// The same if the loss of the agent ends everything.

@@ -1,16 +1,20 @@
 //! Starts that must fail, and starts that must succeed.
 
 use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Mode, Place};
 use e2e::pair::{Front, Pair, Setup};
-use e2e::process::{Process, Recipe};
+use e2e::process::{Process, Recipe, Signal};
 use e2e::program::Program;
 use e2e::wait::{DEADLINE, until};
+use tokio::time::Instant;
 
 #[tokio::test]
 async fn help_and_unknown_flags() -> Result<()> {
@@ -26,6 +30,35 @@ async fn help_and_unknown_flags() -> Result<()> {
             let status = process.exit(DEADLINE).await?;
             ensure!(status.code() == Some(code), "{program:?} {flag}: {status}");
         }
+    }
+    Ok(())
+}
+
+/// Either program waits for a `preStop` hook if it is started under this name. SIGTERM ends it.
+#[tokio::test]
+async fn konnectivity_sleep_waits_its_seconds() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for program in [Program::Server, Program::Agent] {
+        let link = folder.path().join("konnectivity-sleep");
+        symlink(program.path()?, &link)?;
+        let sleep = |args: &[&str]| {
+            let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+            Process::spawn(Recipe { name: "sleep".into(), program: link.clone(), args, env: Vec::new() })
+        };
+        let start = Instant::now();
+        ensure!(sleep(&["1"])?.exit(DEADLINE).await?.success());
+        ensure!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+        for args in [&[][..], &["soon"], &["-1"], &["1", "2"], &["1.5"]] {
+            ensure!(sleep(args)?.exit(DEADLINE).await?.code() == Some(1), "{args:?}");
+        }
+        let mut long = sleep(&["3600"])?;
+        let path = format!("/proc/{}/exe", long.pid());
+        let program = std::fs::canonicalize(program.path()?)?;
+        let started = || async { std::fs::read_link(&path).is_ok_and(|exe| exe == program).then_some(()) };
+        until("the program", DEADLINE, started).await?;
+        long.signal(Signal::TERM)?;
+        ensure!(long.exit(DEADLINE).await?.signal() == Some(15));
+        std::fs::remove_file(&link)?;
     }
     Ok(())
 }

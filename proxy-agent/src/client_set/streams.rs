@@ -30,7 +30,7 @@ pub(super) struct Kept {
     id: StreamId,
     /// The number of servers that this server told last.
     pub(super) told: usize,
-    /// The server does not answer pings.
+    /// The server does not answer pings, or has sent GOAWAY.
     pub(super) unresponsive: bool,
     /// The stream's client certificate is about to expire.
     pub(super) aged: bool,

@@ -6,9 +6,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use driver::CloseReason;
+use driver::{CloseReason, Fill};
 use mux::Cause;
 use serve::logs::Peer;
+use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -44,6 +45,8 @@ pub struct ConnectionLog {
     reason: Option<String>,
     /// Counts this connection in the gauges.
     live: Option<OpenGuard>,
+    /// Counts its full queue, and a link that its queue stops.
+    full: [Option<LiveGuard>; 2],
     /// The connection's slot within the server's limits.
     _slot: Slot,
     /// Graceful shutdown waits for this token.
@@ -77,6 +80,7 @@ impl ConnectionLog {
             to_client: 0,
             reason: None,
             live: Some(live),
+            full: [None, None],
             _slot: slot,
             _lifetime: lifetime,
         }
@@ -122,8 +126,16 @@ impl ConnectionLog {
         }
     }
 
+    /// Counts an HTTP CONNECT client whose queue is full, and whose queue stops its link.
+    pub fn filled(&mut self, fill: Fill) {
+        let [full, stops] = &mut self.full;
+        *full = (fill != Fill::Room).then(|| self.metrics.full_frontend_queues.enter());
+        *stops = (fill == Fill::HoldsUpLink).then(|| self.metrics.blocked_frontend_channels.enter());
+    }
+
     /// Sets the reason of the end as the link reports it. An earlier reason is kept.
     pub fn ended(&mut self, close_reason: &CloseReason) {
+        self.full = [None, None];
         self.reason.get_or_insert_with(|| close_reason.to_string());
     }
 }

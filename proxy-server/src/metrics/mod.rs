@@ -70,6 +70,10 @@ pub struct Families {
     pub http_connections: Live,
     /// `full_receive_channels`: connections whose slow reader stops the bytes from the other side.
     pub full_receive_channels: LiveBy<ServiceMethod>,
+    /// `full_frontend_write_queues`: HTTP CONNECT clients whose queue is full.
+    pub full_frontend_queues: Live,
+    /// `blocked_frontend_write_channels`: agent streams that a full queue of an HTTP CONNECT client stops.
+    pub blocked_frontend_channels: Live,
     /// `stream_packets_total`.
     pub packets: StreamPackets,
     /// `dropped_packets_total` (ours).
@@ -157,6 +161,16 @@ impl Metrics {
             ),
             http_connections,
             full_receive_channels,
+            full_frontend_queues: Live::register(
+                r,
+                "full_frontend_write_queues",
+                "HTTP CONNECT clients whose queue of bytes is full",
+            ),
+            blocked_frontend_channels: Live::register(
+                r,
+                "blocked_frontend_write_channels",
+                "Agent streams blocked by the full queue of an HTTP CONNECT client",
+            ),
             packets: StreamPackets::register(r),
             stream_errors: StreamErrors::register(r),
             drops: Drops::register(r),

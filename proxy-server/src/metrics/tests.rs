@@ -23,12 +23,14 @@ const DURATION_TEXT: &[&str] =
 
 /// The families of the Go server, sorted by name.
 const FAMILIES: &[Family] = &[
+    ("blocked_frontend_write_channels", "gauge", &[], &[]),
     ("connection_duration_seconds", "histogram", &[], DURATION_TEXT),
     ("culled_leases_count", "counter", &[], &[]),
     ("dial_duration_seconds", "histogram", &[], LATENCY_TEXT),
     ("dial_failure_count", "counter", &["reason"], &[]),
     ("established_connections", "gauge", &[], &[]),
     ("frontend_write_duration_seconds", "histogram", &[], LATENCY_TEXT),
+    ("full_frontend_write_queues", "gauge", &[], &[]),
     ("full_receive_channels", "gauge", &["service_method"], &[]),
     ("grpc_connections", "gauge", &["service_method"], &[]),
     ("http_connections", "gauge", &[], &[]),
@@ -113,6 +115,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     drop(metrics.grpc_connections.enter(ServiceMethod::Connect));
     drop(metrics.frontend_connections.enter(FrontendName::new("grpc+tcp:8090".to_owned())));
     drop(metrics.full_receive_channels.enter(ServiceMethod::Proxy));
+    drop((metrics.full_frontend_queues.enter(), metrics.blocked_frontend_channels.enter()));
     metrics.packets.meter(Segment::ToAgent).count(PacketKind::DialReq);
     metrics.stream_error(Segment::FromAgent, Code::Unavailable, None);
     metrics.drops.count(Dropped::UnknownDial);

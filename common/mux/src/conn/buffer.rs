@@ -9,6 +9,18 @@ use crate::time::Time;
 /// An empty buffer keeps memory for this many slices. A peer that sends many small ones leaves no more behind.
 const KEPT: usize = 16;
 
+/// How full a receive buffer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fill {
+    /// The peer may send more.
+    #[default]
+    Room,
+    /// The peer has no credit left.
+    Full,
+    /// It exceeds [`Limits::hard_cap`]: the link receives nothing until it drains.
+    HoldsUpLink,
+}
+
 /// The bytes that wait for one local end, in the slices in which they arrived. A slice is fresh until the local end was
 /// offered it; it is charged only if it then has to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

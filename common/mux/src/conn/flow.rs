@@ -167,6 +167,11 @@ impl Inflow {
         usize::try_from(reach.saturating_sub(base.max(self.first).into())).unwrap_or(usize::MAX)
     }
 
+    /// Whether bytes wait and the peer may send no more.
+    pub(super) fn is_full(&self) -> bool {
+        self.received >= self.granted && self.received > self.taken
+    }
+
     /// Whether a GRANT is due: for half a window or, after the peer's FIN, to show progress.
     fn due(&self, finished: bool) -> bool {
         let half = (self.window / 2).max(1);
@@ -239,6 +244,7 @@ mod tests {
     fn a_grant_is_due_at_half_a_window() {
         let mut inflow = credit(100, 1).inflow;
         assert!(inflow.receive(60));
+        assert!(!inflow.is_full(), "40 more may come");
         inflow.take(49, 100, SMOOTH);
         assert!(!inflow.due(false));
         inflow.take(1, 100, SMOOTH);
@@ -246,6 +252,7 @@ mod tests {
         assert_eq!(inflow.grant(), 150);
         assert!(!inflow.due(false), "told once");
         assert!(inflow.receive(90), "up to 150");
+        assert!(inflow.is_full());
         assert!(!inflow.receive(1), "not a byte more");
     }
 

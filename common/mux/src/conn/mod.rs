@@ -15,7 +15,7 @@ use crate::packet::{ConnectId, DialId};
 use crate::payload::Payload;
 use crate::time::Time;
 
-pub use self::buffer::Buffer;
+pub use self::buffer::{Buffer, Fill};
 pub(crate) use self::close::Expired;
 pub(crate) use self::flow::Growth;
 pub(crate) use self::state::{Fin, Phase};
@@ -118,6 +118,15 @@ impl<P: Payload> Conn<P> {
     pub(crate) fn usage(&self, limits: &Limits) -> Usage {
         let beyond = self.credit.as_ref().map_or(0, |credit| credit.inflow.beyond(limits.window_max));
         Usage { queued: self.recv.charged(), ahead: self.ahead, beyond }
+    }
+
+    /// How full the receive buffer is.
+    pub(crate) fn fill(&self, limits: &Limits) -> Fill {
+        match &self.credit {
+            _ if self.recv.charged() > limits.hard_cap => Fill::HoldsUpLink,
+            Some(credit) if credit.inflow.is_full() => Fill::Full,
+            _ => Fill::Room,
+        }
     }
 
     // ---- the dial ----

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use driver::{Chunks, CloseReason, Linger, LocalIo, Read, poll_discard};
+use driver::{Chunks, CloseReason, Fill, Linger, LocalIo, Read, poll_discard};
 use mux::Cause;
 use tokio::time::{Instant, Sleep, sleep};
 use transport::scratch::poll_read_full;
@@ -172,6 +172,10 @@ impl<S: Socket> LocalIo for SocketIo<S> {
                 Poll::Ready(Err(error))
             }
         }
+    }
+
+    fn filled(&mut self, fill: Fill) {
+        self.log.filled(fill);
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
