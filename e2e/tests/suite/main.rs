@@ -29,6 +29,7 @@ mod misbehaving_servers;
 mod outages;
 mod replicas;
 mod rollouts;
+mod scenarios;
 mod server_first;
 mod signals;
 mod soak;
