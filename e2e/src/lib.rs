@@ -28,6 +28,7 @@ pub mod process;
 pub mod program;
 pub mod rollout;
 pub mod rotation;
+pub mod scenarios;
 pub mod soak;
 pub mod sockets;
 pub mod stalls;

@@ -26,6 +26,9 @@ use crate::wait::DEADLINE;
 /// The near side's address.
 pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 231, 0, 2);
 
+/// An address of the router that is the same for all sides.
+pub const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 231, 255, 1);
+
 /// The near side, a router, and some far sides. Dropping it deletes everything.
 #[derive(Debug)]
 pub struct Network {
@@ -33,7 +36,8 @@ pub struct Network {
     pub near: Namespace,
     /// The namespaces of the agents.
     pub far: Vec<Namespace>,
-    router: Namespace,
+    /// The namespace of the router.
+    pub router: Namespace,
 }
 
 /// One network namespace with its address.
@@ -53,6 +57,7 @@ impl Network {
         let id = format!("knp{:08x}", rand::random::<u32>());
         let router = Namespace::add(format!("{id}r"), Ipv4Addr::LOCALHOST)?;
         router.exec(&["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])?;
+        router.ip(&["addr", "add", &format!("{VIRTUAL}/32"), "dev", "lo"])?;
         let near = router.join(format!("{id}n"), 0)?;
         let far =
             (1..=count).map(|number| router.join(format!("{id}f{number}"), number)).collect::<Result<_>>()?;

@@ -10,7 +10,7 @@ mod cases;
 mod connects;
 mod endpoint;
 mod pin;
-mod plot;
+pub(crate) mod plot;
 mod relay;
 mod report;
 mod rig;

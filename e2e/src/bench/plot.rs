@@ -50,8 +50,13 @@ pub fn svg(columns: &[(String, Report)]) -> String {
         }
         top += 28.0;
     }
+    document(WIDTH, top, &body)
+}
+
+/// A picture with a white background.
+pub(crate) fn document(width: f64, height: f64, body: &str) -> String {
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{top:.0}\" font-family=\"sans-serif\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height:.0}\" font-family=\"sans-serif\" \
          font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{body}</svg>\n"
     )
 }

@@ -33,6 +33,7 @@ mod one_connection;
 mod outages;
 mod replicas;
 mod rollouts;
+mod scenarios;
 mod selection;
 mod server_first;
 mod several_frontends;

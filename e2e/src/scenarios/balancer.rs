@@ -1,0 +1,224 @@
+//! A TCP load balancer between agents and servers, in its own network namespace, with the faults of real ones.
+//!
+//! It copies bytes and knows no protocol. Two faults can be combined: it loses all of its flows, and the resets that its kernel
+//! would send toward one side of them are dropped. That side is half-open: its packets get no answer.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use socket2::SockRef;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::netns::{NEAR, Network, VIRTUAL};
+
+/// The port for agents.
+const PORT: u16 = 8091;
+
+/// What random choices are made from: five servers are all chosen within twelve flows, which is the expectation.
+const SEED: u64 = 1;
+
+/// The server of the next flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// The first server to which the agent has no flow: all agents reach all servers without a duplicate.
+    Missing,
+    /// Any server, at random.
+    Random,
+}
+
+/// What the balancer does to the flows that it has. New flows are carried as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// Nothing.
+    None,
+    /// Both sides get a reset.
+    Both,
+    /// The server gets a reset, and the agent an orderly end.
+    ServersRelayed,
+}
+
+/// The side toward which resets are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Servers,
+    Agents,
+}
+
+#[derive(Debug)]
+struct Flow {
+    agent: SocketAddr,
+    server: usize,
+    /// The port of the connection to the server, once it exists.
+    port: Option<u16>,
+    opened: Instant,
+    open: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    servers: Vec<SocketAddr>,
+    choice: Mutex<Choice>,
+    flows: Mutex<Vec<Flow>>,
+    /// What servers are chosen by.
+    random: Mutex<SmallRng>,
+    loss: watch::Sender<Loss>,
+}
+
+/// The load balancer. Dropping it ends all flows.
+#[derive(Debug)]
+pub(super) struct Balancer<'a> {
+    /// The address for agents.
+    pub(super) address: SocketAddr,
+    network: &'a Network,
+    shared: Arc<Shared>,
+    /// Its threads belong to the balancer's namespace.
+    runtime: Option<Runtime>,
+}
+
+impl<'a> Balancer<'a> {
+    pub(super) fn start(network: &'a Network, servers: Vec<SocketAddr>) -> Result<Self> {
+        let address = SocketAddr::from((VIRTUAL, PORT));
+        let (listener, runtime) = network.router.enter(|| {
+            let listener = StdListener::bind(address).context("cannot bind the balancer")?;
+            listener.set_nonblocking(true)?;
+            Ok((listener, Builder::new_multi_thread().worker_threads(1).enable_all().build()?))
+        })?;
+        let shared = Arc::new(Shared {
+            servers,
+            choice: Mutex::new(Choice::Missing),
+            flows: Mutex::default(),
+            random: Mutex::new(SmallRng::seed_from_u64(SEED)),
+            loss: watch::Sender::new(Loss::None),
+        });
+        let within = runtime.enter();
+        let listener = TcpListener::from_std(listener)?;
+        drop(within);
+        runtime.spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self { address, network, shared, runtime: Some(runtime) })
+    }
+
+    /// Changes the choice for new flows.
+    pub(super) fn choose(&self, choice: Choice) {
+        *self.shared.choice.lock() = choice;
+    }
+
+    /// Loses all flows. The choices that follow are the same in every run, so that mixes are compared by the same luck.
+    pub(super) fn lose(&self, loss: Loss) {
+        *self.shared.random.lock() = SmallRng::seed_from_u64(SEED);
+        self.shared.loss.send_replace(loss);
+    }
+
+    /// From now on drops the resets of the open flows toward one side. Needs nftables.
+    pub(super) fn drop_resets(&self, toward: Side) -> Result<()> {
+        let flows = self.shared.flows.lock();
+        let open = flows.iter().filter(|flow| flow.open);
+        let lost: Vec<String> = match toward {
+            Side::Servers => open.filter_map(|flow| Some(format!("{NEAR} . {}", flow.port?))).collect(),
+            Side::Agents => open.map(|flow| format!("{} . {}", flow.agent.ip(), flow.agent.port())).collect(),
+        };
+        let port = match toward {
+            Side::Servers => "sport",
+            Side::Agents => "dport",
+        };
+        let rules = format!(
+            "add table ip faults; \
+             add chain ip faults out {{ type filter hook output priority 0; }}; \
+             add rule ip faults out ip daddr . tcp {port} {{ {} }} tcp flags & rst == rst drop",
+            lost.join(", ")
+        );
+        self.network.router.exec(&["nft", &rules])
+    }
+
+    /// The flows that agents opened: the server and the moment of each.
+    pub(super) fn opened(&self) -> Vec<(usize, Instant)> {
+        self.shared.flows.lock().iter().map(|flow| (flow.server, flow.opened)).collect()
+    }
+}
+
+impl Drop for Balancer<'_> {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Shared {
+    /// Chooses a server for an agent's flow, and notes the flow. Returns its number and its server.
+    fn open(&self, agent: SocketAddr) -> (usize, usize) {
+        let mut flows = self.flows.lock();
+        let random = self.random.lock().random_range(0..self.servers.len().max(1));
+        let server = match *self.choice.lock() {
+            Choice::Random => random,
+            Choice::Missing => {
+                let has = flows.iter().filter(|flow| flow.open && flow.agent.ip() == agent.ip());
+                let has: BTreeSet<usize> = has.map(|flow| flow.server).collect();
+                (0..self.servers.len()).find(|server| !has.contains(server)).unwrap_or(random)
+            }
+        };
+        flows.push(Flow { agent, server, port: None, opened: Instant::now(), open: true });
+        (flows.len() - 1, server)
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((stream, agent)) = listener.accept().await {
+        let (flow, server) = shared.open(agent);
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            if let Some(server) = shared.servers.get(server) {
+                // A server that refuses ends the flow.
+                let _ = carry(stream, *server, &shared, flow).await;
+            }
+            if let Some(flow) = shared.flows.lock().get_mut(flow) {
+                flow.open = false;
+            }
+        });
+    }
+}
+
+/// Carries one flow until both sides have ended it, or until it is lost.
+async fn carry(mut agent: TcpStream, server: SocketAddr, shared: &Shared, flow: usize) -> Result<()> {
+    let mut loss = shared.loss.subscribe();
+    let mut server = TcpStream::connect(server).await?;
+    if let Some(flow) = shared.flows.lock().get_mut(flow) {
+        flow.port = Some(server.local_addr()?.port());
+    }
+    agent.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    tokio::select! {
+        // The close of the one side is relayed to the other.
+        ended = copy_bidirectional(&mut agent, &mut server) => return Ok(ended.map(drop)?),
+        lost = loss.changed() => lost?,
+    }
+    // A socket with a zero linger is closed by a reset.
+    SockRef::from(&server).set_linger(Some(Duration::ZERO))?;
+    if *loss.borrow() == Loss::Both {
+        SockRef::from(&agent).set_linger(Some(Duration::ZERO))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seed_is_neither_lucky_nor_unlucky() {
+        let flows_until_all = |seed| {
+            let (mut random, mut chosen) = (SmallRng::seed_from_u64(seed), BTreeSet::new());
+            (1..).find(|_| chosen.insert(random.random_range(0..5_usize)) && chosen.len() == 5)
+        };
+        assert_eq!(flows_until_all(SEED), Some(12));
+    }
+}
