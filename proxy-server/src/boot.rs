@@ -297,7 +297,9 @@ fn serve_ports(
     let (backends, readiness, policy) = (backends.clone(), Arc::clone(readiness), config.readiness_policy);
     let readiness = move || {
         let mut conditions = readiness.conditions(&backends, policy);
-        conditions.extend(server_count.fault().map(|fault| Condition::extra("server-count-file", true, "").noting(fault)));
+        conditions.extend(
+            server_count.fault().map(|fault| Condition::extra("server-count-file", true, "").noting(fault)),
+        );
         conditions
     };
     let health = health::server(readiness, exposition.clone());

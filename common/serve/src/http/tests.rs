@@ -58,8 +58,12 @@ fn switchable() -> (Arc<AtomicBool>, impl Fn() -> bool + Clone) {
 
 #[tokio::test]
 async fn a_note_is_shown_and_fails_nothing() {
-    let readiness =
-        || vec![Condition::extra("file", true, "").noting("it is empty".to_owned()), Condition::check("backend", true, "none")];
+    let readiness = || {
+        vec![
+            Condition::extra("file", true, "").noting("it is empty".to_owned()),
+            Condition::check("backend", true, "none"),
+        ]
+    };
     let server = start(health::server(readiness, exposition()));
     assert_eq!(get(&server, "/readyz").await.1, "ok");
     let all = "[+]ping ok\n[+]file ok: it is empty\n[+]backend ok\ncheck passed\n";
