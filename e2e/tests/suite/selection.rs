@@ -142,7 +142,7 @@ async fn an_agent_that_fails_alone_costs_no_dial_and_is_ejected() -> Result<()> 
 }
 
 #[tokio::test]
-async fn what_no_agent_reaches_ejects_nobody_and_keeps_its_error() -> Result<()> {
+async fn a_target_that_every_agent_fails_keeps_its_error_and_ejects_no_agent() -> Result<()> {
     let pair = server().await?;
     let text = "dial tcp: lookup nowhere: no such host";
     let agents = [

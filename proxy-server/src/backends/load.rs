@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// is tried again after half a minute.
 const DECAY: Duration = Duration::from_secs(15);
 
-/// Agents that are all quicker than this are alike: nobody notices the difference, and a short delay on a busy machine must not
+/// Agents that are all quicker than this are alike: users do not notice the difference, and a short delay on a busy machine must not
 /// keep dials from an agent.
 const FLOOR: Duration = Duration::from_millis(15);
 
