@@ -165,6 +165,12 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.open.len()
     }
 
+    /// Whether the last attempt was the first of many in a row that reached no missing server. True once until a server is new
+    /// or lost, or the count changes.
+    pub fn is_stuck(&self) -> bool {
+        self.open.len() < self.server_count() && self.duplicates == PATIENCE * self.server_count() + 1
+    }
+
     /// Whether the set drains: it opens no stream any more.
     pub fn is_draining(&self) -> bool {
         self.phase == Phase::Draining
