@@ -208,6 +208,11 @@ impl<L: Clone> BackendManager<L> {
         if policy == ReadinessPolicy::Any && lacking.len() < required { Vec::new() } else { lacking }
     }
 
+    /// The number of agents.
+    pub fn agent_count(&self) -> usize {
+        self.shared.state.read().agents.len()
+    }
+
     /// The number of identifiers known to each strategy, in the order of the flag.
     #[cfg(test)]
     pub fn counts(&self) -> Vec<(Strategy, usize)> {
