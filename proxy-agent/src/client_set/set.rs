@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::LinkEnd;
+use flags::GoDuration;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, watch};
@@ -223,7 +224,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Err(error) => {
                 let pause = self.machine.failed(now);
                 let (text, hint) = (error.to_string(), error.hint());
-                tracing::error!(err = %Peer(&text), hint, retry_in = ?pause, "cannot connect once");
+                tracing::error!(err = %Peer(&text), hint, retry_in = %GoDuration::from(pause), "cannot connect once");
                 self.failed(&text, hint.as_deref());
                 return;
             }

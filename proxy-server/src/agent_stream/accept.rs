@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Bounds, Driver, LinkEnd};
+use flags::GoDuration;
 use http::{HeaderMap, HeaderValue};
 use mux::Server;
 use serve::logs::Peer;
@@ -313,21 +314,21 @@ fn other_address(siblings: &[LinkHandle], address: IpAddr) -> Option<IpAddr> {
 /// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
 /// connection this way when it finds that it already has a stream to this server.
 fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
-    let agent_id = Peer(agent_id);
+    let (agent_id, duration) = (Peer(agent_id), GoDuration::from(duration));
     match end {
         LinkEnd::Finished => {
-            tracing::info!(target: "v2", agentID = %agent_id, %peer, ?duration, "Receive stream from agent is closed");
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, %duration, "Receive stream from agent is closed");
         }
         LinkEnd::Stopped => {
-            tracing::info!(target: "v2", agentID = %agent_id, %peer, ?duration, "Stream read from agent cancelled");
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, %duration, "Stream read from agent cancelled");
         }
         LinkEnd::Failed(error) if error.code == Code::Canceled => {
             tracing::info!(
-                target: "v2", agentID = %agent_id, %peer, ?duration, err = %error, "Stream read from agent cancelled"
+                target: "v2", agentID = %agent_id, %peer, %duration, err = %error, "Stream read from agent cancelled"
             );
         }
         LinkEnd::Failed(error) => {
-            tracing::error!(err = %error, agentID = %agent_id, %peer, ?duration, "Receive stream from agent read failure");
+            tracing::error!(err = %error, agentID = %agent_id, %peer, %duration, "Receive stream from agent read failure");
         }
     }
 }

@@ -60,7 +60,7 @@ impl AgentListener {
     /// Dropping the future ends the connections.
     pub async fn serve(self, handshakes: Handle, stop: CancellationToken) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
-        tracing::info!(port = "agent", address = name, "Listening");
+        tracing::info!(target: "v0", port = "agent", address = name, "Listening");
         let settings = Arc::new(self.settings);
         let arriving =
             Handshakes::start(&handshakes, self.listener, name.clone(), self.tls, self.unauthenticated);

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flags::GoDuration;
 use parking_lot::{RwLock, RwLockWriteGuard};
 use rand::Rng;
 use serve::logs::Peer;
@@ -393,7 +394,7 @@ fn log_change(agent_id: &str, change: Change) {
     let agent_id = Peer(agent_id);
     match change {
         Change::Ejected { time, failures, dials } => tracing::warn!(
-            agentID = %agent_id, failures, dials, ?time,
+            agentID = %agent_id, failures, dials, time = %GoDuration::from(time),
             "dials fail at this agent that succeed at others: it gets no dials for a time"
         ),
         Change::Trial => tracing::info!(agentID = %agent_id, "trying an agent again that was ejected"),

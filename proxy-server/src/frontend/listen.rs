@@ -99,7 +99,7 @@ pub async fn serve_frontend(
         FrontendListener::Unix(socket) => {
             let name = socket.path().display().to_string();
             let peer: Arc<str> = Arc::from("unix");
-            tracing::info!(port = "frontend", address = name, mode = mode.name(), "Listening");
+            tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let serve = |connection| {
                 let (frontend, http2) = (frontend.clone(), http2.clone());
                 let (peer, stop) = (Arc::clone(&peer), stop.clone());
@@ -118,7 +118,7 @@ pub async fn serve_frontend(
         FrontendListener::Tls { listener, tls, names, unauthenticated, handshakes } => {
             let address = listener.local_addr();
             let name = address.map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
-            tracing::info!(port = "frontend", address = name, mode = mode.name(), "Listening");
+            tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let connections = ConnectionSet::new(Port::Frontend, unauthenticated, frontend.metrics.clone());
             let arriving = Handshakes::start(&handshakes, listener, name.clone(), tls, connections);
             let serve = |arrived: Arrived| {

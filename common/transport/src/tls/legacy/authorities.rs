@@ -70,7 +70,7 @@ impl Authorities {
             tracing::debug!(
                 useless,
                 of = certs.len(),
-                ?purpose,
+                purpose = purpose.name(),
                 "some authorities may not issue certificates"
             );
         }

@@ -22,6 +22,14 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
+    /// Its name in logs.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+
     /// The purpose for webpki.
     pub(super) fn required(self) -> webpki::KeyUsage {
         match self {
