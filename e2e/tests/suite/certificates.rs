@@ -256,7 +256,8 @@ async fn an_agent_that_cannot_connect_names_the_cause() -> Result<()> {
         agent.process.wait_said(cause).await?;
         until("a reason in /readyz?verbose", DEADLINE, || async {
             let body = e2e::http1::get(agent.health, "/readyz?verbose").await.ok()?.body;
-            (body.contains("failed: no servers connected; last error ") && body.contains(cause)).then_some(())
+            (body.contains("failed: no servers connected\n   last error ") && body.contains(cause))
+                .then_some(())
         })
         .await?;
         let body = e2e::http1::get(agent.health, "/readyz").await?.body;

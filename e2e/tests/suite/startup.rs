@@ -242,7 +242,7 @@ async fn agents_without_identifiers_for_the_strategy_are_named() -> Result<()> {
     let server = pair.server();
     server.process.wait_said("no connected agent has --agent-identifiers").await?;
     let body = e2e::http1::get(server.health, "/readyz?verbose").await?.body;
-    let said = "no connection to any proxy agent; 1 connected, without --agent-identifiers for destHost";
+    let said = "no connection to any proxy agent\n   1 connected, without --agent-identifiers for destHost";
     ensure!(body.contains(said), "{body}");
     let body = e2e::http1::get(server.health, "/readyz").await?.body;
     ensure!(body == "no connection to any proxy agent", "{body}");

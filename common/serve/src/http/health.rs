@@ -15,7 +15,7 @@ pub struct Condition {
     pub name: &'static str,
     /// Whether it is met, or why not.
     pub result: Result<(), Cow<'static, str>>,
-    /// Details for `?verbose`; may be empty.
+    /// Details for `?verbose`, on a line of their own if the condition fails; may be empty.
     pub note: String,
     /// The Go programs do not have this condition: it is listed only if it fails, or if the request asks for all.
     pub extra: bool,
@@ -91,7 +91,7 @@ fn lines(conditions: Vec<Condition>, all: bool) -> String {
             Ok(()) if note.is_empty() => writeln!(lines, "[+]{name} ok"),
             Ok(()) => writeln!(lines, "[+]{name} ok: {note}"),
             Err(reason) if note.is_empty() || !all => writeln!(lines, "[-]{name} failed: {reason}"),
-            Err(reason) => writeln!(lines, "[-]{name} failed: {reason}; {note}"),
+            Err(reason) => writeln!(lines, "[-]{name} failed: {reason}\n   {note}"),
         };
     }
     lines
