@@ -209,11 +209,17 @@ fn count_leases(
 }
 
 /// Go's text, with the numbers if the agent has some servers but needs more.
-fn too_few(servers: Servers, wanted: usize) -> String {
+fn too_few(servers: &Servers, wanted: usize) -> String {
     match servers.open {
         0 => "no servers connected".to_owned(),
         open => format!("{open} of {} known servers connected, --min-ready-servers={wanted}", servers.known),
     }
+}
+
+/// The last error and its age, for `?verbose`, if a server is missing.
+fn last_error(servers: &Servers) -> String {
+    let last = servers.last_error.as_ref().filter(|_| servers.open < servers.known);
+    last.map(|(text, at)| format!("last error {} s ago: {text}", at.elapsed().as_secs())).unwrap_or_default()
 }
 
 /// Starts the health and the admin port on their own thread.
@@ -227,10 +233,11 @@ fn serve_ports(
     let exposition = Exposition::new(registry);
     let (wanted, draining) = (config.min_ready_servers, Arc::clone(draining));
     let readiness = move || {
-        let servers = *servers.borrow();
+        let servers = servers.borrow().clone();
         let draining = draining.load(Ordering::Acquire);
         vec![
-            health::Condition::check("server-connected", servers.open >= wanted, too_few(servers, wanted)),
+            health::Condition::check("server-connected", servers.open >= wanted, too_few(&servers, wanted))
+                .noting(last_error(&servers)),
             health::Condition::extra("draining", !draining, "the agent drains and takes no new dials"),
         ]
     };

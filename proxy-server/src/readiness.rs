@@ -52,11 +52,17 @@ impl Readiness {
             _ => format!("the ports or sockets of these frontends are not bound: {}", unbound.join(", ")),
         };
         let lacking = backends.lacking(policy);
+        let note = match (lacking.first(), backends.agent_count()) {
+            (None, _) => ejected(backends),
+            (_, 0) => String::new(),
+            (Some(strategy), agents) => {
+                format!("{agents} connected, without --agent-identifiers for {}", strategy.name())
+            }
+        };
         vec![
             Condition::extra("shutdown", !shutting_down, "the server is shutting down"),
             Condition::extra("frontend", unbound.is_empty(), not_bound),
-            Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking))
-                .noting(ejected(backends)),
+            Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking)).noting(note),
         ]
     }
 }
@@ -119,6 +125,8 @@ mod tests {
         let route = register("a", "default-route=true");
         assert_eq!(failing(&readiness, &backends, first), go);
         assert_eq!(failing(&readiness, &backends, any), [""; 0]);
+        let conditions = readiness.conditions(&backends, first);
+        assert_eq!(conditions[2].note, "1 connected, without --agent-identifiers for destHost");
         let host = ["backends: no connection to any proxy agent for the strategies: destHost"];
         assert_eq!(failing(&readiness, &backends, all), host);
         let named = register("b", "host=n");

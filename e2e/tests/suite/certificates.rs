@@ -235,3 +235,42 @@ async fn an_agent_reconnects_before_its_certificate_expires() -> Result<()> {
     ensure!(expiry > now + 7_000.0, "the newer certificate's end is shown: {expiry} at {now}");
     works(pair.frontend(), &endpoint.target()).await
 }
+
+/// The agent's log and `/readyz?verbose` name the probable cause.
+#[tokio::test]
+async fn an_agent_that_cannot_connect_names_the_cause() -> Result<()> {
+    let mut pair = Setup::grpc().server_arg("-v=0").agents(0).start().await?;
+    let wrong_ca = format!("--ca-cert={}", pair.pki.front_ca.display());
+    let (cert, key) = (&pair.pki.front_client.cert, &pair.pki.front_client.key);
+    let wrong_pair = [format!("--agent-cert={}", cert.display()), format!("--agent-key={}", key.display())];
+    let health = format!("--proxy-server-port={}", pair.server().health.port());
+    let cases: [(&str, &[&str], &str); 4] = [
+        ("ca", &[&wrong_ca], "the certificate was issued by "),
+        ("pair", &[&wrong_pair[0], &wrong_pair[1]], "the server does not accept --agent-cert"),
+        ("none", &["--agent-cert=", "--agent-key="], "the server requires a client certificate"),
+        ("port", &[&health], "the answer is not TLS"),
+    ];
+    for (number, (id, args, cause)) in cases.into_iter().enumerate() {
+        pair.add_agent(id, "", args)?;
+        let agent = &pair.agents[number];
+        agent.process.wait_said(cause).await?;
+        until("a reason in /readyz?verbose", DEADLINE, || async {
+            let body = e2e::http1::get(agent.health, "/readyz?verbose").await.ok()?.body;
+            (body.contains("failed: no servers connected\n   last error ") && body.contains(cause))
+                .then_some(())
+        })
+        .await?;
+        let body = e2e::http1::get(agent.health, "/readyz").await?.body;
+        ensure!(body == "[+]ping ok\n[-]server-connected failed: no servers connected\n", "{body}");
+    }
+    // One line for each cause, not for each attempt.
+    let refused = |reason: &str| {
+        let lines = pair.server().process.log();
+        let line =
+            |line: &&String| line.contains("closing unauthenticated connection") && line.contains(reason);
+        lines.iter().filter(line).count()
+    };
+    pair.server().process.wait_said("closing unauthenticated connection").await?;
+    ensure!(refused("handshake_failed") == 1, "{:?}", pair.server().process.log());
+    Ok(())
+}

@@ -20,7 +20,7 @@ use transport::kernel::{TcpPeer, bound_silence};
 use transport::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
 use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use transport::wire::capabilities::{self, Capabilities};
-use transport::wire::{self, ClientSettings, KeepaliveFlags, Wire, WireError};
+use transport::wire::{self, ClientSettings, Code, KeepaliveFlags, Wire, WireError};
 
 use super::metadata::{self, AgentMetadata};
 use super::{Address, CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream, Resolved};
@@ -91,6 +91,53 @@ pub enum ConnectError {
     /// The server's response headers are invalid.
     #[error("the server's answer: {0}")]
     Answer(String),
+}
+
+impl ConnectError {
+    /// The probable cause in words, for an operator.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Tls { source: HandshakeError::UnknownIssuer { authorities, .. }, .. } => {
+                Some(format!("--ca-cert {authorities}"))
+            }
+            Self::Tls { address, source } => tls_hint(&source.to_string(), address),
+            Self::Stream(error) if error.code == Code::Unimplemented => {
+                Some("is it the agent port? A gRPC frontend answers like this".to_owned())
+            }
+            // In TLS 1.3 the server verifies the certificate after the client's handshake.
+            Self::Stream(error) => refused_certificate(&error.message),
+            _ => None,
+        }
+    }
+}
+
+fn tls_hint(error: &str, address: &str) -> Option<String> {
+    if error.contains("InvalidContentType") {
+        return Some(format!(
+            "the answer is not TLS; is {address} the agent port? Health and admin ports speak plain HTTP"
+        ));
+    }
+    if error.contains("fatal alert: NoApplicationProtocol") {
+        return Some(format!(
+            "the peer speaks other protocols; is {address} the agent port? An HTTP CONNECT frontend answers like this"
+        ));
+    }
+    refused_certificate(error)
+}
+
+/// The hint for an alert about the agent's certificate.
+fn refused_certificate(text: &str) -> Option<String> {
+    let (_, alert) = text.split_once("received fatal alert: ")?;
+    if alert.starts_with("CertificateRequired") {
+        return Some("the server requires a client certificate: set --agent-cert and --agent-key".to_owned());
+    }
+    // DecryptError: the issuer has the name of a trusted authority, and another key.
+    let refused = alert.contains("Certificate")
+        || ["UnknownCA", "DecryptError"].iter().any(|name| alert.starts_with(name));
+    refused.then(|| {
+        "the server does not accept --agent-cert: its --cluster-ca-cert must contain the issuer; its log has the reason"
+            .to_owned()
+    })
 }
 
 /// An address of servers.

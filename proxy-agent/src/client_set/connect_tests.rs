@@ -60,11 +60,19 @@ impl Pki {
     }
 
     fn server(&self) -> ServerTls {
+        self.server_with(None)
+    }
+
+    fn server_for_clients_of(&self, clients: &Pki) -> ServerTls {
+        self.server_with(Some(clients.directory.path().join("ca.pem")))
+    }
+
+    fn server_with(&self, client_ca: Option<PathBuf>) -> ServerTls {
         let path = |name: &str| self.directory.path().join(name);
         let options = ServerTlsOptions {
             cert: path("cert.pem"),
             key: path("key.pem"),
-            client_ca: None,
+            client_ca,
             alpn: vec![ALPN_H2.to_vec()],
             min_version: TlsVersion::Tls12,
             suites: CipherSuites::default(),
@@ -73,9 +81,15 @@ impl Pki {
     }
 
     fn client(&self, names: &[&str]) -> ClientTls {
+        self.client_with(names, None)
+    }
+
+    /// A client with the certificate of `identity`.
+    fn client_with(&self, names: &[&str], identity: Option<&Pki>) -> ClientTls {
+        let of = |pki: &Pki, name: &str| pki.directory.path().join(name);
         let options = ClientTlsOptions {
             ca: CaSource::File(self.directory.path().join("ca.pem")),
-            identity: None,
+            identity: identity.map(|pki| (of(pki, "cert.pem"), of(pki, "key.pem"))),
             server_names: names.iter().map(|name| (*name).to_owned()).collect(),
             alpn_extras: Vec::new(),
         };
@@ -221,6 +235,46 @@ async fn unknown_server_certificate_is_refused() {
     let (address, _heard) = serve(&other, &[("serverid", "s1"), ("servercount", "1")]).await;
     let error = connect(&connector(&pki, NAME, address.port(), &[])).await.unwrap_err();
     assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
+    let (hint, file) = (error.hint().unwrap(), pki.directory.path().join("ca.pem"));
+    let start = format!("--ca-cert {}: the certificate was issued by ", file.display());
+    assert!(hint.starts_with(&start), "{hint}");
+}
+
+#[tokio::test]
+async fn a_port_that_is_not_the_agent_port_is_explained() {
+    let pki = Pki::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut peer, _) = listener.accept().await.unwrap();
+        peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        let _ = peer.read_to_end(&mut Vec::new()).await;
+    });
+    let error = connect(&connector(&pki, NAME, address.port(), &[])).await.unwrap_err();
+    let expected = format!("the answer is not TLS; is {NAME}:{} the agent port?", address.port());
+    assert!(error.hint().is_some_and(|hint| hint.starts_with(&expected)), "{error}");
+    let refused = ConnectError::Stream(WireError::new(Code::Unimplemented, "unknown service or method"));
+    assert!(refused.hint().is_some_and(|hint| hint.contains("agent port")));
+}
+
+#[tokio::test]
+async fn a_refused_client_certificate_is_explained() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tls = pki.server_for_clients_of(&pki);
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let refused = tls.accept_with(tcp, || ()).await;
+            assert!(refused.is_err());
+        }
+    });
+    let mut connector = connector(&pki, NAME, address.port(), &[]);
+    let hint = connect(&connector).await.unwrap_err().hint().unwrap();
+    assert!(hint.contains("set --agent-cert"), "{hint}");
+    connector.tls = pki.client_with(&[NAME], Some(&other));
+    let error = connect(&connector).await.unwrap_err();
+    assert!(error.hint().is_some_and(|hint| hint.contains("does not accept --agent-cert")), "{error}");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::addresses::{Address, Addresses, Leased, Next, Resolved, Wanted};
-use super::pace::Pace;
+use super::pace::{PATIENCE, Pace};
 use super::streams::{Decision, Kept, StreamId, Streams};
 
 /// Attempts in a row that must lead to the one connected server before `--sync-forever` believes a count of 1: it is the
@@ -126,6 +126,13 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// The number of servers with a stream.
     pub fn open_count(&self) -> usize {
         self.streams.len()
+    }
+
+    /// Whether the last attempt was the first of many in a row that reached no missing server. True once until a server is new
+    /// or lost, or the count changes.
+    pub fn is_stuck(&self) -> bool {
+        let known = self.server_count();
+        self.streams.len() < known && self.pace.duplicates() == PATIENCE.saturating_mul(known) + 1
     }
 
     /// Whether the set drains: it opens no stream any more.

@@ -487,3 +487,21 @@ fn no_more_than_a_server_takes() {
     next_try(&mut machine, &mut now);
     assert!(matches!(machine.connected(now, &balancer(), &server("a"), 1), Decision::Replace(..)));
 }
+
+/// Two servers with one id look the same as a balancer that always chooses one server.
+#[test]
+fn a_missing_server_that_no_attempt_reaches_is_reported_once() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    next_try(&mut machine, &mut now);
+    machine.connected(now, &balancer(), &server("a"), 2);
+    let mut attempt = |name: &str, machine: &mut Machine<fn() -> f64>| {
+        next_try(machine, &mut now);
+        machine.connected(now, &balancer(), &server(name), 2);
+        machine.is_stuck()
+    };
+    let reports: Vec<bool> = (0..40).map(|_| attempt("a", &mut machine)).collect();
+    // After the burst.
+    assert!(reports.iter().position(|stuck| *stuck) >= Some(2 * PATIENCE));
+    assert_eq!(reports.iter().filter(|stuck| **stuck).count(), 1);
+    assert!(!attempt("b", &mut machine));
+}

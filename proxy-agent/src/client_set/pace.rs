@@ -27,7 +27,7 @@ const JITTER: f64 = 0.1;
 const SPREAD: f64 = 0.75;
 
 /// Duplicates in a row, for each known server, that cause no backoff.
-const PATIENCE: usize = 3;
+pub(super) const PATIENCE: usize = 3;
 
 /// The shortest pause of a burst, and its largest random lengthening. Chosen by the simulation in `machine_tests.rs`.
 const BURST_PAUSE: Duration = Duration::from_millis(25);

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use driver::LinkEnd;
+use flags::GoDuration;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, watch};
@@ -31,13 +32,19 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// Interval of the checks of the streams' certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Every attempt is a duplicate.
+const STUCK: &str = "no attempt reaches a missing server: is the server count too high, does the load balancer always choose \
+                     the same servers, or do two servers have one --server-id?";
+
 /// The state of the set, for readiness.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Servers {
     /// The known number of servers.
     pub known: usize,
     /// The number of servers with a stream.
     pub open: usize,
+    /// The last error of an attempt or a stream, and its time.
+    pub last_error: Option<(Arc<str>, Instant)>,
 }
 
 /// Why [`ClientSet::run`] returned.
@@ -87,6 +94,8 @@ pub struct ClientSet<C: Connector, L> {
     clock: fn() -> i64,
     /// Duplicates that are being closed.
     closing: JoinSet<()>,
+    /// See [`Servers::last_error`].
+    last_error: Option<(Arc<str>, Instant)>,
     started: Instant,
 }
 
@@ -114,6 +123,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             server_changes: mpsc::unbounded_channel(),
             clock: unix_now,
             closing: JoinSet::new(),
+            last_error: None,
             started: Instant::now(),
         }
     }
@@ -192,9 +202,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     fn publish(&self) {
-        let servers = Servers { known: self.machine.server_count(), open: self.machine.open_count() };
-        self.metrics.set_known_servers(servers.known);
-        self.servers.send_if_modified(|current| std::mem::replace(current, servers) != servers);
+        let (known, open) = (self.machine.server_count(), self.machine.open_count());
+        let servers = Servers { known, open, last_error: self.last_error.clone() };
+        self.metrics.set_known_servers(known);
+        self.servers.send_if_modified(|current| {
+            let changed = *current != servers;
+            *current = servers;
+            changed
+        });
     }
 
     /// Starts what is due; returns when to poll again.
@@ -227,8 +242,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Err(error) => {
                 self.metrics.attempts.count(AttemptResult::Error);
                 let pause = self.machine.failed(now, address);
-                let text = error.to_string();
-                tracing::error!(err = %Peer(&text), retry_in = ?pause, "cannot connect once");
+                let (text, hint) = (error.to_string(), error.hint());
+                tracing::error!(err = %Peer(&text), hint, retry_in = %GoDuration::from(pause), "cannot connect once");
+                self.failed(&text, hint.as_deref());
                 return;
             }
         };
@@ -263,10 +279,21 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 tracing::debug!(
                     target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt"
                 );
+                if self.machine.is_stuck() {
+                    let (open, known) = (self.machine.open_count(), self.machine.server_count());
+                    tracing::warn!(serverID = %Peer(&server_id), open, known, "{STUCK}");
+                    self.failed(STUCK, None);
+                }
                 let connector = Arc::clone(&self.connector);
                 self.closing.spawn(async move { connector.close(connected.stream).await });
             }
         }
+    }
+
+    /// Records an error for readiness.
+    fn failed(&mut self, error: &str, hint: Option<&str>) {
+        let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+        self.last_error = Some((format!("{}{hint}", Peer(error)).into(), Instant::now()));
     }
 
     fn keep(
@@ -316,6 +343,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Ok((_, LinkEnd::Failed(error))) => {
                 let error = error.to_string();
                 tracing::error!(err = %Peer(&error), serverID = %server_id, "could not read stream");
+                self.failed(&error, None);
             }
             Err(error) => tracing::error!(err = %error, serverID = %server_id, "the stream's task failed"),
         }

@@ -190,10 +190,9 @@ impl Rig {
     }
 
     async fn until(&mut self, known: usize, open: usize) {
-        let wanted = Servers { known, open };
-        let reached = self.servers.wait_for(|servers| *servers == wanted);
+        let reached = self.servers.wait_for(|servers| (servers.known, servers.open) == (known, open));
         let reached = timeout(Duration::from_secs(60), reached).await;
-        assert!(reached.is_ok(), "never {wanted:?}");
+        assert!(reached.is_ok(), "never {open} of {known}");
     }
 
     fn end_stream(&self, server: &str) {

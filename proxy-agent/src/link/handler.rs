@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use driver::{Conns, LinkHandler};
+use flags::GoDuration;
 use mux::{Agent, ConnKey, ConnectId, Time};
 use serve::logs::Peer;
 use tokio::sync::mpsc;
@@ -128,7 +129,7 @@ impl<R: Resolve> AgentLinkHandler<R> {
                     dialID = dialing.id,
                     dialAddress = %Peer(&dialing.address),
                     serverID = %Peer(&self.server.id),
-                    duration = ?elapsed,
+                    duration = %GoDuration::from(elapsed),
                     "error dialing backend"
                 );
                 conns.link().dialed(key, Err(text));

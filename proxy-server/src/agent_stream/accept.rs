@@ -1,9 +1,11 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Bounds, Driver, LinkEnd};
+use flags::GoDuration;
 use http::{HeaderMap, HeaderValue};
 use mux::Server;
 use serve::logs::Peer;
@@ -23,7 +25,7 @@ use super::meter::LinkMeter;
 use super::packet_probe::Finding;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
-use crate::backends::{Backend, BackendManager, LinkId, Registration};
+use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, Registration};
 use crate::metrics::{ClosedReason, EstablishedGuard, Metrics, PeerKind, ServiceMethod};
 use crate::server_count::ServerCount;
 
@@ -31,8 +33,11 @@ use crate::server_count::ServerCount;
 /// anyway, so the server does not wait for a client's own end as it does after an orderly end.
 const LAST_BYTES: Duration = Duration::from_millis(50);
 
+/// How long two streams of one agent id from different addresses last until they are logged.
+const SHARED_ID_AFTER: Duration = Duration::from_secs(60);
+
 /// The path of the agents' method.
-const CONNECT: &str = "/AgentService/Connect";
+pub(crate) const AGENT_PATH: &str = "/AgentService/Connect";
 
 /// Serves agent streams. Cheap to clone.
 #[derive(Clone)]
@@ -93,7 +98,13 @@ impl AgentService {
     /// Serves one stream to its end. Authenticates the agent before it reads the rest of the metadata.
     pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, slot: Arc<AgentSlot>) {
         let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
-        if request.path != CONNECT {
+        if request.path != AGENT_PATH {
+            if let Some(suppressed) = self.log_due("path", &peer) {
+                let path = Peer(&request.path);
+                tracing::warn!(
+                    %peer, %path, suppressed, "a client that is no agent came to --agent-port; frontends have their own"
+                );
+            }
             request
                 .refuse(Code::Unimplemented, "unknown service or method, agents use /AgentService/Connect");
             return;
@@ -156,7 +167,8 @@ impl AgentService {
             return request
                 .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
         }
-        let (handle, commands) = LinkHandle::new();
+        let (mut handle, commands) = LinkHandle::new();
+        handle.address = Some(peer.address.ip().to_canonical());
         let backend = Backend {
             agent_id: metadata.agent_id,
             identifiers: metadata.identifiers,
@@ -200,6 +212,7 @@ impl AgentService {
         for sibling in self.backends.siblings(registration.id()) {
             sibling.supersede();
         }
+        self.warn_of_missing_identifiers();
         let began = Instant::now();
         let watch = tokio::spawn(steer(
             self.backends.clone(),
@@ -209,6 +222,9 @@ impl AgentService {
             Arc::clone(&agent_id),
         ));
         let _watch = AbortOnDropHandle::new(watch);
+        let shared_id =
+            self.clone().watch_shared_id(handle.clone(), registration.id(), Arc::clone(&agent_id));
+        let _shared_id = AbortOnDropHandle::new(tokio::spawn(shared_id));
         let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), registration.stats().clone());
         let observer = Observer {
             backends: self.backends.clone(),
@@ -230,6 +246,35 @@ impl AgentService {
         let end = self.run(driver, handle, bound.recheck, &agent_id).await;
         self.metrics.backend_duration.observe(began.elapsed());
         log_end(&end, &agent_id, peer, began.elapsed());
+    }
+
+    /// Logs, once a minute, that the agents do not serve the first strategy.
+    fn warn_of_missing_identifiers(&self) {
+        let lacking = self.backends.lacking(ReadinessPolicy::FirstStrategy);
+        let Some(strategy) = lacking.first().map(|strategy| strategy.name()) else { return };
+        let Some(suppressed) = self.gate.refusals.due("identifiers", Ipv4Addr::UNSPECIFIED.into()) else {
+            return;
+        };
+        let agents = self.backends.agent_count();
+        tracing::warn!(
+            agents,
+            strategy,
+            suppressed,
+            "no connected agent has --agent-identifiers for the first of --proxy-strategies"
+        );
+    }
+
+    /// Logs that two agents seem to have one id. A duplicate connection has ended by then.
+    async fn watch_shared_id(self, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
+        tokio::time::sleep(SHARED_ID_AFTER).await;
+        let Some(address) = handle.address else { return };
+        let Some(other) = other_address(&self.backends.siblings(link), address) else { return };
+        if let Some(suppressed) = self.gate.refusals.due("shared id", address) {
+            tracing::warn!(
+                agentID = %Peer(&agent_id), %address, %other, suppressed,
+                "agent id is in use at two addresses: do several agents have it?"
+            );
+        }
     }
 
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
@@ -262,24 +307,29 @@ impl AgentService {
     }
 }
 
+/// The address of another stream of the agent, if it is not `address`.
+fn other_address(siblings: &[LinkHandle], address: IpAddr) -> Option<IpAddr> {
+    siblings.iter().filter_map(|sibling| sibling.address).find(|other| *other != address)
+}
+
 /// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
 /// connection this way when it finds that it already has a stream to this server.
 fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
-    let agent_id = Peer(agent_id);
+    let (agent_id, duration) = (Peer(agent_id), GoDuration::from(duration));
     match end {
         LinkEnd::Finished => {
-            tracing::info!(target: "v2", agentID = %agent_id, %peer, ?duration, "Receive stream from agent is closed");
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, %duration, "Receive stream from agent is closed");
         }
         LinkEnd::Stopped => {
-            tracing::info!(target: "v2", agentID = %agent_id, %peer, ?duration, "Stream read from agent cancelled");
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, %duration, "Stream read from agent cancelled");
         }
         LinkEnd::Failed(error) if error.code == Code::Canceled => {
             tracing::info!(
-                target: "v2", agentID = %agent_id, %peer, ?duration, err = %error, "Stream read from agent cancelled"
+                target: "v2", agentID = %agent_id, %peer, %duration, err = %error, "Stream read from agent cancelled"
             );
         }
         LinkEnd::Failed(error) => {
-            tracing::error!(err = %error, agentID = %agent_id, %peer, ?duration, "Receive stream from agent read failure");
+            tracing::error!(err = %error, agentID = %agent_id, %peer, %duration, "Receive stream from agent read failure");
         }
     }
 }
@@ -390,5 +440,24 @@ impl LinkObserver for Observer {
         }
         // The agent is no backend while its last bytes are flushed: it may already be connected to another server.
         (self.registration, self.owned) = (None, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_address_of_the_same_agent_id_is_reported() {
+        let at = |address: Option<&str>| {
+            let (mut handle, _) = LinkHandle::new();
+            handle.address = address.map(|address| address.parse().unwrap());
+            handle
+        };
+        let own: IpAddr = "10.0.0.1".parse().unwrap();
+        let mut siblings = vec![at(Some("10.0.0.1")), at(None)];
+        assert_eq!(other_address(&siblings, own), None);
+        siblings.push(at(Some("10.0.0.2")));
+        assert_eq!(other_address(&siblings, own), Some("10.0.0.2".parse().unwrap()));
     }
 }

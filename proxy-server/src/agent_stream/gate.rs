@@ -66,8 +66,8 @@ impl AgentGate {
         match self.binding.check(identity, &metadata.agent_id, &metadata.identifiers, peer.address) {
             Ok(()) => self.logged_claims.remove(&metadata.agent_id),
             Err(claims) => {
-                let identity = identity.to_string();
-                let noted = self.logged_claims.note(&metadata.agent_id, &format!("{identity} {claims}"));
+                let (identity, key) = (identity.to_string(), identity.key());
+                let noted = self.logged_claims.note(&metadata.agent_id, &format!("{key} {claims}"));
                 if enforced || noted == Noted::Changed {
                     for (claim, _) in &claims.0 {
                         metrics.agent_claims.count((*claim, action));

@@ -1,6 +1,7 @@
 //! The handle of a link, which the rest of the server uses.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +35,8 @@ pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 pub struct LinkHandle {
     commands: mpsc::UnboundedSender<Command>,
     tokens: Arc<AtomicU64>,
+    /// The agent's address, if known.
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl std::fmt::Debug for LinkHandle {
@@ -46,7 +49,7 @@ impl LinkHandle {
     /// A handle, and the command queue for the link's task.
     pub(crate) fn new() -> (Self, Commands) {
         let (commands, queue) = mpsc::unbounded_channel();
-        (LinkHandle { commands, tokens: Arc::default() }, queue)
+        (LinkHandle { commands, tokens: Arc::default(), address: None }, queue)
     }
 
     /// Sends a DIAL_REQ on this link.

@@ -61,6 +61,7 @@ impl AgentListener {
     /// Dropping the future ends the connections.
     pub async fn serve(self, handshakes: Handle, stop: CancellationToken) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
+        tracing::info!(target: "v0", port = "agent", address = name, "Listening");
         let settings = Arc::new(self.settings);
         let arriving =
             Handshakes::start(&handshakes, self.listener, name.clone(), self.tls, self.unauthenticated);
@@ -117,7 +118,7 @@ async fn serve(
     match served {
         Ok(()) => tracing::trace!(%peer, "agent connection ended"),
         Err(error) if error.is_closed_by_peer() => tracing::trace!(%peer, "the agent closed its connection"),
-        Err(error @ ConnectionError::NotAdmitted) => {
+        Err(error @ (ConnectionError::NotAdmitted | ConnectionError::NotHttp2)) => {
             slot.closed(UnauthenticatedCloseReason::NotAdmitted, &error)
         }
         Err(error @ ConnectionError::UnadmittedMemory) => {

@@ -13,6 +13,7 @@ mod meter;
 mod packet_probe;
 mod slot;
 
+pub(crate) use accept::AGENT_PATH;
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::{AgentGate, IdentityBinding};
 pub use handle::{LinkHandle, OpenConnection};

@@ -159,8 +159,8 @@ flags::flags! {
             /// Choice among suitable agents: least-loaded (of two random agents the one with the shorter expected dial time) or
             /// random (as in Go 0.36). (Not a flag of the Go proxy-server.)
             agent_selection: Selection = "least-loaded" => one_of(&SELECTIONS, "it must be least-loaded or random"),
-            /// Zone whose agents the strategies default and defaultRoute prefer: the value of zone= in --agent-identifiers of
-            /// our agents. Empty: no zone. (Not a flag of the Go proxy-server.)
+            /// Zone whose agents the strategies default and defaultRoute prefer: those with the identifier zone=NAME. Empty: no
+            /// zone. (Not a flag of the Go proxy-server.)
             prefer_zone: String = "",
             /// Deadline of one dial through agents, including its retry. 0: 25s.
             backend_dial_timeout: Option<Duration> = "0s" => optional_duration,

@@ -109,6 +109,12 @@ impl Identity {
 
 impl std::fmt::Display for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.is_vouched() { &self.key } else { "nobody" })
+        // The first word of the key is the kind of credential.
+        let kind = self.key.split(' ').next().filter(|kind| !kind.is_empty()).unwrap_or("nobody");
+        f.write_str(kind)?;
+        for (position, (_, name)) in self.names.iter().enumerate() {
+            write!(f, "{} {name}", if position == 0 { "" } else { "," })?;
+        }
+        self.addresses.iter().try_for_each(|address| write!(f, ", {address}"))
     }
 }

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flags::GoDuration;
 use parking_lot::{RwLock, RwLockWriteGuard};
 use rand::Rng;
 use serve::logs::Peer;
@@ -208,6 +209,11 @@ impl<L: Clone> BackendManager<L> {
         if policy == ReadinessPolicy::Any && lacking.len() < required { Vec::new() } else { lacking }
     }
 
+    /// The number of agents.
+    pub fn agent_count(&self) -> usize {
+        self.shared.state.read().agents.len()
+    }
+
     /// The number of identifiers known to each strategy, in the order of the flag.
     #[cfg(test)]
     pub fn counts(&self) -> Vec<(Strategy, usize)> {
@@ -388,7 +394,7 @@ fn log_change(agent_id: &str, change: Change) {
     let agent_id = Peer(agent_id);
     match change {
         Change::Ejected { time, failures, dials } => tracing::warn!(
-            agentID = %agent_id, failures, dials, ?time,
+            agentID = %agent_id, failures, dials, time = %GoDuration::from(time),
             "dials fail at this agent that succeed at others: it gets no dials for a time"
         ),
         Change::Trial => tracing::info!(agentID = %agent_id, "trying an agent again that was ejected"),

@@ -27,12 +27,13 @@ use tokio_util::sync::CancellationToken;
 use transport::authority::AuthorityPatch;
 use transport::listen::{AcceptLoop, LinkSocket, UnixSocket};
 use transport::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
-use transport::wire::{Code, Request, ServerSettings, serve_connection_until};
+use transport::wire::{Code, ConnectionError, Request, ServerSettings, serve_connection_until};
 
 use super::Frontend;
 use crate::accept;
+use crate::agent_stream::AGENT_PATH;
 use crate::auth::{AllowedNames, shown};
-use crate::metrics::{PeerKind, Port};
+use crate::metrics::{FrontendName, PeerKind, Port};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// The only path of the gRPC frontend.
@@ -103,6 +104,7 @@ pub async fn serve_frontend(
         FrontendListener::Unix(socket) => {
             let name = socket.path().display().to_string();
             let peer: Arc<str> = Arc::from("unix");
+            tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let serve = |connection| {
                 let (frontend, http2) = (frontend.clone(), http2.clone());
                 let (peer, stop) = (Arc::clone(&peer), stop.clone());
@@ -121,6 +123,7 @@ pub async fn serve_frontend(
         FrontendListener::Tls { listener, tls, names, unauthenticated, handshakes } => {
             let address = listener.local_addr();
             let name = address.map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
+            tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let connections = ConnectionSet::new(Port::Frontend, unauthenticated, frontend.metrics.clone());
             let arriving = Handshakes::start(&handshakes, listener, name.clone(), tls, connections);
             let serve = |arrived: Arrived| {
@@ -182,7 +185,12 @@ impl Frontend {
         let dials = Mutex::new(JoinSet::new());
         let on_stream = |request: Request| {
             if request.path != PROXY_PATH {
-                tracing::debug!(%peer, path = %Peer(&request.path), "unknown gRPC method");
+                let path = Peer(&request.path);
+                if request.path == AGENT_PATH {
+                    tracing::warn!(%peer, %path, "an agent came to a frontend's port; agents connect to --agent-port");
+                } else {
+                    tracing::debug!(%peer, %path, "unknown gRPC method");
+                }
                 return request.refuse(Code::Unimplemented, "unknown service or method");
             }
             if stop.is_cancelled() {
@@ -221,6 +229,10 @@ impl Frontend {
             Err(error) if error.is_closed_by_peer() => {
                 tracing::trace!(%peer, "the client closed its frontend connection");
             }
+            Err(ConnectionError::NotHttp2) => tracing::warn!(
+                %peer, frontend = self.name.map(FrontendName::name),
+                "frontend connection without HTTP/2, and the frontend's --mode is grpc: was it HTTP/1.1 CONNECT?"
+            ),
             Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
         }
         // The streams of a lost connection end by themselves as soon as they notice the loss.

@@ -122,6 +122,60 @@ async fn serve(
                 tracing::debug!(peer = %address, %error, suppressed, "connection not accepted");
             }
         }
-        Err(error) => slot.closed(UnauthenticatedCloseReason::of(&error), &error),
+        Err(error) => {
+            let text = error.to_string();
+            slot.closed(UnauthenticatedCloseReason::of(&error), &format_args!("{text}{}", hint(&text)));
+        }
+    }
+}
+
+/// The cause of a failed handshake in an operator's words, after the library's.
+fn hint(error: &str) -> &'static str {
+    let causes = [
+        (
+            &["peer certificate: UnknownIssuer", "peer certificate: BadSignature"][..],
+            " (no authority of the CA file for this port's clients issued the peer's certificate)",
+        ),
+        (&["sent no certificates"], " (this port requires a client certificate)"),
+        (
+            &[
+                "alert: UnknownCA",
+                "alert: BadCertificate",
+                "alert: CertificateUnknown",
+                "alert: DecryptError",
+            ],
+            " (the peer does not accept this server's certificate)",
+        ),
+        (&["InvalidContentType"], " (the peer does not speak TLS)"),
+        (&["known protocol"], " (an agent at a frontend's port, or a frontend at the agent port?)"),
+    ];
+    let found = causes.iter().find(|(texts, _)| texts.iter().any(|text| error.contains(text)));
+    found.map_or("", |(_, hint)| hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
+
+    use super::*;
+
+    #[test]
+    fn failed_handshakes_have_a_cause_in_words() {
+        for (error, words) in [
+            (CertificateError::UnknownIssuer.into(), "issued the peer's certificate"),
+            (CertificateError::BadSignature.into(), "issued the peer's certificate"),
+            (Error::NoCertificatesPresented, "requires a client certificate"),
+            (Error::AlertReceived(AlertDescription::UnknownCA), "does not accept this server's certificate"),
+            (
+                Error::AlertReceived(AlertDescription::DecryptError),
+                "does not accept this server's certificate",
+            ),
+            (InvalidMessage::InvalidContentType.into(), "does not speak TLS"),
+            (rustls::PeerIncompatible::NoKxGroupsInCommon.into(), ""),
+            (Error::NoApplicationProtocol, "an agent at a frontend's port"),
+        ] {
+            let hint = hint(&HandshakeError::Tls(error.clone()).to_string());
+            assert!(hint.contains(words) && hint.is_empty() == words.is_empty(), "{error}: {hint}");
+        }
     }
 }

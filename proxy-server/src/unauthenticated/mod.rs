@@ -82,7 +82,7 @@ impl Shared {
         if reason.is_limit_of_port() {
             tracing::warn!(%peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");
         } else {
-            tracing::info!(%peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");
+            tracing::info!(target: "v0", %peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");
         }
     }
 }

@@ -46,6 +46,16 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
                 &["--proxy-strategies=destHost, default"],
                 "--proxy-strategies=\" default\": the strategies are",
             ),
+        flag("agent-selection", |c| format!("{:?}", c.agent_selection))
+            .default("LeastLoaded")
+            .accepts_but_go_rejects(&["--agent-selection=random"], "Random")
+            .refuses(
+                &["--agent-selection=fastest"],
+                "--agent-selection=\"fastest\": it must be least-loaded or random",
+            ),
+        flag("prefer-zone", |c| format!("{:?}", c.prefer_zone))
+            .default("None")
+            .accepts_but_go_rejects(&["--prefer-zone=eu-1a"], "Some(\"eu-1a\")"),
         flag("backend-dial-timeout", |c| format!("{:?}", c.dial_timeout))
             .default("None")
             .takes(&["--backend-dial-timeout=0"], "None")

@@ -15,7 +15,7 @@ pub struct Condition {
     pub name: &'static str,
     /// Whether it is met, or why not.
     pub result: Result<(), Cow<'static, str>>,
-    /// Details for `?verbose` if the condition is met; may be empty.
+    /// Details for `?verbose`, on a line of their own if the condition fails; may be empty.
     pub note: String,
     /// The Go programs do not have this condition: it is listed only if it fails, or if the request asks for all.
     pub extra: bool,
@@ -33,7 +33,7 @@ impl Condition {
         Self { extra: true, ..Self::check(name, holds, reason) }
     }
 
-    /// Adds details that `?verbose` shows if the condition is met.
+    /// Adds details that `?verbose` shows.
     #[must_use]
     pub fn noting(self, note: String) -> Self {
         Self { note, ..self }
@@ -90,7 +90,8 @@ fn lines(conditions: Vec<Condition>, all: bool) -> String {
             Ok(()) if extra && !all => Ok(()),
             Ok(()) if note.is_empty() => writeln!(lines, "[+]{name} ok"),
             Ok(()) => writeln!(lines, "[+]{name} ok: {note}"),
-            Err(reason) => writeln!(lines, "[-]{name} failed: {reason}"),
+            Err(reason) if note.is_empty() || !all => writeln!(lines, "[-]{name} failed: {reason}"),
+            Err(reason) => writeln!(lines, "[-]{name} failed: {reason}\n   {note}"),
         };
     }
     lines

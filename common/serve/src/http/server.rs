@@ -53,7 +53,7 @@ pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -
         let address = listener.local_addr().ok();
         bound_tx.send_replace(address);
         let address = address.as_ref().map(tracing::field::display);
-        tracing::info!(port = name, address, "Listening");
+        tracing::info!(target: "v0", port = name, address, "Listening");
         accept(&listener, Arc::new(routes), stop).await;
     });
     ServerHandle { bound, stop: stop_tx, task }

@@ -163,6 +163,8 @@ async fn health_of_an_agent() {
     let (switch, ready) = switchable();
     let readiness = move || {
         let connected = Condition::check("server-connected", ready(), "no servers connected");
+        let connected =
+            connected.noting(if ready() { String::new() } else { "last error 3 s ago: x".to_owned() });
         vec![connected, Condition::extra("draining", true, "")]
     };
     let server = start(health::agent(readiness, exposition()));
@@ -170,7 +172,7 @@ async fn health_of_an_agent() {
     assert!(head.starts_with("http/1.1 503 service unavailable\r\n"), "{head}");
     assert_eq!(body, "[+]ping ok\n[-]server-connected failed: no servers connected\n", "as in Go");
     let (_, body) = get(&server, "/readyz?verbose").await;
-    assert!(body.ends_with("no servers connected\n[+]draining ok\n"), "{body}");
+    assert!(body.ends_with("no servers connected\n   last error 3 s ago: x\n[+]draining ok\n"), "{body}");
     switch.store(true, Ordering::Relaxed);
     assert_eq!(get(&server, "/ready").await.1, "ok");
     for path in ["/readyz?verbose", "/readyz?x&verbose=1"] {

@@ -62,14 +62,25 @@ impl ClientTls {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let (config, names) = &*self.config();
+        let current = self.config();
+        let (config, names, verifier) = &*current;
         let name = names.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Ok(TlsConnector::from(Arc::clone(config)).connect(name.clone(), io).await?)
+        let connected = TlsConnector::from(Arc::clone(config)).connect(name.clone(), io).await;
+        connected.map_err(|error| match (error.into(), verifier.take_unknown()) {
+            (HandshakeError::Tls(error), Some(authorities)) => {
+                let authorities = match &self.options().ca {
+                    CaSource::File(path) => format!("{}: {authorities}", path.display()),
+                    CaSource::System => format!("the system's CA certificates: {authorities}"),
+                };
+                HandshakeError::UnknownIssuer { error, authorities }
+            }
+            (error, _) => error,
+        })
     }
 }
 
 impl Options for ClientTlsOptions {
-    type Config = (Arc<ClientConfig>, Vec<ServerName<'static>>);
+    type Config = (Arc<ClientConfig>, Vec<ServerName<'static>>, Arc<ServerCerts>);
 
     fn read(&self) -> Result<Material, TlsError> {
         let pair = self.identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
@@ -97,11 +108,12 @@ impl Options for ClientTlsOptions {
             }
             None => system::system_roots()?,
         };
-        let verifier = ServerCerts::new(roots, Arc::clone(&provider), Report::new(Arc::clone(observer)))?;
+        let report = Report::new(Arc::clone(observer));
+        let verifier = Arc::new(ServerCerts::new(roots, Arc::clone(&provider), report)?);
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
+            .with_custom_certificate_verifier(Arc::clone(&verifier) as _);
         let mut config = match &material.pair {
             Some((cert, key)) => {
                 let pair = pem::certified_key(cert, key, &provider)?;
@@ -117,7 +129,7 @@ impl Options for ClientTlsOptions {
             config.alpn_protocols.push(ALPN_H2.to_vec());
         }
         super::check_config(config.fips())?;
-        Ok(((Arc::new(config), names), validities))
+        Ok(((Arc::new(config), names, verifier), validities))
     }
 }
 

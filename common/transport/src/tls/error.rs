@@ -4,9 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustls::CertificateError;
 use thiserror::Error;
 
-use super::TooLarge;
+use super::{TooLarge, validity};
 
 /// TLS files that cannot be used.
 #[derive(Debug, Error)]
@@ -72,11 +73,35 @@ pub enum HandshakeError {
     #[error("TLS handshake: {TooLarge}")]
     TooLarge,
     /// A protocol error, or an invalid certificate of the peer.
-    #[error("TLS handshake: {0}")]
+    #[error("TLS handshake: {}", words(.0))]
     Tls(rustls::Error),
+    /// No trusted authority issued the server's certificate.
+    #[error("TLS handshake: {}", words(.error))]
+    UnknownIssuer {
+        /// The TLS error.
+        error: rustls::Error,
+        /// The issuer that the certificate names, and the authorities that are trusted.
+        authorities: String,
+    },
     /// A socket error.
     #[error("TLS handshake: {0}")]
     Io(io::Error),
+}
+
+/// The error's text, with dates that an operator can read.
+fn words(error: &rustls::Error) -> String {
+    let rustls::Error::InvalidCertificate(invalid) = error else { return error.to_string() };
+    let (what, now, limit) = match invalid {
+        CertificateError::ExpiredContext { time, not_after } => {
+            ("expired: it was valid until", time, not_after)
+        }
+        CertificateError::NotValidYetContext { time, not_before } => {
+            ("not valid yet: it is valid from", time, not_before)
+        }
+        _ => return error.to_string(),
+    };
+    let (now, limit) = (validity::rfc3339(now.as_secs()), validity::rfc3339(limit.as_secs()));
+    format!("invalid peer certificate: certificate {what} {limit}, and the clock says {now}")
 }
 
 impl From<io::Error> for HandshakeError {

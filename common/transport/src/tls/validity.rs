@@ -1,6 +1,10 @@
 //! The validity period of certificates.
 
+use std::fmt::Display;
+
 use rustls_pki_types::{CertificateDer, UnixTime};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use x509_parser::certificate;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -38,9 +42,9 @@ impl Validity {
     /// Why a certificate with this period is not valid at `now`, in seconds of Unix time.
     fn fault_at(self, now: i64) -> Option<String> {
         if now > self.not_after {
-            Some(format!("it expired {} s ago", now - self.not_after))
+            Some(format!("it expired at {}", rfc3339(self.not_after)))
         } else if now < self.not_before {
-            Some(format!("it is not valid before {} s from now", self.not_before - now))
+            Some(format!("it is not valid before {}", rfc3339(self.not_before)))
         } else {
             None
         }
@@ -76,6 +80,12 @@ impl Judge {
     }
 }
 
+/// Seconds of Unix time as RFC 3339 in UTC; a number if that is impossible.
+pub(super) fn rfc3339(seconds: impl TryInto<i64> + Copy + Display) -> String {
+    let date = seconds.try_into().ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    date.and_then(|date| date.format(&Rfc3339).ok()).unwrap_or_else(|| seconds.to_string())
+}
+
 /// Seconds of Unix time.
 pub fn now() -> i64 {
     i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
@@ -89,7 +99,7 @@ mod tests {
     fn both_ends_are_within() {
         let span = Validity { not_before: 10, not_after: 20 };
         assert_eq!(span.fault_at(10).or(span.fault_at(20)), None);
-        assert_eq!(span.fault_at(9).as_deref(), Some("it is not valid before 1 s from now"));
-        assert_eq!(span.fault_at(21).as_deref(), Some("it expired 1 s ago"));
+        assert_eq!(span.fault_at(9).as_deref(), Some("it is not valid before 1970-01-01T00:00:10Z"));
+        assert_eq!(span.fault_at(21).as_deref(), Some("it expired at 1970-01-01T00:00:20Z"));
     }
 }

@@ -27,6 +27,9 @@ use crate::kernel::HOST_TIMEOUT;
 /// Why a connection did not end in order.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
+    /// The peer's first bytes are not those of HTTP/2.
+    #[error("the peer does not speak HTTP/2")]
+    NotHttp2,
     /// The peer broke HTTP/2, ended the connection with an error, or was lost.
     #[error("HTTP/2: {}", super::status::words(.0))]
     Http2(#[from] h2::Error),
@@ -131,7 +134,11 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
     let connection = poll_fn(|cx| {
         if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
-            return Poll::Ready(connection.map(Some).map_err(ConnectionError::from));
+            // The handshake ends with the client's preface: its settings come later.
+            return Poll::Ready(connection.map(Some).map_err(|error| match error.is_io() {
+                true => ConnectionError::from(error),
+                false => ConnectionError::NotHttp2,
+            }));
         }
         if shutdown.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ok(None));

@@ -83,6 +83,12 @@ impl Frontend {
                 self.connect(socket, peer, head, buffer).await;
             }
             Err(why) => {
+                if matches!(why, NotServed::Refused(HeadError::Version)) && buffer.starts_with(b"PRI ") {
+                    tracing::warn!(
+                        %peer, frontend = self.name.map(FrontendName::name),
+                        "frontend connection with HTTP/2, and the frontend's --mode is http-connect: was it gRPC?"
+                    );
+                }
                 tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");
                 if let NotServed::Refused(error) = why {
                     let _live = self.enter(self.metrics.http_connections.enter());

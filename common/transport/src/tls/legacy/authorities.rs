@@ -19,6 +19,9 @@ use super::certificate::{Certificate, Purpose};
 use super::chain;
 use crate::tls::Validity;
 
+/// The most authorities that an error names.
+const SHOWN: usize = 3;
+
 /// The authorities that the operator trusts, for one purpose.
 #[derive(Debug)]
 pub(super) struct Authorities {
@@ -67,7 +70,7 @@ impl Authorities {
             tracing::debug!(
                 useless,
                 of = certs.len(),
-                ?purpose,
+                purpose = purpose.name(),
                 "some authorities may not issue certificates"
             );
         }
@@ -132,6 +135,21 @@ impl Authorities {
         now: UnixTime,
     ) -> Result<(), Error> {
         chain::verify(leaf, presented, &self.certs, self.purpose, now, self.algorithms)
+    }
+
+    /// For an operator: the issuer that `top` names, the end of the presented chain, and the authorities that are trusted.
+    pub(super) fn explain(&self, top: &CertificateDer<'_>) -> String {
+        let Some(top) = Certificate::parse(top) else { return "the certificate is malformed".to_owned() };
+        let trusted: Vec<_> = self.certs.iter().filter_map(|cert| Certificate::parse(cert)).collect();
+        let mut names: Vec<String> = trusted.iter().take(SHOWN).map(Certificate::subject).collect();
+        if trusted.len() > SHOWN {
+            names.push(format!("{} more", trusted.len() - SHOWN));
+        }
+        let same = match trusted.iter().any(|authority| top.names_issuer(authority)) {
+            true => " (an authority of that name with another key, or without the right to issue)",
+            false => "",
+        };
+        format!("the certificate was issued by {}; trusted: {}{same}", top.issuer(), names.join(", "))
     }
 
     /// Several certificates may have the same anchor, such as those of a renewed CA: any of them suffices.

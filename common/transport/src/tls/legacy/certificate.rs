@@ -7,9 +7,12 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::asn1_rs::Any;
 use x509_parser::extensions::{GeneralName, ParsedExtension, X509Extension};
 use x509_parser::prelude::{FromDer, X509Certificate};
-use x509_parser::x509::X509Version;
+use x509_parser::x509::{X509Name, X509Version};
 
 use crate::tls::Validity;
+
+/// The longest name in an error, in characters.
+const NAME_LIMIT: usize = 80;
 
 /// The role in which the holder uses the certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +22,14 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
+    /// Its name in logs.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+
     /// The purpose for webpki.
     pub(super) fn required(self) -> webpki::KeyUsage {
         match self {
@@ -68,6 +79,16 @@ impl<'a> Certificate<'a> {
     /// True if this certificate names `issuer` as its issuer.
     pub(super) fn names_issuer(&self, issuer: &Certificate<'_>) -> bool {
         self.parsed.issuer().as_raw() == issuer.parsed.subject().as_raw()
+    }
+
+    /// The issuer's name, for an error.
+    pub(super) fn issuer(&self) -> String {
+        shown(self.parsed.issuer())
+    }
+
+    /// The subject's name, for an error.
+    pub(super) fn subject(&self) -> String {
+        shown(self.parsed.subject())
     }
 
     /// True if both are the same entity: same name, same key.
@@ -207,6 +228,12 @@ fn read(extension: &X509Extension<'_>) -> bool {
 fn is_read_by_go(extension: &X509Extension<'_>) -> bool {
     let oid = extension.oid.to_id_string();
     (oid.starts_with("2.5.29.") && oid != "2.5.29.18") || oid == "1.3.6.1.5.5.7.1.1"
+}
+
+/// At most [`NAME_LIMIT`] characters of a name, without control characters.
+fn shown(name: &X509Name<'_>) -> String {
+    let text: String = name.to_string().chars().filter(|c| !c.is_control()).take(NAME_LIMIT).collect();
+    if text.is_empty() { "an authority without a name".to_owned() } else { text }
 }
 
 fn seconds(time: UnixTime) -> i64 {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
@@ -31,10 +32,12 @@ pub(in crate::tls) struct ClientCerts {
 
 /// Verifies a server.
 #[derive(Debug)]
-pub(in crate::tls) struct ServerCerts {
+pub struct ServerCerts {
     /// `None` accepts any certificate.
     webpki: Option<Arc<WebPkiServerVerifier>>,
     second: SecondOpinion,
+    /// See [`ServerCerts::take_unknown`]: an error of rustls cannot contain it without another alert.
+    unknown: Mutex<Option<String>>,
 }
 
 /// Verifies servers other than an agent's with `roots`, as [`crate::tls::ClientTls`] does.
@@ -52,7 +55,7 @@ pub fn server_verifier(
 pub fn any_server() -> Arc<dyn ServerCertVerifier> {
     let report = Report::new(ignore_legacy_pki());
     let second = SecondOpinion::new(Vec::new(), Purpose::Server, &shared_provider(), report);
-    Arc::new(ServerCerts { webpki: None, second })
+    Arc::new(ServerCerts { webpki: None, second, unknown: Mutex::default() })
 }
 
 impl ClientCerts {
@@ -79,7 +82,12 @@ impl ServerCerts {
         let webpki = WebPkiServerVerifier::builder_with_provider(second.authorities.store(), provider)
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki: Some(webpki), second })
+        Ok(Self { webpki: Some(webpki), second, unknown: Mutex::default() })
+    }
+
+    /// Which authority the last server with an unknown issuer named, and which authorities are trusted.
+    pub(in crate::tls) fn take_unknown(&self) -> Option<String> {
+        self.unknown.lock().take()
     }
 }
 
@@ -137,8 +145,13 @@ impl ServerCertVerifier for ServerCerts {
             _ => Err(CertificateError::NotValidForName.into()),
         };
         let verdict = webpki.verify_server_cert(leaf, presented, name, ocsp, now).map(drop);
-        self.second.judge(verdict, leaf, presented, now, right_name)?;
-        Ok(ServerCertVerified::assertion())
+        let verdict = self.second.judge(verdict, leaf, presented, now, right_name);
+        // A bad signature is an authority of the same name with another key.
+        let unknown = [CertificateError::UnknownIssuer, CertificateError::BadSignature].map(Error::from);
+        if verdict.as_ref().is_err_and(|error| unknown.contains(error)) {
+            *self.unknown.lock() = Some(self.second.authorities.explain(presented.last().unwrap_or(leaf)));
+        }
+        verdict.map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -66,12 +66,39 @@ async fn unknown_certificates_are_refused() {
 }
 
 #[tokio::test]
+async fn an_unknown_issuer_is_named_with_the_file_and_the_trusted_authorities() {
+    let mut world = World::new();
+    let others: Vec<Pair> = ["a", "b", "c", "d", "e"].map(|name| Pair::self_signed(ca(name))).into();
+    let bundles = [
+        (&others[..2], "the certificate was issued by CN=root; trusted: CN=a, CN=b"),
+        (&others[..], "the certificate was issued by CN=root; trusted: CN=a, CN=b, CN=c, 2 more"),
+        (
+            &[Pair::self_signed(ca("root"))],
+            "the certificate was issued by CN=root; trusted: CN=root (an authority of that name with another key, or without the right to issue)",
+        ),
+    ];
+    for (number, (bundle, expected)) in bundles.into_iter().enumerate() {
+        let certs: Vec<_> = bundle.iter().map(|pair| &pair.der).collect();
+        let file = world.files.certs(&format!("bundle-{number}"), &certs);
+        world.client.ca = CaSource::File(file.clone());
+        let Err(HandshakeError::UnknownIssuer { error, authorities }) = world.shake().await.client else {
+            panic!("an unknown issuer");
+        };
+        assert!(error.to_string().starts_with("invalid peer certificate"), "{error}");
+        assert_eq!(authorities, format!("{}: {expected}", file.display()));
+    }
+}
+
+#[tokio::test]
 async fn expired_and_misnamed_servers_are_refused() {
     let mut old = leaf(&[NAME]);
     old.not_before = date_time_ymd(2000, 1, 1);
     old.not_after = date_time_ymd(2001, 1, 1);
     let text = World::with_server(old).shake().await.refused_by_client();
-    assert!(text.contains("expired"), "{text}");
+    assert!(
+        text.contains("expired: it was valid until 2001-01-01T00:00:00Z, and the clock says 2"),
+        "{text}"
+    );
     let text = World::with_server(leaf(&["other.test"])).shake().await.refused_by_client();
     assert!(text.contains("not valid for name"), "{text}");
 }

@@ -277,7 +277,7 @@ async fn garbage_instead_of_http2_is_an_error() {
     let served = serve(server_io, ServerSettings::for_frontends());
     client_io.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let end = soon(served.serving).await.unwrap();
-    assert!(matches!(end, Err(ConnectionError::Http2(_))), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::NotHttp2)), "{end:?}");
     let mut rest = Vec::new();
     client_io.read_to_end(&mut rest).await.unwrap();
 }
@@ -395,4 +395,21 @@ async fn a_connection_does_not_keep_the_memory_of_its_handshake() {
     let (client_io, _server_io) = duplex(1 << 10);
     let size = size_of_val(&serve_connection(client_io, &ServerSettings::for_frontends(), drop));
     assert!(size <= 2 << 10, "{size} bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_protocol_is_told_from_broken_http2_and_from_an_early_end() {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice();
+    let ends = [
+        (b"CONNECT node:10250 HTTP/1.1\r\nHost: node\r\n\r\n".to_vec(), true),
+        ([preface, b"no frame of HTTP/2 at all"].concat(), false),
+        (preface[..9].to_vec(), false),
+    ];
+    for (bytes, other) in ends {
+        let (mut client_io, server_io) = duplex(1 << 10);
+        client_io.write_all(&bytes).await.unwrap();
+        client_io.shutdown().await.unwrap();
+        let end = soon(serve_connection(server_io, &ServerSettings::for_frontends(), drop)).await;
+        assert_eq!(matches!(end, Err(ConnectionError::NotHttp2)), other, "{end:?}");
+    }
 }
