@@ -22,8 +22,8 @@ const MODES: [Mode; 2] = [Mode::Grpc, Mode::HttpConnect];
 const MIXES: [(&str, [bool; 2]); 4] = [
     ("Go-Go", [false, false]),
     ("ours-ours", [true, true]),
-    ("our server, Go agents", [true, false]),
-    ("Go server, our agents", [false, true]),
+    ("our server and Go agents", [true, false]),
+    ("Go server and our agents", [false, true]),
 ];
 
 fn command() -> Command {
