@@ -38,9 +38,9 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// The time that it took, or has taken so far.
+    /// The time that it took, or has taken so far; [`LIMIT`] at most, because a late timer is no fault of the programs.
     pub(super) fn took(&self) -> Duration {
-        self.took.unwrap_or(self.began.elapsed())
+        self.took.unwrap_or(self.began.elapsed()).min(LIMIT)
     }
 
     /// Whether it failed; one that has had no answer for a second counts as failed.

@@ -53,12 +53,16 @@ impl Observed {
     }
 
     /// Seconds from the fault, in which all streams were lost, until each server has at least this number of agents for the rest
-    /// of the observation.
+    /// of the observation. The whole window is too short for a server that told no number.
     pub(super) fn until_servers_have(&self, agents: usize) -> Value {
         let until = self.samples.iter().enumerate().map(|(server, samples)| {
-            let after = samples.iter().filter(|sample| sample.at >= self.fault);
+            let mut after = samples.iter().filter(|sample| sample.at >= self.fault).peekable();
+            let more = Value::more_than(self.window.as_secs_f64());
+            if after.peek().is_none() {
+                return more;
+            }
             let enough = |time: Value, sample: &Sample| match (sample.agents >= agents, time.more) {
-                (false, _) => Value::more_than(self.window.as_secs_f64()),
+                (false, _) => more,
                 (true, true) => Value::is(self.seconds(sample.at)),
                 (true, false) => time,
             };
@@ -80,10 +84,10 @@ impl Observed {
         Value { number: flows as f64 / streams as f64, ..until }
     }
 
-    /// Seconds of the longest call that was under way at the fault or began later.
+    /// Seconds of the longest call that was under way at the fault or began later; NaN without such a call.
     pub(super) fn longest_call(&self) -> Value {
         let affected = self.calls.iter().filter(|call| call.ended_after(self.fault));
-        Value::is(affected.map(|call| call.took().as_secs_f64()).fold(0.0, f64::max))
+        Value::is(affected.map(|call| call.took().as_secs_f64()).fold(f64::NAN, f64::max))
     }
 
     /// The dials since a time after the fault.
@@ -97,8 +101,11 @@ impl Observed {
         percent(dials.clone().filter(|dial| dial.failed()).count(), dials.count())
     }
 
-    /// When the last dial began that took longer than a second, in seconds after the fault.
+    /// When the last dial began that took longer than a second, in seconds after the fault; NaN without any dial.
     pub(super) fn last_dial_without_answer(&self) -> Value {
+        if self.dials_since(Duration::ZERO).next().is_none() {
+            return Value::is(f64::NAN);
+        }
         let slow = self.dials_since(Duration::ZERO).filter(|dial| dial.took() > SLOW);
         let last = slow.map(|dial| (dial.began - self.fault).as_secs_f64()).fold(0.0, f64::max);
         // Later dials may still become slow ones.

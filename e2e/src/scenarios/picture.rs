@@ -104,7 +104,7 @@ mod tests {
     fn plots_of_a_row_have_one_scale() {
         let outcome = |number| {
             let curves = vec![vec![(-2.0, 0.0), (10.0, number)]];
-            Outcome { figures: Vec::new(), panels: vec![Panel { title: "dials", curves }] }
+            Outcome { figures: Vec::new(), panels: vec![Panel { title: "dials", curves }], stalled: false }
         };
         let row = Row { scenario: Scenario::BothReset, outcomes: vec![outcome(40.0), outcome(20.0)] };
         let picture = picture(&["ours".into(), "Go".into()], &row);

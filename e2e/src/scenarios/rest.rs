@@ -54,7 +54,7 @@ pub(super) fn run(mix: &Mix, sizes: Sizes, timing: Timing) -> Result<Outcome> {
     let cost = in_network(1, async |network| cost(network, mix, one).await)?;
     figures.push(Figure::new("a call through the tunnel takes longer by, ms", 0.4, Value::is(cost)));
     let curves = opened.iter().map(|opened| cumulative(opened, minutes * 60.0)).collect();
-    Ok(Outcome { figures, panels: vec![Panel { title: "flows opened so far", curves }] })
+    Ok(Outcome { figures, panels: vec![Panel { title: "flows opened so far", curves }], stalled: false })
 }
 
 /// The times in seconds at which agents opened flows, once every server had every agent.

@@ -173,7 +173,8 @@ pub fn run(scenario: Scenario, mix: &Mix, sizes: Sizes, timing: Timing) -> Resul
                 return Ok(outcome);
             }
             eprintln!("the machine stood still for {stall:?}: the figures of a second run count");
-            Ok(attempt()?.0)
+            let (outcome, stall) = attempt()?;
+            Ok(Outcome { stalled: stall >= STALL, ..outcome })
         }
     }
 }
@@ -197,7 +198,8 @@ async fn fault(
         eprintln!("the agent's CPU time is limited by {}", starved.by());
     }
     let stall = *load.stall.lock();
-    Ok((Outcome { figures: scenario.figures(&observed), panels: observed.panels() }, stall))
+    let outcome = Outcome { figures: scenario.figures(&observed), panels: observed.panels(), stalled: false };
+    Ok((outcome, stall))
 }
 
 /// Runs a future on the near side of a new network, until it ends or a signal ends this program.

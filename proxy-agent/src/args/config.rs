@@ -22,7 +22,7 @@ pub struct Config {
     pub ca: Option<PathBuf>,
     /// ALPN protocols to offer before `h2`, each of 1 to 255 bytes.
     pub alpn_protos: Vec<String>,
-    /// Pings to a server; [`KeepaliveFlags::time`] is at least 10 s.
+    /// Pings to a server; [`KeepaliveFlags::time`] has no effect on them.
     pub keepalive: KeepaliveFlags,
     /// A file with the bearer token, read again for each connect.
     pub service_account_token_path: Option<PathBuf>,

@@ -75,7 +75,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         ca: servers.ca_cert,
         alpn_protos: servers.alpn_proto,
         keepalive: KeepaliveFlags {
-            time: servers.keepalive_time,
+            time: servers.keepalive_time.or_zero(),
             timeout: servers.keepalive_timeout,
             unresponsive_timeout: servers.unresponsive_timeout,
         },

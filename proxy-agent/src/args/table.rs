@@ -15,9 +15,6 @@ use crate::client_set::{CountSource, Identifiers};
 use crate::endpoint::DestinationRule;
 use crate::leases::LabelSelector;
 
-/// grpc-go's minimum for clients (`WithKeepaliveParams`); smaller values, including 0, are raised to it.
-const LEAST_KEEPALIVE: Duration = Duration::from_secs(10);
-
 const COUNT_SOURCES: [(&str, CountSource); 3] =
     [("", CountSource::Default), ("default", CountSource::Default), ("max", CountSource::Max)];
 
@@ -44,9 +41,9 @@ flags::flags! {
             service_account_token_path: Option<PathBuf> = "" => existing_file,
             /// ALPN protocols to offer before h2 in the TLS handshake, so that a load balancer can recognize agents.
             alpn_proto: Vec<String> = "" => alpn_proto,
-            /// Idle time before a ping to a server. The value has no effect: native servers are pinged after 2s, Go
-            /// servers after 35s, because they refuse more frequent pings.
-            keepalive_time: Duration = "1h0m0s" => keepalive_time,
+            /// Idle time before a ping to a server.
+            keepalive_time: GoDuration = "1h0m0s"
+                [no_effect = "native servers are pinged after 2s, Go servers after 35s, because they refuse more frequent pings"],
             /// How long a ping to a server may be unanswered that answers on another connection: then this one is half-open
             /// and ends. At least 1s; 0: 20s. (See --unresponsive-timeout for a server that answers on none.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
@@ -179,10 +176,6 @@ fn alpn_proto(flag: &'static str, names: Vec<String>) -> Result<Vec<String>, Fla
         }
         None => Ok(names),
     }
-}
-
-fn keepalive_time(_flag: &'static str, given: GoDuration) -> Result<Duration, FlagError> {
-    Ok(given.or_zero().max(LEAST_KEEPALIVE))
 }
 
 fn agent_identifiers(flag: &'static str, text: String) -> Result<Identifiers, FlagError> {

@@ -5,6 +5,9 @@ use proxy_agent::args::Config;
 
 use super::flag;
 
+const PINGS: &str = "--keepalive-time has no effect: native servers are pinged after 2s, Go servers after 35s, because they \
+                     refuse more frequent pings";
+
 const PROBES: &str = "--probe-interval has no effect: a lost stream is noticed at once";
 
 pub(crate) fn uplink() -> Vec<Entry<Config>> {
@@ -99,12 +102,12 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
                 &["--alpn-proto=\"a"],
                 "invalid argument \"\\\"a\" for \"--alpn-proto\" flag: a quotation mark",
             ),
-        flag("keepalive-time", |c| format!("{:?}", c.keepalive.time))
-            .default("3600s")
-            .takes(&["--keepalive-time=30s"], "30s")
-            .takes(&["--keepalive-time=0"], "10s")
-            .takes(&["--keepalive-time=1ns"], "10s")
-            .takes(&["--keepalive-time=-1h"], "10s")
+        flag("keepalive-time", |c| c.warnings.join("; "))
+            .default("")
+            .takes(&["--keepalive-time=30s"], PINGS)
+            .takes(&["--keepalive-time=0"], PINGS)
+            .takes(&["--keepalive-time=1ns"], PINGS)
+            .takes(&["--keepalive-time=-1h"], PINGS)
             .refuses(
                 &["--keepalive-time=1"],
                 "invalid argument \"1\" for \"--keepalive-time\" flag: the unit is",
