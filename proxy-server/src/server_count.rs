@@ -104,6 +104,10 @@ fn stamp(path: &Path) -> Result<Stamp, io::ErrorKind> {
 /// The number in the file: decimal digits, with blanks around them.
 fn read(path: &Path) -> Result<u32, String> {
     let mut text = String::new();
+    // Opening a pipe would wait for a writer.
+    if !path.metadata().map_err(|error| error.to_string())?.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
     let file = File::open(path).map_err(|error| error.to_string())?;
     file.take(LONGEST + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
     let number = text.trim();

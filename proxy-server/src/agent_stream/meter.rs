@@ -25,6 +25,8 @@ pub(crate) struct LinkMeter {
     paused: Option<LiveGuard>,
     agent_id: Arc<str>,
     stats: AgentStats,
+    /// This stream's part of the agent's waiting bytes.
+    waiting: usize,
     full_logged: Option<Instant>,
 }
 
@@ -38,8 +40,15 @@ impl LinkMeter {
             paused: None,
             agent_id,
             stats,
+            waiting: 0,
             full_logged: None,
         }
+    }
+}
+
+impl Drop for LinkMeter {
+    fn drop(&mut self) {
+        self.stats.waiting_changed(self.waiting, 0);
     }
 }
 
@@ -74,7 +83,7 @@ impl driver::Meter for LinkMeter {
 
     fn queued(&mut self, charged: usize) {
         self.queued.set(charged);
-        self.stats.set_waiting(charged);
+        self.stats.waiting_changed(std::mem::replace(&mut self.waiting, charged), charged);
     }
 
     fn paused(&mut self, paused: bool) {

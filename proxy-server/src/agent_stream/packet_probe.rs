@@ -66,6 +66,8 @@ impl PacketProbe {
             }
             self.due = None;
             if self.sent.is_some() {
+                // The timer must run on: an answer arrives in a turn that does not poll it.
+                self.due = Some(Instant::now() + EVERY);
                 return Some(Finding::Stuck);
             }
             self.ask(conns);

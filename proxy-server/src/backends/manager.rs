@@ -166,7 +166,10 @@ impl<L: Clone> BackendManager<L> {
             ejections += u64::from(ejected);
             log_change(id, change);
             let streams = self.streams_of(id);
-            streams.into_iter().for_each(|stream| self.change(stream, |link| link.ejected = ejected));
+            // Not those of an agent that has registered again under this id meanwhile.
+            let eject =
+                |link: &mut Link<L>| link.ejected = if link.stats.is(stats) { ejected } else { link.ejected };
+            streams.into_iter().for_each(|stream| self.change(stream, eject));
         }
         ejections
     }
@@ -277,9 +280,9 @@ impl<L: Clone> BackendManager<L> {
         self.choose_with(host, &[Health::Ready, Health::Leaving], exclude, &mut rand::rng())
     }
 
-    /// The same, but only a ready stream.
-    pub fn choose_ready(&self, host: &str, exclude: &[LinkId]) -> Option<Choice<L>> {
-        self.choose_with(host, &[Health::Ready], exclude, &mut rand::rng())
+    /// The same, but only a ready stream of this strategy: agents of another one may reach another host by the same address.
+    pub fn choose_ready(&self, host: &str, strategy: Strategy, exclude: &[LinkId]) -> Option<Choice<L>> {
+        self.choose_of(host, (&[Health::Ready], Some(strategy)), exclude, &mut rand::rng())
     }
 
     pub(super) fn choose_with(
@@ -289,13 +292,23 @@ impl<L: Clone> BackendManager<L> {
         exclude: &[LinkId],
         rng: &mut impl Rng,
     ) -> Option<Choice<L>> {
+        self.choose_of(host, (healths, None), exclude, rng)
+    }
+
+    fn choose_of(
+        &self,
+        host: &str,
+        (healths, only): (&[Health], Option<Strategy>),
+        exclude: &[LinkId],
+        rng: &mut impl Rng,
+    ) -> Option<Choice<L>> {
         let state = self.shared.state.read();
         let now = Instant::now();
         let better = |one, two| state.better(one, two, now);
         let better = (self.shared.selection == Selection::LeastLoaded)
             .then_some(&better as &dyn Fn(LinkId, LinkId) -> LinkId);
         for health in healths {
-            for table in &state.tables {
+            for table in state.tables.iter().filter(|table| only.is_none_or(|only| table.strategy == only)) {
                 let found = table.find(host, *health, exclude, better, rng);
                 if let Some(choice) = found.and_then(|id| state.choice(id, table.strategy)) {
                     choice.log_choice(*health);

@@ -10,6 +10,7 @@ use proptest::prelude::{Strategy as Generator, *};
 use proptest::sample::Index;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use tokio::time::Instant;
 
 use super::Strategy;
 use super::table::Health;
@@ -368,6 +369,34 @@ fn agents_are_limited_and_incumbents_stay() {
     kept.push(manager.register(backend("agent-0", "")).expect("a known agent may have another stream"));
     drop(kept.swap_remove(7));
     assert!(manager.register(backend("late", "")).is_ok());
+}
+
+#[test]
+fn ejection_does_not_reach_an_agent_that_has_registered_again() {
+    let manager = manager(&[Strategy::Default]);
+    let first = manager.register(backend("a", "")).unwrap();
+    let other = manager.register(backend("b", "")).unwrap();
+    let now = Instant::now();
+    (0..3).for_each(|_| first.stats().blame(now, now));
+    let before = manager.agents();
+    drop((first, other));
+    let again = manager.register(backend("a", "")).unwrap();
+    assert_eq!(manager.sweep(&before, now), 1);
+    let ready = manager.choose_ready("", Strategy::Default, &[]).unwrap();
+    assert_eq!(ready.link, again.id());
+}
+
+#[test]
+fn waiting_bytes_of_the_streams_of_an_agent_are_added() {
+    let manager = manager(&[Strategy::Default]);
+    let (one, two) =
+        (manager.register(backend("a", "")).unwrap(), manager.register(backend("b", "")).unwrap());
+    one.stats().waiting_changed(0, 1 << 30);
+    one.stats().waiting_changed(0, 5);
+    one.stats().waiting_changed(5, 0);
+    assert!(one.stats().loses_to(two.stats(), Instant::now()));
+    one.stats().waiting_changed(1 << 30, 0);
+    assert!(!one.stats().loses_to(two.stats(), Instant::now()));
 }
 
 #[test]

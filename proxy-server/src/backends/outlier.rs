@@ -35,8 +35,8 @@ pub(super) struct Outlier {
     half_since: Instant,
     /// Ejections without a long time of service between them.
     ejections: u32,
-    /// When the state last became [`State::Serving`].
-    serving_since: Instant,
+    /// When the state last changed. Verdicts about earlier dials do not change it.
+    since: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,23 +77,23 @@ impl Outlier {
     /// An agent that serves.
     pub(super) fn new(now: Instant) -> Self {
         let counts = [Counts::default(); 2];
-        Self { state: State::Serving, counts, half_since: now, ejections: 0, serving_since: now }
+        Self { state: State::Serving, counts, half_since: now, ejections: 0, since: now }
     }
 
     /// A dial reached its endpoint, or failed for a reason that is not the agent's.
-    pub(super) fn reached(&mut self, now: Instant) {
+    pub(super) fn reached(&mut self, now: Instant, began: Instant) {
         self.count(now, false);
-        if self.state == State::Trial {
-            (self.state, self.serving_since) = (State::Serving, now);
+        if self.state == State::Trial && began >= self.since {
+            (self.state, self.since) = (State::Serving, now);
             self.counts = [Counts::default(); 2];
         }
     }
 
     /// A dial failed for a reason of the agent's.
-    pub(super) fn blame(&mut self, now: Instant) {
+    pub(super) fn blame(&mut self, now: Instant, began: Instant) {
         self.count(now, true);
-        if self.state == State::Trial {
-            self.state = State::Failed;
+        if self.state == State::Trial && began >= self.since {
+            (self.state, self.since) = (State::Failed, now);
         }
     }
 
@@ -118,18 +118,18 @@ impl Outlier {
     /// Called about once a second. `may_eject`: few enough agents are ejected.
     pub(super) fn sweep(&mut self, now: Instant, may_eject: bool) -> Option<Change> {
         self.turn(now);
-        if self.state == State::Serving && now.saturating_duration_since(self.serving_since) >= LONGEST {
+        if self.state == State::Serving && now.saturating_duration_since(self.since) >= LONGEST {
             self.ejections = 0;
         }
         match self.state {
             State::Ejected { until } if now >= until => {
-                self.state = State::Trial;
+                (self.state, self.since) = (State::Trial, now);
                 Some(Change::Trial)
             }
             State::Serving if may_eject && self.stands_out() => Some(self.eject(now)),
             State::Failed if may_eject => Some(self.eject(now)),
             State::Failed => {
-                self.state = State::Trial;
+                (self.state, self.since) = (State::Trial, now);
                 None
             }
             _ => None,
@@ -139,7 +139,7 @@ impl Outlier {
     fn eject(&mut self, now: Instant) -> Change {
         let time = SHORTEST.saturating_mul(2_u32.saturating_pow(self.ejections)).min(LONGEST);
         self.ejections = self.ejections.saturating_add(1);
-        self.state = State::Ejected { until: now + time };
+        (self.state, self.since) = (State::Ejected { until: now + time }, now);
         let Counts { dials, failures } = self.sum();
         self.counts = [Counts::default(); 2];
         Change::Ejected { time, failures, dials }
@@ -178,7 +178,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn fail(agent: &mut Outlier, now: Instant) {
-        (0..LEAST_FAILURES).for_each(|_| agent.blame(now));
+        (0..LEAST_FAILURES).for_each(|_| agent.blame(now, now));
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
             now += time;
             assert_eq!(agent.sweep(now, true), Some(Change::Trial));
             assert!(agent.admits(0) && !agent.admits(1), "one dial tries it");
-            agent.blame(now);
+            agent.blame(now, now);
             assert!(!agent.admits(0), "a failed trial admits no other dial before the sweep");
             times.push(time.as_secs());
         }
@@ -209,14 +209,14 @@ mod tests {
         agent.sweep(now, true);
         now += SHORTEST;
         agent.sweep(now, true);
-        agent.reached(now);
+        agent.reached(now, now);
         assert!(agent.admits(9));
         assert_eq!(agent.sweep(now, true), None, "old failures are forgotten");
         fail(&mut agent, now);
         assert!(matches!(agent.sweep(now, true), Some(Change::Ejected { time, .. }) if time == 2 * SHORTEST));
         now += 2 * SHORTEST;
         agent.sweep(now, true);
-        agent.reached(now);
+        agent.reached(now, now);
         agent.sweep(now + LONGEST, true);
         fail(&mut agent, now + LONGEST);
         let change = agent.sweep(now + LONGEST, true);
@@ -227,10 +227,12 @@ mod tests {
     fn few_failures_or_a_small_share_or_old_failures_eject_no_agent() {
         let now = Instant::now();
         let mut few = Outlier::new(now);
-        (1..LEAST_FAILURES).for_each(|_| few.blame(now));
+        (1..LEAST_FAILURES).for_each(|_| few.blame(now, now));
         assert_eq!(few.sweep(now, true), None);
         let mut share = Outlier::new(now);
-        (0..40).for_each(|dial| if dial % MOST_FAILING == 0 { share.blame(now) } else { share.reached(now) });
+        (0..40).for_each(|dial| {
+            if dial % MOST_FAILING == 0 { share.blame(now, now) } else { share.reached(now, now) }
+        });
         assert_eq!(share.sweep(now, true), None);
         let mut old = Outlier::new(now);
         fail(&mut old, now);

@@ -82,7 +82,7 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
             let other = manager.choose_with("", &[Health::Ready], &[first.link], &mut rng);
             if let Some(other) = other.filter(|other| agents[other.handle].fails == 0) {
                 take(&other);
-                first.stats.blame(now);
+                first.stats.blame(now, now);
             }
             outcome.dials[first.handle] += 1;
         } else {

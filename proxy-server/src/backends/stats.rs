@@ -46,9 +46,9 @@ impl AgentStats {
         Flight { stats: self.clone(), began: now }
     }
 
-    /// Another agent has reached the endpoint that this agent did not, or the failure is evidently the agent's own.
-    pub fn blame(&self, now: Instant) {
-        self.0.state.lock().1.blame(now);
+    /// A dial that began then has failed by the agent's fault: another agent has reached the endpoint, or this one gave no answer.
+    pub fn blame(&self, now: Instant, began: Instant) {
+        self.0.state.lock().1.blame(now, began);
     }
 
     /// The agent answered a probe after this time.
@@ -56,9 +56,10 @@ impl AgentStats {
         self.0.state.lock().0.sample(now, took);
     }
 
-    /// Bytes that wait for the agent's clients.
-    pub fn set_waiting(&self, bytes: usize) {
-        self.0.waiting.store(bytes, Ordering::Relaxed);
+    /// The bytes of one stream that wait for the agent's clients have changed.
+    pub fn waiting_changed(&self, before: usize, after: usize) {
+        // Wraps around, as the sum of all changes is never negative.
+        self.0.waiting.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     pub(super) fn expected(&self, now: Instant) -> Duration {
@@ -113,7 +114,7 @@ impl Flight {
     pub fn reached(self, now: Instant) {
         let (load, outlier) = &mut *self.stats.0.state.lock();
         load.sample(now, now.saturating_duration_since(self.began));
-        outlier.reached(now);
+        outlier.reached(now, self.began);
     }
 }
 

@@ -1,12 +1,11 @@
 //! The streams that one strategy can choose, by agent id or by host.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
 use ipnet::IpNet;
-use rand::seq::{IteratorRandom, SliceRandom};
+use rand::seq::IteratorRandom;
 use rand::{Rng, RngExt};
 
 use super::{Identifiers, LinkId, Strategy};
@@ -24,8 +23,8 @@ pub(super) enum Health {
     Leaving,
 }
 
-/// The streams under one key. Ids increase with each registration, so they are in the order of registration.
-type Streams = BTreeMap<LinkId, Health>;
+/// The streams under one key, in the order of registration.
+type Streams = IndexMap<LinkId, Health>;
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
@@ -71,7 +70,7 @@ impl Table {
             let streams = entry.or_default();
             let before = match health {
                 Some(health) => streams.insert(id, health),
-                None => streams.remove(&id),
+                None => streams.shift_remove(&id),
             };
             if streams.is_empty() {
                 self.entries.swap_remove_index(index);
@@ -110,29 +109,27 @@ impl Table {
             return None;
         }
         let is_suitable = |(id, its): &(&LinkId, &Health)| **its == health && !exclude.contains(id);
+        let first = |streams: &Streams| streams.iter().find(is_suitable).map(|(id, _)| *id);
         if self.strategy == Strategy::DestHost {
             return self.find_host(host, |streams| {
-                let mut suitable = streams.iter().filter(is_suitable).map(|(id, _)| *id);
-                let first = suitable.next()?;
-                let (Some(better), Some(second)) = (better, suitable.next()) else { return Some(first) };
-                let mut all = vec![first, second];
-                all.extend(suitable);
-                let (two, _) = all.partial_shuffle(rng, 2);
-                Some(better(two[0], two[1]))
+                let random = |at| streams.get_index(at).filter(is_suitable).map(|(id, _)| *id);
+                match better {
+                    Some(better) if streams.len() > 1 => two_of(streams.len(), random, better, rng),
+                    _ => None,
+                }
+                .or_else(|| first(streams))
             });
         }
-        let first = |streams: &Streams| streams.iter().find(is_suitable).map(|(id, _)| *id);
         // All suitable agents are equally likely in both searches.
-        let attempts = if self.entries.is_empty() { 0 } else { ATTEMPTS };
-        let random = || first(self.entries.get_index(rng.random_range(0..self.entries.len()))?.1);
-        let mut found = std::iter::repeat_with(random).take(attempts).flatten();
-        match (found.next(), better) {
-            (Some(one), Some(better)) if self.entries.len() > 1 => {
-                Some(found.find(|two| *two != one).map_or(one, |two| better(one, two)))
-            }
-            (Some(one), _) => Some(one),
-            (None, _) => self.entries.values().filter_map(first).choose(rng),
-        }
+        let random = |at| first(self.entries.get_index(at)?.1);
+        let found = match better {
+            Some(better) if self.entries.len() > 1 => two_of(self.entries.len(), random, better, rng),
+            _ if self.entries.is_empty() => None,
+            _ => std::iter::repeat_with(|| random(rng.random_range(0..self.entries.len())))
+                .take(ATTEMPTS)
+                .find_map(|found| found),
+        };
+        found.or_else(|| self.entries.values().filter_map(first).choose(rng))
     }
 
     /// The suitable stream of the exact host, otherwise of the network with the longest prefix. As in Go, an empty host matches
@@ -149,6 +146,18 @@ impl Table {
             networks.map(|network| network.trunc()).find_map(|network| find(&Key::Network(network)))
         })
     }
+}
+
+/// The better one of two random finds among `len` places; `None` if no attempt finds one.
+fn two_of(
+    len: usize,
+    find: impl Fn(usize) -> Option<LinkId>,
+    better: &dyn Fn(LinkId, LinkId) -> LinkId,
+    rng: &mut impl Rng,
+) -> Option<LinkId> {
+    let mut finds = std::iter::repeat_with(|| find(rng.random_range(0..len))).take(ATTEMPTS).flatten();
+    let one = finds.next()?;
+    Some(finds.find(|two| *two != one).map_or(one, |two| better(one, two)))
 }
 
 #[cfg(test)]

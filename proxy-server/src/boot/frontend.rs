@@ -59,7 +59,7 @@ impl Frontend {
         let is_port =
             |frontend: &&FrontendConfig| matches!(frontend.listener, args::FrontendListener::Tcp { .. });
         let ports = config.frontends.iter().filter(is_port).count();
-        let unauthenticated = unauthenticated_within(descriptor_limit()) / ports.max(1);
+        let unauthenticated = (unauthenticated_within(descriptor_limit()) / ports.max(1)).max(1);
         let frontends = config.frontends.iter().zip(readiness.listening());
         let unbound = |(frontend, listening): (&FrontendConfig, _)| {
             let name = several.then(|| FrontendName::new(frontend.to_string()));

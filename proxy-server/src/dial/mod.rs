@@ -21,12 +21,15 @@ use tokio::time::{Instant, timeout_at};
 pub use self::reason::{DialFailure, FailureReason};
 pub use self::target::Target;
 use crate::agent_stream::{LinkHandle, OpenConnection};
-use crate::backends::{AgentStats, BackendManager, Choice, LinkId};
+use crate::backends::{AgentStats, BackendManager, Choice, LinkId, Strategy};
 use crate::limits::{Budget, Slot};
 
 /// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0. Below the 30 s of Go's client and of
 /// kube-apiserver, so that both get an answer.
 pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Every agent answers a dial within this time, Go's too: they give up an endpoint after 5 s.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 
 /// The metrics of dials.
 #[derive(Debug, Clone)]
@@ -77,7 +80,7 @@ impl DialMetrics {
         registry.register("dial_duration_seconds", help, duration.clone());
         let failures = CountBy::register(registry, "dial_failure_count", "Failed dials, by reason");
         registry.register("pending_backend_dials", "Dials that wait for an agent's answer", pending.clone());
-        let help = "Dials sent to an agent, by the agent's answer; a dial that is tried again counts twice";
+        let help = "Dials that an agent answered or lost, by outcome";
         let attempts = CountBy::register(registry, "dial_attempts_total", help);
         Self { duration, failures, pending, attempts }
     }
@@ -144,7 +147,7 @@ impl Dialer {
             return Err(DialFailure::NoMemory);
         }
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
-        let (tried, stats) = (first.link, first.stats.clone());
+        let (tried, stats, strategy) = (first.link, first.stats.clone(), first.strategy);
         *agent = Some(Arc::clone(&first.agent_id));
         let mut better = None;
         // A block, so that the branch of `select!` that loses is dropped with it: this cancels the first dial before the second
@@ -162,7 +165,7 @@ impl Dialer {
         let failure = match first_try.await {
             Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => failure,
             Err(failure) if failure.may_be_the_agents() => {
-                return self.try_another_agent(target, deadline, (agent, &stats), failure).await;
+                return self.try_another_agent(target, deadline, (agent, &stats, strategy), failure).await;
             }
             outcome => return outcome,
         };
@@ -179,24 +182,30 @@ impl Dialer {
         self.try_links(second, slot?, target, deadline, agent).await
     }
 
-    /// Dials through another agent after the first one has answered with a failure that may be its own. If the other agent reaches
-    /// the endpoint, the first one is blamed. Otherwise the first answer stands.
+    /// Dials through another agent of the same strategy after the first one has answered with a failure that may be its own. If the
+    /// other agent opens the connection, the first one is blamed. If it does not reach the endpoint, the first answer stands.
     async fn try_another_agent(
         &self,
         target: &Target,
         deadline: Instant,
-        (agent, stats): (&mut Option<Arc<str>>, &AgentStats),
+        (agent, stats, strategy): (&mut Option<Arc<str>>, &AgentStats, Strategy),
         failure: DialFailure,
     ) -> Result<Dialed, DialFailure> {
         let tried = self.backends.streams_of(agent.as_deref().unwrap_or_default());
-        let Some(second) = self.backends.choose_ready(&target.host, &tried) else { return Err(failure) };
+        let Some(second) = self.backends.choose_ready(&target.host, strategy, &tried) else {
+            return Err(failure);
+        };
         let Some(slot) = self.budget.connection(second.stats.budget()) else { return Err(failure) };
         let second_id = Arc::clone(&second.agent_id);
-        let outcome = self.try_link(second, slot, target, deadline).await;
+        let (began, now) = (deadline - self.timeout, Instant::now());
+        let outcome = self.try_link(second, slot, target, deadline.min(now + ANSWERS_WITHIN)).await;
+        if outcome.is_ok() {
+            // A refusal that the second agent reports is no proof: it may be a lie.
+            stats.blame(Instant::now(), began);
+        }
         if !reached_endpoint(&outcome) {
             return Err(failure);
         }
-        stats.blame(Instant::now());
         *agent = Some(second_id);
         outcome
     }
@@ -242,12 +251,18 @@ impl Dialer {
     ) -> Result<Dialed, DialFailure> {
         let turn = timeout_at(deadline, self.budget.dial(choice.stats.budget())).await;
         let _turn = turn.map_err(|_| DialFailure::SendFailed)?;
-        let flight = choice.stats.begin(Instant::now());
+        let began = Instant::now();
+        let flight = choice.stats.begin(began);
         let dial = choice.handle.dial(target.protocol.clone(), target.address.clone());
         let outcome = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut).flatten();
         self.metrics.attempts.count(Attempt::of(&outcome));
+        let now = Instant::now();
         if reached_endpoint(&outcome) {
-            flight.reached(Instant::now());
+            flight.reached(now);
+        } else if outcome.as_ref().is_err_and(|error| *error == DialFailure::TimedOut)
+            && now >= began + ANSWERS_WITHIN
+        {
+            choice.stats.blame(now, began);
         }
         Ok(Dialed { connection: outcome?, agent_id: choice.agent_id, slot })
     }

@@ -72,7 +72,7 @@ impl DialFailure {
 
     /// Whether the endpoint has refused.
     pub fn is_the_endpoints(&self) -> bool {
-        matches!(self, DialFailure::Refused(_)) && !self.may_be_the_agents()
+        matches!(self, DialFailure::Refused(text) if text.contains("connection refused"))
     }
 
     /// The HTTP status of the HTTP CONNECT frontend's answer.

@@ -57,6 +57,7 @@ struct Bench {
     world: Arc<World>,
     dialer: Dialer,
     scrape: Exposition,
+    metrics: Metrics,
     kept: Vec<Registration<LinkHandle>>,
 }
 
@@ -67,7 +68,7 @@ fn bench(timeout: Duration, budget: Budget, scripts: &[Script]) -> Bench {
     let backends = BackendManager::with_selection(&[Strategy::DestHost], Selection::Random, None, routes);
     let dialer = Dialer::new(backends, budget, MemoryLimiter::new(1 << 20), timeout, metrics.dials.clone());
     let (world, scrape) = (Arc::default(), Exposition::new(registry));
-    let mut bench = Bench { world, dialer, scrape, kept: Vec::new() };
+    let mut bench = Bench { world, dialer, scrape, metrics, kept: Vec::new() };
     bench.kept = scripts.iter().zip('a'..).map(|(script, name)| bench.register(script, name)).collect();
     bench
 }
@@ -81,6 +82,14 @@ impl Bench {
         let identifiers = Identifiers::parse("host=node").unwrap();
         let backend = Backend { agent_id: name.to_string().into(), identifiers, handle };
         self.dialer.backends.register(backend).unwrap()
+    }
+
+    /// Ejects agents that stand out, and returns their ids.
+    async fn eject(&self) -> Vec<String> {
+        let backends = self.dialer.backends.clone();
+        let outliers = OutlierMetrics::register(&mut Registry::default());
+        let _ = tokio::time::timeout(SOON, keep_sweeping(backends, outliers)).await;
+        self.dialer.backends.ejected(Instant::now()).into_iter().map(|(id, _)| id.to_string()).collect()
     }
 
     async fn dial(&self) -> Result<Dialed, DialFailure> {
@@ -175,19 +184,66 @@ async fn a_failure_of_the_agents_own_is_not_tried_on_an_agent_that_does_not_answ
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_an_open_connection_proves_that_the_first_agent_is_to_blame() {
+    let own = Script::Fail(SOON, DialFailure::refused("dial tcp 1.2.3.4:9: i/o timeout"));
+    for second in ["connect: connection refused", "destination is denied"] {
+        let second = Script::Fail(SOON, DialFailure::refused(second));
+        let bench = bench(Duration::ZERO, many(), &[own.clone(), second]);
+        for _ in 0..5 {
+            bench.dial().await.unwrap_err();
+        }
+        assert_eq!(bench.eject().await, [""; 0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_swallows_dials_is_ejected() {
+    let bench = bench(Duration::from_secs(7), many(), &[Script::Silent, Script::Open(SOON)]);
+    for _ in 0..3 {
+        assert_eq!(bench.dial().await.unwrap_err(), DialFailure::TimedOut);
+    }
+    assert_eq!(bench.eject().await, ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_try_after_an_answer_is_short() {
+    let own = DialFailure::refused("dial tcp: lookup nowhere: no such host");
+    let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, own.clone()), Script::Silent]);
+    let started = Instant::now();
+    assert_eq!(bench.dial().await.unwrap_err(), own);
+    assert!(started.elapsed() <= SOON + ANSWERS_WITHIN + SOON);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_try_after_an_answer_stays_within_the_strategy() {
+    let own = DialFailure::refused("dial tcp 1.2.3.4:9: i/o timeout");
+    let mut bench = bench(Duration::ZERO, many(), &[]);
+    let routes = bench.metrics.routes.clone();
+    bench.dialer.backends = BackendManager::with_selection(
+        &[Strategy::DestHost, Strategy::Default],
+        Selection::Random,
+        None,
+        routes,
+    );
+    let _named = bench.register(&Script::Fail(SOON, own.clone()), 'a');
+    let elsewhere = Backend {
+        agent_id: "b".into(),
+        identifiers: Identifiers::default(),
+        handle: link(Script::Open(SOON), Arc::clone(&bench.world)),
+    };
+    let _elsewhere = bench.dialer.backends.register(elsewhere).unwrap();
+    assert_eq!(bench.dial().await.unwrap_err(), own);
+    assert_eq!(bench.world.sent.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn agents_whose_own_failures_stand_out_get_no_dials() {
     let own = DialFailure::refused("dial tcp 1.2.3.4:9: connect: no route to host");
     let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, own), Script::Open(SOON)]);
-    let outliers = OutlierMetrics::register(&mut Registry::default());
-    let _sweeps = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(keep_sweeping(
-        bench.dialer.backends.clone(),
-        outliers,
-    )));
     for _ in 0..3 {
         assert_eq!(&*bench.dial().await.unwrap().agent_id, "b");
     }
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(bench.dialer.backends.ejected(Instant::now()).len(), 1);
+    assert_eq!(bench.eject().await, ["a"]);
     assert_eq!(bench.world.sent.lock().len(), 6);
     assert_eq!(&*bench.dial().await.unwrap().agent_id, "b");
     assert_eq!(bench.world.sent.lock().len(), 7, "the first agent was not asked");
