@@ -3,7 +3,7 @@
 //! | addresses | attempts |
 //! |---|---|
 //! | one | search: any attempt may lead to a missing server, behind a balancer |
-//! | several | direct: each address whose server is not known, or has no stream. Search only if no such address is left, or if there are fewer addresses than servers, or if an address turned out to be a balancer |
+//! | several | direct: each address whose server is not known, or has no stream. Search only if no such address is left that does not fail, or if there are fewer addresses than servers, or if an address turned out to be a balancer |
 //! | of leases | direct. If every lease has one, the configured addresses are searched only once all others are connected or fail |
 //!
 //! Direct attempts run side by side, so that a dead address delays no other; of a search only one runs.
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::connect::ServerAddress;
 
-/// Errors in a row of an advertised address after which the configured ones are used.
+/// Errors in a row of an address after which no search waits for it.
 const MOST_FAILURES: u32 = 3;
 
 /// Attempts at once. More are needed only for more servers than this.
@@ -173,9 +173,10 @@ impl Addresses {
         let direct = direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MOST_AT_ONCE);
 
         let any = |is: &dyn Fn(&Route) -> bool| self.routes.iter().any(is);
+        let has_hope = any(&|route| is_direct(route) && route.failures < MOST_FAILURES);
         let may_search = match self.all_advertised {
-            true => !any(&|route| is_direct(route) && route.failures < MOST_FAILURES),
-            false => configured < wanted.servers || any(&|route| route.balanced) || !any(&is_direct),
+            true => !has_hope,
+            false => configured < wanted.servers || any(&|route| route.balanced) || !has_hope,
         };
         let due = if may_search { wanted.search.or(wanted.look) } else { wanted.look };
         let search = due.filter(|_| !any(&|route| route.running == Some(Attempt::Search))).and_then(|due| {
@@ -209,12 +210,13 @@ impl Addresses {
         (route.running, route.failures) = (None, 0);
     }
 
-    /// An attempt failed: `due` gives the time of the next one from the number of errors in a row before.
-    pub(super) fn failed(&mut self, address: &Address, due: impl FnOnce(u32) -> Duration) {
-        let Some(route) = self.dialed(address) else { return };
-        route.running = None;
+    /// An attempt failed: `due` gives the time of the next one from the number of errors in a row before. Returns the kind of
+    /// the attempt.
+    pub(super) fn failed(&mut self, address: &Address, due: impl FnOnce(u32) -> Duration) -> Option<Attempt> {
+        let route = self.dialed(address)?;
         route.due = due(route.failures);
         route.failures = route.failures.saturating_add(1);
+        route.running.take()
     }
 
     /// The stream to a server was lost: `due` gives the time of the next attempt of its addresses from the present one.

@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::addresses::{Address, Addresses, Leased, Next, Resolved, Wanted};
+use super::addresses::{Address, Addresses, Attempt, Leased, Next, Resolved, Wanted};
 use super::pace::Pace;
 use super::streams::{Decision, Kept, StreamId, Streams};
 
@@ -223,13 +223,16 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// An attempt failed. Returns the pause, for the log.
     pub fn failed(&mut self, now: Duration, address: &Address) -> Duration {
-        self.look = now + self.pace.until_look();
         let mut pause = Duration::ZERO;
-        self.addresses.failed(address, |failures| {
+        let attempt = self.addresses.failed(address, |failures| {
             pause = self.pace.grown(failures);
             now + pause
         });
-        if self.demand() == Demand::Look { self.look - now } else { pause }
+        if attempt != Some(Attempt::Search) || self.demand() != Demand::Look {
+            return pause;
+        }
+        self.look = now + self.pace.until_look();
+        self.look - now
     }
 
     /// A kept stream has ended.
