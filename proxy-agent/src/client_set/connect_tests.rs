@@ -261,6 +261,20 @@ async fn a_proxy_of_the_environment_is_used() {
 }
 
 #[test]
+fn a_name_in_no_proxy_exempts_its_addresses() {
+    let variables = HashMap::from([("HTTPS_PROXY", "http://10.0.0.9:3128"), ("NO_PROXY", SEVERAL)]);
+    let mut connector = connector(&Pki::new(), SEVERAL, 1, &[]);
+    connector.proxy = EnvProxy::from_lookup(|name| variables.get(name).map(|value| (*value).into()));
+    connector.servers.push(ServerAddress { host: "behind.example".into(), port: 1 });
+    let dial = ServerAddress { host: "10.0.0.1".into(), port: 1 };
+    let proxied = [0, 1].map(|entry| {
+        let to = Address { dial: dial.clone(), entry };
+        connector.proxy_for(&to, &connector.servers[entry]).unwrap().is_some()
+    });
+    assert_eq!(proxied, [false, true]);
+}
+
+#[test]
 fn addresses_are_written_with_brackets_where_needed() {
     for (host, bare) in [("a.b", "a.b"), ("10.0.0.1", "10.0.0.1"), ("::1", "[::1]"), ("[::1]", "[::1]")] {
         let address = ServerAddress { host: host.into(), port: 1 };
