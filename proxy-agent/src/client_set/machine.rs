@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::addresses::{Address, Addresses, Attempt, Leased, Next, Resolved, Wanted};
-use super::pace::Pace;
+use super::pace::{MOST_MISSING, Pace};
 use super::streams::{Decision, Kept, StreamId, Streams};
 
 /// Attempts in a row that must lead to the one connected server before `--sync-forever` believes a count of 1: it is the
@@ -123,6 +123,11 @@ impl<J: FnMut() -> f64> Machine<J> {
         count.max(1)
     }
 
+    /// The number of servers that decides about the pauses.
+    fn believed(&self) -> usize {
+        self.server_count().min(self.streams.len() + MOST_MISSING)
+    }
+
     /// The number of servers with a stream.
     pub fn open_count(&self) -> usize {
         self.streams.len()
@@ -180,9 +185,9 @@ impl<J: FnMut() -> f64> Machine<J> {
                 self.news();
             }
         }
-        let (known, missing) = (self.server_count(), self.demand() == Demand::Missing);
+        let (known, missing) = (self.believed(), self.demand() == Demand::Missing);
         let pause = match decision {
-            Decision::Duplicate => self.pace.after_duplicate(now, known, missing),
+            Decision::Duplicate => self.pace.after_duplicate(now, (self.streams.len(), known), missing),
             _ => self.pace.after_stream(now, known, missing),
         };
         self.search = now + pause;
@@ -217,7 +222,7 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// There is a reason to look for servers.
     fn news(&mut self) {
-        let (known, open) = (self.server_count(), self.streams.len());
+        let (known, open) = (self.believed(), self.streams.len());
         self.pace.news(known, known.saturating_sub(open).max(1));
     }
 

@@ -269,6 +269,27 @@ fn a_stream_that_ends_again_and_again_does_not_cause_burst_after_burst() {
 }
 
 #[test]
+fn a_count_that_is_far_too_high_costs_no_long_burst() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    for name in ["a", "b", "c"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &balancer(), &server(name), usize::MAX);
+    }
+    let mut tries = 0;
+    while next_try(&mut machine, &mut now) < SOON {
+        assert_eq!(machine.connected(now, &balancer(), &server("a"), usize::MAX), Decision::Duplicate);
+        tries += 1;
+    }
+    assert!(tries <= 31, "{tries}");
+    let began = now;
+    for _ in 0..300 {
+        machine.connected(now, &balancer(), &server("a"), usize::MAX);
+        next_try(&mut machine, &mut now);
+    }
+    assert!(now - began > Duration::from_secs(1_500), "{:?}", now - began);
+}
+
+#[test]
 fn an_unresponsive_server_is_sought_in_a_burst_and_a_renewal_is_not() {
     for (unresponsive, pause) in [(true, 25), (false, 1000)] {
         let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
