@@ -24,6 +24,9 @@ use super::streams::{Decision, Kept, StreamId, Streams};
 /// default of servers, which nobody may have chosen.
 const PROOF_OF_ONE: usize = 10;
 
+/// The share of the interval within which an agent at rest seeks a server that does not answer.
+const SOONER: f64 = 0.25;
+
 /// How the number of servers is derived if both sources have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CountSource {
@@ -182,7 +185,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             let before = self.server_count();
             self.told = count;
             if self.server_count() != before {
-                self.news();
+                self.news(false);
             }
         }
         let (known, missing) = (self.believed(), self.demand() == Demand::Missing);
@@ -209,21 +212,26 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     fn mark(&mut self, now: Duration, id: StreamId, mark: impl FnOnce(&mut Kept)) {
         if self.streams.mark(id, mark) {
-            self.seek(now);
+            self.seek(now, SOONER);
         }
     }
 
-    /// There is a reason to look for servers; the next search is due within an interval.
-    fn seek(&mut self, now: Duration) {
-        self.news();
+    /// There is a reason to look for servers, and other agents have it at the same time. The next search is due within an
+    /// interval; at rest within a random part of this share of it, because the agents must not search in step.
+    fn seek(&mut self, now: Duration, share: f64) {
+        self.news(true);
         self.look = self.look.max(now + self.pace.until_look());
-        self.search = self.search.min(now + self.settings.interval);
+        let at_rest = self.resolved.is_some() && self.search <= now;
+        self.search = match at_rest {
+            true => now + self.pace.part_of_interval().mul_f64(share),
+            false => self.search.min(now + self.settings.interval),
+        };
     }
 
-    /// There is a reason to look for servers.
-    fn news(&mut self) {
+    /// There is a reason to look for servers. `shared` as in [`Pace::news`].
+    fn news(&mut self, shared: bool) {
         let (known, open) = (self.believed(), self.streams.len());
-        self.pace.news(known, known.saturating_sub(open).max(1));
+        self.pace.news(known, known.saturating_sub(open).max(1), shared);
     }
 
     /// An attempt failed. Returns the pause, for the log.
@@ -245,13 +253,13 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.streams.end_retired(id) {
             if self.streams.lack_successor() {
                 // Before, the server had no room for the replacement.
-                self.seek(now);
+                self.seek(now, SOONER);
             }
             return;
         }
         let complete = self.streams.len() >= self.server_count();
         let Some(server) = self.streams.end_kept(id) else { return };
-        self.news();
+        self.news(true);
         self.look = self.look.max(now + self.pace.until_look());
         self.search = self.pace.after_loss(now, self.search, complete);
         self.addresses.lost(&server, |due| self.pace.after_loss(now, due, true));
@@ -262,7 +270,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         let before = self.server_count();
         self.leases = leases;
         if self.server_count() != before {
-            self.seek(now);
+            self.seek(now, 1.0);
         }
     }
 

@@ -289,6 +289,43 @@ fn a_count_that_is_far_too_high_costs_no_long_burst() {
     assert!(now - began > Duration::from_secs(1_500), "{:?}", now - began);
 }
 
+/// A machine in whose leases these servers are, with a stream to each, a minute later.
+fn at_rest(jitter: fn() -> f64, names: &[&str]) -> (Machine<fn() -> f64>, Duration, Vec<StreamId>) {
+    let (mut machine, mut now) = (Machine::new(settings(), jitter), Duration::ZERO);
+    machine.leases_counted(now, Some(names.len()));
+    let mut keep = |name: &&str| {
+        next_try(&mut machine, &mut now);
+        match machine.connected(now, &balancer(), &server(name), names.len()) {
+            Decision::Keep(id) => id,
+            other => panic!("{other:?}"),
+        }
+    };
+    let ids = names.iter().map(&mut keep).collect();
+    (machine, now + Duration::from_secs(60), ids)
+}
+
+#[test]
+fn agents_at_rest_do_not_search_in_step() {
+    let (mut machine, mut now, _) = at_rest(|| 0.5, &["a", "b"]);
+    machine.leases_counted(now, Some(3));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(500));
+    let (mut machine, mut now, ids) = at_rest(|| 0.5, &["a", "b"]);
+    machine.set_unresponsive(now, ids[0], true);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(125));
+}
+
+#[test]
+fn one_missing_server_costs_one_fast_attempt_for_each_known_one() {
+    let (mut machine, mut now, ids) = at_rest(|| 0.0, &["a", "b", "c", "d"]);
+    machine.lost(now, ids[3]);
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        pauses.push(next_try(&mut machine, &mut now));
+        machine.connected(now, &balancer(), &server("a"), 4);
+    }
+    assert_eq!(millis(&pauses), [0, 25, 25, 25, 25, 1000, 1000]);
+}
+
 #[test]
 fn an_unresponsive_server_is_sought_in_a_burst_and_a_renewal_is_not() {
     for (unresponsive, pause) in [(true, 25), (false, 1000)] {

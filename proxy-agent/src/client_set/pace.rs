@@ -79,10 +79,14 @@ impl<J: FnMut() -> f64> Pace<J> {
         self.duplicates
     }
 
-    /// A reason to look for servers: `missing` of `known`.
-    pub(super) fn news(&mut self, known: usize, missing: usize) {
+    /// A reason to look for servers: `missing` of `known`. `shared`: probably other agents have it, too.
+    pub(super) fn news(&mut self, known: usize, missing: usize, shared: bool) {
         (self.duplicates, self.fruitless) = (0, 0);
-        self.burst = BURST.saturating_mul(missing).min(LONGEST_BURST).saturating_mul(known);
+        self.burst = match shared && missing == 1 && known > 1 {
+            // The server itself may be gone, and duplicates of the others cannot tell that.
+            true => known,
+            false => BURST.saturating_mul(missing).min(LONGEST_BURST).saturating_mul(known),
+        };
     }
 
     /// An attempt starts.
