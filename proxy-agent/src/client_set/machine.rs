@@ -30,7 +30,7 @@ const SOONER: f64 = 0.25;
 /// How the number of servers is derived if both sources have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CountSource {
-    /// The leases' count if leases are counted, otherwise the count of the last new server.
+    /// The leases' count if there are leases, otherwise the count that servers told.
     #[default]
     Default,
     /// The larger of the two.
@@ -70,7 +70,7 @@ pub struct Machine<J> {
     pace: Pace<J>,
     streams: Streams,
     addresses: Addresses,
-    /// The count of the last new server; 0 before the first.
+    /// The count of the last new server, or the one that all servers told since; 0 before the first.
     told: usize,
     /// The leases' count, if leases are counted.
     leases: Option<usize>,
@@ -167,7 +167,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.addresses.resolved(entries);
     }
 
-    /// A stream is open. `count` is the server's count of all servers; it is used only if the server is new.
+    /// A stream is open. `count` is the server's count of all servers; that of a known server is used only if all agree.
     pub fn connected(
         &mut self,
         now: Duration,
@@ -181,12 +181,13 @@ impl<J: FnMut() -> f64> Machine<J> {
         let again = now + self.settings.interval;
         self.addresses.connected(address, server, again, |server| self.streams.lacks(server));
         let decision = self.streams.offer(server, count);
-        if let Decision::Keep(_) = decision {
-            let before = self.server_count();
-            self.told = count;
-            if self.server_count() != before {
-                self.news(false);
-            }
+        let before = self.server_count();
+        match decision {
+            Decision::Keep(_) => self.told = count,
+            _ => self.told = self.streams.told().unwrap_or(self.told),
+        }
+        if self.server_count() > before {
+            self.news(false);
         }
         let (known, missing) = (self.believed(), self.demand() == Demand::Missing);
         let pause = match decision {

@@ -55,8 +55,7 @@ fn tries_until_there_is_a_stream_to_every_server() {
     assert_eq!(poll(&mut machine, now), Step::Wait, "one try at a time");
     assert!(matches!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Keep(_)));
     assert!(next_try(&mut machine, &mut now) < SOON);
-    assert_eq!(machine.connected(now, &balancer(), &server("a"), 7), Decision::Duplicate);
-    assert_eq!(machine.server_count(), 2, "only a new server is believed");
+    assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
     assert!(next_try(&mut machine, &mut now) < SOON);
     assert!(matches!(machine.connected(now, &balancer(), &server("b"), 2), Decision::Keep(_)));
     assert_eq!(poll(&mut machine, now + Duration::from_secs(3600)), Step::Wait);
@@ -324,6 +323,34 @@ fn one_missing_server_costs_one_fast_attempt_for_each_known_one() {
         machine.connected(now, &balancer(), &server("a"), 4);
     }
     assert_eq!(millis(&pauses), [0, 25, 25, 25, 25, 1000, 1000]);
+}
+
+/// The number in a file falls from five to three, and two servers are removed.
+#[test]
+fn another_number_is_believed_once_every_connected_server_tells_it() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    for name in ["a", "b", "c"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &balancer(), &server(name), 5);
+    }
+    for (name, known) in [("a", 5), ("b", 5), ("a", 5), ("c", 3)] {
+        next_try(&mut machine, &mut now);
+        assert_eq!(machine.connected(now, &balancer(), &server(name), 3), Decision::Duplicate);
+        assert_eq!(machine.server_count(), known);
+    }
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(3_600)), Step::Wait);
+}
+
+/// An agent that looks does not need a new server to learn a raised number.
+#[test]
+fn a_raised_number_reaches_agents_that_look() {
+    let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
+    for name in ["a", "b"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &balancer(), &server(name), 3);
+    }
+    assert_eq!(machine.server_count(), 3);
+    assert!(next_try(&mut machine, &mut now) < SOON);
 }
 
 #[test]

@@ -111,6 +111,12 @@ impl Streams {
         self.successors_wanted(|kept| kept.unresponsive)
     }
 
+    /// The number of servers that every server told last, if it is the same.
+    pub(super) fn told(&self) -> Option<usize> {
+        let first = self.kept.values().next()?.told;
+        self.kept.values().all(|kept| kept.told == first).then_some(first).filter(|count| *count > 0)
+    }
+
     /// Whether every server told this number of servers.
     pub(super) fn all_told(&self, count: usize) -> bool {
         self.kept.values().all(|kept| kept.told.max(1) == count)
