@@ -11,7 +11,7 @@
 //! | the known number is connected | none |
 //! | the same, `--sync-forever`, and the number is the leases' | none |
 //! | the same, and every connected server told this number | one in about ten minutes |
-//! | the same, and the number is evidently wrong | as if servers were missing |
+//! | the same, and the number is evidently wrong | as if servers were missing, until ten times as many attempts in a row led to connected servers |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,10 @@ use super::addresses::{Address, Addresses, Attempt, Leased, Next, Resolved, Want
 use super::pace::{MOST_MISSING, Pace};
 use super::streams::{Decision, Kept, StreamId, Streams};
 
-/// Attempts in a row that must lead to the one connected server before `--sync-forever` believes a count of 1: it is the
-/// default of servers, which nobody may have chosen.
-const PROOF_OF_ONE: usize = 10;
+/// Attempts in a row, for each connected server, that must lead to connected servers before `--sync-forever` believes that there
+/// are no others, whatever the servers tell. A count of 1 is not believed earlier either: it is the default of servers, which
+/// nobody may have chosen.
+const PROOF: usize = 10;
 
 /// The share of the interval within which an agent at rest seeks a server that does not answer.
 const SOONER: f64 = 0.25;
@@ -296,8 +297,8 @@ impl<J: FnMut() -> f64> Machine<J> {
         if !self.settings.forever || self.leases == Some(open) {
             return Demand::None;
         }
-        let proven = open > 1 || self.pace.duplicates() >= PROOF_OF_ONE;
-        if self.streams.all_told(open) && proven { Demand::Look } else { Demand::Doubt }
+        let proven = self.pace.duplicates() >= PROOF.saturating_mul(open);
+        if proven || open > 1 && self.streams.told() == Some(open) { Demand::Look } else { Demand::Doubt }
     }
 
     /// The next attempt.

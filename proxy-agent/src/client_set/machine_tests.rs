@@ -245,11 +245,25 @@ fn sync_forever_goes_on_where_the_number_is_evidently_wrong() {
 #[test]
 fn sync_forever_believes_the_default_count_after_many_duplicates() {
     let (mut machine, mut now) = forever(None, &[("a", 1)]);
-    for _ in 0..PROOF_OF_ONE {
+    for _ in 0..PROOF {
         assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10));
         machine.connected(now, &balancer(), &server("a"), 1);
     }
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+}
+
+#[test]
+fn servers_that_disagree_are_not_doubted_for_ever() {
+    let (mut machine, mut now) = forever(None, &[("a", 3), ("b", 2), ("c", 1)]);
+    for tries in 0..30 {
+        assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10), "{tries}");
+        machine.connected(now, &balancer(), &server("b"), 2);
+    }
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+    machine.connected(now, &balancer(), &server("b"), 2);
+    machine.leases_counted(now, Some(4));
+    machine.leases_counted(now, None);
+    assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10), "news");
 }
 
 #[test]

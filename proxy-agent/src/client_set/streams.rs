@@ -117,11 +117,6 @@ impl Streams {
         self.kept.values().all(|kept| kept.told == first).then_some(first).filter(|count| *count > 0)
     }
 
-    /// Whether every server told this number of servers.
-    pub(super) fn all_told(&self, count: usize) -> bool {
-        self.kept.values().all(|kept| kept.told.max(1) == count)
-    }
-
     fn successors_wanted(&self, wanted: impl Fn(&Kept) -> bool) -> bool {
         self.kept.iter().any(|(server, kept)| wanted(kept) && self.may_retire(server))
     }
