@@ -267,10 +267,11 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.addresses.lost(&server, |due| self.pace.after_loss(now, due, true));
     }
 
-    /// Sets the leases' count; `None` if leases are not (or not yet) counted.
+    /// Sets the leases' count; `None` if leases are not (or not yet) counted. No lease at all tells nothing: perhaps the servers
+    /// cannot renew their leases.
     pub fn leases_counted(&mut self, now: Duration, leases: Option<usize>) {
         let before = self.server_count();
-        self.leases = leases;
+        self.leases = leases.filter(|count| *count > 0);
         if self.server_count() != before {
             self.seek(now, 1.0);
         }

@@ -135,7 +135,8 @@ fn counts_come_from_leases_or_servers() {
     for (source, leases, told, expected) in [
         (CountSource::Default, None, 0, 1),
         (CountSource::Default, None, 3, 3),
-        (CountSource::Default, Some(0), 3, 1),
+        (CountSource::Default, Some(0), 3, 3),
+        (CountSource::Default, Some(0), 0, 1),
         (CountSource::Default, Some(2), 3, 2),
         (CountSource::Max, None, 3, 3),
         (CountSource::Max, Some(2), 3, 3),
@@ -148,6 +149,15 @@ fn counts_come_from_leases_or_servers() {
         machine.connected(Duration::ZERO, &balancer(), &server("a"), told);
         assert_eq!(machine.server_count(), expected, "{source:?} {leases:?} {told}");
     }
+}
+
+#[test]
+fn leases_that_vanish_lower_no_count() {
+    let (mut machine, mut now, ids) = at_rest(|| 0.0, &["a", "b"]);
+    machine.leases_counted(now, Some(0));
+    assert_eq!(machine.server_count(), 2);
+    machine.lost(now, ids[1]);
+    next_try(&mut machine, &mut now);
 }
 
 #[test]

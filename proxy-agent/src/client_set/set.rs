@@ -322,11 +322,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         tracing::info!(serverID = %server_id, "Removing client used for server connection");
     }
 
-    /// Returns whether leases are counted.
+    /// Returns whether there are leases.
     fn take_leases(&mut self) -> bool {
         let (now, leased) = (self.now(), self.leases.borrow_and_update().clone());
         self.machine.leases_counted(now, leased.as_ref().map(|leased| leased.count));
-        let counted = leased.is_some();
+        let counted = leased.as_ref().is_some_and(|leased| leased.count > 0);
         self.machine.advertised(now, &leased.unwrap_or_default());
         counted
     }
