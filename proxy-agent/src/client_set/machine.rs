@@ -10,7 +10,7 @@
 //! | servers are missing | until they are found |
 //! | the known number is connected | none |
 //! | the same, `--sync-forever`, and the number is the leases' | none |
-//! | the same, and every connected server told this number | one in about ten minutes |
+//! | the same, and every connected server told this number | a look in about ten minutes: one attempt in each interval until a new server is found, at most one more than there are streams |
 //! | the same, and the number is evidently wrong | as if servers were missing, until ten times as many attempts in a row led to connected servers |
 
 use std::sync::Arc;
@@ -83,6 +83,8 @@ pub struct Machine<J> {
     search: Duration,
     /// The next attempt for servers that nobody announced.
     look: Duration,
+    /// Attempts of the present look.
+    looked: usize,
 }
 
 /// Why to open another stream.
@@ -114,6 +116,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             resolved: None,
             search: Duration::ZERO,
             look: Duration::ZERO,
+            looked: 0,
         }
     }
 
@@ -179,7 +182,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.draining {
             return Decision::Unwanted;
         }
-        let again = now + self.settings.interval;
+        let (again, looks) = (now + self.settings.interval, self.demand() == Demand::Look);
         self.addresses.connected(address, server, again, |server| self.streams.lacks(server));
         let decision = self.streams.offer(server, count);
         let before = self.server_count();
@@ -196,8 +199,16 @@ impl<J: FnMut() -> f64> Machine<J> {
             _ => self.pace.after_stream(now, known, missing),
         };
         self.search = now + pause;
-        self.look = now + self.pace.until_look();
+        self.after_look(now, looks && decision == Decision::Duplicate);
         decision
+    }
+
+    /// A balancer that chooses at random leads one attempt to an added server too rarely, so a look has one for each connected
+    /// server and one more.
+    fn after_look(&mut self, now: Duration, fruitless: bool) {
+        let goes_on = fruitless && self.looked < self.streams.len();
+        self.looked = if goes_on { self.looked + 1 } else { 0 };
+        self.look = now + if goes_on { self.pace.grown(0) } else { self.pace.until_look() };
     }
 
     /// The server of a kept stream does not answer pings or has sent GOAWAY, or it answers again.
@@ -246,7 +257,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         if attempt != Some(Attempt::Search) || self.demand() != Demand::Look {
             return pause;
         }
-        self.look = now + self.pace.until_look();
+        self.after_look(now, false);
         self.look - now
     }
 

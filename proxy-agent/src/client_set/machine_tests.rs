@@ -213,8 +213,8 @@ fn sync_forever_rests_once_the_leases_agree() {
 #[test]
 fn sync_forever_looks_rarely_once_every_server_tells_the_number_of_streams() {
     let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
-    for _ in 0..3 {
-        assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+    for pause in [450, 1, 1, 450, 1, 1] {
+        assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(pause));
         assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
     }
     next_try(&mut machine, &mut now);
@@ -363,6 +363,32 @@ fn another_number_is_believed_once_every_connected_server_tells_it() {
         assert_eq!(machine.server_count(), known);
     }
     assert_eq!(poll(&mut machine, now + Duration::from_secs(3_600)), Step::Wait);
+}
+
+/// Behind a balancer that chooses at random among `count` servers, one of which nobody announced.
+fn looks_until_found(seed: u64, count: usize) -> usize {
+    let random = RefCell::new(StdRng::seed_from_u64(seed));
+    let draw = || random.borrow_mut().random::<f64>();
+    let mut machine = Machine::new(SyncSettings { forever: true, ..settings() }, draw);
+    let (mut now, mut looks, told) = (Duration::ZERO, 0, count - 1);
+    for index in 0..told {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &balancer(), &server(&index.to_string()), told);
+    }
+    while machine.open_count() < count {
+        looks += usize::from(next_try(&mut machine, &mut now) > Duration::from_secs(60));
+        let led_to = random.borrow_mut().random_range(0..count).to_string();
+        machine.connected(now, &balancer(), &server(&led_to), told);
+    }
+    looks
+}
+
+#[test]
+fn most_looks_find_an_added_server() {
+    for count in [3, 6] {
+        let looks: usize = (0..200).map(|seed| looks_until_found(seed, count)).sum();
+        assert!(looks < 350, "{looks} looks of 200 agents, {count} servers");
+    }
 }
 
 /// An agent that looks does not need a new server to learn a raised number.
