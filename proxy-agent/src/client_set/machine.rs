@@ -81,6 +81,8 @@ pub struct Machine<J> {
     resolved: Option<Duration>,
     /// No search before this time.
     search: Duration,
+    /// No event but a loss brings the search forward to before this time: successors of streams soon wanted successors.
+    calm: Duration,
     /// The next attempt for servers that nobody announced.
     look: Duration,
     /// Attempts of the present look.
@@ -115,6 +117,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             resolving: false,
             resolved: None,
             search: Duration::ZERO,
+            calm: Duration::ZERO,
             look: Duration::ZERO,
             looked: 0,
         }
@@ -184,7 +187,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
         let (again, looks) = (now + self.settings.interval, self.demand() == Demand::Look);
         self.addresses.connected(address, server, again, |server| self.streams.lacks(server));
-        let decision = self.streams.offer(server, count);
+        let decision = self.streams.offer(now, server, count);
         let before = self.server_count();
         match decision {
             Decision::Keep(_) => self.told = count,
@@ -224,21 +227,29 @@ impl<J: FnMut() -> f64> Machine<J> {
     }
 
     fn mark(&mut self, now: Duration, id: StreamId, mark: impl FnOnce(&mut Kept)) {
-        if self.streams.mark(id, mark) {
-            self.seek(now, SOONER);
+        let Some((server, short)) = self.streams.mark(now, id, mark) else { return };
+        if short > 0 {
+            // Successors do not help. The stream goes on meanwhile.
+            let calm = now + self.pace.grown(short);
+            self.calm = calm;
+            self.addresses.lost(&server, |due| due.max(calm));
         }
+        self.seek(now, SOONER);
     }
 
     /// There is a reason to look for servers, and other agents have it at the same time. The next search is due within an
     /// interval; at rest within a random part of this share of it, because the agents must not search in step.
     fn seek(&mut self, now: Duration, share: f64) {
-        self.news(true);
+        if self.calm <= now {
+            self.news(true);
+        }
         self.look = self.look.max(now + self.pace.until_look());
         let at_rest = self.resolved.is_some() && self.search <= now;
-        self.search = match at_rest {
+        let search = match at_rest {
             true => now + self.pace.part_of_interval().mul_f64(share),
             false => self.search.min(now + self.settings.interval),
         };
+        self.search = search.max(self.calm);
     }
 
     /// There is a reason to look for servers. `shared` as in [`Pace::news`].

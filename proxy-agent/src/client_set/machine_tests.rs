@@ -622,3 +622,25 @@ fn no_more_than_a_server_takes() {
     next_try(&mut machine, &mut now);
     assert!(matches!(machine.connected(now, &balancer(), &server("a"), 1), Decision::Replace(..)));
 }
+
+/// Such as a server that sends GOAWAY on every connection.
+#[test]
+fn successors_that_soon_want_successors_come_less_and_less_often() {
+    let (mut machine, mut now, ids) = at_rest(|| 0.0, &["a"]);
+    let (mut id, mut retired, mut pauses) = (ids[0], None, Vec::new());
+    for _ in 0..9 {
+        machine.set_unresponsive(now, id, true);
+        if let Some(retired) = retired {
+            machine.lost(now, retired);
+        }
+        pauses.push(next_try(&mut machine, &mut now));
+        match machine.connected(now, &balancer(), &server("a"), 1) {
+            Decision::Replace(next, old) => (id, retired) = (next, Some(old)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(millis(&pauses), [0, 1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
+    now += Duration::from_secs(60);
+    machine.set_unresponsive(now, id, true);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
+}
