@@ -249,6 +249,64 @@ fn if_a_lease_has_no_address_the_configured_one_is_searched_too() {
 }
 
 #[test]
+fn an_attempt_at_a_removed_address_still_counts() {
+    let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1")], 1);
+    world.run(SECOND);
+    let names: Vec<String> = (2..40).map(|index| format!("s{index}")).collect();
+    let leases: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
+    advertise(&mut world, &leases[..16]);
+    world.now += SECOND;
+    let before = world.start();
+    assert_eq!(before.len(), MOST_AT_ONCE);
+    advertise(&mut world, &leases[16..]);
+    world.now += SECOND;
+    assert_eq!(world.start(), [], "sixteen at once");
+    before.iter().for_each(|address| world.answer(address));
+    world.now += SECOND;
+    assert_eq!(world.start().len(), MOST_AT_ONCE);
+}
+
+#[test]
+fn an_address_whose_lease_has_another_holder_leads_to_that_one() {
+    let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1"), ("b", "s2")], 1);
+    advertise(&mut world, &[("s1", ""), ("s2", "b")]);
+    world.run(SECOND * 10);
+    assert_eq!(world.machine.open_count(), 2);
+    world.servers.insert("b".into(), "s3".into());
+    advertise(&mut world, &[("s1", ""), ("s2", ""), ("s3", "b")]);
+    assert!(world.run(SECOND * 2).contains(&"b".to_owned()));
+    assert_eq!(world.machine.open_count(), 3);
+}
+
+#[test]
+fn errors_of_an_address_are_remembered_while_a_name_tells_others() {
+    let (some, others) = (vec![entry(0, &["a", "dead"])], vec![entry(0, &["a", "b"])]);
+    let mut world = World::new(some.clone(), &[("a", "s1")], 2);
+    world.run(SECOND * 30);
+    let mut dead = 0;
+    for turn in 0..30 {
+        world.entries = if turn % 2 == 0 { others.clone() } else { some.clone() };
+        dead += world.run(SECOND * 2).iter().filter(|host| *host == "dead").count();
+    }
+    assert!((1..=8).contains(&dead), "{dead}");
+}
+
+#[test]
+fn addresses_are_limited_and_configured_ones_come_first() {
+    let mut addresses = Addresses::default();
+    let leases: Vec<_> = (0..100).map(|index| format!("lease{index}")).collect();
+    let leases: Vec<_> = leases.iter().map(|name| (name.as_str(), name.as_str())).collect();
+    addresses.advertised(Duration::ZERO, SECOND, &leased(&leases), || Duration::ZERO);
+    addresses.resolved(Duration::ZERO, SECOND, vec![entry(0, &["a", "b"])]);
+    let configured = addresses.present().filter(|route| !route.advertised).count();
+    assert_eq!((addresses.routes.len(), configured), (MOST_ADDRESSES, 2));
+    for turn in 0..100 {
+        addresses.resolved(Duration::ZERO, SECOND, vec![entry(0, &[format!("{turn}").as_str(), "b"])]);
+        assert!(addresses.routes.len() <= MOST_ADDRESSES);
+    }
+}
+
+#[test]
 fn wrong_addresses_of_leases_do_not_keep_an_agent_from_its_servers() {
     let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1")], 1);
     advertise(&mut world, &[("s1", "nowhere"), ("s2", "elsewhere")]);

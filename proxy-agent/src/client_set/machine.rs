@@ -25,6 +25,9 @@ use super::streams::{Decision, Kept, StreamId, Streams};
 /// nobody may have chosen.
 const PROOF: usize = 10;
 
+/// How long an address that is gone is remembered, in caps of the pause.
+const MEMORY: u32 = 3;
+
 /// The share of the interval within which an agent at rest seeks a server that does not answer.
 const SOONER: f64 = 0.25;
 
@@ -171,7 +174,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// The result of a lookup, by entry of `--proxy-server-host`.
     pub fn resolved(&mut self, now: Duration, entries: Vec<Resolved>) {
         (self.resolving, self.resolved) = (false, Some(now));
-        self.addresses.resolved(entries);
+        self.addresses.resolved(now, self.settings.cap.saturating_mul(MEMORY), entries);
     }
 
     /// A stream is open. `count` is the server's count of all servers; that of a known server is used only if all agree.
@@ -301,7 +304,8 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// Takes the addresses that the leases tell. A new server's lease reaches all agents at once, and they must not dial in step.
     pub fn advertised(&mut self, now: Duration, leased: &Leased) {
-        self.addresses.advertised(leased, || now + self.pace.part_of_interval());
+        let memory = self.settings.cap.saturating_mul(MEMORY);
+        self.addresses.advertised(now, memory, leased, || now + self.pace.part_of_interval());
     }
 
     /// Opens no stream from now on; the result of a running attempt is discarded.
