@@ -36,8 +36,8 @@ pub struct Address {
 pub struct Resolved {
     /// Never empty: the entry itself if it was not, or could not be, resolved.
     pub addresses: Vec<Address>,
-    /// The lookup failed: addresses that are known from before stay.
-    pub failed: bool,
+    /// Why the lookup failed: addresses that are known from before stay.
+    pub error: Option<String>,
 }
 
 /// The address that a server's lease tells. Whoever may write leases chooses it, so it says only where to dial: the server's
@@ -124,7 +124,7 @@ impl Addresses {
         for (index, entry) in entries.into_iter().enumerate() {
             let before = self.present().filter(|route| !route.advertised && route.address.entry == index);
             let before: Vec<Address> = before.map(|route| route.address.clone()).collect();
-            wanted.extend(if entry.failed && !before.is_empty() { before } else { entry.addresses });
+            wanted.extend(if entry.error.is_some() && !before.is_empty() { before } else { entry.addresses });
         }
         self.remove(false, now, memory, &wanted);
         for address in wanted {

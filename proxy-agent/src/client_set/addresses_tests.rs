@@ -15,7 +15,7 @@ fn address(entry: usize, host: &str) -> Address {
 }
 
 fn entry(index: usize, hosts: &[&str]) -> Resolved {
-    Resolved { addresses: hosts.iter().map(|host| address(index, host)).collect(), failed: false }
+    Resolved { addresses: hosts.iter().map(|host| address(index, host)).collect(), error: None }
 }
 
 /// A machine, and the network that it dials: the server of each address; an address without a server refuses.
@@ -176,7 +176,7 @@ fn an_address_that_is_gone_keeps_its_stream_and_is_not_dialed_again() {
 fn a_failed_lookup_changes_nothing() {
     let mut world = World::new(vec![entry(0, &["a", "b"]), entry(1, &["c"])], &[("a", "s1"), ("b", "s2")], 3);
     world.run(SECOND * 10);
-    world.entries[0] = Resolved { addresses: vec![address(0, "name")], failed: true };
+    world.entries[0] = Resolved { addresses: vec![address(0, "name")], error: Some("timeout".into()) };
     let dialed: HashSet<String> = world.run(SECOND * 60).into_iter().collect();
     assert_eq!(dialed, HashSet::from(["a", "b", "c"].map(str::to_owned)), "never the name");
     let mut world = World::new(world.entries, &[("name", "s1")], 1);

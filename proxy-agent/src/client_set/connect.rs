@@ -148,10 +148,14 @@ impl<R: Resolve> GrpcConnector<R> {
                 let of = |ip: IpAddr| ServerAddress { host: ip.to_string(), port: entry.port };
                 let addresses =
                     several.into_iter().map(|ip| Address { dial: of(ip), entry: index }).collect();
-                Resolved { addresses, failed: false }
+                Resolved { addresses, error: None }
             }
-            Ok(Ok(_)) => Resolved { addresses: vec![itself()], failed: false },
-            _ => Resolved { addresses: vec![itself()], failed: true },
+            Ok(Ok(_)) => Resolved { addresses: vec![itself()], error: None },
+            Ok(Err(error)) => Resolved { addresses: vec![itself()], error: Some(error.to_string()) },
+            Err(_) => {
+                let error = format!("no answer within {} s", LOOKUP_LIMIT.as_secs());
+                Resolved { addresses: vec![itself()], error: Some(error) }
+            }
         }
     }
 

@@ -178,7 +178,7 @@ async fn a_name_with_several_addresses_gives_each_of_them() {
     assert_eq!(several, ["127.0.0.1:2", "127.0.0.2:2"]);
     assert_eq!([&texts[0][..], &texts[2], &texts[3]], [["server.example:1"], ["10.0.0.1:3"], ["[::1]:4"]]);
     assert_eq!([&texts[4][..], &texts[5]], [["none.example:5"], ["slow.example:6"]], "dialed by name");
-    let failed: Vec<bool> = found.iter().map(|resolved| resolved.failed).collect();
+    let failed: Vec<bool> = found.iter().map(|resolved| resolved.error.is_some()).collect();
     assert_eq!(failed, [false, false, false, false, true, true]);
     let behind = [("HTTPS_PROXY", "http://10.0.0.9:3128".to_owned())];
     connector.proxy = EnvProxy::from_lookup(|name| (name == behind[0].0).then(|| behind[0].1.clone()));

@@ -312,8 +312,10 @@ fn a_count_that_is_far_too_high_costs_no_long_burst() {
     assert!(now - began > Duration::from_secs(1_500), "{:?}", now - began);
 }
 
+type Resting = (Machine<fn() -> f64>, Duration, Vec<StreamId>);
+
 /// A machine in whose leases these servers are, with a stream to each, a minute later.
-fn at_rest(jitter: fn() -> f64, names: &[&str]) -> (Machine<fn() -> f64>, Duration, Vec<StreamId>) {
+fn at_rest(jitter: fn() -> f64, names: &[&str]) -> Resting {
     let (mut machine, mut now) = (Machine::new(settings(), jitter), Duration::ZERO);
     machine.leases_counted(now, Some(names.len()));
     let mut keep = |name: &&str| {

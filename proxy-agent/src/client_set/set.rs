@@ -77,6 +77,8 @@ pub struct ClientSet<C: Connector, L> {
     servers: watch::Sender<Servers>,
     /// The running lookup.
     lookup: Option<Work<Vec<Resolved>>>,
+    /// The names whose last lookup failed, by entry.
+    unresolved: HashMap<usize, String>,
     /// The running attempts, with their addresses.
     attempts: Vec<(Address, Work<Outcome<C::Stream>>)>,
     running: JoinSet<LinkEnd>,
@@ -108,6 +110,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             leases,
             servers: watch::Sender::default(),
             lookup: None,
+            unresolved: HashMap::new(),
             attempts: Vec::new(),
             running: JoinSet::new(),
             streams: HashMap::new(),
@@ -144,7 +147,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     return RunEnd::Stopped;
                 }
                 () = drain.cancelled(), if !draining => self.drain(),
-                entries = pending_lookup(&mut self.lookup) => self.machine.resolved(self.now(), entries),
+                entries = pending_lookup(&mut self.lookup) => self.resolved(entries),
                 (address, opened) = next_outcome(&mut self.attempts) => self.opened(&address, opened, &drain, &stop),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
                 Some(_) = self.closing.join_next() => {}
@@ -156,8 +159,30 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         }
     }
 
+    /// Takes the result of a lookup. Lookups are frequent, so only the first failure in a row is logged.
+    fn resolved(&mut self, entries: Vec<Resolved>) {
+        for (index, entry) in entries.iter().enumerate() {
+            match (&entry.error, entry.addresses.first()) {
+                (Some(error), Some(itself)) if !self.unresolved.contains_key(&index) => {
+                    let name = itself.dial.host.clone();
+                    tracing::warn!(name, err = %Peer(error), "server name lookup failed");
+                    self.unresolved.insert(index, name);
+                }
+                (None, _) => {
+                    if let Some(name) = self.unresolved.remove(&index) {
+                        tracing::info!(name, "server name lookup works again");
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.machine.resolved(self.now(), entries);
+    }
+
     fn server_changed(&mut self, id: StreamId, state: ServerState) {
-        if let Some(Stream { server_id, .. }) = self.streams.values().find(|stream| stream.id == id) {
+        // A retiring stream needs no successor.
+        let mut kept = self.streams.values().filter(|stream| !stream.retire.is_cancelled());
+        if let Some(Stream { server_id, .. }) = kept.find(|stream| stream.id == id) {
             let server_id = Peer(server_id);
             match state {
                 ServerState::Responsive => {
@@ -227,8 +252,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Err(error) => {
                 self.metrics.attempts.count(AttemptResult::Error);
                 let pause = self.machine.failed(now, address);
-                let text = error.to_string();
-                tracing::error!(err = %Peer(&text), retry_in = ?pause, "cannot connect once");
+                let (text, dialed) = (error.to_string(), address.dial.to_string());
+                tracing::error!(err = %Peer(&text), address = %Peer(&dialed), retry_in = ?pause, "cannot connect once");
                 return;
             }
         };
