@@ -3,7 +3,7 @@
 //! | addresses | attempts |
 //! |---|---|
 //! | one | search: any attempt may lead to a missing server, behind a balancer |
-//! | several | direct: each address whose server is not known, or has no stream. Search only if no such address is left, or if there are fewer addresses than servers, or if an address turned out to be a balancer |
+//! | several | direct: each address whose server is not known, or has no stream. Search only if no such address is left that does not fail, or if there are fewer addresses than servers, or if an address turned out to be a balancer |
 //! | of leases | direct. If every lease has one, the configured addresses are searched only once all others are connected or fail |
 //!
 //! Direct attempts run side by side, so that a dead address delays no other; of a search only one runs.
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use super::connect::ServerAddress;
 
-/// Errors in a row of an advertised address after which the configured ones are used.
+/// Errors in a row of an address after which no search waits for it.
 const MOST_FAILURES: u32 = 3;
 
 /// Attempts at once. More are needed only for more servers than this.
 const MOST_AT_ONCE: usize = 16;
 
-/// Addresses that are used; a name has hardly more servers.
+/// Addresses that are used or remembered; a name has hardly more servers.
 const MOST_ADDRESSES: usize = 64;
 
 /// An address to dial.
@@ -36,8 +36,8 @@ pub struct Address {
 pub struct Resolved {
     /// Never empty: the entry itself if it was not, or could not be, resolved.
     pub addresses: Vec<Address>,
-    /// The lookup failed: addresses that are known from before stay.
-    pub failed: bool,
+    /// Why the lookup failed: addresses that are known from before stay.
+    pub error: Option<String>,
 }
 
 /// The address that a server's lease tells. Whoever may write leases chooses it, so it says only where to dial: the server's
@@ -76,7 +76,9 @@ struct Route {
     address: Address,
     /// A lease tells it.
     advertised: bool,
-    /// The server that the last stream led to.
+    /// The server that the lease names.
+    holder: Option<Arc<str>>,
+    /// The server that the last stream led to; before the first one, the holder.
     server: Option<Arc<str>>,
     /// It led to one server although it had led to another one whose stream was open.
     balanced: bool,
@@ -87,6 +89,8 @@ struct Route {
     /// Errors in a row.
     failures: u32,
     running: Option<Attempt>,
+    /// The address is gone, and until when its errors are remembered: names may tell some of their addresses in turn.
+    removed: Option<Duration>,
 }
 
 /// What the machine wants at the moment.
@@ -113,72 +117,118 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// Takes the addresses of all entries. An address that is gone keeps its stream.
-    pub(super) fn resolved(&mut self, entries: Vec<Resolved>) {
+    /// Takes the addresses of all entries. An address that is gone keeps its stream and its attempt, and is remembered for
+    /// `memory`.
+    pub(super) fn resolved(&mut self, now: Duration, memory: Duration, entries: Vec<Resolved>) {
         let mut wanted = Vec::new();
         for (index, entry) in entries.into_iter().enumerate() {
-            let before = self.routes.iter().filter(|route| !route.advertised && route.address.entry == index);
+            let before = self.present().filter(|route| !route.advertised && route.address.entry == index);
             let before: Vec<Address> = before.map(|route| route.address.clone()).collect();
-            wanted.extend(if entry.failed && !before.is_empty() { before } else { entry.addresses });
+            wanted.extend(if entry.error.is_some() && !before.is_empty() { before } else { entry.addresses });
         }
-        self.replace(false, wanted.into_iter().map(|address| (address, None)).collect(), || Duration::ZERO);
+        self.remove(false, now, memory, &wanted);
+        for address in wanted {
+            self.add(false, address, None, || Duration::ZERO);
+        }
     }
 
-    /// Takes the leases' addresses; `due` gives the time of the first attempt of a new one.
-    pub(super) fn advertised(&mut self, leased: &Leased, due: impl FnMut() -> Duration) {
-        self.all_advertised = leased.count > 0 && leased.count <= leased.advertised.len();
-        let address = |told: &Advertised| Address { dial: told.dial.clone(), entry: 0 };
-        let wanted = leased.advertised.iter().map(|told| (address(told), Some(Arc::clone(&told.server_id))));
-        self.replace(true, wanted.collect(), due);
-    }
-
-    /// Replaces the addresses of one source, by address and server, and keeps what is known of those that stay.
-    fn replace(
+    /// Takes the leases' addresses; `due` gives the time of the first attempt of a new one. `memory` as in [`Self::resolved`].
+    pub(super) fn advertised(
         &mut self,
-        advertised: bool,
-        wanted: Vec<(Address, Option<Arc<str>>)>,
+        now: Duration,
+        memory: Duration,
+        leased: &Leased,
         mut due: impl FnMut() -> Duration,
     ) {
-        self.routes.retain(|route| {
-            route.advertised != advertised || wanted.iter().any(|(address, _)| *address == route.address)
-        });
-        for (address, server) in wanted.into_iter().take(MOST_ADDRESSES) {
-            let is_same = |route: &Route| route.advertised == advertised && route.address == address;
-            if !self.routes.iter().any(is_same) {
-                let (balanced, due, tried, failures, running) = (false, due(), Duration::ZERO, 0, None);
-                self.routes.push(Route {
-                    address,
-                    advertised,
-                    server,
-                    balanced,
-                    due,
-                    tried,
-                    failures,
-                    running,
-                });
-            }
+        self.all_advertised = leased.count > 0 && leased.count <= leased.advertised.len();
+        let address = |told: &Advertised| Address { dial: told.dial.clone(), entry: 0 };
+        let mut wanted: Vec<_> =
+            leased.advertised.iter().map(|told| (address(told), &told.server_id)).collect();
+        wanted.dedup_by(|second, first| second.0 == first.0);
+        let addresses: Vec<_> = wanted.iter().map(|(address, _)| address.clone()).collect();
+        self.remove(true, now, memory, &addresses);
+        for (address, holder) in wanted {
+            self.add(true, address, Some(Arc::clone(holder)), &mut due);
         }
+    }
+
+    /// Removes the addresses of one source that are not wanted.
+    fn remove(&mut self, advertised: bool, now: Duration, memory: Duration, wanted: &[Address]) {
+        let mut of_source = self.routes.iter_mut().filter(|route| route.advertised == advertised);
+        for route in of_source.by_ref().filter(|route| !wanted.contains(&route.address)) {
+            route.removed.get_or_insert(now + memory);
+        }
+        self.routes.retain(|route| route.running.is_some() || route.removed.is_none_or(|end| now < end));
+    }
+
+    /// Adds an address, and keeps what is known of it.
+    fn add(
+        &mut self,
+        advertised: bool,
+        address: Address,
+        holder: Option<Arc<str>>,
+        due: impl FnOnce() -> Duration,
+    ) {
+        let is_same = |route: &&mut Route| route.advertised == advertised && route.address == address;
+        if let Some(route) = self.routes.iter_mut().find(is_same) {
+            route.removed = None;
+            if route.running.is_none() && route.holder != holder {
+                (route.server, route.holder) = (holder.clone(), holder);
+            }
+        } else if self.has_room(advertised) {
+            let (balanced, due, tried, failures, running) = (false, due(), Duration::ZERO, 0, None);
+            let (server, removed) = (holder.clone(), None);
+            self.routes.push(Route {
+                address,
+                advertised,
+                holder,
+                server,
+                balanced,
+                due,
+                tried,
+                failures,
+                running,
+                removed,
+            });
+        }
+    }
+
+    /// Whether there is room for another address: removed addresses give way, and the leases' ones to configured ones.
+    fn has_room(&mut self, advertised: bool) -> bool {
+        if self.routes.len() < MOST_ADDRESSES {
+            return true;
+        }
+        let gives_way = |(_, route): &(usize, &Route)| {
+            route.running.is_none() && (route.removed.is_some() || route.advertised && !advertised)
+        };
+        let least = self.routes.iter().enumerate().filter(gives_way);
+        let least = least.min_by_key(|(_, route)| (route.removed.is_none(), route.removed));
+        let least = least.map(|(index, _)| index);
+        least.map(|index| self.routes.swap_remove(index)).is_some()
     }
 
     /// The next attempt. `lacks` tells whether a stream to this server would be kept.
     pub(super) fn next(&self, wanted: Wanted, lacks: impl Fn(&Arc<str>) -> bool) -> Option<Next> {
-        let configured = self.routes.iter().filter(|route| !route.advertised).count();
+        let configured = self.present().filter(|route| !route.advertised).count();
         let is_direct = |route: &Route| {
             let lacks = route.server.as_ref().map_or(wanted.unknown, |server| wanted.known && lacks(server));
             lacks && (route.advertised || configured > 1 && !self.all_advertised)
         };
-        let idle = || self.routes.iter().enumerate().filter(|(_, route)| route.running.is_none());
+        let is_idle = |route: &Route| route.running.is_none() && route.removed.is_none();
+        let idle = || self.routes.iter().enumerate().filter(|(_, route)| is_idle(route));
         let direct = idle().filter(|(_, route)| is_direct(route) && !self.is_dialed(route.server.as_ref()));
         let direct = direct.map(|(index, route)| (index, Attempt::Direct, route.due));
         let direct = direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MOST_AT_ONCE);
 
-        let any = |is: &dyn Fn(&Route) -> bool| self.routes.iter().any(is);
+        let any = |is: &dyn Fn(&Route) -> bool| self.present().any(is);
+        let searches = self.routes.iter().any(|route| route.running == Some(Attempt::Search));
+        let has_hope = any(&|route| is_direct(route) && route.failures < MOST_FAILURES);
         let may_search = match self.all_advertised {
-            true => !any(&|route| is_direct(route) && route.failures < MOST_FAILURES),
-            false => configured < wanted.servers || any(&|route| route.balanced) || !any(&is_direct),
+            true => !has_hope,
+            false => configured < wanted.servers || any(&|route| route.balanced) || !has_hope,
         };
         let due = if may_search { wanted.search.or(wanted.look) } else { wanted.look };
-        let search = due.filter(|_| !any(&|route| route.running == Some(Attempt::Search))).and_then(|due| {
+        let search = due.filter(|_| !searches).and_then(|due| {
             let others = idle().filter(|(_, route)| !route.advertised && !is_direct(route));
             let (index, route) = others.min_by_key(|(_, route)| (route.due.max(due), route.tried))?;
             Some((index, Attempt::Search, route.due.max(due)))
@@ -209,21 +259,26 @@ impl Addresses {
         (route.running, route.failures) = (None, 0);
     }
 
-    /// An attempt failed: `due` gives the time of the next one from the number of errors in a row before.
-    pub(super) fn failed(&mut self, address: &Address, due: impl FnOnce(u32) -> Duration) {
-        let Some(route) = self.dialed(address) else { return };
-        route.running = None;
+    /// An attempt failed: `due` gives the time of the next one from the number of errors in a row before. Returns the kind of
+    /// the attempt.
+    pub(super) fn failed(&mut self, address: &Address, due: impl FnOnce(u32) -> Duration) -> Option<Attempt> {
+        let route = self.dialed(address)?;
         route.due = due(route.failures);
         route.failures = route.failures.saturating_add(1);
+        route.running.take()
     }
 
     /// The stream to a server was lost: `due` gives the time of the next attempt of its addresses from the present one.
     pub(super) fn lost(&mut self, server: &Arc<str>, mut due: impl FnMut(Duration) -> Duration) {
-        let several = self.routes.len() > 1;
+        let several = self.present().count() > 1;
         let of_server = |route: &&mut Route| route.failures == 0 && route.server.as_ref() == Some(server);
         for route in self.routes.iter_mut().filter(of_server).filter(|_| several) {
             route.due = due(route.due);
         }
+    }
+
+    fn present(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter().filter(|route| route.removed.is_none())
     }
 
     fn dialed(&mut self, address: &Address) -> Option<&mut Route> {

@@ -15,7 +15,7 @@ fn address(entry: usize, host: &str) -> Address {
 }
 
 fn entry(index: usize, hosts: &[&str]) -> Resolved {
-    Resolved { addresses: hosts.iter().map(|host| address(index, host)).collect(), failed: false }
+    Resolved { addresses: hosts.iter().map(|host| address(index, host)).collect(), error: None }
 }
 
 /// A machine, and the network that it dials: the server of each address; an address without a server refuses.
@@ -127,12 +127,26 @@ fn a_dead_address_delays_no_other_and_is_tried_less_and_less() {
         World::new(vec![entry(0, &["dead", "b"]), entry(1, &["c"])], &[("b", "s2"), ("c", "s3")], 3);
     assert_eq!(world.start().len(), 3, "side by side");
     world = World::new(world.entries, &[("b", "s2"), ("c", "s3")], 3);
-    let dialed = world.run(SECOND * 60);
-    let dead = dialed.iter().filter(|host| *host == "dead").count();
-    assert_eq!((dialed.len() - dead, world.machine.open_count()), (2, 2), "the others are left alone");
-    assert!((8..=12).contains(&dead), "{dead}");
+    let soon = world.run(SECOND * 2);
+    assert_eq!(sorted(soon), ["b", "c", "dead", "dead"], "the others are left alone");
+    let later = world.run(SECOND * 58).into_iter().filter(|host| host == "dead").count();
+    assert!((6..=10).contains(&later), "{later}");
+    assert_eq!(world.machine.open_count(), 2);
     world.servers.insert("dead".into(), "s1".into());
-    assert_eq!(world.run(SECOND * 60), ["dead"]);
+    world.run(SECOND * 60);
+    assert_eq!(world.machine.open_count(), 3);
+    assert_eq!(world.run(SECOND * 3_600), [""; 0]);
+}
+
+/// An IPv6 address that nothing answers beside the IPv4 address of a load balancer.
+#[test]
+fn a_dead_address_beside_a_balancer_does_not_end_the_search() {
+    let mut world = World::new(vec![entry(0, &["v6", "v4"])], &[("v4", "s1")], 2);
+    world.run(SECOND * 10);
+    world.servers.insert("v4".into(), "s2".into());
+    world.run(SECOND * 20);
+    assert_eq!(world.machine.open_count(), 2);
+    assert_eq!(world.run(SECOND * 3_600), [""; 0]);
 }
 
 #[test]
@@ -162,9 +176,9 @@ fn an_address_that_is_gone_keeps_its_stream_and_is_not_dialed_again() {
 fn a_failed_lookup_changes_nothing() {
     let mut world = World::new(vec![entry(0, &["a", "b"]), entry(1, &["c"])], &[("a", "s1"), ("b", "s2")], 3);
     world.run(SECOND * 10);
-    world.entries[0] = Resolved { addresses: vec![address(0, "name")], failed: true };
+    world.entries[0] = Resolved { addresses: vec![address(0, "name")], error: Some("timeout".into()) };
     let dialed: HashSet<String> = world.run(SECOND * 60).into_iter().collect();
-    assert_eq!(dialed, HashSet::from(["c".to_owned()]));
+    assert_eq!(dialed, HashSet::from(["a", "b", "c"].map(str::to_owned)), "never the name");
     let mut world = World::new(world.entries, &[("name", "s1")], 1);
     assert!(world.run(SECOND).contains(&"name".to_owned()), "without addresses the name is dialed");
 }
@@ -232,6 +246,64 @@ fn if_a_lease_has_no_address_the_configured_one_is_searched_too() {
     world.run(SECOND * 20);
     assert_eq!(world.machine.open_count(), 3);
     assert_eq!(world.run(SECOND * 3_600), [""; 0]);
+}
+
+#[test]
+fn an_attempt_at_a_removed_address_still_counts() {
+    let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1")], 1);
+    world.run(SECOND);
+    let names: Vec<String> = (2..40).map(|index| format!("s{index}")).collect();
+    let leases: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
+    advertise(&mut world, &leases[..16]);
+    world.now += SECOND;
+    let before = world.start();
+    assert_eq!(before.len(), MOST_AT_ONCE);
+    advertise(&mut world, &leases[16..]);
+    world.now += SECOND;
+    assert_eq!(world.start(), [], "sixteen at once");
+    before.iter().for_each(|address| world.answer(address));
+    world.now += SECOND;
+    assert_eq!(world.start().len(), MOST_AT_ONCE);
+}
+
+#[test]
+fn an_address_whose_lease_has_another_holder_leads_to_that_one() {
+    let mut world = World::new(vec![entry(0, &["balancer"])], &[("balancer", "s1"), ("b", "s2")], 1);
+    advertise(&mut world, &[("s1", ""), ("s2", "b")]);
+    world.run(SECOND * 10);
+    assert_eq!(world.machine.open_count(), 2);
+    world.servers.insert("b".into(), "s3".into());
+    advertise(&mut world, &[("s1", ""), ("s2", ""), ("s3", "b")]);
+    assert!(world.run(SECOND * 2).contains(&"b".to_owned()));
+    assert_eq!(world.machine.open_count(), 3);
+}
+
+#[test]
+fn errors_of_an_address_are_remembered_while_a_name_tells_others() {
+    let (some, others) = (vec![entry(0, &["a", "dead"])], vec![entry(0, &["a", "b"])]);
+    let mut world = World::new(some.clone(), &[("a", "s1")], 2);
+    world.run(SECOND * 30);
+    let mut dead = 0;
+    for turn in 0..30 {
+        world.entries = if turn % 2 == 0 { others.clone() } else { some.clone() };
+        dead += world.run(SECOND * 2).iter().filter(|host| *host == "dead").count();
+    }
+    assert!((1..=8).contains(&dead), "{dead}");
+}
+
+#[test]
+fn addresses_are_limited_and_configured_ones_come_first() {
+    let mut addresses = Addresses::default();
+    let leases: Vec<_> = (0..100).map(|index| format!("lease{index}")).collect();
+    let leases: Vec<_> = leases.iter().map(|name| (name.as_str(), name.as_str())).collect();
+    addresses.advertised(Duration::ZERO, SECOND, &leased(&leases), || Duration::ZERO);
+    addresses.resolved(Duration::ZERO, SECOND, vec![entry(0, &["a", "b"])]);
+    let configured = addresses.present().filter(|route| !route.advertised).count();
+    assert_eq!((addresses.routes.len(), configured), (MOST_ADDRESSES, 2));
+    for turn in 0..100 {
+        addresses.resolved(Duration::ZERO, SECOND, vec![entry(0, &[format!("{turn}").as_str(), "b"])]);
+        assert!(addresses.routes.len() <= MOST_ADDRESSES);
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
-use transport::env_proxy::{self, EnvProxy, ProxyUrlError};
+use transport::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
 use transport::host_port::Joined;
 use transport::kernel::{TcpPeer, bound_silence};
 use transport::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
@@ -195,17 +195,33 @@ impl<R: Resolve> GrpcConnector<R> {
                 let of = |ip: IpAddr| ServerAddress { host: ip.to_string(), port: entry.port };
                 let addresses =
                     several.into_iter().map(|ip| Address { dial: of(ip), entry: index }).collect();
-                Resolved { addresses, failed: false }
+                Resolved { addresses, error: None }
             }
-            Ok(Ok(_)) => Resolved { addresses: vec![itself()], failed: false },
-            _ => Resolved { addresses: vec![itself()], failed: true },
+            Ok(Ok(_)) => Resolved { addresses: vec![itself()], error: None },
+            Ok(Err(error)) => Resolved { addresses: vec![itself()], error: Some(error.to_string()) },
+            Err(_) => {
+                let error = format!("no answer within {} s", LOOKUP_LIMIT.as_secs());
+                Resolved { addresses: vec![itself()], error: Some(error) }
+            }
+        }
+    }
+
+    /// The proxy for an address. NO_PROXY may name the entry, or the address itself if a lease tells it.
+    fn proxy_for(&self, to: &Address, entry: &ServerAddress) -> Result<Option<&Proxy>, ProxyUrlError> {
+        match self.proxy.proxy_for(&entry.host, entry.port) {
+            Ok(None) => Ok(None),
+            _ => self.proxy.proxy_for(&to.dial.host, to.dial.port),
         }
     }
 
     /// Dials; returns the connection, and a handle to ask the kernel about its peer.
-    async fn dial(&self, to: &ServerAddress) -> Result<(TcpStream, Option<TcpPeer>), ConnectError> {
-        let address = to.to_string();
-        let stream = match self.proxy.proxy_for(&to.host, to.port)? {
+    async fn dial(
+        &self,
+        to: &Address,
+        entry: &ServerAddress,
+    ) -> Result<(TcpStream, Option<TcpPeer>), ConnectError> {
+        let address = to.dial.to_string();
+        let stream = match self.proxy_for(to, entry)? {
             None => self.dialer.dial("tcp", &address).await?.stream,
             Some(proxy) => {
                 let at = Joined(proxy.host(), proxy.port()).to_string();
@@ -222,7 +238,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let metadata = self.agent.headers()?;
         let entry = self.servers.get(to.entry).ok_or_else(|| ConnectError::Answer("no such entry".into()))?;
         let address = to.dial.to_string();
-        let (tcp, kernel) = self.dial(&to.dial).await?;
+        let (tcp, kernel) = self.dial(to, entry).await?;
         let presented = self.certificate_validity();
         let mut socket = LinkSocket::new(tcp);
         socket.bound_unsent();

@@ -192,7 +192,7 @@ async fn a_name_with_several_addresses_gives_each_of_them() {
     assert_eq!(several, ["127.0.0.1:2", "127.0.0.2:2"]);
     assert_eq!([&texts[0][..], &texts[2], &texts[3]], [["server.example:1"], ["10.0.0.1:3"], ["[::1]:4"]]);
     assert_eq!([&texts[4][..], &texts[5]], [["none.example:5"], ["slow.example:6"]], "dialed by name");
-    let failed: Vec<bool> = found.iter().map(|resolved| resolved.failed).collect();
+    let failed: Vec<bool> = found.iter().map(|resolved| resolved.error.is_some()).collect();
     assert_eq!(failed, [false, false, false, false, true, true]);
     let behind = [("HTTPS_PROXY", "http://10.0.0.9:3128".to_owned())];
     connector.proxy = EnvProxy::from_lookup(|name| (name == behind[0].0).then(|| behind[0].1.clone()));
@@ -312,6 +312,20 @@ async fn a_proxy_of_the_environment_is_used() {
     assert_eq!(&*connected.server_id, "s1");
     let head = seen.await.unwrap();
     assert!(head.starts_with(&format!("CONNECT behind.example:{} HTTP/1.1\r\n", server.port())), "{head}");
+}
+
+#[test]
+fn a_name_in_no_proxy_exempts_its_addresses() {
+    let variables = HashMap::from([("HTTPS_PROXY", "http://10.0.0.9:3128"), ("NO_PROXY", SEVERAL)]);
+    let mut connector = connector(&Pki::new(), SEVERAL, 1, &[]);
+    connector.proxy = EnvProxy::from_lookup(|name| variables.get(name).map(|value| (*value).into()));
+    connector.servers.push(ServerAddress { host: "behind.example".into(), port: 1 });
+    let dial = ServerAddress { host: "10.0.0.1".into(), port: 1 };
+    let proxied = [0, 1].map(|entry| {
+        let to = Address { dial: dial.clone(), entry };
+        connector.proxy_for(&to, &connector.servers[entry]).unwrap().is_some()
+    });
+    assert_eq!(proxied, [false, true]);
 }
 
 #[test]

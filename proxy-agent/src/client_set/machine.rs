@@ -10,24 +10,31 @@
 //! | servers are missing | until they are found |
 //! | the known number is connected | none |
 //! | the same, `--sync-forever`, and the number is the leases' | none |
-//! | the same, and every connected server told this number | one in about ten minutes |
-//! | the same, and the number is evidently wrong | as if servers were missing |
+//! | the same, and every connected server told this number | a look in about ten minutes: one attempt in each interval until a new server is found, at most one more than there are streams |
+//! | the same, and the number is evidently wrong | as if servers were missing, until ten times as many attempts in a row led to connected servers |
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::addresses::{Address, Addresses, Leased, Next, Resolved, Wanted};
-use super::pace::{PATIENCE, Pace};
+use super::addresses::{Address, Addresses, Attempt, Leased, Next, Resolved, Wanted};
+use super::pace::{MOST_MISSING, PATIENCE, Pace};
 use super::streams::{Decision, Kept, StreamId, Streams};
 
-/// Attempts in a row that must lead to the one connected server before `--sync-forever` believes a count of 1: it is the
-/// default of servers, which nobody may have chosen.
-const PROOF_OF_ONE: usize = 10;
+/// Attempts in a row, for each connected server, that must lead to connected servers before `--sync-forever` believes that there
+/// are no others, whatever the servers tell. A count of 1 is not believed earlier either: it is the default of servers, which
+/// nobody may have chosen.
+const PROOF: usize = 10;
+
+/// How long an address that is gone is remembered, in caps of the pause.
+const MEMORY: u32 = 3;
+
+/// The share of the interval within which an agent at rest seeks a server that does not answer.
+const SOONER: f64 = 0.25;
 
 /// How the number of servers is derived if both sources have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CountSource {
-    /// The leases' count if leases are counted, otherwise the count of the last new server.
+    /// The leases' count if there are leases, otherwise the count that servers told.
     #[default]
     Default,
     /// The larger of the two.
@@ -67,7 +74,7 @@ pub struct Machine<J> {
     pace: Pace<J>,
     streams: Streams,
     addresses: Addresses,
-    /// The count of the last new server; 0 before the first.
+    /// The count of the last new server, or the one that all servers told since; 0 before the first.
     told: usize,
     /// The leases' count, if leases are counted.
     leases: Option<usize>,
@@ -77,8 +84,12 @@ pub struct Machine<J> {
     resolved: Option<Duration>,
     /// No search before this time.
     search: Duration,
+    /// No event but a loss brings the search forward to before this time: successors of streams soon wanted successors.
+    calm: Duration,
     /// The next attempt for servers that nobody announced.
     look: Duration,
+    /// Attempts of the present look.
+    looked: usize,
 }
 
 /// Why to open another stream.
@@ -109,7 +120,9 @@ impl<J: FnMut() -> f64> Machine<J> {
             resolving: false,
             resolved: None,
             search: Duration::ZERO,
+            calm: Duration::ZERO,
             look: Duration::ZERO,
+            looked: 0,
         }
     }
 
@@ -123,6 +136,11 @@ impl<J: FnMut() -> f64> Machine<J> {
         count.max(1)
     }
 
+    /// The number of servers that decides about the pauses.
+    fn believed(&self) -> usize {
+        self.server_count().min(self.streams.len() + MOST_MISSING)
+    }
+
     /// The number of servers with a stream.
     pub fn open_count(&self) -> usize {
         self.streams.len()
@@ -131,8 +149,8 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// Whether the last attempt was the first of many in a row that reached no missing server. True once until a server is new
     /// or lost, or the count changes.
     pub fn is_stuck(&self) -> bool {
-        let known = self.server_count();
-        self.streams.len() < known && self.pace.duplicates() == PATIENCE.saturating_mul(known) + 1
+        let missing = self.streams.len() < self.server_count();
+        missing && self.pace.duplicates() == PATIENCE.saturating_mul(self.believed()) + 1
     }
 
     /// Whether the set drains: it opens no stream any more.
@@ -163,10 +181,10 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// The result of a lookup, by entry of `--proxy-server-host`.
     pub fn resolved(&mut self, now: Duration, entries: Vec<Resolved>) {
         (self.resolving, self.resolved) = (false, Some(now));
-        self.addresses.resolved(entries);
+        self.addresses.resolved(now, self.settings.cap.saturating_mul(MEMORY), entries);
     }
 
-    /// A stream is open. `count` is the server's count of all servers; it is used only if the server is new.
+    /// A stream is open. `count` is the server's count of all servers; that of a known server is used only if all agree.
     pub fn connected(
         &mut self,
         now: Duration,
@@ -177,24 +195,33 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.draining {
             return Decision::Unwanted;
         }
-        let again = now + self.settings.interval;
+        let (again, looks) = (now + self.settings.interval, self.demand() == Demand::Look);
         self.addresses.connected(address, server, again, |server| self.streams.lacks(server));
-        let decision = self.streams.offer(server, count);
-        if let Decision::Keep(_) = decision {
-            let before = self.server_count();
-            self.told = count;
-            if self.server_count() != before {
-                self.news();
-            }
+        let decision = self.streams.offer(now, server, count);
+        let before = self.server_count();
+        match decision {
+            Decision::Keep(_) => self.told = count,
+            _ => self.told = self.streams.told().unwrap_or(self.told),
         }
-        let (known, missing) = (self.server_count(), self.demand() == Demand::Missing);
+        if self.server_count() > before {
+            self.news(false);
+        }
+        let (known, missing) = (self.believed(), self.demand() == Demand::Missing);
         let pause = match decision {
-            Decision::Duplicate => self.pace.after_duplicate(now, known, missing),
+            Decision::Duplicate => self.pace.after_duplicate(now, (self.streams.len(), known), missing),
             _ => self.pace.after_stream(now, known, missing),
         };
         self.search = now + pause;
-        self.look = now + self.pace.until_look();
+        self.after_look(now, looks && decision == Decision::Duplicate);
         decision
+    }
+
+    /// A balancer that chooses at random leads one attempt to an added server too rarely, so a look has one for each connected
+    /// server and one more.
+    fn after_look(&mut self, now: Duration, fruitless: bool) {
+        let goes_on = fruitless && self.looked < self.streams.len();
+        self.looked = if goes_on { self.looked + 1 } else { 0 };
+        self.look = now + if goes_on { self.pace.grown(0) } else { self.pace.until_look() };
     }
 
     /// The server of a kept stream does not answer pings or has sent GOAWAY, or it answers again.
@@ -210,33 +237,49 @@ impl<J: FnMut() -> f64> Machine<J> {
     }
 
     fn mark(&mut self, now: Duration, id: StreamId, mark: impl FnOnce(&mut Kept)) {
-        if self.streams.mark(id, mark) {
-            self.seek(now);
+        let Some((server, short)) = self.streams.mark(now, id, mark) else { return };
+        if short > 0 {
+            // Successors do not help. The stream goes on meanwhile.
+            let calm = now + self.pace.grown(short);
+            self.calm = calm;
+            self.addresses.lost(&server, |due| due.max(calm));
         }
+        self.seek(now, SOONER);
     }
 
-    /// There is a reason to look for servers; the next search is due within an interval.
-    fn seek(&mut self, now: Duration) {
-        self.news();
+    /// There is a reason to look for servers, and other agents have it at the same time. The next search is due within an
+    /// interval; at rest within a random part of this share of it, because the agents must not search in step.
+    fn seek(&mut self, now: Duration, share: f64) {
+        if self.calm <= now {
+            self.news(true);
+        }
         self.look = self.look.max(now + self.pace.until_look());
-        self.search = self.search.min(now + self.settings.interval);
+        let at_rest = self.resolved.is_some() && self.search <= now;
+        let search = match at_rest {
+            true => now + self.pace.part_of_interval().mul_f64(share),
+            false => self.search.min(now + self.settings.interval),
+        };
+        self.search = search.max(self.calm);
     }
 
-    /// There is a reason to look for servers.
-    fn news(&mut self) {
-        let (known, open) = (self.server_count(), self.streams.len());
-        self.pace.news(known, known.saturating_sub(open).max(1));
+    /// There is a reason to look for servers. `shared` as in [`Pace::news`].
+    fn news(&mut self, shared: bool) {
+        let (known, open) = (self.believed(), self.streams.len());
+        self.pace.news(known, known.saturating_sub(open).max(1), shared);
     }
 
     /// An attempt failed. Returns the pause, for the log.
     pub fn failed(&mut self, now: Duration, address: &Address) -> Duration {
-        self.look = now + self.pace.until_look();
         let mut pause = Duration::ZERO;
-        self.addresses.failed(address, |failures| {
+        let attempt = self.addresses.failed(address, |failures| {
             pause = self.pace.grown(failures);
             now + pause
         });
-        if self.demand() == Demand::Look { self.look - now } else { pause }
+        if attempt != Some(Attempt::Search) || self.demand() != Demand::Look {
+            return pause;
+        }
+        self.after_look(now, false);
+        self.look - now
     }
 
     /// A kept stream has ended.
@@ -244,30 +287,32 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.streams.end_retired(id) {
             if self.streams.lack_successor() {
                 // Before, the server had no room for the replacement.
-                self.seek(now);
+                self.seek(now, SOONER);
             }
             return;
         }
         let complete = self.streams.len() >= self.server_count();
         let Some(server) = self.streams.end_kept(id) else { return };
-        self.news();
+        self.news(true);
         self.look = self.look.max(now + self.pace.until_look());
         self.search = self.pace.after_loss(now, self.search, complete);
         self.addresses.lost(&server, |due| self.pace.after_loss(now, due, true));
     }
 
-    /// Sets the leases' count; `None` if leases are not (or not yet) counted.
+    /// Sets the leases' count; `None` if leases are not (or not yet) counted. No lease at all tells nothing: perhaps the servers
+    /// cannot renew their leases.
     pub fn leases_counted(&mut self, now: Duration, leases: Option<usize>) {
         let before = self.server_count();
-        self.leases = leases;
+        self.leases = leases.filter(|count| *count > 0);
         if self.server_count() != before {
-            self.seek(now);
+            self.seek(now, 1.0);
         }
     }
 
     /// Takes the addresses that the leases tell. A new server's lease reaches all agents at once, and they must not dial in step.
     pub fn advertised(&mut self, now: Duration, leased: &Leased) {
-        self.addresses.advertised(leased, || now + self.pace.part_of_interval());
+        let memory = self.settings.cap.saturating_mul(MEMORY);
+        self.addresses.advertised(now, memory, leased, || now + self.pace.part_of_interval());
     }
 
     /// Opens no stream from now on; the result of a running attempt is discarded.
@@ -286,8 +331,8 @@ impl<J: FnMut() -> f64> Machine<J> {
         if !self.settings.forever || self.leases == Some(open) {
             return Demand::None;
         }
-        let proven = open > 1 || self.pace.duplicates() >= PROOF_OF_ONE;
-        if self.streams.all_told(open) && proven { Demand::Look } else { Demand::Doubt }
+        let proven = self.pace.duplicates() >= PROOF.saturating_mul(open);
+        if proven || open > 1 && self.streams.told() == Some(open) { Demand::Look } else { Demand::Doubt }
     }
 
     /// The next attempt.

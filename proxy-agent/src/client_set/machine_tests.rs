@@ -55,8 +55,7 @@ fn tries_until_there_is_a_stream_to_every_server() {
     assert_eq!(poll(&mut machine, now), Step::Wait, "one try at a time");
     assert!(matches!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Keep(_)));
     assert!(next_try(&mut machine, &mut now) < SOON);
-    assert_eq!(machine.connected(now, &balancer(), &server("a"), 7), Decision::Duplicate);
-    assert_eq!(machine.server_count(), 2, "only a new server is believed");
+    assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
     assert!(next_try(&mut machine, &mut now) < SOON);
     assert!(matches!(machine.connected(now, &balancer(), &server("b"), 2), Decision::Keep(_)));
     assert_eq!(poll(&mut machine, now + Duration::from_secs(3600)), Step::Wait);
@@ -136,7 +135,8 @@ fn counts_come_from_leases_or_servers() {
     for (source, leases, told, expected) in [
         (CountSource::Default, None, 0, 1),
         (CountSource::Default, None, 3, 3),
-        (CountSource::Default, Some(0), 3, 1),
+        (CountSource::Default, Some(0), 3, 3),
+        (CountSource::Default, Some(0), 0, 1),
         (CountSource::Default, Some(2), 3, 2),
         (CountSource::Max, None, 3, 3),
         (CountSource::Max, Some(2), 3, 3),
@@ -149,6 +149,15 @@ fn counts_come_from_leases_or_servers() {
         machine.connected(Duration::ZERO, &balancer(), &server("a"), told);
         assert_eq!(machine.server_count(), expected, "{source:?} {leases:?} {told}");
     }
+}
+
+#[test]
+fn leases_that_vanish_lower_no_count() {
+    let (mut machine, mut now, ids) = at_rest(|| 0.0, &["a", "b"]);
+    machine.leases_counted(now, Some(0));
+    assert_eq!(machine.server_count(), 2);
+    machine.lost(now, ids[1]);
+    next_try(&mut machine, &mut now);
 }
 
 #[test]
@@ -204,8 +213,8 @@ fn sync_forever_rests_once_the_leases_agree() {
 #[test]
 fn sync_forever_looks_rarely_once_every_server_tells_the_number_of_streams() {
     let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
-    for _ in 0..3 {
-        assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+    for pause in [450, 1, 1, 450, 1, 1] {
+        assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(pause));
         assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
     }
     next_try(&mut machine, &mut now);
@@ -246,11 +255,25 @@ fn sync_forever_goes_on_where_the_number_is_evidently_wrong() {
 #[test]
 fn sync_forever_believes_the_default_count_after_many_duplicates() {
     let (mut machine, mut now) = forever(None, &[("a", 1)]);
-    for _ in 0..PROOF_OF_ONE {
+    for _ in 0..PROOF {
         assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10));
         machine.connected(now, &balancer(), &server("a"), 1);
     }
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+}
+
+#[test]
+fn servers_that_disagree_are_not_doubted_for_ever() {
+    let (mut machine, mut now) = forever(None, &[("a", 3), ("b", 2), ("c", 1)]);
+    for tries in 0..30 {
+        assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10), "{tries}");
+        machine.connected(now, &balancer(), &server("b"), 2);
+    }
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+    machine.connected(now, &balancer(), &server("b"), 2);
+    machine.leases_counted(now, Some(4));
+    machine.leases_counted(now, None);
+    assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10), "news");
 }
 
 #[test]
@@ -266,6 +289,120 @@ fn a_stream_that_ends_again_and_again_does_not_cause_burst_after_burst() {
         }
     }
     assert!(tries <= 3_600 + 3 * LONGEST_BURST + 1, "{tries}");
+}
+
+#[test]
+fn a_count_that_is_far_too_high_costs_no_long_burst() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    for name in ["a", "b", "c"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &balancer(), &server(name), usize::MAX);
+    }
+    let mut tries = 0;
+    while next_try(&mut machine, &mut now) < SOON {
+        assert_eq!(machine.connected(now, &balancer(), &server("a"), usize::MAX), Decision::Duplicate);
+        tries += 1;
+    }
+    assert!(tries <= 31, "{tries}");
+    let began = now;
+    for _ in 0..300 {
+        machine.connected(now, &balancer(), &server("a"), usize::MAX);
+        next_try(&mut machine, &mut now);
+    }
+    assert!(now - began > Duration::from_secs(1_500), "{:?}", now - began);
+}
+
+type Resting = (Machine<fn() -> f64>, Duration, Vec<StreamId>);
+
+/// A machine in whose leases these servers are, with a stream to each, a minute later.
+fn at_rest(jitter: fn() -> f64, names: &[&str]) -> Resting {
+    let (mut machine, mut now) = (Machine::new(settings(), jitter), Duration::ZERO);
+    machine.leases_counted(now, Some(names.len()));
+    let mut keep = |name: &&str| {
+        next_try(&mut machine, &mut now);
+        match machine.connected(now, &balancer(), &server(name), names.len()) {
+            Decision::Keep(id) => id,
+            other => panic!("{other:?}"),
+        }
+    };
+    let ids = names.iter().map(&mut keep).collect();
+    (machine, now + Duration::from_secs(60), ids)
+}
+
+#[test]
+fn agents_at_rest_do_not_search_in_step() {
+    let (mut machine, mut now, _) = at_rest(|| 0.5, &["a", "b"]);
+    machine.leases_counted(now, Some(3));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(500));
+    let (mut machine, mut now, ids) = at_rest(|| 0.5, &["a", "b"]);
+    machine.set_unresponsive(now, ids[0], true);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(125));
+}
+
+#[test]
+fn one_missing_server_costs_one_fast_attempt_for_each_known_one() {
+    let (mut machine, mut now, ids) = at_rest(|| 0.0, &["a", "b", "c", "d"]);
+    machine.lost(now, ids[3]);
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        pauses.push(next_try(&mut machine, &mut now));
+        machine.connected(now, &balancer(), &server("a"), 4);
+    }
+    assert_eq!(millis(&pauses), [0, 25, 25, 25, 25, 1000, 1000]);
+}
+
+/// The number in a file falls from five to three, and two servers are removed.
+#[test]
+fn another_number_is_believed_once_every_connected_server_tells_it() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    for name in ["a", "b", "c"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &balancer(), &server(name), 5);
+    }
+    for (name, known) in [("a", 5), ("b", 5), ("a", 5), ("c", 3)] {
+        next_try(&mut machine, &mut now);
+        assert_eq!(machine.connected(now, &balancer(), &server(name), 3), Decision::Duplicate);
+        assert_eq!(machine.server_count(), known);
+    }
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(3_600)), Step::Wait);
+}
+
+/// Behind a balancer that chooses at random among `count` servers, one of which nobody announced.
+fn looks_until_found(seed: u64, count: usize) -> usize {
+    let random = RefCell::new(StdRng::seed_from_u64(seed));
+    let draw = || random.borrow_mut().random::<f64>();
+    let mut machine = Machine::new(SyncSettings { forever: true, ..settings() }, draw);
+    let (mut now, mut looks, told) = (Duration::ZERO, 0, count - 1);
+    for index in 0..told {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &balancer(), &server(&index.to_string()), told);
+    }
+    while machine.open_count() < count {
+        looks += usize::from(next_try(&mut machine, &mut now) > Duration::from_secs(60));
+        let led_to = random.borrow_mut().random_range(0..count).to_string();
+        machine.connected(now, &balancer(), &server(&led_to), told);
+    }
+    looks
+}
+
+#[test]
+fn most_looks_find_an_added_server() {
+    for count in [3, 6] {
+        let looks: usize = (0..200).map(|seed| looks_until_found(seed, count)).sum();
+        assert!(looks < 350, "{looks} looks of 200 agents, {count} servers");
+    }
+}
+
+/// An agent that looks does not need a new server to learn a raised number.
+#[test]
+fn a_raised_number_reaches_agents_that_look() {
+    let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
+    for name in ["a", "b"] {
+        next_try(&mut machine, &mut now);
+        machine.connected(now, &balancer(), &server(name), 3);
+    }
+    assert_eq!(machine.server_count(), 3);
+    assert!(next_try(&mut machine, &mut now) < SOON);
 }
 
 #[test]
@@ -504,4 +641,26 @@ fn a_missing_server_that_no_attempt_reaches_is_reported_once() {
     assert!(reports.iter().position(|stuck| *stuck) >= Some(2 * PATIENCE));
     assert_eq!(reports.iter().filter(|stuck| **stuck).count(), 1);
     assert!(!attempt("b", &mut machine));
+}
+
+/// Such as a server that sends GOAWAY on every connection.
+#[test]
+fn successors_that_soon_want_successors_come_less_and_less_often() {
+    let (mut machine, mut now, ids) = at_rest(|| 0.0, &["a"]);
+    let (mut id, mut retired, mut pauses) = (ids[0], None, Vec::new());
+    for _ in 0..9 {
+        machine.set_unresponsive(now, id, true);
+        if let Some(retired) = retired {
+            machine.lost(now, retired);
+        }
+        pauses.push(next_try(&mut machine, &mut now));
+        match machine.connected(now, &balancer(), &server("a"), 1) {
+            Decision::Replace(next, old) => (id, retired) = (next, Some(old)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(millis(&pauses), [0, 1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
+    now += Duration::from_secs(60);
+    machine.set_unresponsive(now, id, true);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
 }

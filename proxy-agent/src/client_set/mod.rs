@@ -44,7 +44,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 pub struct ConnectedStream<S> {
     /// The server's id.
     pub server_id: Arc<str>,
-    /// The server's count of all servers; used only if the server is new.
+    /// The server's count of all servers.
     pub server_count: usize,
     /// The validity of the client certificate that the server received; `None` without one.
     pub presented: Option<Validity>,

@@ -38,6 +38,14 @@ const BURST_SPREAD: Duration = Duration::from_millis(25);
 const BURST: usize = 3;
 pub(super) const LONGEST_BURST: usize = 15;
 
+/// Servers that are believed to be missing: a count may be wrong, and nothing limits it.
+pub(super) const MOST_MISSING: usize = 16;
+
+/// Duplicates in a row that end a burst, whatever the count is: this many for each server with a stream, but at most the second
+/// number. Of 4,000 agents that miss the last of 20 servers one does not find it in that many.
+const FRUITLESS: usize = 10;
+const MOST_FRUITLESS: usize = 160;
+
 /// Interval of the attempts of an agent that has no reason to expect another server; a quarter shorter or longer at random.
 const LOOK: Duration = Duration::from_secs(600);
 
@@ -54,13 +62,16 @@ pub(super) struct Pace<J> {
     duplicates: usize,
     /// Attempts that are left of the burst.
     burst: usize,
+    /// Duplicates in a row in the burst.
+    fruitless: usize,
     /// Until when the attempts so far would have lasted without bursts.
     earned: Duration,
 }
 
 impl<J: FnMut() -> f64> Pace<J> {
     pub(super) fn new(interval: Duration, cap: Duration, jitter: J) -> Self {
-        Self { interval, cap: cap.max(interval), jitter, duplicates: 0, burst: 0, earned: Duration::ZERO }
+        let (duplicates, burst, fruitless, earned) = (0, 0, 0, Duration::ZERO);
+        Self { interval, cap: cap.max(interval), jitter, duplicates, burst, fruitless, earned }
     }
 
     /// The duplicates in a row, not counting those of bursts.
@@ -68,10 +79,14 @@ impl<J: FnMut() -> f64> Pace<J> {
         self.duplicates
     }
 
-    /// A reason to look for servers: `missing` of `known`.
-    pub(super) fn news(&mut self, known: usize, missing: usize) {
-        self.duplicates = 0;
-        self.burst = BURST.saturating_mul(missing).min(LONGEST_BURST).saturating_mul(known);
+    /// A reason to look for servers: `missing` of `known`. `shared`: probably other agents have it, too.
+    pub(super) fn news(&mut self, known: usize, missing: usize, shared: bool) {
+        (self.duplicates, self.fruitless) = (0, 0);
+        self.burst = match shared && missing == 1 && known > 1 {
+            // The server itself may be gone, and duplicates of the others cannot tell that.
+            true => known,
+            false => BURST.saturating_mul(missing).min(LONGEST_BURST).saturating_mul(known),
+        };
     }
 
     /// An attempt starts.
@@ -81,13 +96,21 @@ impl<J: FnMut() -> f64> Pace<J> {
 
     /// The pause after a stream to a new server. `wanted` as in [`Self::after_duplicate`].
     pub(super) fn after_stream(&mut self, now: Duration, known: usize, wanted: bool) -> Duration {
-        self.duplicates = 0;
+        (self.duplicates, self.fruitless) = (0, 0);
         self.in_burst(now, known, wanted).unwrap_or_else(|| self.grown(0))
     }
 
-    /// The pause after a stream to one of the `known` servers. `wanted`: servers are missing, so that a burst may continue.
-    pub(super) fn after_duplicate(&mut self, now: Duration, known: usize, wanted: bool) -> Duration {
-        if let Some(pause) = self.in_burst(now, known, wanted) {
+    /// The pause after a stream to one of the `open` servers that have one, of `known` servers. `wanted`: servers are missing, so
+    /// that a burst may continue.
+    pub(super) fn after_duplicate(
+        &mut self,
+        now: Duration,
+        (open, known): (usize, usize),
+        wanted: bool,
+    ) -> Duration {
+        self.fruitless = self.fruitless.saturating_add(1);
+        let may_hit = self.fruitless <= FRUITLESS.saturating_mul(open).min(MOST_FRUITLESS);
+        if let Some(pause) = self.in_burst(now, known, wanted && may_hit) {
             return pause;
         }
         self.duplicates = self.duplicates.saturating_add(1);

@@ -84,6 +84,8 @@ pub struct ClientSet<C: Connector, L> {
     servers: watch::Sender<Servers>,
     /// The running lookup.
     lookup: Option<Work<Vec<Resolved>>>,
+    /// The names whose last lookup failed, by entry.
+    unresolved: HashMap<usize, String>,
     /// The running attempts, with their addresses.
     attempts: Vec<(Address, Work<Outcome<C::Stream>>)>,
     running: JoinSet<LinkEnd>,
@@ -117,6 +119,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             leases,
             servers: watch::Sender::default(),
             lookup: None,
+            unresolved: HashMap::new(),
             attempts: Vec::new(),
             running: JoinSet::new(),
             streams: HashMap::new(),
@@ -154,7 +157,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     return RunEnd::Stopped;
                 }
                 () = drain.cancelled(), if !draining => self.drain(),
-                entries = pending_lookup(&mut self.lookup) => self.machine.resolved(self.now(), entries),
+                entries = pending_lookup(&mut self.lookup) => self.resolved(entries),
                 (address, opened) = next_outcome(&mut self.attempts) => self.opened(&address, opened, &drain, &stop),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
                 Some(_) = self.closing.join_next() => {}
@@ -166,8 +169,30 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         }
     }
 
+    /// Takes the result of a lookup. Lookups are frequent, so only the first failure in a row is logged.
+    fn resolved(&mut self, entries: Vec<Resolved>) {
+        for (index, entry) in entries.iter().enumerate() {
+            match (&entry.error, entry.addresses.first()) {
+                (Some(error), Some(itself)) if !self.unresolved.contains_key(&index) => {
+                    let name = itself.dial.host.clone();
+                    tracing::warn!(name, err = %Peer(error), "server name lookup failed");
+                    self.unresolved.insert(index, name);
+                }
+                (None, _) => {
+                    if let Some(name) = self.unresolved.remove(&index) {
+                        tracing::info!(name, "server name lookup works again");
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.machine.resolved(self.now(), entries);
+    }
+
     fn server_changed(&mut self, id: StreamId, state: ServerState) {
-        if let Some(Stream { server_id, .. }) = self.streams.values().find(|stream| stream.id == id) {
+        // A retiring stream needs no successor.
+        let mut kept = self.streams.values().filter(|stream| !stream.retire.is_cancelled());
+        if let Some(Stream { server_id, .. }) = kept.find(|stream| stream.id == id) {
             let server_id = Peer(server_id);
             match state {
                 ServerState::Responsive => {
@@ -242,8 +267,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Err(error) => {
                 self.metrics.attempts.count(AttemptResult::Error);
                 let pause = self.machine.failed(now, address);
-                let (text, hint) = (error.to_string(), error.hint());
-                tracing::error!(err = %Peer(&text), hint, retry_in = %GoDuration::from(pause), "cannot connect once");
+                let (text, hint, dialed) = (error.to_string(), error.hint(), address.dial.to_string());
+                tracing::error!(
+                    err = %Peer(&text), address = %Peer(&dialed), hint, retry_in = %GoDuration::from(pause),
+                    "cannot connect once"
+                );
                 self.failed(&text, hint.as_deref());
                 return;
             }
@@ -350,11 +378,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         tracing::info!(serverID = %server_id, "Removing client used for server connection");
     }
 
-    /// Returns whether leases are counted.
+    /// Returns whether there are leases.
     fn take_leases(&mut self) -> bool {
         let (now, leased) = (self.now(), self.leases.borrow_and_update().clone());
         self.machine.leases_counted(now, leased.as_ref().map(|leased| leased.count));
-        let counted = leased.is_some();
+        let counted = leased.as_ref().is_some_and(|leased| leased.count > 0);
         self.machine.advertised(now, &leased.unwrap_or_default());
         counted
     }

@@ -1,4 +1,5 @@
 use parking_lot::Mutex;
+use serve::logs::{Logs, Options, Severity};
 use serve::metrics::Registry;
 use transport::tls::Validity;
 use transport::wire::{Code, WireError};
@@ -20,6 +21,8 @@ struct Balancer {
     closed: Mutex<usize>,
     /// The current client certificate.
     certificate: Mutex<Option<Validity>>,
+    /// Lookups that fail before the first one that does not.
+    failing_lookups: Mutex<usize>,
 }
 
 thread_local! {
@@ -42,7 +45,10 @@ impl Connector for Balancer {
             [] => vec![address("balancer")],
             hosts => hosts.iter().map(|host| address(host)).collect(),
         };
-        vec![Resolved { addresses, failed: false }]
+        let mut failing = self.failing_lookups.lock();
+        let error = (*failing > 0).then(|| "no such host".to_owned());
+        *failing = failing.saturating_sub(1);
+        vec![Resolved { addresses, error }]
     }
 
     async fn connect(&self, address: &Address) -> Result<ConnectedStream<FakeStream>, ConnectError> {
@@ -339,6 +345,7 @@ async fn unresponsive_stream_is_kept_until_another_is_open() {
     (control.observer)(ServerState::Unresponsive);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.balancer.tries.lock().len(), 4, "a retired stream needs no successor");
+    assert_eq!(rig.metrics.unresponsive.get(), 1, "its silence is expected");
     rig.stop.cancel();
     assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
     assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (0, 0));
@@ -403,4 +410,30 @@ async fn attempts_and_losses_are_counted() {
     assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
     let lost = [LostReason::RecvError, LostReason::Eof].map(|reason| rig.metrics.lost.counter(reason).get());
     assert_eq!(lost, [1, 0], "a stop loses nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_logged_with_their_address_or_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let options = Options {
+        logtostderr: false,
+        stderrthreshold: Severity::Fatal,
+        log_file: Some(path.clone()),
+        ..Options::default()
+    };
+    let (subscriber, logs) = Logs::build(&options).unwrap();
+    let _log = tracing::subscriber::set_default(subscriber);
+    let (script, failing_lookups) = (Mutex::new(vec![Err(()); 4]), Mutex::new(3));
+    let mut rig = Rig::behind(Balancer { count: 1, script, failing_lookups, ..Balancer::default() }, true);
+    rig.until(1, 1).await;
+    logs.flush(Duration::from_secs(10));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let count = |part: &str| text.matches(part).count();
+    let found = [
+        count("\"cannot connect once\" err=\"the server's answer: refused\" address=\"balancer:8091\""),
+        count("\"server name lookup failed\" name=\"balancer\" err=\"no such host\""),
+        count("\"server name lookup works again\" name=\"balancer\""),
+    ];
+    assert_eq!(found, [4, 1, 1], "{text}");
 }

@@ -21,7 +21,7 @@ pub(super) fn balancer() -> Address {
 pub(super) fn poll<J: FnMut() -> f64>(machine: &mut Machine<J>, now: Duration) -> Step {
     match machine.poll(now) {
         Step::Resolve => {
-            machine.resolved(now, vec![Resolved { addresses: vec![balancer()], failed: false }]);
+            machine.resolved(now, vec![Resolved { addresses: vec![balancer()], error: None }]);
             machine.poll(now)
         }
         step => step,

@@ -2,10 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Retiring streams to one server at once: a server accepts 4 streams of an agent, of which one is the kept stream and one may
 /// be a duplicate.
 pub(super) const MOST_RETIRED: usize = 2;
+
+/// A stream that wants a successor earlier than this after its start was of little use.
+const SHORT: Duration = Duration::from_secs(60);
 
 /// The id of one kept stream. Never reused, because a server id alone must not decide which stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +38,9 @@ pub(super) struct Kept {
     pub(super) unresponsive: bool,
     /// The stream's client certificate is about to expire.
     pub(super) aged: bool,
+    opened: Duration,
+    /// Streams to this server in a row, this one included, that wanted a successor within [`SHORT`].
+    short: u32,
 }
 
 impl Kept {
@@ -57,7 +64,7 @@ impl Streams {
     }
 
     /// Takes a new stream, unless it is a duplicate. `told` is the server's count of servers.
-    pub(super) fn offer(&mut self, server: &Arc<str>, told: usize) -> Decision {
+    pub(super) fn offer(&mut self, now: Duration, server: &Arc<str>, told: usize) -> Decision {
         if !self.lacks(server) {
             if let Some(kept) = self.kept.get_mut(server) {
                 kept.told = told;
@@ -66,7 +73,9 @@ impl Streams {
         }
         let id = StreamId(self.next_id);
         self.next_id += 1;
-        match self.kept.insert(Arc::clone(server), Kept { id, told, unresponsive: false, aged: false }) {
+        let short = self.kept.get(server).map_or(0, |old| old.short);
+        let kept = Kept { id, told, unresponsive: false, aged: false, opened: now, short };
+        match self.kept.insert(Arc::clone(server), kept) {
             Some(Kept { id: old, .. }) => {
                 self.retired.insert(old, Arc::clone(server));
                 Decision::Replace(id, old)
@@ -75,12 +84,22 @@ impl Streams {
         }
     }
 
-    /// Changes the marks of a kept stream; returns whether it now wants a successor and did not before.
-    pub(super) fn mark(&mut self, id: StreamId, mark: impl FnOnce(&mut Kept)) -> bool {
-        let Some(kept) = self.kept.values_mut().find(|kept| kept.id == id) else { return false };
+    /// Changes the marks of a kept stream. If it now wants a successor and did not before: its server, and the number of streams
+    /// before it in a row that wanted one soon after their start, as this one does.
+    pub(super) fn mark(
+        &mut self,
+        now: Duration,
+        id: StreamId,
+        mark: impl FnOnce(&mut Kept),
+    ) -> Option<(Arc<str>, u32)> {
+        let (server, kept) = self.kept.iter_mut().find(|(_, kept)| kept.id == id)?;
         let before = kept.wants_successor();
         mark(kept);
-        kept.wants_successor() && !before
+        if before || !kept.wants_successor() {
+            return None;
+        }
+        kept.short = if now < kept.opened + SHORT { kept.short.saturating_add(1) } else { 0 };
+        Some((Arc::clone(server), kept.short.saturating_sub(1)))
     }
 
     /// A retiring stream has ended; false if this is none.
@@ -111,9 +130,10 @@ impl Streams {
         self.successors_wanted(|kept| kept.unresponsive)
     }
 
-    /// Whether every server told this number of servers.
-    pub(super) fn all_told(&self, count: usize) -> bool {
-        self.kept.values().all(|kept| kept.told.max(1) == count)
+    /// The number of servers that every server told last, if it is the same.
+    pub(super) fn told(&self) -> Option<usize> {
+        let first = self.kept.values().next()?.told;
+        self.kept.values().all(|kept| kept.told == first).then_some(first).filter(|count| *count > 0)
     }
 
     fn successors_wanted(&self, wanted: impl Fn(&Kept) -> bool) -> bool {
