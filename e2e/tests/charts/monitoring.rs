@@ -19,7 +19,7 @@ use crate::yaml;
 
 /// Families that this scenario does not produce: leases, changed files, legacy certificates. The test looks them up in the
 /// programs' source instead.
-const RARE: [&str; 21] = [
+const RARE: [&str; 22] = [
     "agent_certificate_last_reload_success",
     "agent_dropped_packets_total",
     "agent_lease_calls_unanswered_total",
@@ -29,6 +29,7 @@ const RARE: [&str; 21] = [
     "agent_stream_errors_total",
     "agent_unresponsive_peers_total",
     "server_agent_claims_total",
+    "server_agent_outlier",
     "server_certificate_last_reload_success",
     "server_dropped_packets_total",
     "server_full_receive_channels",
@@ -120,9 +121,11 @@ async fn every_metric_that_is_asked_for_exists() -> Result<()> {
 /// string literal in that program's list of metrics, or in the shared ones.
 fn registered(short: &str) -> Result<bool> {
     let (half, name) = short.split_once('_').context("a half and a name")?;
-    let own = root().join(format!("proxy-{half}/src/metrics/mod.rs"));
+    let own =
+        [format!("proxy-{half}/src/metrics/mod.rs"), "proxy-server/src/backends/outliers.rs".to_owned()];
+    let own = own.iter().map(|path| Ok(root().join(path)));
     let shared = std::fs::read_dir(root().join("common/serve/src/metrics"))?;
-    for path in shared.map(|entry| entry.map(|entry| entry.path())).chain([Ok(own)]) {
+    for path in shared.map(|entry| entry.map(|entry| entry.path())).chain(own) {
         let source = std::fs::read_to_string(path?)?;
         let code = source.split("mod tests {").next().unwrap_or_default();
         if code.contains(&format!("\"{name}\"")) {
