@@ -133,18 +133,25 @@ fn sentence(matches: &ArgMatches) -> Result<String> {
     ))
 }
 
+/// The figure that counts only for an agent that has become slow; "dials above 25 ms" judges it.
+const SHARE: &str = "dials that the agent gets, %";
+
 /// Whether cargo built the program without optimization.
 fn is_debug_build(program: &Path) -> bool {
     program.components().any(|part| part.as_os_str() == "debug")
 }
 
-/// Fails if the native pair misses by far. Figures of a machine that stood still say nothing.
+/// Fails if the native pair misses by far. Figures of a machine that stood still say nothing. An agent that dials quickly with 1 % of
+/// a CPU may keep its share of the dials.
 fn verdict(mixes: &[String], rows: &[Row]) -> Result<()> {
     let native = mixes.iter().position(|mix| mix == NATIVE);
     let mut misses = Vec::new();
     for row in rows {
         let outcome = native.and_then(|native| row.outcomes.get(native)).filter(|outcome| !outcome.stalled);
-        let far = outcome.iter().flat_map(|outcome| &outcome.figures).filter(|figure| figure.misses_by_far());
+        let far = outcome
+            .iter()
+            .flat_map(|outcome| &outcome.figures)
+            .filter(|figure| figure.misses_by_far() && figure.name != SHARE);
         misses
             .extend(far.map(|figure| format!("{}: {}: {}", row.scenario.title(), figure.name, figure.value)));
     }
