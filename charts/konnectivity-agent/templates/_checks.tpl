@@ -1,8 +1,8 @@
 {{/* Refuses contradictory values that the schema cannot exclude, with one line that names the remedy. */}}
 {{- define "konnectivity-agent.checks" -}}
 {{- $values := .Values -}}
-{{- if not $values.image.registry -}}
-{{- fail "image.registry is empty: name the registry that holds your images, e.g. --set image.registry=registry.example.com/konnectivity (how to build and push them: docs/images.md)" -}}
+{{- if not (include "konnectivity-agent.registry" .) -}}
+{{- fail (printf "image.registry is empty: name the registry that holds your images, e.g. --set image.registry=registry.example.com/konnectivity (how to build and push them: %s/images.md)" (include "konnectivity-agent.docs" .)) -}}
 {{- end -}}
 {{- if not $values.proxyServer.host -}}
 {{- fail "proxyServer.host is empty: give the name or address that leads to every proxy-server, e.g. --set proxyServer.host=konnectivity.example.com" -}}
@@ -16,7 +16,7 @@
 {{- if and $values.auth.mtls.certManager.enabled (not $values.auth.mtls.certManager.issuerRef.name) -}}
 {{- fail "auth.mtls.certManager.issuerRef.name is empty: name the issuer that the servers trust for agents" -}}
 {{- end -}}
-{{- if and (not $values.ca.configMap) (not $values.ca.existingSecret) (not (hasKey $values.extraArgs "ca-cert")) -}}
+{{- if and (not $values.ca.configMap) (not $values.ca.existingSecret) (not (hasKey (default dict $values.extraArgs) "ca-cert")) -}}
 {{- fail "ca.configMap and ca.existingSecret are empty: the image has no system roots, so name the servers' authorities in one of them, or mount them and set extraArgs.ca-cert" -}}
 {{- end -}}
 {{- $inCluster := regexMatch "\\.svc(\\.|$)" $values.proxyServer.host -}}
@@ -29,7 +29,7 @@
 {{- if and $values.hostNetwork (include "konnectivity-agent.ownSurge" .) -}}
 {{- fail (printf "updateStrategy lets the %s surge on the host's network, where a new pod needs the ports that an old one has: set updateStrategy.rollingUpdate.maxSurge=0, or hostNetwork=false" $values.kind) -}}
 {{- end -}}
-{{- if and (include "konnectivity-agent.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false $values.podSecurityContext) $values.securityContext) -}}
+{{- if and (include "konnectivity-agent.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false (default dict $values.podSecurityContext)) (default dict $values.securityContext)) -}}
 {{- fail "podSecurityContext.runAsUser is 0 and runAsNonRoot is true, which kubelet refuses: set podSecurityContext.runAsNonRoot=false" -}}
 {{- end -}}
 {{- if eq (int $values.ports.health) (int $values.ports.admin) -}}
@@ -42,7 +42,7 @@
 {{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
 {{- end -}}
 {{- range $flag, $value := dict "health-server-port" "ports.health" "admin-server-port" "ports.admin" "health-server-host" "bindAddresses.health" "agent-identifiers" "agentIdentifiers" "drain-timeout" "drainTimeout" -}}
-{{- if hasKey $values.extraArgs $flag -}}
+{{- if hasKey (default dict $values.extraArgs) $flag -}}
 {{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes, variables or times: set %s instead" $flag $value) -}}
 {{- end -}}
 {{- end -}}
@@ -58,6 +58,16 @@
 {{- if and (include "konnectivity-agent.delegatesReviews" .) (not $values.rbac.serverUser) -}}
 {{- fail "rbac.serverUser is empty, so that nobody could review the agents' tokens: name the user of the servers' kubeconfig (system:konnectivity-server by convention), or set rbac.serverAuthDelegator=false where the servers run in this cluster" -}}
 {{- end -}}
+{{- range $value := list "commonLabels" "podLabels" -}}
+{{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "k8s-app" -}}
+{{- if hasKey (default dict (get $values $value)) $label -}}
+{{- fail (printf "%s.%s is a label by which selectors find the pods: drop it (nameOverride changes app.kubernetes.io/name)" $value $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not $values.ownFlags) (regexMatch ",|^([^:]*|\\[.*\\]):[0-9]*$" $values.proxyServer.host) -}}
+{{- fail (printf "proxyServer.host is %s, but Go's agent takes one host without a port: write the port in proxyServer.port, or set ownFlags=true" $values.proxyServer.host) -}}
+{{- end -}}
 {{- include "konnectivity-agent.checkIdentifiers" . -}}
 {{- end -}}
 
@@ -69,6 +79,12 @@
 {{- range regexFindAll "\\$\\([^)]*\\)" $identifiers -1 -}}
 {{- if not (has (. | trimPrefix "$(" | trimSuffix ")") $variables) -}}
 {{- fail (printf "agentIdentifiers uses %s, which nothing defines: use HOST_IP, NODE_IP, NODE_NAME, POD_IP or POD_NAME, or define it in extraEnv" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $known := "^(host=.+|ipv4=([0-9]{1,3}[.]){3}[0-9]{1,3}|ipv6=[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*|cidr=([0-9.]{7,}/([12]?[0-9]|3[0-2])|[0-9A-Fa-f.:]*:[0-9A-Fa-f.:]*/(1[01][0-9]|12[0-8]|[1-9]?[0-9]))|default-route=true|[^=]*=.*[$][(].*)?$" -}}
+{{- range splitList "&" $identifiers -}}
+{{- if not (regexMatch $known .) -}}
+{{- fail (printf "agentIdentifiers has %s, which can never match: ipv4 and ipv6 take a whole address, cidr an address and the length of its prefix, default-route true" .) -}}
 {{- end -}}
 {{- end -}}
 {{- $strategies := $values.proxyServer.strategies -}}

@@ -21,30 +21,36 @@ app.kubernetes.io/name: {{ include "konnectivity-agent.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "konnectivity-agent.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{/* Prefix of names that releases in other namespaces must not have: of cluster-scoped objects and of objects in a namespace that the values
+name. Argument: the context, and that namespace or "". */}}
+{{- define "konnectivity-agent.prefix" -}}
+{{- $own := include "konnectivity-agent.namespace" (index . 0) -}}
+{{- if ne (index . 1) $own -}}{{- $own -}}-{{- end -}}
+{{- end -}}
+
+{{/* The chart's labels, which commonLabels may replace except for those of selectors. */}}
 {{- define "konnectivity-agent.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{ include "konnectivity-agent.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/component: agent
-app.kubernetes.io/part-of: konnectivity
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := dict "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/component" "agent" "app.kubernetes.io/part-of" "konnectivity" "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- mergeOverwrite $own (omit (default dict .Values.commonLabels) "k8s-app") (include "konnectivity-agent.selectorLabels" . | fromYaml) | toYaml -}}
 {{- end -}}
 
 {{/* Labels of pods. They do not contain the chart's version, so that an upgrade without other changes restarts no pod. */}}
 {{- define "konnectivity-agent.podLabels" -}}
-{{ include "konnectivity-agent.selectorLabels" . }}
-app.kubernetes.io/component: agent
-app.kubernetes.io/part-of: konnectivity
-k8s-app: konnectivity-agent
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
-{{- with .Values.podLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := dict "app.kubernetes.io/component" "agent" "app.kubernetes.io/part-of" "konnectivity" -}}
+{{- mergeOverwrite $own (default dict .Values.commonLabels) (default dict .Values.podLabels) (dict "k8s-app" "konnectivity-agent") (include "konnectivity-agent.selectorLabels" . | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{/* The project's folder docs: a URL in a packaged chart, whose `home` hack/release sets. */}}
+{{- define "konnectivity-agent.docs" -}}
+{{- with .Chart.Home -}}{{- . -}}/{{- end -}}docs
+{{- end -}}
+
+{{- define "konnectivity-agent.runbooks" -}}
+{{- default (printf "%s/alerts.md" (include "konnectivity-agent.docs" .)) .Values.prometheus.rules.runbookBaseURL -}}
 {{- end -}}
 
 {{- define "konnectivity-agent.serviceAccountName" -}}
@@ -55,9 +61,22 @@ k8s-app: konnectivity-agent
 {{- end -}}
 {{- end -}}
 
+{{- define "konnectivity-agent.registry" -}}
+{{- default (dig "imageRegistry" "" (default dict .Values.global)) .Values.image.registry | trimSuffix "/" -}}
+{{- end -}}
+
+{{/* Secrets of the chart and of its parent, as objects. */}}
+{{- define "konnectivity-agent.imagePullSecrets" -}}
+{{- $secrets := list -}}
+{{- range concat (default list .Values.imagePullSecrets) (dig "imagePullSecrets" list (default dict .Values.global) | default list) -}}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) -}}
+{{- end -}}
+{{- with $secrets -}}{{- uniq . | toYaml -}}{{- end -}}
+{{- end -}}
+
 {{- define "konnectivity-agent.image" -}}
 {{- $image := .Values.image -}}
-{{- $name := printf "%s/%s" (trimSuffix "/" $image.registry) $image.repository -}}
+{{- $name := printf "%s/%s" (include "konnectivity-agent.registry" .) $image.repository -}}
 {{- if $image.digest -}}
 {{- printf "%s@%s" $name $image.digest -}}
 {{- else -}}
@@ -102,14 +121,14 @@ and none for a DaemonSet. */}}
 {{- end -}}
 
 {{- define "konnectivity-agent.runsAsRoot" -}}
-{{- $user := dig "runAsUser" (dig "runAsUser" 65532 .Values.podSecurityContext) .Values.securityContext -}}
+{{- $user := dig "runAsUser" (dig "runAsUser" 65532 (default dict .Values.podSecurityContext)) (default dict .Values.securityContext) -}}
 {{- if eq (int $user) 0 -}}true{{- end -}}
 {{- end -}}
 
 {{/* Tolerations. A pod that tolerates everything stays on a dead node until it is deleted, so a Deployment's pods leave such a node.
 The first toleration that matches a taint decides. */}}
 {{- define "konnectivity-agent.tolerations" -}}
-{{- $tolerations := .Values.tolerations -}}
+{{- $tolerations := default list .Values.tolerations -}}
 {{- $keys := list -}}
 {{- range $tolerations -}}{{- $keys = append $keys (dig "key" "" .) -}}{{- end -}}
 {{- if and (eq .Values.kind "Deployment") (has "" $keys) -}}

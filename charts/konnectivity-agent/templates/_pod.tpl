@@ -11,9 +11,9 @@ metadata:
 spec:
   serviceAccountName: {{ include "konnectivity-agent.serviceAccountName" . }}
   automountServiceAccountToken: {{ $values.serverCount.leases }}
-  {{- with $values.imagePullSecrets }}
+  {{- with include "konnectivity-agent.imagePullSecrets" . }}
   imagePullSecrets:
-    {{- toYaml . | nindent 4 }}
+    {{- . | nindent 4 }}
   {{- end }}
   {{- if not (has $values.priorityClassName (list "" "none")) }}
   priorityClassName: {{ $values.priorityClassName }}
@@ -28,8 +28,10 @@ spec:
   hostAliases:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with $values.podSecurityContext }}
   securityContext:
-    {{- toYaml $values.podSecurityContext | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
   {{- with $values.nodeSelector }}
   nodeSelector:
@@ -55,6 +57,9 @@ spec:
   {{- with $values.extraInitContainers }}
   initContainers:
     {{- tpl (toYaml .) $ | nindent 4 }}
+  {{- end }}
+  {{- with $values.extraPodSpec }}
+  {{- tpl (toYaml .) $ | nindent 2 }}
   {{- end }}
   containers:
     {{- include "konnectivity-agent.container" . | nindent 4 }}
@@ -116,17 +121,30 @@ spec:
     - name: admin
       containerPort: {{ $values.ports.admin }}
       protocol: TCP
+  {{- with $values.probes.startup }}
   startupProbe:
-    {{- merge (deepCopy $values.probes.startup) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+    {{- merge (deepCopy .) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+  {{- end }}
+  {{- with $values.probes.liveness }}
   livenessProbe:
-    {{- merge (deepCopy $values.probes.liveness) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+    {{- merge (deepCopy .) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+  {{- end }}
+  {{- with $values.probes.readiness }}
   readinessProbe:
-    {{- merge (deepCopy $values.probes.readiness) (dict "httpGet" (merge (dict "path" "/readyz") $probe)) | toYaml | nindent 4 }}
+    {{- merge (deepCopy .) (dict "httpGet" (merge (dict "path" "/readyz") $probe)) | toYaml | nindent 4 }}
+  {{- end }}
+  {{- with $values.resources }}
   resources:
-    {{- toYaml $values.resources | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.securityContext }}
   securityContext:
-    {{- toYaml $values.securityContext | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   terminationMessagePolicy: FallbackToLogsOnError
+  {{- with $values.extraContainerSpec }}
+  {{- tpl (toYaml .) $ | nindent 2 }}
+  {{- end }}
   volumeMounts:
     - name: konnectivity
       mountPath: /var/run/secrets/konnectivity
@@ -139,7 +157,7 @@ spec:
 {{/* Mode of projected files. They belong to root and to the pod's fsGroup. Without an fsGroup all users may read them, that is only the
 containers that mount the volume: users of the host have no access to kubelet's folders. */}}
 {{- define "konnectivity-agent.fileMode" -}}
-{{- if or (include "konnectivity-agent.runsAsRoot" .) (hasKey .Values.podSecurityContext "fsGroup") -}}
+{{- if or (include "konnectivity-agent.runsAsRoot" .) (hasKey (default dict .Values.podSecurityContext) "fsGroup") -}}
 288 # 0440
 {{- else -}}
 292 # 0444

@@ -76,7 +76,7 @@ log-format: {{ $values.logging.format }}
 {{- $values := .Values -}}
 {{- $host := include "konnectivity-server.frontendBindAddress" . -}}
 {{- $addresses := list -}}
-{{- range prepend $values.frontend.additional (dict "type" $values.frontend.type "socketName" $values.frontend.uds.socketName) -}}
+{{- range prepend (default list $values.frontend.additional) (dict "type" $values.frontend.type "socketName" $values.frontend.uds.socketName) -}}
 {{- if eq .type "uds" -}}
 {{- $addresses = append $addresses (printf "unix:%s/%s" (trimSuffix "/" $values.frontend.uds.hostPath) .socketName) -}}
 {{- else -}}

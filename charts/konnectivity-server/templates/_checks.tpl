@@ -1,8 +1,8 @@
 {{/* Refuses contradictory values that the schema cannot exclude, with one line that names the remedy. */}}
 {{- define "konnectivity-server.checks" -}}
 {{- $values := .Values -}}
-{{- if not $values.image.registry -}}
-{{- fail "image.registry is empty: name the registry that holds your images, e.g. --set image.registry=registry.example.com/konnectivity (how to build and push them: docs/images.md)" -}}
+{{- if not (include "konnectivity-server.registry" .) -}}
+{{- fail (printf "image.registry is empty: name the registry that holds your images, e.g. --set image.registry=registry.example.com/konnectivity (how to build and push them: %s/images.md)" (include "konnectivity-server.docs" .)) -}}
 {{- end -}}
 {{- if and (eq $values.kind "Deployment") (contains "uds" (include "konnectivity-server.frontendTypes" $)) -}}
 {{- fail "kind Deployment with frontend.type uds: kube-apiserver cannot reach a socket in another pod, set frontend.type=tcp and mode=http-connect, or kind=DaemonSet" -}}
@@ -50,6 +50,13 @@
 {{- end -}}
 {{- if and $values.networkPolicy.enabled (include "konnectivity-server.hostNetwork" .) -}}
 {{- fail "networkPolicy.enabled with hostNetwork: no policy holds on the host's network, so drop it and narrow the ports in the hosts' firewall, or set hostNetwork=false" -}}
+{{- end -}}
+{{- range $value := list "commonLabels" "podLabels" -}}
+{{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "k8s-app" -}}
+{{- if hasKey (default dict (get $values $value)) $label -}}
+{{- fail (printf "%s.%s is a label by which selectors find the pods: drop it (nameOverride changes app.kubernetes.io/name)" $value $label) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- include "konnectivity-server.checkIdentity" . -}}
 {{- include "konnectivity-server.checkTls" . -}}
@@ -124,9 +131,9 @@
 {{- define "konnectivity-server.checkHost" -}}
 {{- $values := .Values -}}
 {{- if and (include "konnectivity-server.usesHostPaths" .) (not (include "konnectivity-server.runsAsRoot" .)) (not $values.hostPathsPrepared) -}}
-{{- fail (printf "paths of the host are mounted and the server runs as user %v, who can neither read root's files nor write into a folder that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (dig "runAsUser" 65532 $values.podSecurityContext | int)) -}}
+{{- fail (printf "paths of the host are mounted and the server runs as user %v, who can neither read root's files nor write into a folder that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (dig "runAsUser" 65532 (default dict $values.podSecurityContext) | int)) -}}
 {{- end -}}
-{{- if and (include "konnectivity-server.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false $values.podSecurityContext) $values.securityContext) -}}
+{{- if and (include "konnectivity-server.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false (default dict $values.podSecurityContext)) (default dict $values.securityContext)) -}}
 {{- fail "podSecurityContext.runAsUser is 0 and runAsNonRoot is true, which kubelet refuses: set podSecurityContext.runAsNonRoot=false" -}}
 {{- end -}}
 {{- if eq $values.kind "StaticPodManifest" -}}
@@ -188,7 +195,7 @@
 {{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
 {{- end -}}
 {{- range $flag, $value := dict "health-port" "ports.health" "admin-port" "ports.admin" "health-bind-address" "bindAddresses.health" "agent-port" "agentListener.port" "server-port" "frontend.tcp.port" "uds-name" "frontend.uds" "frontend" "frontend.additional" "server-count" "serverCount" "graceful-shutdown-timeout" "gracefulShutdownTimeout" -}}
-{{- if hasKey $values.extraArgs $flag -}}
+{{- if hasKey (default dict $values.extraArgs) $flag -}}
 {{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes, volumes or times: set %s instead" $flag $value) -}}
 {{- end -}}
 {{- end -}}

@@ -21,30 +21,36 @@ app.kubernetes.io/name: {{ include "konnectivity-server.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "konnectivity-server.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{/* Prefix of names that releases in other namespaces must not have: of cluster-scoped objects and of objects in a namespace that the values
+name. Argument: the context, and that namespace or "". */}}
+{{- define "konnectivity-server.prefix" -}}
+{{- $own := include "konnectivity-server.namespace" (index . 0) -}}
+{{- if ne (index . 1) $own -}}{{- $own -}}-{{- end -}}
+{{- end -}}
+
+{{/* The chart's labels, which commonLabels may replace except for those of selectors. */}}
 {{- define "konnectivity-server.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{ include "konnectivity-server.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/component: server
-app.kubernetes.io/part-of: konnectivity
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := dict "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/component" "server" "app.kubernetes.io/part-of" "konnectivity" "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- mergeOverwrite $own (omit (default dict .Values.commonLabels) "k8s-app") (include "konnectivity-server.selectorLabels" . | fromYaml) | toYaml -}}
 {{- end -}}
 
 {{/* Labels of pods. They do not contain the chart's version, so that an upgrade without other changes restarts no pod. */}}
 {{- define "konnectivity-server.podLabels" -}}
-{{ include "konnectivity-server.selectorLabels" . }}
-app.kubernetes.io/component: server
-app.kubernetes.io/part-of: konnectivity
-k8s-app: konnectivity-server
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
-{{- with .Values.podLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := dict "app.kubernetes.io/component" "server" "app.kubernetes.io/part-of" "konnectivity" -}}
+{{- mergeOverwrite $own (default dict .Values.commonLabels) (default dict .Values.podLabels) (dict "k8s-app" "konnectivity-server") (include "konnectivity-server.selectorLabels" . | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{/* The project's folder docs: a URL in a packaged chart, whose `home` hack/release sets. */}}
+{{- define "konnectivity-server.docs" -}}
+{{- with .Chart.Home -}}{{- . -}}/{{- end -}}docs
+{{- end -}}
+
+{{- define "konnectivity-server.runbooks" -}}
+{{- default (printf "%s/alerts.md" (include "konnectivity-server.docs" .)) .Values.prometheus.rules.runbookBaseURL -}}
 {{- end -}}
 
 {{- define "konnectivity-server.serviceAccountName" -}}
@@ -55,9 +61,22 @@ k8s-app: konnectivity-server
 {{- end -}}
 {{- end -}}
 
+{{- define "konnectivity-server.registry" -}}
+{{- default (dig "imageRegistry" "" (default dict .Values.global)) .Values.image.registry | trimSuffix "/" -}}
+{{- end -}}
+
+{{/* Secrets of the chart and of its parent, as objects. */}}
+{{- define "konnectivity-server.imagePullSecrets" -}}
+{{- $secrets := list -}}
+{{- range concat (default list .Values.imagePullSecrets) (dig "imagePullSecrets" list (default dict .Values.global) | default list) -}}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) -}}
+{{- end -}}
+{{- with $secrets -}}{{- uniq . | toYaml -}}{{- end -}}
+{{- end -}}
+
 {{- define "konnectivity-server.image" -}}
 {{- $image := .Values.image -}}
-{{- $name := printf "%s/%s" (trimSuffix "/" $image.registry) $image.repository -}}
+{{- $name := printf "%s/%s" (include "konnectivity-server.registry" .) $image.repository -}}
 {{- if $image.digest -}}
 {{- printf "%s@%s" $name $image.digest -}}
 {{- else -}}
@@ -124,7 +143,7 @@ k8s-app: konnectivity-server
 {{- if .Values.agentListener.externalHost -}}
 {{- .Values.agentListener.externalHost -}}
 {{- else if and (include "konnectivity-server.hasService" .) (eq .Values.service.type "ClusterIP") (not (include "konnectivity-server.agentsAreElsewhere" .)) -}}
-{{- printf "%s.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace -}}
+{{- printf "%s.%s.svc" (include "konnectivity-server.fullname" .) (include "konnectivity-server.namespace" .) -}}
 {{- end -}}
 {{- end -}}
 
@@ -144,9 +163,14 @@ host's network this is so, unless the values say that kube-apiserver is a pod. *
 {{- if or (eq .Values.kind "Sidecar") (and (include "konnectivity-server.hostNetwork" .) (not .Values.egressSelector.apiserverClientSecret)) -}}true{{- end -}}
 {{- end -}}
 
+{{/* The frontend's Service, within the 63 characters of its kind. */}}
+{{- define "konnectivity-server.frontendService" -}}
+{{- printf "%s-frontend" (include "konnectivity-server.fullname" . | trunc 54 | trimSuffix "-") -}}
+{{- end -}}
+
 {{/* The address at which kube-apiserver dials a frontend on TCP. */}}
 {{- define "konnectivity-server.frontendHost" -}}
-{{- $service := printf "%s-frontend.%s.svc" (include "konnectivity-server.fullname" .) .Release.Namespace -}}
+{{- $service := printf "%s.%s.svc" (include "konnectivity-server.frontendService" .) (include "konnectivity-server.namespace" .) -}}
 {{- default (ternary "localhost" $service (not (empty (include "konnectivity-server.frontendIsBeside" .)))) .Values.egressSelector.frontendHost -}}
 {{- end -}}
 
@@ -176,7 +200,7 @@ and none for a DaemonSet. */}}
 {{/* Tolerations. A pod that tolerates everything stays on a dead node until it is deleted, so a Deployment's pods leave such a node.
 The first toleration that matches a taint decides. */}}
 {{- define "konnectivity-server.tolerations" -}}
-{{- $tolerations := .Values.tolerations -}}
+{{- $tolerations := default list .Values.tolerations -}}
 {{- $keys := list -}}
 {{- range $tolerations -}}{{- $keys = append $keys (dig "key" "" .) -}}{{- end -}}
 {{- if and (eq .Values.kind "Deployment") (has "" $keys) -}}
@@ -210,7 +234,7 @@ The first toleration that matches a taint decides. */}}
 {{- end -}}
 
 {{- define "konnectivity-server.runsAsRoot" -}}
-{{- $user := dig "runAsUser" (dig "runAsUser" 65532 .Values.podSecurityContext) .Values.securityContext -}}
+{{- $user := dig "runAsUser" (dig "runAsUser" 65532 (default dict .Values.podSecurityContext)) (default dict .Values.securityContext) -}}
 {{- if eq (int $user) 0 -}}true{{- end -}}
 {{- end -}}
 

@@ -7,9 +7,9 @@
 serviceAccountName: {{ include "konnectivity-server.serviceAccountName" . }}
 automountServiceAccountToken: {{ not (empty (include "konnectivity-server.needsServiceAccount" .)) }}
 {{- end }}
-{{- with $values.imagePullSecrets }}
+{{- with include "konnectivity-server.imagePullSecrets" . }}
 imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- if ne $values.priorityClassName "none" }}
 priorityClassName: {{ default (ternary "system-cluster-critical" "system-node-critical" (eq $values.kind "Deployment")) $values.priorityClassName }}
@@ -24,8 +24,10 @@ dnsConfig:
 hostAliases:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with $values.podSecurityContext }}
 securityContext:
-  {{- toYaml $values.podSecurityContext | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
 {{- if not $static }}
 nodeSelector:
@@ -58,6 +60,9 @@ topologySpreadConstraints:
 {{- with $values.extraInitContainers }}
 initContainers:
   {{- tpl (toYaml .) $ | nindent 2 }}
+{{- end }}
+{{- with $values.extraPodSpec }}
+{{- tpl (toYaml .) $ | nindent 0 }}
 {{- end }}
 containers:
   {{- include "konnectivity-server.container" . | nindent 2 }}
@@ -109,12 +114,18 @@ volumes:
     - name: admin
       containerPort: {{ $values.ports.admin }}
       protocol: TCP
+  {{- with $values.probes.startup }}
   startupProbe:
-    {{- merge (deepCopy $values.probes.startup) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+    {{- merge (deepCopy .) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+  {{- end }}
+  {{- with $values.probes.liveness }}
   livenessProbe:
-    {{- merge (deepCopy $values.probes.liveness) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+    {{- merge (deepCopy .) (dict "httpGet" (merge (dict "path" "/healthz") $probe)) | toYaml | nindent 4 }}
+  {{- end }}
+  {{- with $values.probes.readiness }}
   readinessProbe:
-    {{- merge (deepCopy $values.probes.readiness) (dict "httpGet" (merge (dict "path" (ternary "/healthz" "/readyz" (eq $values.kind "Sidecar"))) $probe)) | toYaml | nindent 4 }}
+    {{- merge (deepCopy .) (dict "httpGet" (merge (dict "path" (ternary "/healthz" "/readyz" (eq $values.kind "Sidecar"))) $probe)) | toYaml | nindent 4 }}
+  {{- end }}
   {{- $pause := include "konnectivity-server.preStopSeconds" . | int }}
   {{- if $pause }}
   lifecycle:
@@ -122,17 +133,24 @@ volumes:
       sleep:
         seconds: {{ $pause }}
   {{- end }}
+  {{- with $values.resources }}
   resources:
-    {{- toYaml $values.resources | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if or (eq $values.kind "Sidecar") $values.securityContext }}
   securityContext:
     {{- if eq $values.kind "Sidecar" }}
-    {{- $context := omit $values.podSecurityContext "fsGroup" "fsGroupChangePolicy" "supplementalGroups" "sysctls" }}
+    {{- $context := omit (default dict $values.podSecurityContext) "fsGroup" "fsGroupChangePolicy" "supplementalGroups" "sysctls" }}
     {{- range $field, $value := $values.securityContext }}{{- $_ := set $context $field $value }}{{- end }}
     {{- toYaml $context | nindent 4 }}
     {{- else }}
     {{- toYaml $values.securityContext | nindent 4 }}
     {{- end }}
+  {{- end }}
   terminationMessagePolicy: FallbackToLogsOnError
+  {{- with $values.extraContainerSpec }}
+  {{- tpl (toYaml .) $ | nindent 2 }}
+  {{- end }}
   volumeMounts:
     {{- include "konnectivity-server.volumeMounts" . | trim | nindent 4 }}
 {{- end -}}

@@ -46,7 +46,7 @@
 {{/* Mode of projected files. They belong to root and to the pod's fsGroup. A sidecar's pod has no fsGroup of ours, so there all users may read
 them, that is only the containers that mount the volume: users of the host have no access to kubelet's folders. */}}
 {{- define "konnectivity-server.fileMode" -}}
-{{- if or (include "konnectivity-server.runsAsRoot" .) (and (ne .Values.kind "Sidecar") (hasKey .Values.podSecurityContext "fsGroup")) -}}
+{{- if or (include "konnectivity-server.runsAsRoot" .) (and (ne .Values.kind "Sidecar") (hasKey (default dict .Values.podSecurityContext) "fsGroup")) -}}
 288 # 0440
 {{- else -}}
 292 # 0444
