@@ -78,13 +78,25 @@ pub async fn get(address: SocketAddr, path: &str) -> Result<Answer> {
     get_over(stream, &address.to_string(), path).await
 }
 
+/// POSTs JSON over a separate connection.
+pub async fn post(address: SocketAddr, path: &str, body: &str) -> Result<Answer> {
+    let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+    let fields = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+    let request =
+        format!("POST {path} HTTP/1.1\r\nHost: {address}\r\n{fields}Connection: close\r\n\r\n{body}");
+    answer(stream, &request).await
+}
+
 /// GETs a path over a stream, and ends the stream.
 pub async fn get_over(
-    mut stream: impl AsyncRead + AsyncWriteExt + Unpin,
+    stream: impl AsyncRead + AsyncWriteExt + Unpin,
     host: &str,
     path: &str,
 ) -> Result<Answer> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    answer(stream, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).await
+}
+
+async fn answer(mut stream: impl AsyncRead + AsyncWriteExt + Unpin, request: &str) -> Result<Answer> {
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let (head, mut body) = read_head(&mut stream).await?;

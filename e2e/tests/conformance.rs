@@ -27,7 +27,7 @@ const LARGE_FRAMES: &str =
     "http2/4.2 Sends a large size HEADERS frame that exceeds the SETTINGS_MAX_FRAME_SIZE";
 
 /// This case opens one stream more than the limit. Whether the streams overlap is a race, because each request is refused and
-/// that ends its stream. The test `transport::streams_above_the_limit_are_refused` is deterministic.
+/// that ends its stream. The test `grpc::streams_above_the_limit_are_refused` is deterministic.
 const RACE: &str =
     "http2/5.1.2 Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded";
 

@@ -5,9 +5,9 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use grpc::authority::AuthorityPatch;
 use http::uri::Authority;
 use tokio::io::{AsyncRead, ReadBuf, join, sink};
-use transport::authority::AuthorityPatch;
 
 use crate::http2::{END_HEADERS, HEADERS, PREFACE, frame};
 use crate::input::Input;

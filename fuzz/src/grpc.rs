@@ -8,9 +8,9 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use grpc::{Incoming, ServerSettings, Wire, WireError, WireStream, decode, serve_connection};
 use http::HeaderMap;
 use tokio::io::{AsyncRead, ReadBuf, join, sink};
-use transport::wire::{Incoming, ServerSettings, Wire, WireError, WireStream, decode, serve_connection};
 
 use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, frame};
 use crate::input::Input;
@@ -68,7 +68,7 @@ fn served(wire: Vec<u8>) -> (Vec<Incoming>, Option<WireError>) {
         let _context = runtime.enter();
         let streams = RefCell::new(Vec::new());
         let settings = ServerSettings::for_agents();
-        let accept = |request: transport::wire::Request| {
+        let accept = |request: grpc::Request| {
             let stream = request.accept(HeaderMap::new()).expect("a request that can be accepted");
             streams.borrow_mut().push(stream);
         };

@@ -14,10 +14,10 @@ mod no_proxy;
 mod packets;
 mod tunnel_core;
 
+pub use self::grpc::grpc;
 pub use authority::authority;
 pub use connect::connect;
 pub use durations::durations;
-pub use grpc::grpc;
 pub use no_proxy::no_proxy;
 pub use packets::packets;
 pub use tunnel_core::tunnel_core;

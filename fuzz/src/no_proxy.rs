@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use transport::env_proxy::{EnvProxy, NoProxy, Proxy};
+use net::env_proxy::{EnvProxy, NoProxy, Proxy};
 
 /// Three lines: NO_PROXY, the host, HTTPS_PROXY. The first two bytes are the port.
 pub fn no_proxy(data: &[u8]) {

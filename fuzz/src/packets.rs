@@ -1,10 +1,10 @@
 //! The packet codec, compared with prost: both decode the same, and messages that prost refuses are malformed.
 
 use bytes::Bytes;
+use grpc::{Incoming, decode};
 use mux::{ConnectId, DialId, Packet};
 use prost::Message;
 use proto::packet::Payload;
-use transport::wire::{Incoming, decode};
 
 /// One message.
 pub fn packets(data: &[u8]) {
@@ -27,9 +27,12 @@ fn prost_codec(message: Bytes) -> Option<Incoming> {
         return Some(Incoming::Unknown(number));
     }
     let packet = match (number, payload?) {
-        (0, Payload::DialRequest(it)) => {
-            Packet::DialReq { random: DialId(it.random), protocol: it.protocol, address: it.address }
-        }
+        (0, Payload::DialRequest(it)) => Packet::DialReq {
+            random: DialId(it.random),
+            protocol: it.protocol,
+            address: it.address,
+            trace: it.traceparent.parse().ok(),
+        },
         (1, Payload::DialResponse(it)) => {
             let outcome = if it.error.is_empty() { Ok(ConnectId(it.connect_id)) } else { Err(cut(it.error)) };
             Packet::DialRsp { random: DialId(it.random), outcome }

@@ -59,7 +59,7 @@ fn packet(input: &mut Input<'_>) -> Packet<usize> {
     let id = ConnectId(number(input));
     let random = DialId(id.0);
     match kind % 9 {
-        0 => Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() },
+        0 => Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None },
         1 if kind & 0x80 != 0 => Packet::DialRsp { random, outcome: Err("refused".into()) },
         1 => Packet::DialRsp { random, outcome: Ok(ConnectId(number(input))) },
         2 => Packet::CloseReq { id },
@@ -219,8 +219,8 @@ impl<S: Side + Default> End<S> {
                 }
                 Event::ShutDown { key } => assert_eq!(self.queue(key), Some(&mut 0), "shut down too early"),
                 Event::Ended { key, .. } => self.ended(key),
-                Event::Draining => {}
-                Event::ProbeAnswered => panic!("no probe was sent"),
+                Event::Draining | Event::ServersTold { servers: 1.. } => {}
+                Event::ProbeAnswered | Event::ServersTold { servers: 0 } => panic!("no probe was sent"),
             }
         }
         let queued: usize = self.open.iter().map(|(_, queue)| queue).sum();

@@ -41,6 +41,9 @@ pub struct DialRequest {
     /// the dial's id, echoed by the response
     #[prost(int64, tag = "3")]
     pub random: i64,
+    /// Between peers of this project that agreed on it: the W3C trace context of the dial, as in the header `traceparent`.
+    #[prost(string, tag = "1000")]
+    pub traceparent: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DialResponse {

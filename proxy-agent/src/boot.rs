@@ -10,27 +10,31 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use driver::Bounds;
+use grpc::capabilities::Capabilities;
+use net::env_proxy::EnvProxy;
+use net::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
-use serve::http::{OpsRuntime, ServerHandle, admin, health};
+use serve::http::{OpsRuntime, ServerHandle, StatusPort, admin, health, with_verbosity};
+use serve::logs::{Records, VerbosityLevel};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
+use serve::statusz::Facts;
+use serve::traces::{TraceSettings, Tracer};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::env_proxy::EnvProxy;
-use transport::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
-use transport::wire::capabilities::Capabilities;
 
 use crate::args::Config;
 use crate::client_set::{
     AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, Leased, RunEnd, Servers, SyncSettings,
 };
-use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
+use crate::endpoint::{Counted, DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{InFlight, Links};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, PREFIX};
+use crate::statusz::StatusSources;
 
-type Resolver = Arc<SystemResolver>;
+type Resolver = Arc<Counted<SystemResolver>>;
 
 /// The certificates for handshakes with servers; the agent has no other handshakes. The files may change while it runs. The
 /// token file needs no watch, because it is read for each connect.
@@ -49,8 +53,8 @@ pub struct Agent {
     /// Dials and connections over all streams.
     in_flight: InFlight,
     draining: Arc<AtomicBool>,
-    /// Certificate watches; dropping them ends them.
-    _watches: Vec<AbortOnDropHandle<()>>,
+    /// Certificate watches and the status's history; dropping them ends them.
+    _background: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Agent {
@@ -58,9 +62,23 @@ impl Agent {
     ///
     /// # Errors
     /// Misconfiguration, such as unreadable certificates.
-    pub fn build(config: Config, mut registry: Registry, ops: &OpsRuntime) -> Result<Self> {
+    pub fn build(
+        config: Config,
+        mut registry: Registry,
+        records: Records,
+        verbosity: VerbosityLevel,
+        ops: &OpsRuntime,
+    ) -> Result<Self> {
+        let (version, flags) = (env!("CARGO_PKG_VERSION"), &config.changed_flags);
+        let facts = Facts::new("proxy-agent", version, &config.agent_id, flags, verbosity);
         let metrics = Metrics::new(&mut registry);
-        let resolver: Resolver = Arc::new(SystemResolver::default());
+        let tracer = config.records.otlp_endpoint.clone().map(|collector| {
+            let service = ("konnectivity-agent", config.agent_id.clone());
+            let settings = TraceSettings { collector, ratio: config.records.otlp_sample_ratio, service };
+            Tracer::start(settings, &mut registry, PREFIX, ops.handle())
+        });
+        let (resolver, results) = (SystemResolver::default(), metrics.lookups.clone());
+        let resolver: Resolver = Arc::new(Counted { resolver, results });
         let policy = DestinationPolicy {
             cloud_metadata: config.allow_cloud_metadata,
             deny: config.deny_destinations.clone(),
@@ -69,18 +87,21 @@ impl Agent {
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(Arc::clone(&resolver), policy);
-        let links = Links::new(&config.agent_id, dialer, bounds, metrics.clone());
+        let links = Links::new(&config.agent_id, dialer, bounds, metrics.clone(), records)
+            .traced(tracer.unwrap_or_default());
         let metadata = AgentMetadata::new(
             &config.agent_id,
             config.agent_identifiers.text(),
             config.service_account_token_path.clone(),
-            Capabilities::supported(config.flow.connection_flow_control),
+            Capabilities::supported(config.flow.connection_flow_control)
+                .with_lanes((config.lanes > 1).then(rand::random)),
         )
         .context("--agent-id or --agent-identifiers")?;
         let tls = tls(&config, &metrics)?;
         let every = config.certificate_reload_interval;
         let of_servers = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
-        let in_flight = links.in_flight();
+        facts.certificates(SERVERS, tls.clone());
+        let (in_flight, open) = (links.in_flight(), links.open());
         let connector = GrpcConnector {
             servers: config.proxy_servers.clone(),
             // The destination policy limits servers' requests, not the servers' own address.
@@ -94,20 +115,27 @@ impl Agent {
         let counted = client
             .as_ref()
             .map_or_else(|| watch::channel(None).1, |client| count_leases(&config, client, &metrics, ops));
+        if let Some(expires) = client.as_ref().and_then(Client::certificate_expiry) {
+            facts.kubeconfig_certificate(expires);
+        }
         let expiry = client.as_ref().and_then(Client::certificate_expiry);
         let of_kubeconfig = expiry
             .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
-        let watches = of_servers.into_iter().chain(of_kubeconfig).collect();
         let settings = SyncSettings {
             interval: config.sync_interval,
             cap: config.sync_interval_cap,
             forever: config.sync_forever,
             count_source: config.server_count_source,
+            lanes: config.lanes,
         };
+        let leased = client.is_some().then(|| counted.clone());
+        let status = StatusSources { facts, metrics: metrics.clone(), open, leased };
+        let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.journal.clone().keep_history()));
         let set = ClientSet::new(connector, links, settings, counted, metrics);
         let draining = Arc::<AtomicBool>::default();
-        let ports = serve_ports(&config, registry, set.servers(), &draining, ops);
-        Ok(Agent { set, ports, config, in_flight, draining, _watches: watches })
+        let ports = serve_ports(&config, registry, status, (set.servers(), &draining), ops);
+        let background = of_servers.into_iter().chain(of_kubeconfig).chain([history]).collect();
+        Ok(Agent { set, ports, config, in_flight, draining, _background: background })
     }
 
     /// Keeps a stream to every server until a signal stops it.
@@ -226,11 +254,11 @@ fn last_error(servers: &Servers) -> String {
 fn serve_ports(
     config: &Config,
     registry: Registry,
-    servers: watch::Receiver<Servers>,
-    draining: &Arc<AtomicBool>,
+    status: StatusSources,
+    (servers, draining): (watch::Receiver<Servers>, &Arc<AtomicBool>),
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {
-    let exposition = Exposition::new(registry);
+    let (facts, exposition) = (status.facts.clone(), Exposition::new(registry));
     let (wanted, draining) = (config.min_ready_servers, Arc::clone(draining));
     let readiness = move || {
         let servers = servers.borrow().clone();
@@ -241,10 +269,14 @@ fn serve_ports(
             health::Condition::extra("draining", !draining, "the agent drains and takes no new dials"),
         ]
     };
-    let health = health::agent(readiness, exposition);
-    let admin = admin::agent(config.health.port, config.profiling);
-    vec![
-        serve::http::serve(ops.handle(), "health", config.health.clone(), health),
-        serve::http::serve(ops.handle(), "admin", config.admin.clone(), admin),
-    ]
+    let health = health::agent(readiness.clone(), exposition);
+    let source = StatusPort::new(status.source(readiness), &config.admin.host, config.status_on_any_address);
+    let admin = admin::with_status(admin::agent(config.health.port, config.profiling), source);
+    let admin = with_verbosity(admin, facts.verbosity());
+    let serve = |name, bind, routes| {
+        let port = serve::http::serve(ops.handle(), name, bind, routes);
+        facts.port(name, &port);
+        port
+    };
+    vec![serve("health", config.health.clone(), health), serve("admin", config.admin.clone(), admin)]
 }

@@ -10,3 +10,4 @@ pub mod endpoint;
 pub mod leases;
 pub mod link;
 pub mod metrics;
+mod statusz;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use proxy_agent::{args, boot::Agent};
 use serve::http::OpsRuntime;
-use serve::logs::{self, Logs};
+use serve::logs::{self, Logs, Records};
 use serve::metrics::{Registry, Tasks};
 use serve::signals::Signals;
 
@@ -15,6 +15,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     if konnectivity_check::is_called(std::env::args_os().next().as_deref()) {
         return konnectivity_check::main(std::env::args_os());
+    }
+    if let Some(code) = commands::main(commands::Program::Agent, std::env::args_os()) {
+        return code;
     }
     let config = match args::parse(std::env::args_os()) {
         Ok(config) => config,
@@ -34,7 +37,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let fips = transport::tls::verified_fips()?;
+    let fips = net::tls::verified_fips()?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         fips,
@@ -44,20 +47,23 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for line in &config.flag_lines {
         tracing::info!("{line}");
     }
-    let descriptors = transport::listen::DescriptorLimit::raise();
+    let descriptors = net::listen::DescriptorLimit::raise();
     tracing::info!(%descriptors, "Descriptor limit");
 
     let mut registry = Registry::default();
     logs.register(&mut registry, proxy_agent::metrics::PREFIX);
+    let records = Records::start(config.records.connection_log.as_deref())?;
+    records.register(&mut registry, proxy_agent::metrics::PREFIX);
     let ops = OpsRuntime::start()?;
     let signals = Signals::install(ops.handle(), &logs.last_words())?;
     let runtime = driver::data_runtime(driver::Turns::Long)?;
     Tasks::register(&mut registry, proxy_agent::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
-        Agent::build(config, registry, &ops)?.run(&signals).await;
+        Agent::build(config, registry, records.clone(), logs.level(), &ops)?.run(&signals).await;
         Ok(())
     });
     runtime.shutdown_background();
+    records.flush();
     drop(logs);
     served
 }

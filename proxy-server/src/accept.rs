@@ -2,9 +2,9 @@
 
 use std::future::Future;
 
+use net::listen::{AcceptLoop, Source};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use transport::listen::{AcceptLoop, Source};
 
 /// Accepts until `stop`, then closes the listener and waits for the tasks of the accepted connections; no task outlives this
 /// future. Calls `failed` for each task that panicked.

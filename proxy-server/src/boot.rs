@@ -8,7 +8,7 @@
 //! for minutes, and the server cannot distinguish an idle one from a `kubectl exec` that waits for its user. Neither may be
 //! cut, so a drain usually lasts for the whole time-out. A closed frontend would leave a kube-apiserver that has only this
 //! server without a tunnel for that time. A successor may start at any moment: it takes over the socket's path
-//! ([`UnixSocket`](transport::listen::UnixSocket) yields it), and this server keeps its connections. The server has drained
+//! ([`UnixSocket`](net::listen::UnixSocket) yields it), and this server keeps its connections. The server has drained
 //! when no connection is left and none has arrived for [`IDLE_TIME`].
 
 mod frontend;
@@ -21,17 +21,21 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use driver::Bounds;
 use flags::GoDuration;
+use grpc::capabilities::Capabilities;
+use net::listen::bind_links;
+use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions, TlsError};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::health::Condition;
-use serve::http::{OpsRuntime, ServerHandle, admin, health};
+use serve::http::{OpsRuntime, ServerHandle, StatusPort, admin, health, with_verbosity};
+use serve::logs::{Records, VerbosityLevel};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
+use serve::statusz::Facts;
+use serve::traces::{TraceSettings, Tracer};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use transport::listen::bind_links;
-use transport::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions, TlsError};
-use transport::wire::capabilities::Capabilities;
 
 use crate::agent_stream::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
 use crate::args::{Config, FrontendConfig, FrontendListener};
@@ -39,10 +43,14 @@ use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
 use crate::frontend::Protocol;
 use crate::leases::LeaseController;
-use crate::limits::{Budget, agent_connections_within, descriptor_limit, unauthenticated_within};
-use crate::metrics::Metrics;
+use crate::limits::{
+    Budget, agent_connections_within, connections_within, descriptor_limit, unauthenticated_within,
+};
+use crate::metrics::{Metrics, PREFIX};
+use crate::probe::with_probe;
 use crate::readiness::Readiness;
 use crate::server_count::ServerCount;
+use crate::statusz::StatusSources;
 
 use frontend::Frontend;
 
@@ -90,10 +98,19 @@ impl Server {
     pub fn build(
         config: Config,
         mut registry: Registry,
+        records: Records,
+        verbosity: VerbosityLevel,
         ops: &OpsRuntime,
         handshakes: &Handle,
     ) -> Result<Self> {
+        let (version, flags) = (env!("CARGO_PKG_VERSION"), &config.changed_flags);
+        let facts = Facts::new("proxy-server", version, &config.server_id, flags, verbosity);
         let metrics = Metrics::new(&mut registry);
+        let tracer = config.records.otlp_endpoint.clone().map(|collector| {
+            let service = ("konnectivity-server", config.server_id.clone());
+            let settings = TraceSettings { collector, ratio: config.records.otlp_sample_ratio, service };
+            Tracer::start(settings, &mut registry, PREFIX, ops.handle())
+        });
         let backends = BackendManager::with_selection(
             &config.strategies,
             config.agent_selection,
@@ -109,7 +126,8 @@ impl Server {
             bounds.memory.clone(),
             config.dial_timeout.unwrap_or_default(),
             metrics.dials.clone(),
-        );
+        )
+        .traced(tracer.unwrap_or_default());
         let lifetimes = Lifetimes::default();
         let kubernetes = kubernetes::client(&config)?;
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
@@ -135,31 +153,43 @@ impl Server {
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;
         let tls = agent_tls(&config, &metrics)?;
         let agents = listen_for_agents(&config, service, tls.clone(), &metrics, handshakes)?;
+        facts.listening("agents", agents.address()?, "grpc");
         let readiness = Arc::new(Readiness::new(config.frontends.iter().map(ToString::to_string)));
         let service = crate::frontend::Frontend {
             dialer,
             metrics: metrics.clone(),
             lifetimes: lifetimes.connections.clone(),
+            records,
             name: None,
             draining: lifetimes.draining.clone(),
+            streams: Arc::new(Semaphore::new(connections_within(descriptor_limit()))),
         };
-        let frontends = Frontend::all(&config, &service, &readiness, handshakes)?;
+        let frontends = Frontend::all(&config, &service, &readiness, handshakes, &facts)?;
         let every = config.certificate_reload_interval;
         let watch = |tls: Vec<ServerTls>, side| {
             if tls.is_empty() {
                 return None;
             }
+            facts.certificates(side, tls.clone());
             keep_fresh(ops.handle(), tls, side, every, &metrics.certificates)
         };
         let of_frontends = watch(frontends.iter().filter_map(Frontend::tls).collect(), FRONTEND);
         let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
         let of_kubeconfig = expiry
             .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
+        if let Some(expires) = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry) {
+            facts.kubeconfig_certificate(expires);
+        }
         let of_agents = watch(vec![tls], AGENTS);
         let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig).chain(count_watch);
-        let background = watches.chain([AbortOnDropHandle::new(sweeps)]).collect();
+        let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.journal.clone().keep_history()));
+        let background = watches.chain([AbortOnDropHandle::new(sweeps), history]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
-        let ports = serve_ports(&config, registry, &backends, (&readiness, server_count), ops);
+        let has_api = kubernetes.is_some();
+        let lease = config.leases.enabled.then(|| kubernetes::lease_settings(&config));
+        let lease = lease.map(|lease| format!("{}/{}", lease.namespace, lease.name()));
+        let status = StatusSources { facts, backends, metrics: metrics.clone(), lease, has_api };
+        let ports = serve_ports(&config, registry, (status, service), (&readiness, server_count), ops);
         let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
         let handshakes = handshakes.clone();
         Ok(Server { config, agents, frontends, lifetimes, readiness, ports, background, leases, handshakes })
@@ -289,12 +319,13 @@ fn load_tls(
 fn serve_ports(
     config: &Config,
     registry: Registry,
-    backends: &BackendManager<crate::agent_stream::LinkHandle>,
+    (status, frontend): (StatusSources, crate::frontend::Frontend),
     (readiness, server_count): (&Arc<Readiness>, ServerCount),
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {
     let exposition = Exposition::new(registry);
-    let (backends, readiness, policy) = (backends.clone(), Arc::clone(readiness), config.readiness_policy);
+    let (facts, backends, probed) = (status.facts.clone(), status.backends.clone(), status.backends.clone());
+    let (readiness, policy) = (Arc::clone(readiness), config.readiness_policy);
     let readiness = move || {
         let mut conditions = readiness.conditions(&backends, policy);
         conditions.extend(
@@ -302,12 +333,17 @@ fn serve_ports(
         );
         conditions
     };
-    let health = health::server(readiness, exposition.clone());
-    let admin = admin::server(exposition, config.profiling);
-    vec![
-        serve::http::serve(ops.handle(), "health", config.health.clone(), health),
-        serve::http::serve(ops.handle(), "admin", config.admin.clone(), admin),
-    ]
+    let health = health::server(readiness.clone(), exposition.clone());
+    let source = StatusPort::new(status.source(readiness), &config.admin.host, config.status_on_any_address);
+    let admin = admin::with_status(admin::server(exposition, config.profiling), source);
+    let dials = config.allow_probe_dials.then_some(frontend);
+    let admin = with_probe(with_verbosity(admin, facts.verbosity()), probed, dials);
+    let serve = |name, bind, routes| {
+        let port = serve::http::serve(ops.handle(), name, bind, routes);
+        facts.port(name, &port);
+        port
+    };
+    vec![serve("health", config.health.clone(), health), serve("admin", config.admin.clone(), admin)]
 }
 
 #[cfg(test)]

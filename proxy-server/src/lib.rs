@@ -14,6 +14,8 @@ pub mod frontend;
 pub mod leases;
 pub mod limits;
 pub mod metrics;
+mod probe;
 mod readiness;
 pub mod server_count;
+mod statusz;
 pub mod unauthenticated;

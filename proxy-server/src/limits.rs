@@ -12,15 +12,20 @@ pub const MAX_IDENTIFIERS: usize = 256;
 /// Bytes of one identifier after unescaping. A DNS name has at most 253.
 pub const MAX_IDENTIFIER_BYTES: usize = 512;
 
-/// Streams of one agent id. A healthy agent needs one, and briefly two while it finds a duplicate; the rest is for half-open
-/// predecessors. A new stream above the limit is refused: it never displaces an existing one.
+/// Streams of one agent id, of which the lanes of one agent process count once. A healthy agent needs one, and briefly two while it
+/// finds a duplicate; the rest is for half-open predecessors. A new stream above the limit is refused: it never displaces an
+/// existing one.
 pub const MAX_STREAMS_PER_AGENT: usize = 4;
+
+/// Streams of one agent id, each lane counted: four lanes, two retired predecessors of each, and as many again for a process whose
+/// lanes are half-open.
+pub const MAX_LANES_PER_AGENT: usize = 16;
 
 /// Agent ids known at once: about three times the largest supported cluster (5,000 nodes, an agent on each).
 pub const MAX_AGENTS: usize = 16_000;
 
-/// Connections of admitted agents, before the descriptor limit applies. An agent has one, briefly two, so this limit never
-/// applies before [`MAX_AGENTS`].
+/// Connections of admitted agents, before the descriptor limit applies. An agent has one, briefly two, and lanes only while half of
+/// this number is free, so this limit never applies before [`MAX_AGENTS`].
 pub const MAX_AGENT_CONNECTIONS: usize = 2 * MAX_AGENTS;
 
 /// Bytes of a dial's protocol. The longest that agents dial, `tcp4` and `tcp6`, have four.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use proxy_server::unauthenticated::handshake_runtime;
 use proxy_server::{args, boot::Server};
 use serve::http::OpsRuntime;
-use serve::logs::{self, Logs};
+use serve::logs::{self, Logs, Records};
 use serve::metrics::{Registry, Tasks};
 use serve::signals::Signals;
 
@@ -16,6 +16,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     if konnectivity_check::is_called(std::env::args_os().next().as_deref()) {
         return konnectivity_check::main(std::env::args_os());
+    }
+    if let Some(code) = commands::main(commands::Program::Server, std::env::args_os()) {
+        return code;
     }
     let config = match args::parse(std::env::args_os()) {
         Ok(config) => config,
@@ -35,7 +38,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let fips = transport::tls::verified_fips()?;
+    let fips = net::tls::verified_fips()?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         fips,
@@ -45,11 +48,13 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for line in &config.flag_lines {
         tracing::info!("{line}");
     }
-    let descriptors = transport::listen::DescriptorLimit::raise();
+    let descriptors = net::listen::DescriptorLimit::raise();
     tracing::info!(%descriptors, "Descriptor limit");
 
     let mut registry = Registry::default();
     logs.register(&mut registry, proxy_server::metrics::PREFIX);
+    let records = Records::start(config.records.connection_log.as_deref())?;
+    records.register(&mut registry, proxy_server::metrics::PREFIX);
     let ops = OpsRuntime::start()?;
     let signals = Signals::install(ops.handle(), &logs.last_words())?;
     let (insist, last_words) = (signals.clone(), logs.last_words());
@@ -62,11 +67,14 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     let runtime = driver::data_runtime(driver::Turns::Short)?;
     Tasks::register(&mut registry, proxy_server::metrics::PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
-        Server::build(config, registry, &ops, handshakes.handle())?.run(&signals).await;
+        Server::build(config, registry, records.clone(), logs.level(), &ops, handshakes.handle())?
+            .run(&signals)
+            .await;
         Ok(())
     });
     handshakes.shutdown_background();
     runtime.shutdown_background();
+    records.flush();
     drop(logs);
     served
 }

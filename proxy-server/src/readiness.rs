@@ -114,7 +114,9 @@ mod tests {
         );
         let register = |id: &str, identifiers: &str| {
             let identifiers = Identifiers::parse(identifiers).unwrap();
-            backends.register(Backend { agent_id: id.into(), identifiers, handle: () }).unwrap()
+            backends
+                .register(Backend { agent_id: id.into(), identifiers, process: None, handle: () })
+                .unwrap()
         };
         let (first, any, all) = (ReadinessPolicy::FirstStrategy, ReadinessPolicy::Any, ReadinessPolicy::All);
         let go = ["backends: no connection to any proxy agent"];

@@ -1,11 +1,10 @@
 //! The number of servers that this server tells agents: a flag, or a file that may change.
 //!
-//! A file that cannot be used changes nothing: the last good number stays, is logged once and shown by `/readyz?verbose`. Agents
-//! learn a new number when they connect; open streams continue.
+//! A file that cannot be used changes nothing: the last good number stays, is logged once and shown by `/readyz?verbose`. Native
+//! agents learn a new number by the next probe of their streams, Go agents when they connect.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,9 +36,6 @@ struct State {
     fault: Mutex<Option<String>>,
 }
 
-/// What changes when a file is replaced or written.
-type Stamp = (u64, u64, u64, i64, i64);
-
 impl ServerCount {
     /// A number that holds until [`Self::watch`] reads another one.
     pub fn new(count: u32) -> Self {
@@ -61,19 +57,18 @@ impl ServerCount {
         self.take(path, read(path));
     }
 
-    /// Reads the file whenever it changes. Never returns.
+    /// Takes the file's number whenever it changes. Never returns. A read of so small a file costs no more than a look at its
+    /// metadata.
     pub async fn watch(self, path: PathBuf) {
-        let mut seen = None;
+        let mut taken = None;
         loop {
-            let stamp = in_background(&path, stamp).await;
-            if seen.as_ref() != Some(&stamp) {
-                let first = in_background(&path, read).await;
+            let first = in_background(&path).await;
+            if taken.as_ref() != Some(&first) {
                 sleep(DEBOUNCE).await;
-                let second = in_background(&path, read).await;
                 // If they differ, the next look reads again.
-                if first == second {
-                    self.take(&path, second);
-                    seen = Some(stamp);
+                if in_background(&path).await == first {
+                    self.take(&path, first.clone());
+                    taken = Some(first);
                 }
             }
             sleep(LOOK_EVERY).await;
@@ -96,11 +91,6 @@ impl ServerCount {
     }
 }
 
-fn stamp(path: &Path) -> Result<Stamp, io::ErrorKind> {
-    let file = std::fs::metadata(path).map_err(|error| error.kind())?;
-    Ok((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
-}
-
 /// The number in the file: decimal digits, with blanks around them.
 fn read(path: &Path) -> Result<u32, String> {
     let mut text = String::new();
@@ -119,12 +109,12 @@ fn read(path: &Path) -> Result<u32, String> {
     }
 }
 
-/// Runs blocking work on the file.
-async fn in_background<T: Send + 'static>(path: &Path, work: fn(&Path) -> T) -> T {
+/// The same without blocking the caller's thread.
+async fn in_background(path: &Path) -> Result<u32, String> {
     let owned = path.to_owned();
-    match tokio::task::spawn_blocking(move || work(&owned)).await {
+    match tokio::task::spawn_blocking(move || read(&owned)).await {
         Ok(done) => done,
-        // The work neither panics nor is aborted, except at the end of the runtime.
+        // The read neither panics nor is aborted, except at the end of the runtime.
         Err(_) => std::future::pending().await,
     }
 }

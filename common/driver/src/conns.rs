@@ -4,11 +4,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use mux::{CloseReason, ConnKey, Fill, Link, Side, Time};
+use mux::{CloseReason, ConnKey, ConnectId, Fill, Link, Side, Time};
+use tokio::time::Instant;
 
 use crate::chunks::Chunks;
+use crate::live::{LiveConnection, Traffic};
 use crate::local_io::{LocalIo, Read, write_into};
 use crate::ready::{ConnWaker, ReadyList};
+
+/// The bytes of a target that are kept: the longest DNS name with a port.
+const TARGET: usize = 260;
 
 /// A link's core and its local ends.
 pub struct Conns<S> {
@@ -20,6 +25,8 @@ pub struct Conns<S> {
     list: Arc<ReadyList>,
     /// Connections that received bytes in this turn and will be written and flushed once.
     dirty: Vec<ConnKey>,
+    /// Payload that was sent and received since the link's start, in bytes.
+    moved: (u64, u64),
 }
 
 /// One local end, from its opening until it has been notified of its end.
@@ -36,6 +43,12 @@ struct Local {
     shut_down: bool,
     /// Set once the core has ended the connection.
     close_reason: Option<CloseReason>,
+    target: Box<str>,
+    since: Instant,
+    /// Payload that was sent and received, in bytes.
+    moved: (u64, u64),
+    /// Bytes wait, and the local end has accepted none since then.
+    waits_since: Option<Time>,
 }
 
 impl<S> std::fmt::Debug for Conns<S> {
@@ -46,7 +59,7 @@ impl<S> std::fmt::Debug for Conns<S> {
 
 impl<S: Side> Conns<S> {
     pub(crate) fn new(link: Link<S, Bytes>, list: Arc<ReadyList>) -> Self {
-        Conns { link, locals: Vec::new(), count: 0, list, dirty: Vec::new() }
+        Conns { link, locals: Vec::new(), count: 0, list, dirty: Vec::new(), moved: (0, 0) }
     }
 
     /// The core, for dials, answers and drains.
@@ -75,7 +88,45 @@ impl<S: Side> Conns<S> {
             fill: Fill::Room,
             shut_down: false,
             close_reason: None,
+            target: Box::default(),
+            since: Instant::now(),
+            moved: (0, 0),
+            waits_since: None,
         });
+    }
+
+    /// Names the target of an open connection, for [`Conns::live`], in at most 260 bytes.
+    pub fn set_target(&mut self, key: ConnKey, target: &str) {
+        if let Some(local) = self.local(key) {
+            local.target = target[..target.floor_char_boundary(TARGET)].into();
+        }
+    }
+
+    /// What the link carries now.
+    pub fn traffic(&self) -> Traffic {
+        Traffic { connections: self.count, sent: self.moved.0, received: self.moved.1 }
+    }
+
+    /// At most `limit` connections after the first `skip` ones, in an order that lasts as long as the connections do.
+    pub fn live(&self, now: Time, skip: usize, limit: usize) -> Vec<LiveConnection> {
+        let live = |local: &Local| LiveConnection {
+            id: self.link.connect_id(local.key).unwrap_or(ConnectId(0)),
+            target: local.target.clone(),
+            since: local.since,
+            sent: local.moved.0,
+            received: local.moved.1,
+            queued: self.link.recv(local.key).map_or(0, |recv| recv.len()),
+            stalled: local.waits_since.map(|since| now.since(since)),
+        };
+        self.locals.iter().flatten().skip(skip).take(limit).map(live).collect()
+    }
+
+    /// Payload of this connection was sent.
+    pub(crate) fn sent(&mut self, key: ConnKey, bytes: usize) {
+        self.moved.0 += bytes as u64;
+        if let Some(local) = self.local(key) {
+            local.moved.0 += bytes as u64;
+        }
     }
 
     /// Attaches the local end: bytes flow from here on. If the connection has already ended, the local end is notified.
@@ -109,10 +160,11 @@ impl<S: Side> Conns<S> {
     }
 
     /// Bytes wait for a local end. [`Conns::write_dirty`] writes them in the same turn.
-    pub(crate) fn arrived(&mut self, key: ConnKey) {
-        if let Some(local) = self.local(key)
-            && !std::mem::replace(&mut local.dirty, true)
-        {
+    pub(crate) fn arrived(&mut self, key: ConnKey, bytes: usize) {
+        self.moved.1 += bytes as u64;
+        let Some(local) = self.local(key) else { return };
+        local.moved.1 += bytes as u64;
+        if !std::mem::replace(&mut local.dirty, true) {
             self.dirty.push(key);
         }
     }
@@ -152,7 +204,7 @@ impl<S: Side> Conns<S> {
             return 0;
         };
         let Some(recv) = link.recv(key) else { return 0 };
-        let waited = !recv.is_empty();
+        let (waited, bytes) = (!recv.is_empty(), recv.len());
         let mut chunks = Chunks::with_len(recv.slices(), recv.len());
         let mut shut = Poll::Pending;
         let mut cx = Context::from_waker(&local.waker);
@@ -180,6 +232,11 @@ impl<S: Side> Conns<S> {
         }
         if shut == Poll::Ready(false) {
             link.cannot_half_close(now, key);
+        }
+        if accepted > 0 || !waited {
+            local.waits_since = (accepted < bytes).then_some(now);
+        } else {
+            local.waits_since.get_or_insert(now);
         }
         let fill = link.fill(key);
         if let Some(io) = local.io.as_mut().filter(|_| local.fill != fill) {

@@ -2,18 +2,26 @@
 
 use std::task::{Context, Poll};
 
-use mux::{Cause, CloseReason, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time};
-use transport::wire::WireError;
+use grpc::WireError;
+use mux::{Cause, CloseReason, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time, TraceContext};
 
 use crate::conns::Conns;
+use crate::live::Traffic;
 
 /// The owner of a link: sends it commands and receives the events of its dials.
 pub trait LinkHandler<S> {
     /// Executes the pending commands. `Ready` ends the stream in order: queued packets are sent.
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<S>, now: Time) -> Poll<()>;
 
-    /// Agent: the server requests a dial.
-    fn dial(&mut self, _conns: &mut Conns<S>, _key: ConnKey, _protocol: String, _address: String) {}
+    /// Agent: the server requests a dial of this protocol and address.
+    fn dial(
+        &mut self,
+        _conns: &mut Conns<S>,
+        _key: ConnKey,
+        _target: (String, String),
+        _trace: Option<TraceContext>,
+    ) {
+    }
 
     /// Agent: the server canceled this dial.
     fn dial_canceled(&mut self, _key: ConnKey) {}
@@ -32,6 +40,9 @@ pub trait LinkHandler<S> {
 
     /// Server: the agent has answered a probe through its packet loop.
     fn probe_answered(&mut self) {}
+
+    /// Agent: the server tells the number of servers, if it is a native one.
+    fn servers_told(&mut self, _servers: u32) {}
 
     /// The stream has ended; from now on no command opens a connection.
     fn lost(&mut self) {}
@@ -59,6 +70,8 @@ pub trait Meter {
     fn broken(&self, cause: &Cause);
     /// The charged bytes that wait for local ends now.
     fn queued(&mut self, charged: usize);
+    /// What the link carries now. Called once for each turn.
+    fn carries(&mut self, traffic: Traffic);
     /// The link stopped receiving because a limit was reached, or resumed.
     fn paused(&mut self, paused: bool);
     /// The stream failed while receiving.

@@ -2,8 +2,8 @@
 
 use std::task::{Context, Poll};
 
+use grpc::{Incoming, Wire};
 use mux::{Disposition, Packet, Side, Time};
-use transport::wire::{Incoming, Wire};
 
 use crate::handler::{LinkHandler, Meter};
 use crate::task::{Driver, LinkEnd};
@@ -83,7 +83,7 @@ where
         let len = if let Packet::Data { payload, .. } = &packet { payload.len() } else { 0 };
         match self.conns.link.handle_packet(now, packet) {
             Disposition::Deliver(key) => {
-                self.conns.arrived(key);
+                self.conns.arrived(key, len);
                 return len;
             }
             Disposition::Handled | Disposition::Late => {}

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use grpc::{Code, Wire, WireError};
 use mux::{Event, Link, Negotiated, Side, Time};
 use tokio::time::{Instant, Sleep};
-use transport::wire::{Code, Wire, WireError};
 
 use crate::conns::Conns;
 use crate::handler::{LinkHandler, Meter};
@@ -170,6 +170,7 @@ where
             }
         }
         self.meter.queued(self.conns.link.total_held());
+        self.meter.carries(self.conns.traffic());
         ended
     }
 
@@ -185,8 +186,8 @@ where
     pub(crate) fn drain_events(&mut self, now: Time) {
         while let Some(event) = self.conns.link.poll_event() {
             match event {
-                Event::Dial { key, protocol, address } => {
-                    self.handler.dial(&mut self.conns, key, protocol, address);
+                Event::Dial { key, protocol, address, trace } => {
+                    self.handler.dial(&mut self.conns, key, (protocol, address), trace);
                 }
                 Event::DialCanceled { key } => self.handler.dial_canceled(key),
                 Event::Opened { key, id } => {
@@ -206,6 +207,7 @@ where
                 }
                 Event::Draining => self.handler.draining(),
                 Event::ProbeAnswered => self.handler.probe_answered(),
+                Event::ServersTold { servers } => self.handler.servers_told(servers),
             }
         }
     }

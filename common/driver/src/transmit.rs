@@ -3,8 +3,8 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use grpc::{Wire, WireError};
 use mux::{ConnKey, Packet, Side, SourceEnd, Time, Transmit};
-use transport::wire::{Wire, WireError};
 
 use crate::handler::{LinkHandler, Meter};
 use crate::local_io::Read;
@@ -40,6 +40,7 @@ where
                 Some(Transmit::Control(packet)) => self.send(packet.map(|never| match never {})),
                 Some(Transmit::Read { key, max }) => {
                     let read = self.read(key, max, now);
+                    self.conns.sent(key, read);
                     budget = budget.saturating_sub(read);
                     left = left.saturating_sub(read);
                 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use driver::{Bounds, CloseReason, LinkEnd, MemoryLimiter};
+use grpc::Code;
 use mux::{Cause, ConnectId, DialError, Limits, Negotiated, Packet, Windows};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
-use transport::wire::Code;
 
 use pair::{ByHand, Pair, ToServer};
 
@@ -282,6 +282,27 @@ async fn a_reader_that_takes_nothing_is_reset_and_the_others_go_on() {
     }
     drop(frontend);
     echo.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn live_connections_tell_their_bytes_and_stalls() {
+    let mut pair = Pair::start(Limits::default(), WINDOW, 4_096);
+    let (mut frontend, mut endpoint) = pair.connect(1_000).await;
+    let _idle = pair.connect(1_000).await;
+    frontend.io.write_all(b"abc").await.unwrap();
+    endpoint.io.read_exact(&mut [0; 3]).await.unwrap();
+    endpoint.io.write_all(&pattern(4_000)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (traffic, live) = pair.live().await;
+    assert_eq!((traffic.connections, traffic.sent, traffic.received), (2, 3, 4_000));
+    assert_eq!((live.len(), &*live[0].target, live[0].id), (2, "endpoint:1", ConnectId(1)));
+    assert_eq!((live[0].sent, live[0].received, live[0].queued), (3, 4_000, 3_000));
+    assert!(live[0].stalled >= Some(Duration::from_secs(1)), "{live:?}");
+    assert_eq!((live[1].received, live[1].stalled), (0, None));
+    frontend.io.read_exact(&mut [0; 4_000]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (_, live) = pair.live().await;
+    assert_eq!((live[0].queued, live[0].stalled), (0, None));
 }
 
 #[tokio::test(start_paused = true)]

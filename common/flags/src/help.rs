@@ -9,8 +9,8 @@ use crate::set::ProgramFlags;
 const WIDTH: usize = 100;
 const INDENT: &str = "        ";
 
-pub(crate) fn render(program: &str, about: &str, flags: &[Flag]) -> String {
-    let mut text = format!("{program}: {about}\n\nUsage: {program} [flags]\n");
+pub(crate) fn render(program: &str, about: &str, usage: &str, flags: &[Flag]) -> String {
+    let mut text = format!("{program}: {about}\n\nUsage: {program} [flags]{usage}\n");
     let mut heading = "";
     for flag in flags {
         let above = flag.arg.get_help_heading().unwrap_or_default();

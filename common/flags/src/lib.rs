@@ -24,7 +24,9 @@ pub mod go;
 mod help;
 pub mod log;
 mod profiling;
+mod record;
 mod set;
+mod suggest;
 mod syntax;
 #[cfg(test)]
 mod tests;
@@ -40,5 +42,8 @@ pub use flow::FlowOptions;
 pub use go::duration::GoDuration;
 pub use log::{LogFormat, LogOptions, Severity};
 pub use profiling::ProfilingFlags;
+pub use record::RecordOptions;
 pub use set::{FlagSet, Given};
+pub use suggest::closest;
+pub use syntax::Positional;
 pub use value::{Repeated, Value};

@@ -6,7 +6,8 @@
 use std::path::PathBuf;
 
 use crate::go::integer;
-use crate::{FlagError, Value, one_of};
+use crate::record::path;
+use crate::{Value, one_of};
 
 crate::flags! {
     /// How and where the log is written.
@@ -69,11 +70,6 @@ impl Default for LogOptions {
     fn default() -> Self {
         crate::set::defaults()
     }
-}
-
-/// A path; `None` if it is empty.
-fn path(_flag: &'static str, path: PathBuf) -> Result<Option<PathBuf>, FlagError> {
-    Ok(Some(path).filter(|path| !path.as_os_str().is_empty()))
 }
 
 /// The format of a line.

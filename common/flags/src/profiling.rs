@@ -1,4 +1,4 @@
-//! The profiling flags of both binaries, as in Go.
+//! The flags of what the admin ports of both binaries show: profiles, as in Go, and the status.
 
 use crate::FlagError;
 
@@ -12,6 +12,9 @@ crate::flags! {
             /// Needs --enable-profiling.
             enable_contention_profiling: bool = "false"
                 [no_effect = "profiles of lock contention belong to Go's runtime"],
+            /// Serve / and /statusz even if the admin port does not listen on a loopback address. Everyone who reaches the
+            /// port can then read peers, targets and errors. (Not a flag of the Go programs.)
+            status_on_any_address: bool = "false",
         }
     }
 }

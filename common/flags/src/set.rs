@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 use crate::flag::last;
-use crate::syntax::{Occurrence, invalid, occurrences};
+use crate::syntax::{Occurrence, Positional, Words, invalid, occurrences};
 use crate::{Exit, Flag, FlagError, Group, LogOptions, Value, help};
 
 crate::flags! {
@@ -29,16 +29,23 @@ impl ProgramFlags {
 /// All flags of a binary, grouped under headings in the order in which they were added.
 #[derive(Debug)]
 pub struct FlagSet {
-    program: &'static str,
+    program: String,
     version: &'static str,
     about: &'static str,
+    usage: &'static str,
     flags: Vec<Flag>,
 }
 
 impl FlagSet {
     /// An empty set. `--help`, `-h` and `--version` are always there.
-    pub fn new(program: &'static str, version: &'static str, about: &'static str) -> Self {
-        Self { program, version, about, flags: Vec::new() }
+    pub fn new(program: impl Into<String>, version: &'static str, about: &'static str) -> Self {
+        Self { program: program.into(), version, about, usage: "", flags: Vec::new() }
+    }
+
+    /// Adds this text to the line of the help that shows the usage.
+    #[must_use]
+    pub fn usage(self, usage: &'static str) -> Self {
+        Self { usage, ..self }
     }
 
     /// Adds the flags of a group.
@@ -54,21 +61,29 @@ impl FlagSet {
     /// Help and version are an [`Exit`] with code 0; as in the Go programs an error in the command line takes
     /// precedence over them.
     pub fn read(self, argv: impl Iterator<Item = OsString>) -> Result<Given, Exit> {
-        let Self { program, version, about, flags } = self.group::<ProgramFlags>();
-        let command = Command::new(program).no_binary_name(true);
+        let Self { program, version, about, usage, flags } = self.group::<ProgramFlags>();
+        let command = Command::new("").no_binary_name(true);
         let command = command.disable_help_flag(true).disable_version_flag(true);
         let mut command = command.args(flags.iter().map(|flag| flag.arg.clone()));
-        let (given, complete) = occurrences(&flags, argv.skip(1));
+        let (Words { flags: given, positional }, complete) = occurrences(&flags, argv.skip(1));
         let parsed = command.try_get_matches_from_mut(given.iter().map(|occurrence| &occurrence.word));
         let matches = parsed.map_err(|error| invalid(&error, &given))?;
         complete?;
         if last(&matches, "help") {
-            return Err(Exit::show(help::render(program, about, &flags)));
+            return Err(Exit::show(help::render(&program, about, usage, &flags)));
         }
         if last(&matches, "version") {
             return Err(Exit::show(format!("{program} {version}\n")));
         }
-        Ok(Given { warnings: warnings(&flags, &matches, &given), values: values(&flags, &matches), matches })
+        let defaults = command.try_get_matches_from_mut(std::iter::empty::<OsString>());
+        let defaults = defaults.map_err(|error| invalid(&error, &[]))?;
+        Ok(Given {
+            warnings: warnings(&flags, &matches, &given),
+            values: values(&flags, &matches),
+            changed: changed(&flags, &matches, &defaults),
+            positional,
+            matches,
+        })
     }
 }
 
@@ -79,6 +94,10 @@ pub struct Given {
     pub warnings: Vec<String>,
     /// Every flag's name and value, in the order in which they were added; without the log flags.
     pub values: Vec<(&'static str, String)>,
+    /// The flags whose value is not their default, with the log flags.
+    pub changed: Vec<(&'static str, String)>,
+    /// The words that are neither flags nor values.
+    pub positional: Vec<Positional>,
     matches: ArgMatches,
 }
 
@@ -89,6 +108,14 @@ impl Given {
     /// If a flag does not accept its value.
     pub fn group<G: Group>(&self) -> Result<G, FlagError> {
         G::checked(self)
+    }
+
+    /// One warning for each word that is neither a flag nor a value: the programs ignore them, as in Go.
+    pub fn ignored(&self) -> impl Iterator<Item = String> {
+        self.positional.iter().map(|Positional { word, after }| match after {
+            Some(flag) => format!("{word:?} after --{flag} is ignored: did you mean --{flag}={word}?"),
+            None => format!("{word:?} is ignored: it is neither a flag nor the value of one"),
+        })
     }
 
     /// Whether the command line has this flag, with any value.
@@ -119,6 +146,12 @@ fn values(flags: &[Flag], matches: &ArgMatches) -> Vec<(&'static str, String)> {
     let silent = [LogOptions::HEADING, ProgramFlags::HEADING].map(Some);
     let told = flags.iter().filter(|flag| !silent.contains(&flag.arg.get_help_heading()));
     told.map(|flag| (flag.name, (flag.shown)(matches, flag.name))).collect()
+}
+
+fn changed(flags: &[Flag], matches: &ArgMatches, defaults: &ArgMatches) -> Vec<(&'static str, String)> {
+    let shown = |flag: &Flag, matches| (flag.shown)(matches, flag.name);
+    let changed = flags.iter().filter(|flag| shown(flag, matches) != shown(flag, defaults));
+    changed.map(|flag| (flag.name, shown(flag, matches))).collect()
 }
 
 /// The default values of a group.

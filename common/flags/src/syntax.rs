@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::error::{ContextKind, ContextValue};
 
-use crate::{Exit, Flag};
+use crate::{Exit, Flag, closest};
 
 /// One flag on a command line.
 pub(crate) struct Occurrence {
@@ -52,24 +52,57 @@ pub(crate) fn invalid(error: &clap::Error, given: &[Occurrence]) -> Exit {
     Exit::refuse(&format!("invalid argument {value:?} for {title:?} flag: {reason}"))
 }
 
-/// The flags in `words` (without the program's name) in order, and the first error, which ends them. Words that are not
-/// flags are skipped, and so is everything after `--`: the Go programs ignore positional arguments.
+/// A word that is neither a flag nor a flag's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Positional {
+    /// The word.
+    pub word: String,
+    /// The switch before it, whose value it may have been meant to be.
+    pub after: Option<&'static str>,
+}
+
+/// What a command line consists of.
+#[derive(Default)]
+pub(crate) struct Words {
+    /// The flags, in order.
+    pub(crate) flags: Vec<Occurrence>,
+    /// The other words, in order.
+    pub(crate) positional: Vec<Positional>,
+}
+
+impl Words {
+    fn add(&mut self, word: &OsStr, after: Option<&'static str>) {
+        self.positional.push(Positional { word: word.to_string_lossy().into_owned(), after });
+    }
+}
+
+/// The parts of `words` (without the program's name), and the first error, which ends them. Everything after `--` is
+/// positional.
 pub(crate) fn occurrences(
     flags: &[Flag],
     mut words: impl Iterator<Item = OsString>,
-) -> (Vec<Occurrence>, Result<(), Exit>) {
-    let mut found = Vec::new();
+) -> (Words, Result<(), Exit>) {
+    let mut found = Words::default();
+    let mut switch = None;
     while let Some(word) = words.next() {
+        let after = switch.take();
         let read = match word.as_bytes() {
             b"--" => break,
-            [b'-', b'-', rest @ ..] => long(flags, rest, &mut words).map(|occurrence| found.push(occurrence)),
-            [b'-', rest @ ..] => letters(flags, rest, &mut words, &mut found),
-            _ => Ok(()),
+            [b'-', b'-', rest @ ..] => {
+                long(flags, rest, &mut words).map(|occurrence| found.flags.push(occurrence))
+            }
+            [b'-', rest @ ..] if !rest.is_empty() => letters(flags, rest, &mut words, &mut found.flags),
+            _ => {
+                found.add(&word, after);
+                continue;
+            }
         };
         if read.is_err() {
             return (found, read);
         }
+        switch = found.flags.last().filter(|last| last.word == *word).map(|last| last.flag);
     }
+    words.for_each(|word| found.add(&word, None));
     (found, Ok(()))
 }
 
@@ -81,7 +114,7 @@ fn long(flags: &[Flag], word: &[u8], words: &mut impl Iterator<Item = OsString>)
     let mut parts = word.splitn(2, |byte| *byte == b'=');
     let name = lossy(parts.next().unwrap_or_default());
     let known = |flag: &&Flag| flag.name == name || flag.old_name == Some(&name);
-    let flag = flags.iter().find(known).ok_or_else(|| Exit::refuse(&format!("unknown flag: --{name}")))?;
+    let flag = flags.iter().find(known).ok_or_else(|| unknown(flags, &name))?;
     let occurrence = match parts.next() {
         Some(value) => Occurrence::new(flag, Some(OsStr::from_bytes(value))),
         None if flag.stands_alone() => Occurrence::new(flag, None),
@@ -95,6 +128,13 @@ fn long(flags: &[Flag], word: &[u8], words: &mut impl Iterator<Item = OsString>)
         return Ok(occurrence);
     }
     Ok(Occurrence { title: format!("--{name}"), by_old_name: true, ..occurrence })
+}
+
+/// pflag's error, and the flag that may have been meant.
+fn unknown(flags: &[Flag], name: &str) -> Exit {
+    let meant = closest(name, flags.iter().map(|flag| flag.name));
+    let meant = meant.map(|meant| format!(" (did you mean --{meant}?)")).unwrap_or_default();
+    Exit::refuse(&format!("unknown flag: --{name}{meant}"))
 }
 
 /// Letters after one dash: more letters may follow a switch; a letter with a value takes the rest of the word (`v4`,

@@ -75,6 +75,24 @@ fn values_and_words() {
 }
 
 #[test]
+fn changed_flags_differ_from_their_defaults() {
+    let set = FlagSet::new("prog", "1", "does.").group::<Fields>().group::<LogOptions>();
+    let words = [
+        "prog",
+        "--port=8090",
+        "--name=a",
+        "--list=x",
+        "--list=y",
+        "--wait=60s",
+        "--v=4",
+        "--log-format=json",
+    ];
+    let changed = set.read(words.iter().map(OsString::from)).unwrap().changed;
+    let changed: Vec<String> = changed.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(changed, ["name=a", "wait=1m0s", "list=x,y", "log-format=json"]);
+}
+
+#[test]
 fn switches_never_take_the_next_word() {
     assert!(good(&["--on"]).on);
     assert!(good(&["--on", "false"]).on);
@@ -103,9 +121,17 @@ fn old_names() {
 }
 
 #[test]
-fn positional_arguments_are_ignored() {
-    let fields = good(&["word", "-", "", "--port=1", "more", "--", "--nonsense", "--port=2"]);
-    assert_eq!(fields.port, 1);
+fn positional_arguments_are_ignored_with_a_warning() {
+    let words =
+        ["prog", "word", "-", "", "--port=1", "more", "--on", "false", "x", "--", "--nonsense", "--port=2"];
+    let set = FlagSet::new("prog", "1.2.3", "does things.").group::<Fields>();
+    let given = set.read(words.iter().map(OsString::from)).unwrap();
+    assert_eq!(given.group::<Fields>().unwrap().port, 1);
+    let warnings: Vec<_> = given.ignored().collect();
+    assert_eq!(warnings.len(), 8, "{warnings:?}");
+    assert_eq!(warnings[0], "\"word\" is ignored: it is neither a flag nor the value of one");
+    assert_eq!(warnings[4], "\"false\" after --on is ignored: did you mean --on=false?");
+    assert_eq!(warnings[7], "\"--port=2\" is ignored: it is neither a flag nor the value of one");
 }
 
 #[test]
@@ -113,7 +139,8 @@ fn refusals() {
     let table = [
         (&["--nope"][..], "unknown flag: --nope"),
         (&["--nope=1"], "unknown flag: --nope"),
-        (&["--log_file=x"], "unknown flag: --log_file"),
+        (&["--log_file=x"], "unknown flag: --log_file (did you mean --log-file?)"),
+        (&["--prot=1"], "unknown flag: --prot (did you mean --port?)"),
         (&["--Port=1"], "unknown flag: --Port"),
         (&["-x"], "unknown shorthand flag: 'x' in -x"),
         (&["-port=1"], "unknown shorthand flag: 'p' in -port=1"),
@@ -218,6 +245,10 @@ Health and administration:
   --enable-contention-profiling[=BOOL]  (default false)
         Needs --enable-profiling. Accepted without effect: profiles of lock contention belong to
         Go's runtime.
+  --status-on-any-address[=BOOL]  (default false)
+        Serve / and /statusz even if the admin port does not listen on a loopback address. Everyone
+        who reaches the port can then read peers, targets and errors. (Not a flag of the Go
+        programs.)
 
 This program:
   -h, --help

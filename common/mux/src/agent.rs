@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, Phase, Target};
 use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
@@ -75,7 +75,7 @@ impl<P: Payload> Link<Agent, P> {
         }
     }
 
-    fn handle_dial_request(&mut self, random: DialId, protocol: String, address: String) -> Disposition {
+    fn handle_dial_request(&mut self, random: DialId, (protocol, address, trace): Target) -> Disposition {
         if self.dials.contains_key(&random) {
             return Disposition::Dropped(Dropped::DuplicateDial);
         }
@@ -91,15 +91,20 @@ impl<P: Payload> Link<Agent, P> {
         let key = self.table.insert(Conn::dialing(random, None));
         self.dials.insert(random, key);
         self.side.pending += 1;
-        self.events.push_back(Event::Dial { key, protocol, address });
+        self.events.push_back(Event::Dial { key, protocol, address, trace });
         Disposition::Handled
     }
 
     fn handle_close_request(&mut self, now: Time, id: ConnectId) -> Disposition {
         let Some(&key) = self.by_id.get(&id) else {
             self.send(Packet::CloseRsp { id, error: UNKNOWN.to_owned() });
+            if id.0 >= 0 {
+                return self.unknown(id);
+            }
             // No connection has such an id: the server probes this packet loop.
-            return if id.0 < 0 { Disposition::Handled } else { self.unknown(id) };
+            let told = u32::try_from(!id.0).ok().filter(|servers| *servers > 0);
+            self.events.extend(told.map(|servers| Event::ServersTold { servers }));
+            return Disposition::Handled;
         };
         if self.phase(key) == Some(Phase::Open) {
             self.flush(now, key, None, true);
@@ -134,8 +139,8 @@ impl<P: Payload> Link<Agent, P> {
 impl Side for Agent {
     fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
         match packet {
-            Packet::DialReq { random, protocol, address } => {
-                link.handle_dial_request(random, protocol, address)
+            Packet::DialReq { random, protocol, address, trace } => {
+                link.handle_dial_request(random, (protocol, address, trace))
             }
             Packet::CloseReq { id } => link.handle_close_request(now, id),
             Packet::DialCls { random } => link.handle_dial_close(random),

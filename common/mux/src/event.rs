@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use crate::packet::{ConnectId, Packet};
+use crate::packet::{ConnectId, Packet, TraceContext};
 use crate::payload::Payload;
 use crate::table::ConnKey;
 
@@ -148,6 +148,8 @@ pub enum Event {
         protocol: String,
         /// As the server sent it, unchecked.
         address: String,
+        /// The trace that the dial belongs to.
+        trace: Option<TraceContext>,
     },
     /// Agent: the server canceled this dial; the key is dead.
     DialCanceled {
@@ -185,6 +187,11 @@ pub enum Event {
     Draining,
     /// Server: the agent has answered [`crate::Link::probe`].
     ProbeAnswered,
+    /// Agent: the server's probe tells the number of servers, if it is a native server's.
+    ServersTold {
+        /// The number, at least 1.
+        servers: u32,
+    },
 }
 
 impl Event {
@@ -197,7 +204,7 @@ impl Event {
             | Event::DialFailed { key, .. }
             | Event::ShutDown { key }
             | Event::Ended { key, .. } => Some(*key),
-            Event::Draining | Event::ProbeAnswered => None,
+            Event::Draining | Event::ProbeAnswered | Event::ServersTold { .. } => None,
         }
     }
 }

@@ -25,6 +25,7 @@ mod conn;
 mod discard;
 mod ends;
 mod event;
+mod lane;
 mod limits;
 mod link;
 mod local;
@@ -41,9 +42,10 @@ pub use conn::{Buffer, Fill};
 pub use event::{
     Cause, CloseReason, Control, DialError, Disposition, Dropped, Event, Frames, SourceEnd, Transmit,
 };
+pub use lane::{LaneLoad, choose_lane, class};
 pub use limits::{Limits, Negotiated, Windows, bdp};
 pub use link::{Link, Side};
-pub use packet::{ConnectId, DialId, Packet, PacketKind, cut_error};
+pub use packet::{ConnectId, DialId, NotATraceparent, Packet, PacketKind, TraceContext, cut_error};
 pub use payload::{Payload, charge};
 pub use server::{Full, Server};
 pub use table::ConnKey;

@@ -31,6 +31,50 @@ impl fmt::Display for DialId {
     }
 }
 
+/// The W3C trace context of a dial: the sender's span, which the receiver's span has as its parent.
+///
+/// `Display` and `FromStr` are the header `traceparent` of version 00.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TraceContext {
+    /// The id of the trace, not 0.
+    pub trace: u128,
+    /// The id of the span, not 0.
+    pub span: u64,
+    /// Whether the trace is recorded.
+    pub sampled: bool,
+}
+
+/// A text that is no `traceparent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a traceparent")]
+pub struct NotATraceparent;
+
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.sampled))
+    }
+}
+
+impl std::str::FromStr for TraceContext {
+    type Err = NotATraceparent;
+
+    fn from_str(text: &str) -> Result<Self, NotATraceparent> {
+        let mut fields = text.strip_prefix("00-").ok_or(NotATraceparent)?.split('-');
+        let mut number = |digits: usize| {
+            let field = fields.next().filter(|field| field.len() == digits)?;
+            let lower = field.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+            u128::from_str_radix(field, 16).ok().filter(|_| lower)
+        };
+        let read = (number(32), number(16), number(2));
+        let (Some(trace @ 1..), Some(span @ 1..), Some(flags)) = read else { return Err(NotATraceparent) };
+        let span = u64::try_from(span).map_err(|_| NotATraceparent)?;
+        match fields.next() {
+            None => Ok(TraceContext { trace, span, sampled: flags & 1 == 1 }),
+            Some(_) => Err(NotATraceparent),
+        }
+    }
+}
+
 /// The longest error text that is sent or kept, in bytes. A text may contain an address as long as a message, and goes
 /// into answers and logs. An answer longer than the message limit would end a Go server's stream. Go's own texts
 /// contain a name of at most 255 bytes and some words.
@@ -52,6 +96,8 @@ pub enum Packet<P> {
         protocol: String,
         /// `host:port`.
         address: String,
+        /// Between native peers: the trace that the dial belongs to.
+        trace: Option<TraceContext>,
     },
     /// The outcome of a dial: a connect id, or the dialer's error text.
     DialRsp {
@@ -119,7 +165,9 @@ impl<P> Packet<P> {
     /// Replaces the payload of DATA; leaves everything else unchanged.
     pub fn map<Q>(self, f: impl FnOnce(P) -> Q) -> Packet<Q> {
         match self {
-            Packet::DialReq { random, protocol, address } => Packet::DialReq { random, protocol, address },
+            Packet::DialReq { random, protocol, address, trace } => {
+                Packet::DialReq { random, protocol, address, trace }
+            }
             Packet::DialRsp { random, outcome } => Packet::DialRsp { random, outcome },
             Packet::CloseReq { id } => Packet::CloseReq { id },
             Packet::CloseRsp { id, error } => Packet::CloseRsp { id, error },
@@ -186,6 +234,32 @@ impl PacketKind {
             PacketKind::Drain => "DRAIN",
             PacketKind::Grant => "GRANT",
             PacketKind::Fin => "FIN",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_context_is_a_traceparent() {
+        let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let context: TraceContext = text.parse().unwrap();
+        assert_eq!((context.span, context.sampled), (0x00f0_67aa_0ba9_02b7, true));
+        assert_eq!(context.to_string(), text);
+        assert!(!text.replace("-01", "-02").parse::<TraceContext>().unwrap().sampled);
+        for wrong in [
+            "",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+            "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4BF92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
+            "00-+bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(wrong.parse::<TraceContext>(), Err(NotATraceparent), "{wrong}");
         }
     }
 }

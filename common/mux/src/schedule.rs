@@ -178,8 +178,8 @@ impl Schedule {
                 }
                 Outgoing::Dial(key) => {
                     let dial = table.get_mut(key).and_then(|conn| Some((conn.random, conn.take_target()?)));
-                    if let Some((random, (protocol, address))) = dial {
-                        return Some(Packet::DialReq { random, protocol, address });
+                    if let Some((random, (protocol, address, trace))) = dial {
+                        return Some(Packet::DialReq { random, protocol, address, trace });
                     }
                     self.stale_dials = self.stale_dials.saturating_sub(1);
                 }

@@ -6,7 +6,7 @@ use crate::conn::{Conn, Phase};
 use crate::event::{Cause, CloseReason, Control, DialError, Disposition, Dropped, Event};
 use crate::limits::Limits;
 use crate::link::{Link, Side};
-use crate::packet::{ConnectId, DialId, Packet};
+use crate::packet::{ConnectId, DialId, Packet, TraceContext};
 use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
@@ -20,13 +20,15 @@ pub struct Server {
     last_id: i64,
     pending: usize,
     drain_reported: bool,
-    /// A probe waits for its answer.
-    probing: bool,
+    /// The probe that waits for its answer.
+    probing: Option<ConnectId>,
 }
 
-/// The id of no connection. Every agent, also Go's, answers a CLOSE_REQ of an unknown id with CLOSE_RSP. The answer has
-/// passed the agent's packet loop, so it shows more than an answered HTTP/2 ping.
-const PROBE: ConnectId = ConnectId(-1);
+/// The id of a probe, which is no connection's: -1 - `servers`. Every agent, also Go's, answers a CLOSE_REQ of an unknown id
+/// with CLOSE_RSP. The answer has passed the agent's packet loop, so it shows more than an answered HTTP/2 ping.
+fn probe_id(servers: u32) -> ConnectId {
+    ConnectId(!i64::from(servers))
+}
 
 /// The link has reached its limit of dials or connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +42,19 @@ impl<P: Payload> Link<Server, P> {
     /// # Errors
     /// [`Full`] at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
     pub fn dial(&mut self, protocol: &str, address: &str) -> Result<ConnKey, Full> {
+        self.dial_traced(protocol, address, None)
+    }
+
+    /// The same. The agent is told the trace.
+    ///
+    /// # Errors
+    /// Those of [`Link::dial`].
+    pub fn dial_traced(
+        &mut self,
+        protocol: &str,
+        address: &str,
+        trace: Option<TraceContext>,
+    ) -> Result<ConnKey, Full> {
         if self.table.len() >= self.limits.connections
             || self.side.pending >= self.limits.pending_dials
             || self.outbox_full()
@@ -48,7 +63,8 @@ impl<P: Payload> Link<Server, P> {
         }
         self.side.last_dial += 1;
         let random = DialId(self.side.last_dial);
-        let key = self.table.insert(Conn::dialing(random, Some((protocol.to_owned(), address.to_owned()))));
+        let target = (protocol.to_owned(), address.to_owned(), trace);
+        let key = self.table.insert(Conn::dialing(random, Some(target)));
         self.side.pending += 1;
         self.dials.insert(random, key);
         if self.schedule.is_shutdown() {
@@ -90,14 +106,15 @@ impl<P: Payload> Link<Server, P> {
         }
     }
 
-    /// Asks the agent's packet loop for an answer; [`Event::ProbeAnswered`] follows. False if an earlier probe has
-    /// no answer yet, or the outbox is full.
-    pub fn probe(&mut self) -> bool {
-        if self.lost || self.side.probing || self.outbox_full() {
+    /// Asks the agent's packet loop for an answer; [`Event::ProbeAnswered`] follows. Tells a native agent the number of
+    /// servers; 0 tells nothing. False if an earlier probe has no answer yet, or the outbox is full.
+    pub fn probe(&mut self, servers: u32) -> bool {
+        if self.lost || self.side.probing.is_some() || self.outbox_full() {
             return false;
         }
-        self.side.probing = true;
-        self.send(Packet::CloseReq { id: PROBE });
+        let id = probe_id(servers);
+        self.side.probing = Some(id);
+        self.send(Packet::CloseReq { id });
         true
     }
 
@@ -165,7 +182,7 @@ impl<P: Payload> Link<Server, P> {
     }
 
     fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Disposition {
-        if id == PROBE && std::mem::take(&mut self.side.probing) {
+        if self.side.probing.take_if(|probe| *probe == id).is_some() {
             self.events.push_back(Event::ProbeAnswered);
             return Disposition::Handled;
         }

@@ -64,8 +64,12 @@ fn dialing() -> (Lengths<Server>, ConnKey) {
     let mut link = server();
     let key = link.dial("tcp", "10.0.0.1:80").unwrap();
     let sent = controls(&mut link);
-    let request =
-        Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "10.0.0.1:80".into() };
+    let request = Packet::DialReq {
+        random: DialId(1),
+        protocol: "tcp".into(),
+        address: "10.0.0.1:80".into(),
+        trace: None,
+    };
     assert_eq!(sent, [request]);
     (link, key)
 }
@@ -81,7 +85,8 @@ fn open_at_server() -> (Lengths<Server>, ConnKey) {
 /// An agent's link with one open connection, number 1.
 fn open_at_agent() -> (Lengths<Agent>, ConnKey) {
     let mut link = agent();
-    let request = Packet::DialReq { random: DialId(5), protocol: "tcp".into(), address: "a:1".into() };
+    let request =
+        Packet::DialReq { random: DialId(5), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     assert_eq!(link.handle_packet(T0, request), Disposition::Handled);
     let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!("one dial is wanted") };
     assert!(link.dialed(key, Ok(())));
@@ -352,8 +357,8 @@ fn data_for_an_unknown_connection_is_answered_by_close_req() {
 #[test]
 fn a_probe_is_answered_once_by_the_agents_packet_loop() {
     let mut link = server();
-    assert!(link.probe());
-    assert!(!link.probe(), "one at a time");
+    assert!(link.probe(0));
+    assert!(!link.probe(0), "one at a time");
     let sent = controls(&mut link);
     let [Packet::CloseReq { id: probe }] = sent[..] else { panic!("{sent:?}") };
     let mut agent = agent();
@@ -367,9 +372,29 @@ fn a_probe_is_answered_once_by_the_agents_packet_loop() {
         assert_eq!(link.handle_packet(T0, close_rsp(probe, "Unknown connectID")), answer);
         assert_eq!(events(&mut link), event);
     }
-    assert!(link.probe());
+    assert!(link.probe(0));
     link.stream_lost(T0);
-    assert!(!link.probe());
+    assert!(!link.probe(0));
+}
+
+#[test]
+fn a_probe_tells_the_number_of_servers() {
+    let (mut link, mut agent) = (server(), agent());
+    for (servers, told) in [
+        (0, vec![]),
+        (1, vec![Event::ServersTold { servers: 1 }]),
+        (u32::MAX, vec![Event::ServersTold { servers: u32::MAX }]),
+    ] {
+        assert!(link.probe(servers));
+        let [Packet::CloseReq { id }] = controls(&mut link)[..] else { panic!("no probe") };
+        assert_eq!(agent.handle_packet(T0, Packet::CloseReq { id }), Disposition::Handled);
+        assert_eq!(events(&mut agent), told);
+        let [Packet::CloseRsp { id, .. }] = controls(&mut agent)[..] else { panic!("no answer") };
+        link.handle_packet(T0, close_rsp(id, "Unknown connectID"));
+        assert_eq!(events(&mut link), [Event::ProbeAnswered]);
+    }
+    agent.handle_packet(T0, Packet::CloseReq { id: ConnectId(i64::MIN) });
+    assert_eq!(events(&mut agent), [], "no server sends this");
 }
 
 #[test]
@@ -384,7 +409,8 @@ fn drain_of_an_agent_is_reported_once_and_connections_stay() {
 #[test]
 fn packets_of_the_other_direction_are_dropped() {
     let mut link = server();
-    let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
+    let dial =
+        Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     for packet in [dial, Packet::CloseReq { id: ID }] {
         assert_eq!(link.handle_packet(T0, packet), Disposition::Dropped(Dropped::WrongDirection));
     }
@@ -406,7 +432,10 @@ fn connect_ids_count_up_and_failed_dials_consume_them() {
         (8, Ok(()), Ok(ConnectId(4))),
     ] {
         let random = DialId(random);
-        link.handle_packet(T0, Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() });
+        link.handle_packet(
+            T0,
+            Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None },
+        );
         let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!() };
         link.dialed(key, outcome);
         assert_eq!(controls(&mut link), [Packet::DialRsp { random, outcome: answer }]);
@@ -418,7 +447,10 @@ fn connect_ids_continue_above_the_given_one() {
     let mut link = agent();
     let next = |link: &mut Lengths<Agent>, random| {
         let random = DialId(random);
-        link.handle_packet(T0, Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() });
+        link.handle_packet(
+            T0,
+            Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None },
+        );
         let [Event::Dial { key, .. }] = events(link)[..] else { panic!() };
         link.dialed(key, Ok(()));
         link.connect_id(key).map(|id| id.0)
@@ -434,7 +466,10 @@ fn connect_ids_continue_above_the_given_one() {
 fn dial_cls_cancels_and_a_late_result_is_refused() {
     let mut link = agent();
     let random = DialId(3);
-    link.handle_packet(T0, Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() });
+    link.handle_packet(
+        T0,
+        Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None },
+    );
     let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!() };
     assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Handled);
     assert_eq!(events(&mut link), [Event::DialCanceled { key }]);
@@ -446,7 +481,8 @@ fn dial_cls_cancels_and_a_late_result_is_refused() {
 #[test]
 fn dial_id_in_use_is_not_dialed_again() {
     let mut link = agent();
-    let dial = Packet::DialReq { random: DialId(3), protocol: "tcp".into(), address: "a:1".into() };
+    let dial =
+        Packet::DialReq { random: DialId(3), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     link.handle_packet(T0, dial.clone());
     assert_eq!(link.handle_packet(T0, dial), Disposition::Dropped(Dropped::DuplicateDial));
     assert_eq!(events(&mut link).len(), 1);
@@ -457,7 +493,10 @@ fn a_full_agent_says_so_in_words_that_servers_map_to_503() {
     let mut link: Lengths<Agent> = Lengths::new(Limits { pending_dials: 1, ..Limits::default() });
     for random in [1, 2] {
         let random = DialId(random);
-        link.handle_packet(T0, Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() });
+        link.handle_packet(
+            T0,
+            Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None },
+        );
     }
     assert_eq!(events(&mut link).len(), 1);
     let sent = controls(&mut link);
@@ -561,7 +600,7 @@ fn drain_is_sent_once_and_dials_are_still_served() {
     assert_eq!(controls(&mut link), [Packet::Drain]);
     link.handle_packet(
         T0,
-        Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() },
+        Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into(), trace: None },
     );
     assert_eq!(events(&mut link).len(), 1);
 }

@@ -56,7 +56,7 @@ fn agent(limits: Limits, count: i64) -> (Lengths<Agent>, Vec<ConnKey>) {
 
 fn dial(link: &mut Lengths<Agent>, random: i64) -> Disposition {
     let (random, protocol, address) = (DialId(random), "tcp".to_owned(), "a:1".to_owned());
-    link.handle_packet(T0, Packet::DialReq { random, protocol, address })
+    link.handle_packet(T0, Packet::DialReq { random, protocol, address, trace: None })
 }
 
 #[test]

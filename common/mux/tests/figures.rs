@@ -67,7 +67,7 @@ fn kinds_have_their_numbers_and_names_of_the_wire() {
     let (random, id) = (DialId(-5), ConnectId(i64::MAX));
     assert_eq!((random.to_string(), id.to_string()), ("-5".to_owned(), "9223372036854775807".to_owned()));
     let all: [Packet<u8>; 9] = [
-        Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() },
+        Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None },
         Packet::DialRsp { random, outcome: Err("no".into()) },
         Packet::CloseReq { id },
         Packet::CloseRsp { id, error: "why".into() },

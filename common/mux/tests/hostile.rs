@@ -27,7 +27,7 @@ fn lie() -> impl Strategy<Value = Packet<usize>> {
     let random = || number().prop_map(DialId);
     let text = || prop_oneof![Just(String::new()), Just("boom".to_owned())];
     prop_oneof![
-        2 => random().prop_map(|random| Packet::DialReq { random, protocol: "unix".into(), address: "\0".into() }),
+        2 => random().prop_map(|random| Packet::DialReq { random, protocol: "unix".into(), address: "\0".into(), trace: None }),
         4 => (random(), prop_oneof![3 => id().prop_map(Ok), 1 => text().prop_map(Err)])
             .prop_map(|(random, outcome)| Packet::DialRsp { random, outcome }),
         2 => id().prop_map(|id| Packet::CloseReq { id }),
@@ -207,6 +207,7 @@ impl<S: Side + Default> Driver<S> {
                 }
                 Event::Draining => self.draining += 1,
                 Event::ProbeAnswered => prop_assert!(false, "the link has sent no probe"),
+                Event::ServersTold { servers } => prop_assert!(*servers > 0),
             }
         }
         prop_assert!(self.draining <= 1, "draining is told twice");

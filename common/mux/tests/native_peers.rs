@@ -51,7 +51,8 @@ fn server(negotiated: Negotiated) -> (Lengths<Server>, ConnKey) {
 /// An agent's link with one open connection.
 fn agent(negotiated: Negotiated) -> (Lengths<Agent>, ConnKey) {
     let mut link = Lengths::with_negotiated(Limits::default(), negotiated);
-    let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
+    let dial =
+        Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     link.handle_packet(T0, dial);
     let Some(Event::Dial { key, .. }) = link.poll_event() else { panic!("a dial") };
     assert!(link.dialed(key, Ok(())));
@@ -411,7 +412,8 @@ fn held_bytes_that_drain_do_not_count_as_stalled() {
 fn agent_under_memory_pressure_refuses_dials_and_names_the_reason() {
     let (mut link, _) = agent(native());
     link.refuse_dials(true);
-    let dial = Packet::DialReq { random: DialId(2), protocol: "tcp".into(), address: "a:1".into() };
+    let dial =
+        Packet::DialReq { random: DialId(2), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     link.handle_packet(T0, dial);
     let Some(Transmit::Control(Packet::DialRsp { outcome: Err(text), .. })) = link.poll_transmit(T0, 1)
     else {

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
+use net::tls::{Rotated, Rotating, Validities, unix_now, watch};
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
-use transport::tls::{Rotated, Rotating, Validities, unix_now, watch};
 
 use crate::metrics::Certificates;
 

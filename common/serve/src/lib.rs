@@ -1,5 +1,5 @@
-//! A process's interface to its operator: metrics, health and admin ports, logs, profiles, signals, certificate
-//! reloads.
+//! A process's interface to its operator: metrics, health and admin ports, status, logs, profiles, signals,
+//! certificate reloads.
 //!
 //! Nothing here carries or delays a proxied byte: the ports run on their own runtime, logs go through a bounded queue,
 //! counters are relaxed atomics.
@@ -9,3 +9,5 @@ pub mod http;
 pub mod logs;
 pub mod metrics;
 pub mod signals;
+pub mod statusz;
+pub mod traces;

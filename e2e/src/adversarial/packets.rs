@@ -13,7 +13,8 @@ fn packet(kind: PacketType, payload: Payload) -> Packet {
 
 /// DIAL_REQ for TCP.
 pub fn dial_req(random: i64, address: &str) -> Packet {
-    let request = DialRequest { protocol: "tcp".into(), address: address.into(), random };
+    let request =
+        DialRequest { protocol: "tcp".into(), address: address.into(), random, ..Default::default() };
     packet(PacketType::DialReq, Payload::DialRequest(request))
 }
 

@@ -16,6 +16,8 @@ use crate::balancer::Balancer;
 use crate::frontend::{Frontend, Mode, Place};
 use crate::metrics::{AGENT, SERVER, wait_for};
 use crate::pki::Pki;
+use crate::sockets::connections;
+use crate::wait::until;
 
 /// Time limit for agents and servers to connect.
 const START: Duration = Duration::from_secs(60);
@@ -241,12 +243,21 @@ impl Pair {
         self.folder.path()
     }
 
+    /// The address that agents dial.
+    pub fn agent_side_address(&self) -> SocketAddr {
+        self.balancer.as_ref().map_or_else(|| self.server().agent_address(), Balancer::address)
+    }
+
+    /// Waits until the first agent has this number of connections to the servers.
+    pub async fn wait_lanes(&self, count: usize, limit: Duration) -> Result<()> {
+        let (pid, server) = (self.agent().process.pid(), self.agent_side_address());
+        let lanes = || async { (connections(pid, server).ok()? == count).then_some(()) };
+        until("the agent's lanes", limit, lanes).await
+    }
+
     /// Starts another agent, without waiting for it.
     pub fn add_agent(&mut self, id: &str, identifiers: &str, args: &[&str]) -> Result<()> {
-        let address = match &self.balancer {
-            Some(balancer) => balancer.address(),
-            None => self.server().agent_address(),
-        };
+        let address = self.agent_side_address();
         let agent =
             Agent::start(&self.setup, id, identifiers, address, args, self.folder.clone(), &self.pki)?;
         self.agents.push(agent);

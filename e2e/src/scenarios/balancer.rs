@@ -24,7 +24,7 @@ use crate::netns::{NEAR, Network, VIRTUAL};
 /// The port for agents.
 const PORT: u16 = 8091;
 
-/// What random choices are made from: five servers are all chosen within twelve flows, which is the expectation.
+/// The seed of random choices: five servers are all chosen within twelve flows, which is the expectation.
 const SEED: u64 = 1;
 
 /// The server of the next flow.
@@ -36,7 +36,7 @@ pub(super) enum Choice {
     Random,
 }
 
-/// What the balancer does to the flows that it has. New flows are carried as before.
+/// The balancer's treatment of the flows that it has. New flows are carried as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
     /// Nothing.
@@ -69,7 +69,7 @@ struct Shared {
     servers: Vec<SocketAddr>,
     choice: Mutex<Choice>,
     flows: Mutex<Vec<Flow>>,
-    /// What servers are chosen by.
+    /// Chooses the servers.
     random: Mutex<SmallRng>,
     loss: watch::Sender<Loss>,
 }

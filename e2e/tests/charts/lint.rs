@@ -36,14 +36,19 @@ fn compare(root: &Value, schema: &Value, values: &Value, path: &str) -> Result<(
     let (Some(known), Some(map)) = (schema["properties"].as_object(), values.as_object()) else {
         return Ok(());
     };
-    ensure!(schema["additionalProperties"] == false, "{path} takes anything");
+    // A parent's globals are for all its charts.
+    let shared = path.ends_with(".global");
+    ensure!(shared || schema["additionalProperties"] == false, "{path} takes anything");
+    // Kubernetes' own fields that are empty by default are only in the schema.
+    let foreign = ["resources", "issuerRef", "liveness", "readiness", "startup"];
+    let last = path.rsplit('.').next().unwrap_or_default();
     for (key, value) in map {
         let inner = known.get(key).with_context(|| format!("{path}.{key} is not in the schema"))?;
         compare(root, inner, value, &format!("{path}.{key}"))?;
+        let group = value.is_object() || value.is_array() || last == "global" || foreign.contains(&last);
+        let required = schema["required"].as_array().is_some_and(|all| all.iter().any(|name| name == key));
+        ensure!(group || required, "{path}.{key} may be null, which no template expects");
     }
-    // Kubernetes' own fields that are empty by default are only in the schema.
-    let foreign = ["global", "resources", "issuerRef", "liveness", "readiness", "startup"];
-    let last = path.rsplit('.').next().unwrap_or_default();
     for key in known.keys().filter(|key| !foreign.contains(&key.as_str()) && !foreign.contains(&last)) {
         ensure!(map.contains_key(key), "{path}.{key} is in the schema only");
     }

@@ -73,6 +73,23 @@ const AGENT: &[Refusal] = &[
         "set dnsPolicy=ClusterFirstWithHostNet",
     ),
     ("token-deployment", &["rbac.serverUser="], "rbac.serverUser is empty"),
+    ("go-image", &["proxyServer.host=lb.example.com:8132"], "write the port in proxyServer.port"),
+    ("go-image", &["proxyServer.host=a\\,b"], "Go's agent takes one host without a port"),
+    (
+        "token-deployment",
+        &["agentIdentifiers=ipv4=1.2.3"],
+        "agentIdentifiers has ipv4=1.2.3, which can never",
+    ),
+    ("token-deployment", &["agentIdentifiers=ipv6=1.2.3.4"], "agentIdentifiers has ipv6=1.2.3.4"),
+    (
+        "token-deployment",
+        &["agentIdentifiers=host=a&cidr=10.0.0.0/40"],
+        "agentIdentifiers has cidr=10.0.0.0/40",
+    ),
+    ("token-deployment", &["agentIdentifiers=default-route=yes"], "agentIdentifiers has default-route=yes"),
+    ("token-deployment", &["podLabels.k8s-app=x"], "podLabels.k8s-app is a label by which selectors find"),
+    ("token-deployment", &["extraPodSpec.containers[0].name=x"], "'containers'"),
+    ("token-deployment", &["image.registry=null"], "missing property 'registry'"),
     ("hostnetwork", &["networkPolicy.enabled=true"], "no policy holds on the host's network"),
     (
         "hostnetwork",
@@ -101,6 +118,12 @@ const AGENT: &[Refusal] = &[
 const SERVER: &[Refusal] = &[
     // Refused by the schema.
     ("deployment", &["agentListener.prt=1"], "at '/agentListener': additional properties 'prt' not allowed"),
+    (
+        "deployment",
+        &["commonLabels.app\\.kubernetes\\.io/name=x"],
+        "commonLabels.app.kubernetes.io/name is a label by which selectors find",
+    ),
+    ("deployment", &["service.extraSpec.type=NodePort"], "'type'"),
     ("deployment", &["mode=socks"], "at '/mode': value must be one of 'grpc', 'http-connect'"),
     ("deployment", &["agentListener.port=443"], "at '/agentListener/port': minimum: got 443, want 1,024"),
     ("deployment", &["proxyStrategies={random}"], "at '/proxyStrategies/0'"),

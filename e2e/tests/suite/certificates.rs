@@ -254,6 +254,8 @@ async fn an_agent_that_cannot_connect_names_the_cause() -> Result<()> {
         pair.add_agent(id, "", args)?;
         let agent = &pair.agents[number];
         agent.process.wait_said(cause).await?;
+        let failures = agent.metrics().await?.sum(&format!("{AGENT}server_connect_failures_total"), &[]);
+        ensure!(failures >= Some(1.0), "{id}: {failures:?} failures of a stage");
         until("a reason in /readyz?verbose", DEADLINE, || async {
             let body = e2e::http1::get(agent.health, "/readyz?verbose").await.ok()?.body;
             (body.contains("failed: no servers connected\n   last error ") && body.contains(cause))

@@ -29,7 +29,7 @@ async fn an_agents_first_signal_drains_and_keeps_its_connections() -> Result<()>
         let drained = [("segment", "from_agent"), ("packet_type", "DRAIN")];
         until("the DRAIN", DEADLINE, || async {
             works(pair.frontend(), &endpoint.target()).await.ok()?;
-            pair.server().metric("stream_packets_total", &drained).await.ok().filter(|count| *count == 1.0)
+            pair.server().metric("stream_packets_total", &drained).await.ok().filter(|count| *count >= 1.0)
         })
         .await?;
         let before = pair.agents[0].metric("open_endpoint_connections", &[]).await?;

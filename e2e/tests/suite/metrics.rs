@@ -122,6 +122,38 @@ async fn some_are_there_from_the_start() -> Result<()> {
 }
 
 #[tokio::test]
+async fn payload_bytes_are_the_same_at_both_programs() -> Result<()> {
+    let pair = with_traffic().await?;
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    for direction in ["to_endpoint", "from_endpoint"] {
+        let labels = [("direction", direction)];
+        let [server, agent] = [pair.server().metrics().await?, pair.agent().metrics().await?];
+        let bytes = server.value(&format!("{SERVER}payload_bytes_total"), &labels);
+        ensure!(bytes > 0.0, "no bytes {direction}");
+        assert_eq!(agent.value(&format!("{AGENT}payload_bytes_total"), &labels), bytes, "{direction}");
+    }
+    for (scrape, prefix) in [(pair.server().metrics().await?, SERVER), (pair.agent().metrics().await?, AGENT)]
+    {
+        assert_eq!(scrape.value(&format!("{prefix}build_info"), &version), 1.0);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn lookups_and_agents_are_counted_once() -> Result<()> {
+    let pair = Setup::grpc().agents(2).start().await?;
+    pair.server().wait_metric("connected_agents", &[], 2.0).await?;
+    let pair = Setup::grpc().start().await?;
+    pair.server().wait_metric("connected_agents", &[], 1.0).await?;
+    let endpoint = Endpoint::echo().await?;
+    let port = endpoint.target().rsplit_once(':').map_or_else(String::new, |(_, port)| port.to_owned());
+    let before = pair.agent().metrics().await?.sum(&format!("{AGENT}lookups_total"), &[]).unwrap_or_default();
+    works(pair.frontend(), &format!("localhost:{port}")).await?;
+    pair.agent().wait_metric("lookups_total", &[("result", "found")], before + 1.0).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn process_metrics_are_there() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     for scrape in [pair.server().metrics().await?, pair.agent().metrics().await?] {

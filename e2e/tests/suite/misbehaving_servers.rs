@@ -226,7 +226,12 @@ async fn only_tcp_is_dialed() -> Result<()> {
         ("", "127.0.0.1:1"),
         ("ip", "127.0.0.1"),
     ] {
-        let request = DialRequest { protocol: protocol.into(), address: address.into(), random: 5 };
+        let request = DialRequest {
+            protocol: protocol.into(),
+            address: address.into(),
+            random: 5,
+            ..Default::default()
+        };
         let packet = Packet { r#type: PacketType::DialReq.into(), payload: Some(Body::DialRequest(request)) };
         played.link.send(packet).await?;
         match played.link.expect("the DIAL_RSP").await?.payload {
@@ -238,7 +243,12 @@ async fn only_tcp_is_dialed() -> Result<()> {
     }
     drop(listener);
     for protocol in ["tcp", "tcp4"] {
-        let request = DialRequest { protocol: protocol.into(), address: endpoint.target(), random: 6 };
+        let request = DialRequest {
+            protocol: protocol.into(),
+            address: endpoint.target(),
+            random: 6,
+            ..Default::default()
+        };
         let packet = Packet { r#type: PacketType::DialReq.into(), payload: Some(Body::DialRequest(request)) };
         played.link.send(packet).await?;
         match played.link.expect("the DIAL_RSP").await?.payload {

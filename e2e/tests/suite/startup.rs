@@ -128,6 +128,24 @@ async fn a_kubeconfig_that_names_missing_files_is_fatal() -> Result<()> {
     Ok(())
 }
 
+/// A collector of JSON lines can read the last one, too.
+#[tokio::test]
+async fn fatal_error_of_a_json_log_is_json() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, "nonsense")?;
+    let pair = Setup::grpc().agents(0).start().await?;
+    let flag = format!("--kubeconfig={}", path.display());
+    let flags = ["--log-format=json", "--enable-lease-controller", &flag];
+    let mut server = unbound_server(&pair, folder.path(), &flags)?;
+    let status = server.exit(DEADLINE).await?;
+    ensure!(status.code() == Some(1) && server.said("kubeconfig"), "{status}: {:?}", server.log());
+    for line in server.log() {
+        ensure!(serde_json::from_str::<serde_json::Value>(&line).is_ok(), "{line}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_entry_that_is_no_host_is_refused_by_its_flag() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).start().await?;

@@ -122,6 +122,7 @@ async fn agents_without_a_valid_token_are_refused_with_gos_words() -> Result<()>
     let status =
         refused(AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &nonsense).await?)?;
     assert_eq!(status.message(), "Authentication context was not found in metadata");
+    pair.server().wait_metric("refused_connects_total", &[("reason", "authentication")], 6.0).await?;
     let known = connect(&pair, "the-known-one", "", "good").await??;
     // Any log line about the unauthenticated agent was written before this one.
     pair.server().process.wait_said("the-known-one").await?;

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Bind, FlowOptions, LogOptions};
-use transport::wire::KeepaliveFlags;
+use flags::{Bind, FlowOptions, LogOptions, RecordOptions};
+use grpc::KeepaliveFlags;
 
 use crate::client_set::{CountSource, Identifiers, ServerAddress};
 use crate::endpoint::DestinationRule;
 use crate::leases::LabelSelector;
 
 /// The configuration of a proxy-agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Names or addresses of the proxy-servers (or of their load balancer), which their certificates must contain, and agent
     /// ports. Never empty.
@@ -40,6 +40,8 @@ pub struct Config {
     pub sync_forever: bool,
     /// The source of the number of servers.
     pub server_count_source: CountSource,
+    /// Wanted streams to each server, from 1 to 4.
+    pub lanes: usize,
     /// Whether servers may reach the metadata services of clouds.
     pub allow_cloud_metadata: bool,
     /// Destinations that servers must not reach.
@@ -56,16 +58,22 @@ pub struct Config {
     pub drain_timeout: Option<Duration>,
     /// Whether the admin port serves profiles.
     pub profiling: bool,
+    /// Whether the admin port serves the status on an address that is not a loopback address.
+    pub status_on_any_address: bool,
     /// Limits of the payload that waits for slow readers.
     pub flow: FlowOptions,
     /// The leases from which the agent learns the number of servers.
     pub leases: Leases,
     /// How to reach the Kubernetes API.
     pub kube: KubeClient,
+    /// Where to record connections.
+    pub records: RecordOptions,
     /// How and where to log.
     pub log: LogOptions,
     /// One line for each flag, to log at the start.
     pub flag_lines: Vec<String>,
+    /// The flags that differ from their defaults, with their values.
+    pub changed_flags: Vec<(&'static str, String)>,
     /// Lines to log once at the start: flags without effect, deprecated flags and insecure settings.
     pub warnings: Vec<String>,
 }

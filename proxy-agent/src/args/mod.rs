@@ -14,10 +14,10 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use flags::{
-    Bind, Exit, FlagError, FlagSet, FlowOptions, Given, GoDuration, LogOptions, ProfilingFlags, identity,
-    pair,
+    Bind, Exit, FlagError, FlagSet, FlowOptions, Given, GoDuration, LogOptions, ProfilingFlags,
+    RecordOptions, identity, pair,
 };
-use transport::wire::KeepaliveFlags;
+use grpc::KeepaliveFlags;
 use uuid::Uuid;
 
 pub use config::{CertPair, Config, KubeClient, Leases};
@@ -40,9 +40,10 @@ pub fn parse_with(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {
-    let set = FlagSet::new("proxy-agent", env!("CARGO_PKG_VERSION"), ABOUT);
+    let set = FlagSet::new("proxy-agent", env!("CARGO_PKG_VERSION"), ABOUT).usage(commands::AGENT_USAGE);
     let set = set.group::<ServerFlags>().group::<FlowOptions>();
-    let set = set.group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>().group::<LogOptions>();
+    let set = set.group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>();
+    let set = set.group::<RecordOptions>().group::<LogOptions>();
     Ok(config(set.read(argv)?, environment("PROXY_AGENT_ID"))?)
 }
 
@@ -50,11 +51,13 @@ pub fn parse_with(
 fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagError> {
     let (servers, ports): (ServerFlags, PortFlags) = (given.group()?, given.group()?);
     let certificate = pair(("agent-cert", servers.agent_cert), ("agent-key", servers.agent_key))?;
-    let profiling = given.group::<ProfilingFlags>()?.check()?;
+    let shown: ProfilingFlags = given.group()?;
+    let (status_on_any_address, profiling) = (shown.status_on_any_address, shown.check()?);
     let (flow, kube, log): (_, KubeFlags, LogOptions) = (given.group()?, given.group()?, given.group()?);
+    let records: RecordOptions = given.group()?;
     let agent_id = identity("agent-id", servers.agent_id, inherited_id, || Uuid::new_v4().to_string())?;
 
-    let mut warnings = given.warnings;
+    let mut warnings: Vec<String> = given.warnings.iter().cloned().chain(given.ignored()).collect();
     if servers.ca_cert.is_none() {
         warnings.push("--ca-cert is empty: servers are trusted by the system's authorities".to_owned());
     }
@@ -63,6 +66,17 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     if servers.allow_cloud_metadata {
         let risk = "servers can get at this host's cloud credentials and link-local services";
         warnings.push(format!("--allow-cloud-metadata: {risk}"));
+    }
+    let is = |flag: &str, test: fn(&str) -> bool| {
+        given.values.iter().any(|(name, value)| *name == flag && test(value))
+    };
+    if is("proxy-server-host", str::is_empty) {
+        warnings.push("--proxy-server-host is empty: it counts as localhost".to_owned());
+    }
+    if is("agent-identifiers", |text| text.contains('$')) {
+        warnings.push(
+            "--agent-identifiers has a variable that nothing expanded, which matches no target".to_owned(),
+        );
     }
     warnings.extend(without_leases(&kube, servers.server_count_source));
     warnings.extend(log.warnings());
@@ -88,6 +102,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         sync_interval_cap,
         sync_forever: servers.sync_forever,
         server_count_source: servers.server_count_source,
+        lanes: servers.lanes,
         allow_cloud_metadata: servers.allow_cloud_metadata,
         deny_destinations: servers.deny_destinations,
         allow_destinations: servers.allow_destinations,
@@ -96,9 +111,12 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         min_ready_servers: ports.min_ready_servers,
         drain_timeout: ports.drain_timeout,
         profiling,
+        status_on_any_address,
+        changed_flags: given.changed,
         flow,
         leases,
         kube,
+        records,
         log,
         warnings,
     })

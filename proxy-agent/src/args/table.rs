@@ -9,7 +9,7 @@ use flags::{
     BindHost, FlagError, GoDuration, Value, above_zero, bind_host, existing_file, header_text,
     keepalive_timeout, one_of, optional_duration, port, unresponsive_timeout,
 };
-use transport::host_port::split_lenient;
+use net::host_port::split_lenient;
 
 use crate::client_set::{CountSource, Identifiers};
 use crate::endpoint::DestinationRule;
@@ -45,7 +45,8 @@ flags::flags! {
             keepalive_time: GoDuration = "1h0m0s"
                 [no_effect = "native servers are pinged after 2s, Go servers after 35s, because they refuse more frequent pings"],
             /// How long a ping to a server may be unanswered that answers on another connection: then this one is half-open
-            /// and ends. At least 1s; 0: 20s. (See --unresponsive-timeout for a server that answers on none.)
+            /// and ends. At least 1s; 0: 20s. See --unresponsive-timeout for a server that answers on none. (Not a
+            /// flag of the Go programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// How long the agent keeps the connections of a server that answers no pings while its host still
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
@@ -71,6 +72,9 @@ flags::flags! {
             /// Source of the number of servers: default (leases with --count-server-leases, else the count that servers
             /// send) or max (the larger of both).
             server_count_source: CountSource = "default" => one_of(&COUNT_SOURCES, "it must be default or max"),
+            /// Streams (lanes) to a server that supports several, from 1 to 4: bulk on one does not delay the others. Twice as
+            /// many, at most 4, if the RTT is above 10 ms. 1: one stream, as to a Go server. (Not a flag of the Go proxy-agent.)
+            lanes: usize = "1" => lanes,
             /// Packets queued for a connection. Above 0.
             xfr_channel_size: usize = "150"
                 [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,
@@ -108,7 +112,7 @@ flags::flags! {
             /// After the first SIGTERM or SIGINT: exit once no connection is left, or after this time. 0: drain until
             /// the second signal, as in Go. (The Go proxy-agent has no such flag.)
             drain_timeout: Option<Duration> = "0s" => optional_duration,
-            /// Port for /debug/pprof, with profiling.
+            /// Port for the status page /, /statusz, the commands and, with profiling, /debug/pprof.
             admin_server_port: u16 = "8094" => port,
             /// Address for --admin-server-port. Empty: all interfaces.
             admin_bind_address: BindHost = "127.0.0.1" => bind_host,
@@ -166,6 +170,13 @@ fn server_entry(flag: &'static str, entry: &str) -> Result<(String, Option<u16>)
     let Some(text) = port else { return Ok((entry.to_owned(), None)) };
     let port = text.parse().ok().filter(|port| *port > 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
     Ok((host.to_owned(), Some(port.ok_or_else(|| bad("its port must be from 1 to 65535"))?)))
+}
+
+fn lanes(flag: &'static str, lanes: i64) -> Result<usize, FlagError> {
+    match usize::try_from(lanes) {
+        Ok(lanes @ 1..=4) => Ok(lanes),
+        _ => Err(FlagError::value(flag, lanes, "it must be from 1 to 4")),
+    }
 }
 
 fn alpn_proto(flag: &'static str, names: Vec<String>) -> Result<Vec<String>, FlagError> {

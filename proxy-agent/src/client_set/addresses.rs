@@ -57,6 +57,8 @@ pub struct Leased {
     pub count: usize,
     /// The addresses of those that tell one.
     pub advertised: Vec<Advertised>,
+    /// The API cannot be reached: the count may be out of date.
+    pub stale: bool,
 }
 
 /// The kind of an attempt.
@@ -154,8 +156,8 @@ impl Addresses {
 
     /// Removes the addresses of one source that are not wanted.
     fn remove(&mut self, advertised: bool, now: Duration, memory: Duration, wanted: &[Address]) {
-        let mut of_source = self.routes.iter_mut().filter(|route| route.advertised == advertised);
-        for route in of_source.by_ref().filter(|route| !wanted.contains(&route.address)) {
+        let is_gone = |route: &&mut Route| route.advertised == advertised && !wanted.contains(&route.address);
+        for route in self.routes.iter_mut().filter(is_gone) {
             route.removed.get_or_insert(now + memory);
         }
         self.routes.retain(|route| route.running.is_some() || route.removed.is_none_or(|end| now < end));
@@ -176,19 +178,17 @@ impl Addresses {
                 (route.server, route.holder) = (holder.clone(), holder);
             }
         } else if self.has_room(advertised) {
-            let (balanced, due, tried, failures, running) = (false, due(), Duration::ZERO, 0, None);
-            let (server, removed) = (holder.clone(), None);
             self.routes.push(Route {
                 address,
                 advertised,
+                server: holder.clone(),
                 holder,
-                server,
-                balanced,
-                due,
-                tried,
-                failures,
-                running,
-                removed,
+                balanced: false,
+                due: due(),
+                tried: Duration::ZERO,
+                failures: 0,
+                running: None,
+                removed: None,
             });
         }
     }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::super::machine::{CountSource, Machine, Step, SyncSettings};
+use super::super::simulation::telling;
 use super::super::streams::{Decision, StreamId};
 use super::*;
 
@@ -37,6 +38,7 @@ impl World {
             cap: SECOND * 10,
             forever: false,
             count_source: CountSource::Default,
+            lanes: 1,
         };
         let servers = servers.iter().map(|(host, server)| ((*host).into(), (*server).into())).collect();
         let machine: Machine<fn() -> f64> = Machine::new(settings, || 0.5);
@@ -64,12 +66,12 @@ impl World {
             self.machine.failed(self.now, address);
             return;
         };
-        match self.machine.connected(self.now, address, &server.as_str().into(), self.told) {
+        match self.machine.connected(self.now, address, &server.as_str().into(), telling(self.told)) {
             Decision::Keep(id) | Decision::Replace(id, _) => {
                 self.kept.insert(server, id);
             }
             Decision::Duplicate => {}
-            Decision::Unwanted => panic!("not draining"),
+            Decision::KeepLane(_) | Decision::Unwanted => panic!("no lanes, not draining"),
         }
     }
 
@@ -210,7 +212,7 @@ fn leased(servers: &[(&str, &str)]) -> Leased {
         server_id: (*server).into(),
     };
     let advertised = servers.iter().filter(|(_, host)| !host.is_empty()).map(told).collect();
-    Leased { count: servers.len(), advertised }
+    Leased { count: servers.len(), advertised, stale: false }
 }
 
 fn advertise(world: &mut World, servers: &[(&str, &str)]) {

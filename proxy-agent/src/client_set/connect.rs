@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use grpc::capabilities::{self, Capabilities};
+use grpc::{ClientSettings, Code, KeepaliveFlags, Wire, WireError};
+use net::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
+use net::host_port::Joined;
+use net::kernel::{TcpPeer, bound_silence};
+use net::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
+use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
-use transport::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
-use transport::host_port::Joined;
-use transport::kernel::{TcpPeer, bound_silence};
-use transport::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
-use transport::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
-use transport::wire::capabilities::{self, Capabilities};
-use transport::wire::{self, ClientSettings, Code, KeepaliveFlags, Wire, WireError};
 
 use super::metadata::{self, AgentMetadata};
-use super::{Address, CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream, Resolved};
-use crate::endpoint::{DialError, Dialer, Resolve};
+use super::{Address, CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream, Resolved, Told};
+use crate::endpoint::{DialError, Dialer, Failure, Resolve};
 
 /// Time limit for resolving and dialing together.
 pub const DIAL_LIMIT: Duration = Duration::from_secs(10);
@@ -93,7 +93,34 @@ pub enum ConnectError {
     Answer(String),
 }
 
+serve::label! {
+    /// The stage at which an attempt to connect to a server failed.
+    pub enum ConnectStage in "stage" {
+        /// Reading the token, or making the request.
+        Prepare => "prepare",
+        /// The lookup of the server's name.
+        Lookup => "lookup",
+        /// The TCP connection, or the tunnel of an HTTP proxy.
+        Dial => "dial",
+        /// The TLS handshake.
+        Tls => "tls",
+        /// The server, or a proxy before it, refused the stream or answered nonsense.
+        Stream => "stream",
+    }
+}
+
 impl ConnectError {
+    /// The stage that failed.
+    pub fn stage(&self) -> ConnectStage {
+        match self {
+            Self::ProxyUrl(_) | Self::Token { .. } | Self::Metadata { .. } => ConnectStage::Prepare,
+            Self::Dial(DialError { failure: Failure::Lookup(_), .. }) => ConnectStage::Lookup,
+            Self::Dial(_) | Self::Proxy(_) | Self::Socket(_) => ConnectStage::Dial,
+            Self::Tls { .. } | Self::TlsTimeout { .. } => ConnectStage::Tls,
+            Self::Stream(_) | Self::Answer(_) => ConnectStage::Stream,
+        }
+    }
+
     /// The probable cause in words, for an operator.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -167,7 +194,7 @@ impl std::fmt::Display for ServerAddress {
 /// Opens streams over TLS and HTTP/2.
 #[derive(Debug)]
 pub struct GrpcConnector<R> {
-    /// The entries of `--proxy-server-host`, in the order of [`transport::tls::ClientTlsOptions::server_names`].
+    /// The entries of `--proxy-server-host`, in the order of [`net::tls::ClientTlsOptions::server_names`].
     pub servers: Vec<ServerAddress>,
     /// See [`Dialer::to_servers`], within [`DIAL_LIMIT`].
     pub dialer: Dialer<R>,
@@ -256,7 +283,7 @@ impl<R: Resolve> GrpcConnector<R> {
         };
         let settings =
             ClientSettings { keepalive: self.keepalive.connecting(), ..ClientSettings::for_agents() };
-        let connected = wire::connect(io, &settings, &authority, PATH, metadata, deadline).await?;
+        let connected = grpc::connect(io, &settings, &authority, PATH, metadata, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if let Some(kernel) = kernel {
@@ -271,10 +298,13 @@ impl<R: Resolve> GrpcConnector<R> {
         let stream = GrpcStream {
             wire: connected.stream,
             native: answer.pings,
+            address,
             negotiated,
             connection: connected.connection,
         };
-        Ok(ConnectedStream { server_id, server_count, presented, stream })
+        let lanes = answer.lanes.filter(|_| self.agent.offer.lanes.is_some()).unwrap_or(1);
+        let told = Told { servers: server_count, lanes: usize::try_from(lanes).unwrap_or(usize::MAX).max(1) };
+        Ok(ConnectedStream { server_id, told, presented, stream })
     }
 }
 

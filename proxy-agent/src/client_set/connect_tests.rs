@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 
+use grpc::{Code, ServerSettings, serve_connection};
 use http::header::{HeaderMap, HeaderValue};
+use net::tls::{
+    ALPN_H2, CaSource, CipherSuites, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
+    ignore_legacy_pki,
+};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
-use transport::tls::{
-    ALPN_H2, CaSource, CipherSuites, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
-    ignore_legacy_pki,
-};
-use transport::wire::{Code, ServerSettings, serve_connection};
 
 use super::*;
 use crate::endpoint::{LookupError, Network};
@@ -112,7 +112,7 @@ async fn serve(
             let (tls, seen) = (tls.clone(), seen.clone());
             tokio::spawn(async move {
                 let Ok(io) = tls.accept_with(tcp, || ()).await else { return };
-                let on_stream = |request: wire::Request| {
+                let on_stream = |request: grpc::Request| {
                     assert_eq!(request.path, PATH);
                     let _ = seen.send(request.metadata.clone());
                     if fields.is_empty() {
@@ -166,7 +166,7 @@ async fn a_stream_opens_and_closes_in_order() {
     let (address, mut heard) = serve(&pki, &[("serverid", "s1"), ("servercount", "2")]).await;
     let connector = connector(&pki, NAME, address.port(), &[]);
     let connected = connect(&connector).await.unwrap();
-    assert_eq!((&*connected.server_id, connected.server_count), ("s1", 2));
+    assert_eq!((&*connected.server_id, connected.told), ("s1", Told { servers: 2, lanes: 1 }));
     let said = heard.recv().await.unwrap();
     assert_eq!(said["agentid"], "agent-1");
     assert_eq!(said["agentidentifiers"], "host=a");

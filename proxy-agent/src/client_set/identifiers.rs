@@ -1,7 +1,12 @@
 //! Identifiers of an agent: a URL query with six known keys.
 //!
-//! The agent checks that servers can parse the text, and sends it unchanged. It does not check values: a server matches them as
-//! text. Source: Go's `url.ParseQuery`, and the Go agent, which refuses unknown keys; `zone` is ours, and Go servers ignore it.
+//! The agent checks that servers can parse the text and that its values can match, and sends it unchanged. A server matches
+//! addresses as text, so an IPv6 address may be an `ipv4`. Source: Go's `url.ParseQuery`, and the Go agent, which refuses unknown
+//! keys and accepts all values; `zone` is ours, and Go servers ignore it.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 /// Largest number of pairs, as in Go; empty pairs count.
 const MOST_PAIRS: usize = 10_000;
@@ -27,6 +32,16 @@ pub enum IdentifierError {
     /// A semicolon, which older query syntax used between pairs.
     #[error("pairs are joined by &, and a semicolon is written %3B")]
     Semicolon,
+    /// A value that no server matches with any target.
+    #[error("{key}={value} matches no target; write {fix}")]
+    NeverMatches {
+        /// The key.
+        key: String,
+        /// The decoded value.
+        value: String,
+        /// A valid value.
+        fix: &'static str,
+    },
     /// More pairs than Go accepts.
     #[error("there are more than {MOST_PAIRS} pairs")]
     TooMany,
@@ -35,7 +50,7 @@ pub enum IdentifierError {
 impl Identifiers {
     /// Parses the flag's value; an empty text has no identifiers.
     pub fn parse(text: &str) -> Result<Self, IdentifierError> {
-        pairs(text)?;
+        pairs(text)?.into_iter().try_for_each(|(key, value)| check(key, value))?;
         Ok(Self { text: text.to_owned() })
     }
 
@@ -60,6 +75,25 @@ fn pair(text: &str) -> Result<(String, String), IdentifierError> {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     let (key, value) = (unescape(key)?, unescape(value)?);
     if KEYS.contains(&key.as_str()) { Ok((key, value)) } else { Err(IdentifierError::UnknownKey(key)) }
+}
+
+/// Refuses a value that matches no target. An empty value and one with a variable that nothing expanded are accepted: upstream's
+/// examples take them from variables of the pod, and Go's agent starts with them.
+fn check(key: String, value: String) -> Result<(), IdentifierError> {
+    const BOOLEANS: [&str; 12] =
+        ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
+    let (matches, fix) = match key.as_str() {
+        "ipv4" => (value.parse::<IpAddr>().is_ok(), "ipv4=ADDRESS, such as ipv4=10.0.0.1"),
+        "ipv6" => (value.parse::<IpAddr>().is_ok(), "ipv6=ADDRESS, such as ipv6=fd00::1"),
+        "cidr" => (value.parse::<IpNet>().is_ok(), "cidr=BLOCK, such as cidr=10.0.0.0/16"),
+        "default-route" => (BOOLEANS.contains(&value.as_str()), "default-route=true"),
+        _ => (true, ""),
+    };
+    if matches || value.is_empty() || value.contains('$') {
+        Ok(())
+    } else {
+        Err(IdentifierError::NeverMatches { key, value, fix })
+    }
 }
 
 /// Decodes query escaping: `%41` is `A`, `+` is a space. Invalid UTF-8 becomes replacement characters, which match no host.
@@ -96,9 +130,9 @@ mod tests {
             ("", &[]),
             ("&&", &[]),
             ("ipv4=1.2.3.4&ipv4=5.6.7.8", &[("ipv4", "1.2.3.4"), ("ipv4", "5.6.7.8")]),
-            ("ipv6=:::::&cidr=127.0.0.1/16", &[("ipv6", ":::::"), ("cidr", "127.0.0.1/16")]),
+            ("ipv6=1.2.3.4&cidr=127.0.0.1/16", &[("ipv6", "1.2.3.4"), ("cidr", "127.0.0.1/16")]),
+            ("ipv4=${HOST_IP}", &[("ipv4", "${HOST_IP}")]),
             ("default-route=true&", &[("default-route", "true")]),
-            ("host", &[("host", "")]),
             ("h%6Fst=a%2eb+c=d", &[("host", "a.b c=d")]),
         ];
         for (text, want) in table {
@@ -129,6 +163,24 @@ mod tests {
         }
         assert!(Identifiers::parse(&"&".repeat(9_999)).is_ok());
         assert_eq!(Identifiers::parse(&"&".repeat(10_000)), Err(IdentifierError::TooMany));
+    }
+
+    #[test]
+    fn values_that_match_no_target_are_refused() {
+        for (text, fix) in [
+            ("ipv4=1.2.3", "ipv4=10.0.0.1"),
+            ("ipv6=:::::", "ipv6=fd00::1"),
+            ("cidr=10.0.0.0/40", "cidr=10.0.0.0/16"),
+            ("cidr=10.0.0.1", "cidr=10.0.0.0/16"),
+            ("default-route=yes", "default-route=true"),
+        ] {
+            let error = Identifiers::parse(text).unwrap_err().to_string();
+            assert!(error.contains("matches no target") && error.ends_with(fix), "{text}: {error}");
+        }
+        for text in ["ipv4=fd00::1", "ipv6=1.2.3.4", "ipv6=", "host", "default-route=f", "cidr=::/0", "zone="]
+        {
+            Identifiers::parse(text).unwrap();
+        }
     }
 
     proptest! {

@@ -1,16 +1,17 @@
 //! The rules of the client set as data: when to open another stream, and which streams to keep.
 //!
 //! No clock, no socket: `now` is the time since the set's start, and randomness is passed in. One stream is kept for each
-//! server id. A stream that should be replaced is kept until another one to the same server is open, and then stays without new
+//! server id, or several lanes to a server that offers them. A stream that should be replaced is kept until another one to the same server is open, and then stays without new
 //! dials until it is idle ([`super::streams`]). The pauses are in [`super::pace`], the choice of the address in
 //! [`super::addresses`].
 //!
 //! | state | attempts |
 //! |---|---|
 //! | servers are missing | until they are found |
+//! | a server has fewer lanes than wanted | until it has them, or [`LANE_TRIES`] attempts for each server led elsewhere |
 //! | the known number is connected | none |
 //! | the same, `--sync-forever`, and the number is the leases' | none |
-//! | the same, and every connected server told this number | a look in about ten minutes: one attempt in each interval until a new server is found, at most one more than there are streams |
+//! | the same while the API cannot be reached, or every connected server told this number | a look in about ten minutes: one attempt in each interval until a new server is found, at most one more than there are streams |
 //! | the same, and the number is evidently wrong | as if servers were missing, until ten times as many attempts in a row led to connected servers |
 
 use std::sync::Arc;
@@ -18,12 +19,15 @@ use std::time::Duration;
 
 use super::addresses::{Address, Addresses, Attempt, Leased, Next, Resolved, Wanted};
 use super::pace::{MOST_MISSING, PATIENCE, Pace};
-use super::streams::{Decision, Kept, StreamId, Streams};
+use super::streams::{Decision, Ended, Kept, StreamId, Streams, Told};
 
 /// Attempts in a row, for each connected server, that must lead to connected servers before `--sync-forever` believes that there
 /// are no others, whatever the servers tell. A count of 1 is not believed earlier either: it is the default of servers, which
 /// nobody may have chosen.
 const PROOF: usize = 10;
+
+/// Attempts for each connected server that open no lane, and lanes that soon end, until the set does without the missing lanes.
+const LANE_TRIES: usize = 10;
 
 /// How long an address that is gone is remembered, in caps of the pause.
 const MEMORY: u32 = 3;
@@ -52,6 +56,8 @@ pub struct SyncSettings {
     pub forever: bool,
     /// The source of the number of servers.
     pub count_source: CountSource,
+    /// The wanted lanes to each server; twice as many if the RTT is high.
+    pub lanes: usize,
 }
 
 /// The next action of the caller.
@@ -78,6 +84,8 @@ pub struct Machine<J> {
     told: usize,
     /// The leases' count, if leases are counted.
     leases: Option<usize>,
+    /// The API cannot be reached.
+    stale: bool,
     draining: bool,
     resolving: bool,
     /// The time of the last lookup.
@@ -90,6 +98,8 @@ pub struct Machine<J> {
     look: Duration,
     /// Attempts of the present look.
     looked: usize,
+    /// Attempts for lanes that are left, see [`LANE_TRIES`].
+    lane_tries: usize,
 }
 
 /// Why to open another stream.
@@ -100,6 +110,8 @@ enum Demand {
     Look,
     /// The number of servers is evidently wrong.
     Doubt,
+    /// A server has fewer lanes than wanted.
+    Lane,
     /// A stream needs a successor before its certificate expires.
     Renewal,
     /// A server is missing or does not answer.
@@ -111,11 +123,12 @@ impl<J: FnMut() -> f64> Machine<J> {
     pub fn new(settings: SyncSettings, jitter: J) -> Self {
         Self {
             pace: Pace::new(settings.interval, settings.cap, jitter),
+            streams: Streams::new(settings.lanes),
             settings,
-            streams: Streams::default(),
             addresses: Addresses::default(),
             told: 0,
             leases: None,
+            stale: false,
             draining: false,
             resolving: false,
             resolved: None,
@@ -123,6 +136,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             calm: Duration::ZERO,
             look: Duration::ZERO,
             looked: 0,
+            lane_tries: 0,
         }
     }
 
@@ -181,39 +195,44 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// The result of a lookup, by entry of `--proxy-server-host`.
     pub fn resolved(&mut self, now: Duration, entries: Vec<Resolved>) {
         (self.resolving, self.resolved) = (false, Some(now));
-        self.addresses.resolved(now, self.settings.cap.saturating_mul(MEMORY), entries);
+        self.addresses.resolved(now, self.memory(), entries);
     }
 
-    /// A stream is open. `count` is the server's count of all servers; that of a known server is used only if all agree.
-    pub fn connected(
-        &mut self,
-        now: Duration,
-        address: &Address,
-        server: &Arc<str>,
-        count: usize,
-    ) -> Decision {
+    /// A stream is open. The count that a known server tells is used only if all agree.
+    pub fn connected(&mut self, now: Duration, address: &Address, server: &Arc<str>, told: Told) -> Decision {
         if self.draining {
             return Decision::Unwanted;
         }
-        let (again, looks) = (now + self.settings.interval, self.demand() == Demand::Look);
-        self.addresses.connected(address, server, again, |server| self.streams.lacks(server));
-        let decision = self.streams.offer(now, server, count);
+        let (again, demand) = (now + self.settings.interval, self.demand());
+        self.addresses.connected(address, server, again, |server| self.streams.lacks(server, false));
+        let decision = self.streams.offer(now, server, told);
         let before = self.server_count();
         match decision {
-            Decision::Keep(_) => self.told = count,
+            Decision::Keep(_) => {
+                self.told = told.servers;
+                self.renew_lane_tries();
+            }
             _ => self.told = self.streams.told().unwrap_or(self.told),
+        }
+        let known_server = matches!(decision, Decision::Duplicate | Decision::KeepLane(_));
+        if demand == Demand::Lane && decision == Decision::Duplicate {
+            self.lane_tries = self.lane_tries.saturating_sub(1);
         }
         if self.server_count() > before {
             self.news(false);
         }
-        let (known, missing) = (self.believed(), self.demand() == Demand::Missing);
-        let pause = match decision {
-            Decision::Duplicate => self.pace.after_duplicate(now, (self.streams.len(), known), missing),
-            _ => self.pace.after_stream(now, known, missing),
+        let (known, wanted) = (self.believed(), matches!(self.demand(), Demand::Missing | Demand::Lane));
+        let pause = match known_server {
+            true => self.pace.after_duplicate(now, (self.streams.len(), known), wanted),
+            false => self.pace.after_stream(now, known, wanted),
         };
         self.search = now + pause;
-        self.after_look(now, looks && decision == Decision::Duplicate);
+        self.after_look(now, demand == Demand::Look && known_server);
         decision
+    }
+
+    fn renew_lane_tries(&mut self) {
+        self.lane_tries = LANE_TRIES.saturating_mul(self.streams.len());
     }
 
     /// A balancer that chooses at random leads one attempt to an added server too rarely, so a look has one for each connected
@@ -227,6 +246,19 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// The server of a kept stream does not answer pings or has sent GOAWAY, or it answers again.
     pub fn set_unresponsive(&mut self, now: Duration, id: StreamId, unresponsive: bool) {
         self.mark(now, id, |kept| kept.unresponsive = unresponsive);
+    }
+
+    /// The RTT to the server of a kept stream is high.
+    pub fn set_distant(&mut self, now: Duration, id: StreamId) {
+        if self.streams.set_distant(id) {
+            self.renew_lane_tries();
+            self.search = self.search.max(now);
+        }
+    }
+
+    /// Whether another lane to the same server does not answer.
+    pub fn is_lane_unresponsive_beside(&self, id: StreamId) -> bool {
+        self.streams.is_lane_unresponsive_beside(id)
     }
 
     /// The certificate of a kept stream is about to expire. Returns false if that was already known.
@@ -275,6 +307,9 @@ impl<J: FnMut() -> f64> Machine<J> {
             pause = self.pace.grown(failures);
             now + pause
         });
+        if self.demand() == Demand::Lane {
+            self.lane_tries = self.lane_tries.saturating_sub(1);
+        }
         if attempt != Some(Attempt::Search) || self.demand() != Demand::Look {
             return pause;
         }
@@ -282,7 +317,17 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.look - now
     }
 
-    /// A kept stream has ended.
+    /// The server of a kept stream tells the number of servers. As in [`Self::connected`], it is used only if all agree.
+    pub fn told(&mut self, now: Duration, id: StreamId, count: usize) {
+        let before = self.server_count();
+        self.streams.set_told(id, count);
+        self.told = self.streams.told().unwrap_or(self.told);
+        if self.server_count() != before {
+            self.seek(now, 1.0);
+        }
+    }
+
+    /// A kept or a retiring stream has ended.
     pub fn lost(&mut self, now: Duration, id: StreamId) {
         if self.streams.end_retired(id) {
             if self.streams.lack_successor() {
@@ -292,9 +337,16 @@ impl<J: FnMut() -> f64> Machine<J> {
             return;
         }
         let complete = self.streams.len() >= self.server_count();
-        let Some(server) = self.streams.end_kept(id) else { return };
-        self.news(true);
-        self.look = self.look.max(now + self.pace.until_look());
+        let Some(Ended { server, last, long }) = self.streams.end_kept(now, id) else { return };
+        match long {
+            true => self.renew_lane_tries(),
+            false => self.lane_tries = self.lane_tries.saturating_sub(1),
+        }
+        // All agents of a server lose their last streams at the same time.
+        self.news(last);
+        if last {
+            self.look = self.look.max(now + self.pace.until_look());
+        }
         self.search = self.pace.after_loss(now, self.search, complete);
         self.addresses.lost(&server, |due| self.pace.after_loss(now, due, true));
     }
@@ -309,10 +361,23 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
+    /// Sets whether the API cannot be reached, so that the leases' count may be out of date.
+    pub fn leases_stale(&mut self, now: Duration, stale: bool) {
+        if !std::mem::replace(&mut self.stale, stale) && stale {
+            // All agents see it at once.
+            self.look = self.look.max(now + self.pace.until_look());
+        }
+    }
+
     /// Takes the addresses that the leases tell. A new server's lease reaches all agents at once, and they must not dial in step.
     pub fn advertised(&mut self, now: Duration, leased: &Leased) {
-        let memory = self.settings.cap.saturating_mul(MEMORY);
+        let memory = self.memory();
         self.addresses.advertised(now, memory, leased, || now + self.pace.part_of_interval());
+    }
+
+    /// How long an address that is gone is remembered.
+    fn memory(&self) -> Duration {
+        self.settings.cap.saturating_mul(MEMORY)
     }
 
     /// Opens no stream from now on; the result of a running attempt is discarded.
@@ -328,8 +393,14 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.streams.lack_successor() {
             return Demand::Renewal;
         }
-        if !self.settings.forever || self.leases == Some(open) {
+        if self.lane_tries > 0 && self.streams.lack_lanes() {
+            return Demand::Lane;
+        }
+        if !self.settings.forever {
             return Demand::None;
+        }
+        if self.leases == Some(open) {
+            return if self.stale { Demand::Look } else { Demand::None };
         }
         let proven = self.pace.duplicates() >= PROOF.saturating_mul(open);
         if proven || open > 1 && self.streams.told() == Some(open) { Demand::Look } else { Demand::Doubt }
@@ -346,7 +417,8 @@ impl<J: FnMut() -> f64> Machine<J> {
             search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::Look)),
             servers: self.server_count(),
         };
-        self.addresses.next(wanted, |server| self.streams.lacks(server))
+        let lanes = self.lane_tries > 0;
+        self.addresses.next(wanted, |server| self.streams.lacks(server, lanes))
     }
 }
 

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::pace::LONGEST_BURST;
-use super::super::simulation::{balancer, poll};
+use super::super::simulation::{balancer, poll, telling};
 use super::super::streams::MOST_RETIRED;
 use super::*;
 
@@ -16,6 +16,7 @@ fn settings() -> SyncSettings {
         cap: Duration::from_secs(10),
         forever: false,
         count_source: CountSource::Default,
+        lanes: 1,
     }
 }
 
@@ -53,13 +54,33 @@ fn tries_until_there_is_a_stream_to_every_server() {
     assert_eq!(machine.server_count(), 1);
     assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
     assert_eq!(poll(&mut machine, now), Step::Wait, "one try at a time");
-    assert!(matches!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Keep(_)));
+    assert!(matches!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Keep(_)));
     assert!(next_try(&mut machine, &mut now) < SOON);
-    assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
+    assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Duplicate);
     assert!(next_try(&mut machine, &mut now) < SOON);
-    assert!(matches!(machine.connected(now, &balancer(), &server("b"), 2), Decision::Keep(_)));
+    assert!(matches!(machine.connected(now, &balancer(), &server("b"), telling(2)), Decision::Keep(_)));
     assert_eq!(poll(&mut machine, now + Duration::from_secs(3600)), Step::Wait);
     assert_eq!(machine.open_count(), 2);
+}
+
+#[test]
+fn a_number_that_all_connected_servers_tell_starts_a_search() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    let mut open = |now: &mut Duration, name| {
+        next_try(&mut machine, now);
+        let Decision::Keep(id) = machine.connected(*now, &balancer(), &server(name), telling(2)) else {
+            panic!("unwanted")
+        };
+        id
+    };
+    let (a, b) = (open(&mut now, "a"), open(&mut now, "b"));
+    machine.told(now, a, 3);
+    assert_eq!((machine.server_count(), poll(&mut machine, now)), (2, Step::Wait), "b tells another number");
+    machine.told(now, b, 3);
+    assert_eq!(machine.server_count(), 3);
+    assert!(next_try(&mut machine, &mut now) <= settings().interval);
+    machine.connected(now, &balancer(), &server("c"), telling(3));
+    assert_eq!(poll(&mut machine, now), Step::Wait);
 }
 
 #[test]
@@ -72,7 +93,7 @@ fn errors_back_off_to_the_cap_and_success_resets() {
     }
     assert_eq!(millis(&pauses), [1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000, 10_000]);
     next_try(&mut machine, &mut now);
-    machine.connected(now, &balancer(), &server("a"), 2);
+    machine.connected(now, &balancer(), &server("a"), telling(2));
     assert!(next_try(&mut machine, &mut now) < SOON);
     assert_eq!(machine.failed(now, &balancer()), Duration::from_secs(1));
 }
@@ -81,18 +102,18 @@ fn errors_back_off_to_the_cap_and_success_resets() {
 fn a_stuck_balancer_is_asked_less_and_less() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    machine.connected(now, &balancer(), &server("a"), 2);
+    machine.connected(now, &balancer(), &server("a"), telling(2));
     let mut pauses = Vec::new();
     for _ in 0..19 {
         pauses.push(next_try(&mut machine, &mut now));
-        machine.connected(now, &balancer(), &server("a"), 2);
+        machine.connected(now, &balancer(), &server("a"), telling(2));
     }
     let burst = [25; 6].into_iter().chain([1000; 6]);
     let expected = burst.chain([1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
     assert_eq!(millis(&pauses), expected.collect::<Vec<u128>>());
     machine.leases_counted(now, Some(3));
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "another count resets it");
-    machine.connected(now, &balancer(), &server("b"), 2);
+    machine.connected(now, &balancer(), &server("b"), telling(2));
     assert!(next_try(&mut machine, &mut now) < SOON, "so does a new server");
 }
 
@@ -107,7 +128,7 @@ fn time_to_get_out_of_step(seed: u64) -> Duration {
         let now = due[next];
         let agent = &mut agents[next];
         if matches!(poll(agent, now), Step::Connect(_)) {
-            agent.connected(now, &balancer(), &server(["a", "b"][turn % 2]), 2);
+            agent.connected(now, &balancer(), &server(["a", "b"][turn % 2]), telling(2));
             turn += 1;
         }
         due[next] = match poll(agent, now) {
@@ -146,7 +167,7 @@ fn counts_come_from_leases_or_servers() {
         let mut machine = machine(SyncSettings { count_source: source, ..settings() });
         machine.leases_counted(Duration::ZERO, leases);
         assert_eq!(poll(&mut machine, Duration::ZERO), Step::Connect(balancer()));
-        machine.connected(Duration::ZERO, &balancer(), &server("a"), told);
+        machine.connected(Duration::ZERO, &balancer(), &server("a"), telling(told));
         assert_eq!(machine.server_count(), expected, "{source:?} {leases:?} {told}");
     }
 }
@@ -166,7 +187,7 @@ fn a_falling_count_closes_nothing_and_a_rising_one_tries_again() {
     machine.leases_counted(now, Some(2));
     for name in ["a", "b"] {
         next_try(&mut machine, &mut now);
-        machine.connected(now, &balancer(), &server(name), 2);
+        machine.connected(now, &balancer(), &server(name), telling(2));
     }
     machine.leases_counted(now, Some(1));
     assert_eq!((machine.open_count(), poll(&mut machine, now)), (2, Step::Wait));
@@ -179,12 +200,16 @@ fn a_lost_stream_is_replaced_within_an_interval() {
     let mut now = Duration::ZERO;
     let mut machine = Machine::new(settings(), || 0.5);
     next_try(&mut machine, &mut now);
-    let Decision::Keep(id) = machine.connected(now, &balancer(), &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(id) = machine.connected(now, &balancer(), &server("a"), telling(1)) else {
+        panic!("kept")
+    };
     now += Duration::from_secs(60);
     machine.lost(now, id);
     assert_eq!(machine.open_count(), 0);
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(500), "not in step with others");
-    let Decision::Keep(second) = machine.connected(now, &balancer(), &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(second) = machine.connected(now, &balancer(), &server("a"), telling(1)) else {
+        panic!("kept")
+    };
     machine.lost(now, id);
     assert_eq!(machine.open_count(), 1, "an id of the past tears nothing down");
     assert_ne!(id, second);
@@ -196,7 +221,10 @@ fn forever(leases: Option<usize>, servers: &[(&str, usize)]) -> (Machine<fn() ->
     let mut now = Duration::ZERO;
     for (name, told) in servers {
         next_try(&mut machine, &mut now);
-        assert!(matches!(machine.connected(now, &balancer(), &server(name), *told), Decision::Keep(_)));
+        assert!(matches!(
+            machine.connected(now, &balancer(), &server(name), telling(*told)),
+            Decision::Keep(_)
+        ));
     }
     machine.leases_counted(now, leases);
     (machine, now)
@@ -211,17 +239,28 @@ fn sync_forever_rests_once_the_leases_agree() {
 }
 
 #[test]
+fn sync_forever_looks_rarely_while_the_leases_are_out_of_date() {
+    let (mut machine, mut now) = forever(Some(2), &[("a", 1), ("b", 7)]);
+    now += Duration::from_secs(36_000);
+    machine.leases_stale(now, true);
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
+    machine.connected(now, &balancer(), &server("a"), telling(1));
+    machine.leases_stale(now, false);
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(36_000)), Step::Wait);
+}
+
+#[test]
 fn sync_forever_looks_rarely_once_every_server_tells_the_number_of_streams() {
     let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
     for pause in [450, 1, 1, 450, 1, 1] {
         assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(pause));
-        assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
+        assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Duplicate);
     }
     next_try(&mut machine, &mut now);
     assert_eq!(machine.failed(now, &balancer()), Duration::from_secs(450), "an error changes nothing");
     next_try(&mut machine, &mut now);
     assert!(
-        matches!(machine.connected(now, &balancer(), &server("c"), 2), Decision::Keep(_)),
+        matches!(machine.connected(now, &balancer(), &server("c"), telling(2)), Decision::Keep(_)),
         "a server nobody told of"
     );
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(1), "the number is evidently wrong");
@@ -257,7 +296,7 @@ fn sync_forever_believes_the_default_count_after_many_duplicates() {
     let (mut machine, mut now) = forever(None, &[("a", 1)]);
     for _ in 0..PROOF {
         assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10));
-        machine.connected(now, &balancer(), &server("a"), 1);
+        machine.connected(now, &balancer(), &server("a"), telling(1));
     }
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
 }
@@ -267,10 +306,10 @@ fn servers_that_disagree_are_not_doubted_for_ever() {
     let (mut machine, mut now) = forever(None, &[("a", 3), ("b", 2), ("c", 1)]);
     for tries in 0..30 {
         assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10), "{tries}");
-        machine.connected(now, &balancer(), &server("b"), 2);
+        machine.connected(now, &balancer(), &server("b"), telling(2));
     }
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
-    machine.connected(now, &balancer(), &server("b"), 2);
+    machine.connected(now, &balancer(), &server("b"), telling(2));
     machine.leases_counted(now, Some(4));
     machine.leases_counted(now, None);
     assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10), "news");
@@ -283,7 +322,7 @@ fn a_stream_that_ends_again_and_again_does_not_cause_burst_after_burst() {
     while now < hour {
         next_try(&mut machine, &mut now);
         tries += 1;
-        match machine.connected(now, &balancer(), &server(["a", "b"][tries % 2]), 3) {
+        match machine.connected(now, &balancer(), &server(["a", "b"][tries % 2]), telling(3)) {
             Decision::Keep(id) => machine.lost(now, id),
             other => assert_eq!(other, Decision::Duplicate),
         }
@@ -296,17 +335,20 @@ fn a_count_that_is_far_too_high_costs_no_long_burst() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     for name in ["a", "b", "c"] {
         next_try(&mut machine, &mut now);
-        machine.connected(now, &balancer(), &server(name), usize::MAX);
+        machine.connected(now, &balancer(), &server(name), telling(usize::MAX));
     }
     let mut tries = 0;
     while next_try(&mut machine, &mut now) < SOON {
-        assert_eq!(machine.connected(now, &balancer(), &server("a"), usize::MAX), Decision::Duplicate);
+        assert_eq!(
+            machine.connected(now, &balancer(), &server("a"), telling(usize::MAX)),
+            Decision::Duplicate
+        );
         tries += 1;
     }
     assert!(tries <= 31, "{tries}");
     let began = now;
     for _ in 0..300 {
-        machine.connected(now, &balancer(), &server("a"), usize::MAX);
+        machine.connected(now, &balancer(), &server("a"), telling(usize::MAX));
         next_try(&mut machine, &mut now);
     }
     assert!(now - began > Duration::from_secs(1_500), "{:?}", now - began);
@@ -320,7 +362,7 @@ fn at_rest(jitter: fn() -> f64, names: &[&str]) -> Resting {
     machine.leases_counted(now, Some(names.len()));
     let mut keep = |name: &&str| {
         next_try(&mut machine, &mut now);
-        match machine.connected(now, &balancer(), &server(name), names.len()) {
+        match machine.connected(now, &balancer(), &server(name), telling(names.len())) {
             Decision::Keep(id) => id,
             other => panic!("{other:?}"),
         }
@@ -346,7 +388,7 @@ fn one_missing_server_costs_one_fast_attempt_for_each_known_one() {
     let mut pauses = Vec::new();
     for _ in 0..7 {
         pauses.push(next_try(&mut machine, &mut now));
-        machine.connected(now, &balancer(), &server("a"), 4);
+        machine.connected(now, &balancer(), &server("a"), telling(4));
     }
     assert_eq!(millis(&pauses), [0, 25, 25, 25, 25, 1000, 1000]);
 }
@@ -357,11 +399,11 @@ fn another_number_is_believed_once_every_connected_server_tells_it() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     for name in ["a", "b", "c"] {
         next_try(&mut machine, &mut now);
-        machine.connected(now, &balancer(), &server(name), 5);
+        machine.connected(now, &balancer(), &server(name), telling(5));
     }
     for (name, known) in [("a", 5), ("b", 5), ("a", 5), ("c", 3)] {
         next_try(&mut machine, &mut now);
-        assert_eq!(machine.connected(now, &balancer(), &server(name), 3), Decision::Duplicate);
+        assert_eq!(machine.connected(now, &balancer(), &server(name), telling(3)), Decision::Duplicate);
         assert_eq!(machine.server_count(), known);
     }
     assert_eq!(poll(&mut machine, now + Duration::from_secs(3_600)), Step::Wait);
@@ -375,12 +417,12 @@ fn looks_until_found(seed: u64, count: usize) -> usize {
     let (mut now, mut looks, told) = (Duration::ZERO, 0, count - 1);
     for index in 0..told {
         next_try(&mut machine, &mut now);
-        machine.connected(now, &balancer(), &server(&index.to_string()), told);
+        machine.connected(now, &balancer(), &server(&index.to_string()), telling(told));
     }
     while machine.open_count() < count {
         looks += usize::from(next_try(&mut machine, &mut now) > Duration::from_secs(60));
         let led_to = random.borrow_mut().random_range(0..count).to_string();
-        machine.connected(now, &balancer(), &server(&led_to), told);
+        machine.connected(now, &balancer(), &server(&led_to), telling(told));
     }
     looks
 }
@@ -399,7 +441,7 @@ fn a_raised_number_reaches_agents_that_look() {
     let (mut machine, mut now) = forever(None, &[("a", 2), ("b", 2)]);
     for name in ["a", "b"] {
         next_try(&mut machine, &mut now);
-        machine.connected(now, &balancer(), &server(name), 3);
+        machine.connected(now, &balancer(), &server(name), telling(3));
     }
     assert_eq!(machine.server_count(), 3);
     assert!(next_try(&mut machine, &mut now) < SOON);
@@ -412,7 +454,7 @@ fn an_unresponsive_server_is_sought_in_a_burst_and_a_renewal_is_not() {
         machine.leases_counted(now, Some(2));
         let ids = ["a", "b"].map(|name| {
             next_try(&mut machine, &mut now);
-            let Decision::Keep(id) = machine.connected(now, &balancer(), &server(name), 2) else {
+            let Decision::Keep(id) = machine.connected(now, &balancer(), &server(name), telling(2)) else {
                 panic!("kept")
             };
             id
@@ -423,7 +465,7 @@ fn an_unresponsive_server_is_sought_in_a_burst_and_a_renewal_is_not() {
             false => assert!(machine.aged(now, ids[1])),
         }
         next_try(&mut machine, &mut now);
-        assert_eq!(machine.connected(now, &balancer(), &server("a"), 2), Decision::Duplicate);
+        assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Duplicate);
         assert_eq!(next_try(&mut machine, &mut now).as_millis(), pause);
     }
 }
@@ -433,7 +475,7 @@ fn a_draining_set_opens_nothing() {
     let (mut machine, now) = (machine(settings()), Duration::ZERO);
     assert_eq!(poll(&mut machine, now), Step::Connect(balancer()));
     machine.drain();
-    assert_eq!(machine.connected(now, &balancer(), &server("a"), 3), Decision::Unwanted);
+    assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(3)), Decision::Unwanted);
     machine.failed(now, &balancer());
     machine.leases_counted(now, Some(5));
     assert!(machine.is_draining());
@@ -486,7 +528,7 @@ proptest! {
             match event {
                 Event::Connected(name, count) if connecting => {
                     connecting = false;
-                    match machine.connected(now, &balancer(), &server(&name.to_string()), count) {
+                    match machine.connected(now, &balancer(), &server(&name.to_string()), telling(count)) {
                         Decision::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
                         Decision::Replace(id, old) => {
                             prop_assert!(unresponsive.remove(&name) | aged.remove(&name));
@@ -499,7 +541,7 @@ proptest! {
                             let full = full(&retired, name);
                             prop_assert!(full || (!unresponsive.contains(&name) && !aged.contains(&name)));
                         }
-                        Decision::Unwanted => prop_assert!(false, "not draining"),
+                        Decision::KeepLane(_) | Decision::Unwanted => prop_assert!(false, "one lane, not draining"),
                     }
                 }
                 Event::Failed if connecting => {
@@ -566,7 +608,7 @@ proptest! {
             }
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let choice = (random >> 33) as usize % count;
-            machine.connected(now, &balancer(), &server(&choice.to_string()), count);
+            machine.connected(now, &balancer(), &server(&choice.to_string()), telling(count));
             servers.insert(choice);
             tries += 1;
             prop_assert!(tries < 500, "does not complete");
@@ -579,18 +621,20 @@ proptest! {
 fn a_stream_that_should_be_replaced_is_kept_until_its_successor_is_there() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    let Decision::Keep(first) = machine.connected(now, &balancer(), &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(first) = machine.connected(now, &balancer(), &server("a"), telling(1)) else {
+        panic!("kept")
+    };
     now += Duration::from_secs(60);
     machine.set_unresponsive(now, first, true);
     assert_eq!(machine.open_count(), 1);
     next_try(&mut machine, &mut now);
     assert!(
-        matches!(machine.connected(now, &balancer(), &server("b"), 9), Decision::Keep(_)),
+        matches!(machine.connected(now, &balancer(), &server("b"), telling(9)), Decision::Keep(_)),
         "the balancer chose another"
     );
     assert_eq!(machine.server_count(), 9);
     next_try(&mut machine, &mut now);
-    let verdict = machine.connected(now, &balancer(), &server("a"), 1);
+    let verdict = machine.connected(now, &balancer(), &server("a"), telling(1));
     let Decision::Replace(second, old) = verdict else { panic!("{verdict:?}") };
     assert_eq!(
         (old, machine.open_count(), machine.server_count()),
@@ -607,12 +651,14 @@ fn a_stream_that_should_be_replaced_is_kept_until_its_successor_is_there() {
 fn no_more_than_a_server_takes() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    let Decision::Keep(mut id) = machine.connected(now, &balancer(), &server("a"), 1) else { panic!("kept") };
+    let Decision::Keep(mut id) = machine.connected(now, &balancer(), &server("a"), telling(1)) else {
+        panic!("kept")
+    };
     for _ in 0..MOST_RETIRED {
         assert!(machine.aged(now, id));
         assert!(!machine.aged(now, id), "known");
         next_try(&mut machine, &mut now);
-        let Decision::Replace(next, _) = machine.connected(now, &balancer(), &server("a"), 1) else {
+        let Decision::Replace(next, _) = machine.connected(now, &balancer(), &server("a"), telling(1)) else {
             panic!("replaced")
         };
         id = next;
@@ -622,7 +668,7 @@ fn no_more_than_a_server_takes() {
     machine.lost(now, StreamId(0));
     // The event is reported only once.
     next_try(&mut machine, &mut now);
-    assert!(matches!(machine.connected(now, &balancer(), &server("a"), 1), Decision::Replace(..)));
+    assert!(matches!(machine.connected(now, &balancer(), &server("a"), telling(1)), Decision::Replace(..)));
 }
 
 /// Two servers with one id look the same as a balancer that always chooses one server.
@@ -630,10 +676,10 @@ fn no_more_than_a_server_takes() {
 fn a_missing_server_that_no_attempt_reaches_is_reported_once() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     next_try(&mut machine, &mut now);
-    machine.connected(now, &balancer(), &server("a"), 2);
+    machine.connected(now, &balancer(), &server("a"), telling(2));
     let mut attempt = |name: &str, machine: &mut Machine<fn() -> f64>| {
         next_try(machine, &mut now);
-        machine.connected(now, &balancer(), &server(name), 2);
+        machine.connected(now, &balancer(), &server(name), telling(2));
         machine.is_stuck()
     };
     let reports: Vec<bool> = (0..40).map(|_| attempt("a", &mut machine)).collect();
@@ -654,7 +700,7 @@ fn successors_that_soon_want_successors_come_less_and_less_often() {
             machine.lost(now, retired);
         }
         pauses.push(next_try(&mut machine, &mut now));
-        match machine.connected(now, &balancer(), &server("a"), 1) {
+        match machine.connected(now, &balancer(), &server("a"), telling(1)) {
             Decision::Replace(next, old) => (id, retired) = (next, Some(old)),
             other => panic!("{other:?}"),
         }

@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use grpc::capabilities::{CAPABILITIES, Capabilities};
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use transport::wire::capabilities::{CAPABILITIES, Capabilities};
 
 use super::connect::ConnectError;
 

@@ -6,6 +6,8 @@
 pub mod addresses;
 pub mod connect;
 mod identifiers;
+#[cfg(test)]
+mod lanes;
 pub mod machine;
 pub mod metadata;
 mod pace;
@@ -20,21 +22,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::LinkEnd;
+use grpc::{ConnectionHandle, KeepaliveHandle, WireStream};
 use mux::Negotiated;
+use net::tls::Validity;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::tls::Validity;
-use transport::wire::{ConnectionHandle, KeepaliveHandle, WireStream};
 
 use crate::endpoint::Resolve;
-use crate::link::{LinkControl, Links, ServerState};
+use crate::link::{LinkControl, Links, Origin, ServerState};
 
 pub use addresses::{Address, Advertised, Leased, Resolved};
-pub use connect::{ConnectError, DIAL_LIMIT, GrpcConnector, ServerAddress};
+pub use connect::{ConnectError, ConnectStage, DIAL_LIMIT, GrpcConnector, ServerAddress};
 pub use identifiers::{IdentifierError, Identifiers};
 pub use machine::{CountSource, SyncSettings};
 pub use metadata::AgentMetadata;
 pub use set::{ClientSet, RunEnd, Servers};
+pub use streams::Told;
+
+/// A server with a higher RTT gets more lanes: one lost packet holds up a lane for an RTT.
+const HIGH_RTT: Duration = Duration::from_millis(10);
+
+/// When the RTT of a new stream is measured, by its first pings.
+const RTT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the connection below a finished stream may take to end by itself.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
@@ -44,8 +54,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 pub struct ConnectedStream<S> {
     /// The server's id.
     pub server_id: Arc<str>,
-    /// The server's count of all servers.
-    pub server_count: usize,
+    /// The server's counts of servers and lanes.
+    pub told: Told,
     /// The validity of the client certificate that the server received; `None` without one.
     pub presented: Option<Validity>,
     /// The stream with its connection.
@@ -91,6 +101,8 @@ pub struct GrpcStream {
     pub wire: WireStream,
     /// The server is a native peer.
     pub native: bool,
+    /// The server's address with its port.
+    pub address: String,
     /// The negotiated terms.
     pub negotiated: Negotiated,
     /// The connection; it ends when this is dropped.
@@ -103,7 +115,10 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
             (Arc::clone(&stream.connection.keepalive), stream.connection.going_away.clone());
         let watch = watch_server(keepalive, going_away, control.clone());
         let _watch = AbortOnDropHandle::new(tokio::spawn(watch));
-        let end = Links::run(self, server_id, stream.wire, stream.native, stream.negotiated, control).await;
+        let keepalive = Some(Arc::clone(&stream.connection.keepalive));
+        let origin = Origin { address: stream.address, keepalive };
+        let (native, negotiated) = (stream.native, stream.negotiated);
+        let end = Links::run(self, server_id, stream.wire, native, negotiated, origin, control).await;
         stream.connection.close(CLOSE_WITHIN).await;
         end
     }
@@ -116,11 +131,20 @@ async fn watch_server(keepalive: Arc<KeepaliveHandle>, going_away: CancellationT
     // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
     let (mut known, mut replaced) = (ServerState::Responsive, false);
+    let (measured, mut is_measured) = (sleep(RTT_AFTER), false);
+    tokio::pin!(measured);
     loop {
         let state = tokio::select! {
             () = control.retire.cancelled(), if !replaced => {
                 replaced = true;
                 keepalive.supersede();
+                continue;
+            }
+            () = &mut measured, if !is_measured => {
+                is_measured = true;
+                if keepalive.rtt().is_some_and(|rtt| rtt > HIGH_RTT) {
+                    (control.observer)(ServerState::Distant);
+                }
                 continue;
             }
             () = going_away.cancelled(), if known != ServerState::GoingAway => ServerState::GoingAway,

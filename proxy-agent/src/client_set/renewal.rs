@@ -3,7 +3,7 @@
 //! A stream can outlive its certificate, because certificates are checked only in the handshake. But servers and proxies may
 //! end such a stream. So the agent presents its newer certificate in time, on a second stream, before it ends the first one.
 
-use transport::tls::Validity;
+use net::tls::Validity;
 
 /// A stream is replaced between the last fifth and the last tenth of its certificate's life: early enough for many attempts,
 /// and not at the same time as all other agents.

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use driver::LinkEnd;
 use flags::GoDuration;
+use net::tls::unix_now;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use transport::tls::unix_now;
 
 use super::machine::{Machine, Step, SyncSettings};
 use super::renewal::PresentedCert;
@@ -70,8 +70,9 @@ struct Stream {
     drain: CancellationToken,
     retire: CancellationToken,
     presented: Option<PresentedCert>,
-    /// Counts it as open or, once another stream has replaced it, as retiring.
-    counted: LiveGuard,
+    /// Counts the server as open or, once another stream has replaced this one, the stream as retiring. The lanes to a server
+    /// share one.
+    counted: Arc<LiveGuard>,
 }
 
 /// The set of streams to servers.
@@ -190,21 +191,30 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     fn server_changed(&mut self, id: StreamId, state: ServerState) {
+        match state {
+            ServerState::Distant => return self.machine.set_distant(self.now(), id),
+            ServerState::Servers(count) => return self.machine.told(self.now(), id, count),
+            _ => {}
+        }
         // A retiring stream needs no successor.
         let mut kept = self.streams.values().filter(|stream| !stream.retire.is_cancelled());
         if let Some(Stream { server_id, .. }) = kept.find(|stream| stream.id == id) {
             let server_id = Peer(server_id);
             match state {
-                ServerState::Responsive => {
+                ServerState::Responsive | ServerState::Distant => {
                     tracing::info!(serverID = %server_id, "keepalive ping answered again")
                 }
                 ServerState::Unresponsive => {
-                    self.metrics.unresponsive.inc();
+                    // The lanes to one server count once.
+                    if !self.machine.is_lane_unresponsive_beside(id) {
+                        self.metrics.unresponsive.inc();
+                    }
                     tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
                 }
                 ServerState::GoingAway => {
                     tracing::info!(serverID = %server_id, "GOAWAY received, opening another stream to the server");
                 }
+                ServerState::Servers(_) => {}
             }
         }
         self.machine.set_unresponsive(self.now(), id, state != ServerState::Responsive);
@@ -266,20 +276,22 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Ok(connected) => connected,
             Err(error) => {
                 self.metrics.attempts.count(AttemptResult::Error);
+                self.metrics.connect_failures.count(error.stage());
                 let pause = self.machine.failed(now, address);
                 let (text, hint, dialed) = (error.to_string(), error.hint(), address.dial.to_string());
                 tracing::error!(
                     err = %Peer(&text), address = %Peer(&dialed), hint, retry_in = %GoDuration::from(pause),
                     "cannot connect once"
                 );
+                self.metrics.journal.refused_at("server", &dialed, &text);
                 self.failed(&text, hint.as_deref());
                 return;
             }
         };
         let server_id = Arc::clone(&connected.server_id);
-        let decision = self.machine.connected(now, address, &server_id, connected.server_count);
+        let decision = self.machine.connected(now, address, &server_id, connected.told);
         self.metrics.attempts.count(match decision {
-            Decision::Keep(_) | Decision::Replace(..) => AttemptResult::Connected,
+            Decision::Keep(_) | Decision::KeepLane(_) | Decision::Replace(..) => AttemptResult::Connected,
             Decision::Duplicate | Decision::Unwanted => AttemptResult::Duplicate,
         });
         match decision {
@@ -288,7 +300,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 // Stays counted as open until the new stream is.
                 self.keep(id, connected, drain, stop);
                 if let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old) {
-                    replaced.counted = self.metrics.retiring_connections.enter();
+                    replaced.counted = Arc::new(self.metrics.retiring_connections.enter());
                     replaced.retire.cancel();
                     replaced.drain.cancel();
                 }
@@ -297,10 +309,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 tracing::info!(
                     target: "v2",
                     serverID = %Peer(&server_id),
-                    newServerCount = connected.server_count,
+                    newServerCount = connected.told.servers,
                     open = self.machine.open_count(),
                     "successfully connected to new proxy server"
                 );
+                self.keep(id, connected, drain, stop);
+            }
+            Decision::KeepLane(id) => {
+                tracing::info!(target: "v2", serverID = %Peer(&server_id), "opened another lane");
                 self.keep(id, connected, drain, stop);
             }
             Decision::Duplicate | Decision::Unwanted => {
@@ -346,34 +362,49 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             }),
         };
         let task = self.running.spawn(async move { links.run(name, stream, control).await });
-        let counted = self.metrics.server_connections.enter();
+        let is_lane = |other: &&Stream| other.server_id == server_id && !other.retire.is_cancelled();
+        let counted = match self.streams.values().find(is_lane) {
+            Some(lane) => Arc::clone(&lane.counted),
+            None => Arc::new(self.metrics.server_connections.enter()),
+        };
         self.streams.insert(task.id(), Stream { id, server_id, drain, retire, presented, counted });
     }
 
     fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {
         let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
         // Every task of `running` is in `streams`, and only this function removes entries.
-        let Some(Stream { id, server_id, .. }) = self.streams.remove(&task) else { return };
+        let Some(Stream { id, server_id, retire, .. }) = self.streams.remove(&task) else { return };
+        // The lanes to one server count once.
+        let is_beside = |other: &Stream| {
+            other.server_id == server_id && other.retire.is_cancelled() == retire.is_cancelled()
+        };
+        let is_lane = self.streams.values().any(is_beside);
+        let metrics = self.metrics.clone();
+        let lose = |reason| {
+            if !is_lane {
+                metrics.lost.count(reason);
+            }
+        };
         self.machine.lost(self.now(), id);
         let server_id = Peer(&server_id);
-        match &ended {
-            Ok((_, LinkEnd::Finished)) => self.metrics.lost.count(LostReason::Eof),
-            Ok((_, LinkEnd::Stopped)) => {}
-            Ok((_, LinkEnd::Failed(_))) | Err(_) => self.metrics.lost.count(LostReason::RecvError),
-        }
         match ended {
             Ok((_, LinkEnd::Finished)) => {
+                lose(LostReason::Eof);
                 tracing::info!(target: "v2", serverID = %server_id, "received EOF, exit");
             }
             Ok((_, LinkEnd::Stopped)) => {
                 tracing::info!(target: "v2", serverID = %server_id, "stop agent client.");
             }
             Ok((_, LinkEnd::Failed(error))) => {
+                lose(LostReason::RecvError);
                 let error = error.to_string();
                 tracing::error!(err = %Peer(&error), serverID = %server_id, "could not read stream");
                 self.failed(&error, None);
             }
-            Err(error) => tracing::error!(err = %error, serverID = %server_id, "the stream's task failed"),
+            Err(error) => {
+                lose(LostReason::RecvError);
+                tracing::error!(err = %error, serverID = %server_id, "the stream's task failed");
+            }
         }
         tracing::info!(serverID = %server_id, "Removing client used for server connection");
     }
@@ -382,6 +413,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     fn take_leases(&mut self) -> bool {
         let (now, leased) = (self.now(), self.leases.borrow_and_update().clone());
         self.machine.leases_counted(now, leased.as_ref().map(|leased| leased.count));
+        self.machine.leases_stale(now, leased.as_ref().is_some_and(|leased| leased.stale));
         let counted = leased.as_ref().is_some_and(|leased| leased.count > 0);
         self.machine.advertised(now, &leased.unwrap_or_default());
         counted

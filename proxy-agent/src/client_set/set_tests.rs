@@ -1,11 +1,11 @@
+use grpc::{Code, WireError};
+use net::tls::Validity;
 use parking_lot::Mutex;
 use serve::logs::{Logs, Options, Severity};
 use serve::metrics::Registry;
-use transport::tls::Validity;
-use transport::wire::{Code, WireError};
 
-use super::super::ServerAddress;
 use super::super::machine::CountSource;
+use super::super::{ServerAddress, Told};
 use super::*;
 
 /// A load balancer in front of `servers`: answers attempts by the script, then round-robin.
@@ -13,6 +13,8 @@ use super::*;
 struct Balancer {
     script: Mutex<Vec<Result<&'static str, ()>>>,
     count: usize,
+    /// The lanes that servers accept.
+    lanes: usize,
     /// Several addresses, each of the server of the same name; none: one address of all servers. "dead" never answers.
     hosts: &'static [&'static str],
     tries: Mutex<Vec<Instant>>,
@@ -73,7 +75,12 @@ impl Connector for Balancer {
         };
         let stream = FakeStream { server: server.clone(), lost: CancellationToken::new() };
         let presented = *self.certificate.lock();
-        Ok(ConnectedStream { server_id: server.into(), server_count: self.count, presented, stream })
+        Ok(ConnectedStream {
+            server_id: server.into(),
+            told: Told { servers: self.count, lanes: self.lanes.max(1) },
+            presented,
+            stream,
+        })
     }
 
     async fn close(&self, _stream: FakeStream) {
@@ -114,6 +121,8 @@ struct FakeLinks {
     controls: Controls,
     /// Whether a stopped stream ends.
     obedient: bool,
+    /// Whether servers accept lanes.
+    lanes: bool,
 }
 
 impl LinkRunner<FakeStream> for FakeLinks {
@@ -125,7 +134,7 @@ impl LinkRunner<FakeStream> for FakeLinks {
             .iter()
             .any(|(name, control)| *name == stream.server && control.retire.is_cancelled());
         assert!(
-            retired || before.is_none_or(|before| before.is_cancelled()),
+            self.lanes || retired || before.is_none_or(|before| before.is_cancelled()),
             "two streams to {}",
             stream.server
         );
@@ -177,12 +186,14 @@ impl Rig {
             drained: Arc::clone(&drained),
             controls: Arc::clone(&controls),
             obedient,
+            lanes: balancer.lanes > 1,
         };
         let settings = SyncSettings {
             interval: Duration::from_secs(1),
             cap: Duration::from_secs(10),
             forever: false,
             count_source: CountSource::Default,
+            lanes: 2,
         };
         let metrics = Metrics::new(&mut Registry::default());
         let (leases, leases_rx) = watch::channel(None);
@@ -410,6 +421,39 @@ async fn attempts_and_losses_are_counted() {
     assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
     let lost = [LostReason::RecvError, LostReason::Eof].map(|reason| rig.metrics.lost.counter(reason).get());
     assert_eq!(lost, [1, 0], "a stop loses nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lanes_count_as_one_server() {
+    let mut rig = Rig::behind(Balancer { count: 2, lanes: 4, ..Balancer::default() }, true);
+    rig.until(2, 2).await;
+    opened(&rig, 4).await;
+    assert_eq!(rig.metrics.server_connections.count(), 2);
+    let tries = rig.balancer.tries.lock().len();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(rig.balancer.tries.lock().len(), tries, "a complete set rests");
+    rig.end_stream("s1");
+    opened(&rig, 5).await;
+    assert_eq!((rig.metrics.server_connections.count(), rig.servers.borrow().open), (2, 2));
+    assert_eq!(rig.metrics.lost.counter(LostReason::RecvError).get(), 0, "the server is not lost");
+    let controls = rig.controls.lock().clone();
+    let living: Vec<_> = controls.iter().filter(|(server, _)| server == "s0").collect();
+    for (_, control) in &living {
+        (control.observer)(ServerState::Unresponsive);
+    }
+    opened(&rig, 7).await;
+    assert_eq!(rig.metrics.unresponsive.get(), 1, "one server");
+    assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (2, 2));
+    rig.drain.cancel();
+    let drained = async {
+        while *rig.drained.lock() < 6 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(1), drained).await.expect("each lane is drained");
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

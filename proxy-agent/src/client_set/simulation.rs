@@ -9,12 +9,17 @@ use rand::{RngExt, SeedableRng};
 
 use super::machine::{Machine, Step};
 use super::pace::LONGEST_BURST;
-use super::streams::{Decision, StreamId};
+use super::streams::{Decision, StreamId, Told};
 use super::*;
 
 /// The only address.
 pub(super) fn balancer() -> Address {
     Address { dial: ServerAddress { host: "balancer".into(), port: 8091 }, entry: 0 }
+}
+
+/// What a server without lanes tells.
+pub(super) fn telling(servers: usize) -> Told {
+    Told { servers, lanes: 1 }
 }
 
 /// Asks for the next step, and answers lookups.
@@ -58,6 +63,7 @@ fn simulate(seed: u64, policy: Balancer, agents: usize, servers: usize) -> Figur
         cap: Duration::from_secs(10),
         forever: false,
         count_source: CountSource::Default,
+        lanes: 1,
     };
     let mut set: Vec<_> =
         (0..agents).map(|_| Machine::new(settings.clone(), || random.borrow_mut().random::<f64>())).collect();
@@ -79,7 +85,7 @@ fn simulate(seed: u64, policy: Balancer, agents: usize, servers: usize) -> Figur
             };
             turn += 1;
             reached[server].get_or_insert(now - lost_at);
-            agent.connected(now, &balancer(), &name(server), servers);
+            agent.connected(now, &balancer(), &name(server), telling(servers));
         }
         match poll(agent, now) {
             Step::Connect(_) => {
@@ -110,7 +116,7 @@ fn name(index: usize) -> Arc<str> {
 fn keep<J: FnMut() -> f64>(agent: &mut Machine<J>, index: usize) -> StreamId {
     let now = Duration::from_secs(2 * index as u64);
     assert_eq!(poll(agent, now), Step::Connect(balancer()));
-    match agent.connected(now, &balancer(), &name(index), 0) {
+    match agent.connected(now, &balancer(), &name(index), telling(0)) {
         Decision::Keep(id) => id,
         other => panic!("{other:?}"),
     }

@@ -1,12 +1,19 @@
-//! The streams of the set, as data: at most one kept stream for each server, and the streams that it has replaced.
+//! The streams of the set, as data: the kept streams of each server, and the streams that they have replaced.
+//!
+//! A server has one kept stream, or several if it offers lanes. All of them count as one connected server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Retiring streams to one server at once: a server accepts 4 streams of an agent, of which one is the kept stream and one may
-/// be a duplicate.
+use grpc::capabilities;
+
+/// Retiring streams to one server at once, for each kept stream: a server accepts 4 streams of an agent, of which one is the kept
+/// stream and one may be a duplicate, and more of an agent with lanes.
 pub(super) const MOST_RETIRED: usize = 2;
+
+/// The most lanes to one server.
+const MAX_LANES: usize = capabilities::MAX_LANES as usize;
 
 /// A stream that wants a successor earlier than this after its start was of little use.
 const SHORT: Duration = Duration::from_secs(60);
@@ -20,6 +27,8 @@ pub struct StreamId(pub(super) u64);
 pub enum Decision {
     /// Keep it under this id until [`Machine::lost`](super::machine::Machine::lost).
     Keep(StreamId),
+    /// The same: it is another lane to a connected server.
+    KeepLane(StreamId),
     /// Keep it under the first id, and retire the stream of the second id.
     Replace(StreamId, StreamId),
     /// Close it: there is already a stream to this server.
@@ -28,18 +37,36 @@ pub enum Decision {
     Unwanted,
 }
 
+/// What a server told with a new stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// The number of servers.
+    pub servers: usize,
+    /// The number of lanes that it accepts of one agent; 1 without lanes.
+    pub lanes: usize,
+}
+
+/// A connected server.
+#[derive(Debug)]
+struct Server {
+    /// What it told last.
+    told: Told,
+    /// Its RTT is high: more lanes are wanted.
+    distant: bool,
+    /// Never empty.
+    lanes: Vec<Kept>,
+}
+
 /// A kept stream, and the reasons to replace it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kept {
     id: StreamId,
-    /// The number of servers that this server told last.
-    pub(super) told: usize,
     /// The server does not answer pings, or has sent GOAWAY.
     pub(super) unresponsive: bool,
     /// The stream's client certificate is about to expire.
     pub(super) aged: bool,
     opened: Duration,
-    /// Streams to this server in a row, this one included, that wanted a successor within [`SHORT`].
+    /// Streams in a row that replaced each other, this one included, that wanted a successor within [`SHORT`].
     short: u32,
 }
 
@@ -49,39 +76,67 @@ impl Kept {
     }
 }
 
+/// The end of a kept stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) server: Arc<str>,
+    /// The server has no other kept stream.
+    pub(super) last: bool,
+    /// The stream was of use.
+    pub(super) long: bool,
+}
+
 /// The kept and the retiring streams.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Streams {
-    kept: HashMap<Arc<str>, Kept>,
+    /// The wanted lanes of a server with a low RTT.
+    lanes: usize,
+    kept: HashMap<Arc<str>, Server>,
     retired: HashMap<StreamId, Arc<str>>,
     next_id: u64,
 }
 
 impl Streams {
+    /// `lanes`: `--lanes`.
+    pub(super) fn new(lanes: usize) -> Self {
+        Self { lanes, kept: HashMap::new(), retired: HashMap::new(), next_id: 0 }
+    }
+
     /// The number of servers with a stream.
     pub(super) fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Takes a new stream, unless it is a duplicate. `told` is the server's count of servers.
-    pub(super) fn offer(&mut self, now: Duration, server: &Arc<str>, told: usize) -> Decision {
-        if !self.lacks(server) {
-            if let Some(kept) = self.kept.get_mut(server) {
-                kept.told = told;
-            }
-            return Decision::Duplicate;
+    /// Takes a new stream, unless it is a duplicate.
+    pub(super) fn offer(&mut self, now: Duration, server: &Arc<str>, told: Told) -> Decision {
+        if let Some(kept) = self.kept.get_mut(server) {
+            kept.told = told;
         }
+        let replaces = self.may_retire(server);
+        let lacks_lane = self.lacks_lane(server);
         let id = StreamId(self.next_id);
-        self.next_id += 1;
-        let short = self.kept.get(server).map_or(0, |old| old.short);
-        let kept = Kept { id, told, unresponsive: false, aged: false, opened: now, short };
-        match self.kept.insert(Arc::clone(server), kept) {
-            Some(Kept { id: old, .. }) => {
-                self.retired.insert(old, Arc::clone(server));
-                Decision::Replace(id, old)
+        let new = |short| Kept { id, unresponsive: false, aged: false, opened: now, short };
+        let decision = match self.kept.get_mut(server) {
+            None => {
+                let lanes = vec![new(0)];
+                self.kept.insert(Arc::clone(server), Server { told, distant: false, lanes });
+                Decision::Keep(id)
             }
-            None => Decision::Keep(id),
-        }
+            Some(kept) => match kept.lanes.iter_mut().find(|lane| lane.wants_successor()) {
+                Some(old) if replaces => {
+                    let old = std::mem::replace(old, new(old.short));
+                    self.retired.insert(old.id, Arc::clone(server));
+                    Decision::Replace(id, old.id)
+                }
+                _ if lacks_lane => {
+                    kept.lanes.push(new(0));
+                    Decision::KeepLane(id)
+                }
+                _ => return Decision::Duplicate,
+            },
+        };
+        self.next_id += 1;
+        decision
     }
 
     /// Changes the marks of a kept stream. If it now wants a successor and did not before: its server, and the number of streams
@@ -92,7 +147,11 @@ impl Streams {
         id: StreamId,
         mark: impl FnOnce(&mut Kept),
     ) -> Option<(Arc<str>, u32)> {
-        let (server, kept) = self.kept.iter_mut().find(|(_, kept)| kept.id == id)?;
+        let lanes = self
+            .kept
+            .iter_mut()
+            .flat_map(|(name, server)| server.lanes.iter_mut().map(move |lane| (name, lane)));
+        let (server, kept) = { lanes }.find(|(_, kept)| kept.id == id)?;
         let before = kept.wants_successor();
         mark(kept);
         if before || !kept.wants_successor() {
@@ -102,22 +161,54 @@ impl Streams {
         Some((Arc::clone(server), kept.short.saturating_sub(1)))
     }
 
+    /// The RTT of a stream's server is high. Returns false if that was already known.
+    pub(super) fn set_distant(&mut self, id: StreamId) -> bool {
+        self.server_of(id).is_some_and(|server| !std::mem::replace(&mut server.distant, true))
+    }
+
+    /// The server of a stream tells this number of servers.
+    pub(super) fn set_told(&mut self, id: StreamId, servers: usize) {
+        if let Some(server) = self.server_of(id) {
+            server.told.servers = servers;
+        }
+    }
+
+    fn server_of(&mut self, id: StreamId) -> Option<&mut Server> {
+        self.kept.values_mut().find(|server| server.lanes.iter().any(|lane| lane.id == id))
+    }
+
+    /// Whether another lane to the same server does not answer.
+    pub(super) fn is_lane_unresponsive_beside(&self, id: StreamId) -> bool {
+        let of_server = |server: &&Server| server.lanes.iter().any(|lane| lane.id == id);
+        let server = self.kept.values().find(of_server);
+        server.is_some_and(|server| server.lanes.iter().any(|lane| lane.id != id && lane.unresponsive))
+    }
+
     /// A retiring stream has ended; false if this is none.
     pub(super) fn end_retired(&mut self, id: StreamId) -> bool {
         self.retired.remove(&id).is_some()
     }
 
-    /// A kept stream has ended; returns its server.
-    pub(super) fn end_kept(&mut self, id: StreamId) -> Option<Arc<str>> {
-        let server =
-            self.kept.iter().find(|(_, kept)| kept.id == id).map(|(server, _)| Arc::clone(server))?;
-        self.kept.remove(&server);
-        Some(server)
+    /// A kept stream has ended.
+    pub(super) fn end_kept(&mut self, now: Duration, id: StreamId) -> Option<Ended> {
+        let (name, server) =
+            self.kept.iter_mut().find(|(_, server)| server.lanes.iter().any(|lane| lane.id == id))?;
+        let name = Arc::clone(name);
+        let place = server.lanes.iter().position(|lane| lane.id == id)?;
+        let ended = server.lanes.remove(place);
+        let last = server.lanes.is_empty();
+        if last {
+            self.kept.remove(&name);
+        }
+        Some(Ended { server: name, last, long: now >= ended.opened + SHORT })
     }
 
-    /// Whether a stream to this server would be kept.
-    pub(super) fn lacks(&self, server: &Arc<str>) -> bool {
-        self.kept.get(server).is_none_or(|kept| kept.wants_successor() && self.may_retire(server))
+    /// Whether a stream to this server would be kept. `lanes`: also as another lane.
+    pub(super) fn lacks(&self, server: &Arc<str>, lanes: bool) -> bool {
+        self.kept.get(server).is_none_or(|kept| {
+            kept.lanes.iter().any(Kept::wants_successor) && self.may_retire(server)
+                || lanes && self.lacks_lane(server)
+        })
     }
 
     /// Whether a kept stream needs a replacement that its server would accept.
@@ -130,18 +221,33 @@ impl Streams {
         self.successors_wanted(|kept| kept.unresponsive)
     }
 
+    /// Whether a server has fewer lanes than wanted.
+    pub(super) fn lack_lanes(&self) -> bool {
+        self.kept.keys().any(|server| self.lacks_lane(server))
+    }
+
     /// The number of servers that every server told last, if it is the same.
     pub(super) fn told(&self) -> Option<usize> {
-        let first = self.kept.values().next()?.told;
-        self.kept.values().all(|kept| kept.told == first).then_some(first).filter(|count| *count > 0)
+        let first = self.kept.values().next()?.told.servers;
+        let agree = self.kept.values().all(|kept| kept.told.servers == first);
+        agree.then_some(first).filter(|count| *count > 0)
     }
 
     fn successors_wanted(&self, wanted: impl Fn(&Kept) -> bool) -> bool {
-        self.kept.iter().any(|(server, kept)| wanted(kept) && self.may_retire(server))
+        self.kept.iter().any(|(name, server)| server.lanes.iter().any(&wanted) && self.may_retire(name))
+    }
+
+    /// Twice as many lanes are wanted if the RTT is high, but no more than the server accepts.
+    fn lacks_lane(&self, server: &Arc<str>) -> bool {
+        self.kept.get(server).is_some_and(|kept| {
+            let wanted = if kept.distant && self.lanes > 1 { 2 * self.lanes } else { self.lanes };
+            kept.lanes.len() < wanted.min(kept.told.lanes).min(MAX_LANES)
+        })
     }
 
     /// Whether the server would accept another stream beside the retiring ones.
     fn may_retire(&self, server: &Arc<str>) -> bool {
-        self.retired.values().filter(|retired| *retired == server).count() < MOST_RETIRED
+        let lanes = self.kept.get(server).map_or(1, |kept| kept.lanes.len());
+        self.retired.values().filter(|retired| *retired == server).count() < MOST_RETIRED * lanes
     }
 }

@@ -15,11 +15,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use driver::{Chunks, CloseReason, Linger, LocalIo, Read};
 use mux::Cause;
-use serve::logs::Peer;
+use net::scratch::poll_read_once;
+use serde::Serialize;
+use serve::logs::{Peer, Records, milliseconds};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
-use transport::scratch::poll_read_once;
 
 use super::dial::Endpoint;
 
@@ -49,9 +50,68 @@ pub struct ConnInfo {
     pub connect_id: i64,
     /// The requested address, as the peer sent it.
     pub address: String,
+    /// How long the lookup of the endpoint's name took; `None` for an address.
+    pub lookup: Option<Duration>,
+    /// How long the whole dial took.
+    pub dial: Duration,
+    /// Set if the trace of the dial is recorded.
+    pub trace_id: Option<String>,
+    /// The connection log.
+    pub records: Records,
+}
+
+/// A line of the connection log. Its fields are documented in docs/connection-log.md.
+#[derive(Serialize)]
+struct Record<'a> {
+    server: String,
+    dial_id: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect_id: Option<i64>,
+    target: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resolved: Option<SocketAddr>,
+    bytes_to_endpoint: u64,
+    bytes_from_endpoint: u64,
+    lookup_ms: Option<f64>,
+    connect_ms: Option<f64>,
+    total_ms: Option<f64>,
+    end: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'a str>,
 }
 
 impl ConnInfo {
+    /// Records a connection at its end, or a failed dial. `open`: the endpoint's address, and how long the connection was open.
+    pub(crate) fn record(
+        &self,
+        open: Option<(SocketAddr, Duration)>,
+        bytes: (u64, u64),
+        end: &str,
+        error: &str,
+    ) {
+        if !self.records.is_on() {
+            return;
+        }
+        let connect = self.dial.saturating_sub(self.lookup.unwrap_or_default());
+        self.records.write(&Record {
+            server: Peer(&self.server_id).to_string(),
+            dial_id: self.dial_id,
+            connect_id: open.map(|_| self.connect_id),
+            target: Peer(&self.address).to_string(),
+            resolved: open.map(|(peer, _)| peer),
+            bytes_to_endpoint: bytes.0,
+            bytes_from_endpoint: bytes.1,
+            lookup_ms: milliseconds(self.lookup),
+            connect_ms: milliseconds(Some(connect)),
+            total_ms: milliseconds(Some(self.dial + open.map_or(Duration::ZERO, |(_, time)| time))),
+            end,
+            error: (!error.is_empty()).then(|| Peer(error).to_string()),
+            trace_id: self.trace_id.as_deref(),
+        });
+    }
+
     /// Logs that the endpoint's socket failed. A close or reset by the endpoint is not logged as an error.
     fn log_failure(&self, error: &io::Error, message: &'static str) {
         if !Cause::Local(error.to_string()).is_abort() {
@@ -224,6 +284,13 @@ impl<G> Drop for ConnContext<G> {
             reason = %Peer(self.reason.as_deref().unwrap_or("the stream to the server was lost")),
             "close connection"
         );
+        let (end, error) = match self.reason.as_deref() {
+            Some("closed") => ("closed", ""),
+            Some(error) => ("error", error),
+            None => ("stream_lost", ""),
+        };
+        let open = Some((self.peer, self.began.elapsed()));
+        self.info.record(open, (self.sent, self.received), end, error);
     }
 }
 

@@ -14,7 +14,16 @@ async fn pair() -> (ConnContext<Arc<()>>, TcpStream, Arc<()>) {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (endpoint, _) = listener.accept().await.unwrap();
     let peer = stream.peer_addr().unwrap();
-    let info = ConnInfo { server_id: "s".into(), dial_id: 1, connect_id: 1, address: peer.to_string() };
+    let info = ConnInfo {
+        server_id: "s".into(),
+        dial_id: 1,
+        connect_id: 1,
+        address: peer.to_string(),
+        lookup: None,
+        dial: Duration::ZERO,
+        trace_id: None,
+        records: Records::default(),
+    };
     let gauge = Arc::new(());
     (ConnContext::new(Endpoint { stream, peer }, info, gauge.clone()), endpoint, gauge)
 }

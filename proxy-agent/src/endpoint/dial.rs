@@ -9,12 +9,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::pin::pin;
 use std::time::Duration;
 
+use net::host_port::Joined;
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
-use transport::host_port::Joined;
 
 use super::address::{Host, Network, Target, this_machine};
 use super::error::{DialError, Failure, LookupError};
@@ -82,10 +82,22 @@ impl<R: Resolve> Dialer<R> {
 
     /// Dials the protocol and `host:port` of a DIAL_REQ.
     pub async fn dial(&self, protocol: &str, address: &str) -> Result<Endpoint, DialError> {
-        let deadline = Instant::now() + self.timeout;
+        self.dial_timed(protocol, address, &mut None).await
+    }
+
+    /// The same; `lookup` is set to the time that the lookup of a name took, once it has succeeded.
+    pub async fn dial_timed(
+        &self,
+        protocol: &str,
+        address: &str,
+        lookup: &mut Option<Duration>,
+    ) -> Result<Endpoint, DialError> {
+        let began = Instant::now();
+        let deadline = began + self.timeout;
         let network = Network::parse(protocol)?;
         let target = Target::parse(network, address)?;
         let candidates = self.candidates(network, &target, deadline).await?;
+        *lookup = matches!(target.host, Host::Name(_)).then(|| began.elapsed());
         let allowed = self.allowed(network, &target, candidates)?;
         race(network, allowed, self.unsent, deadline).await
     }

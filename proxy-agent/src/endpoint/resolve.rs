@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use serve::logs::Peer;
+use serve::metrics::CountBy;
 use tokio::time::{Instant, timeout};
 
 use super::address::Network;
@@ -54,6 +55,63 @@ pub trait Resolve: Send + Sync + 'static {
 impl<R: Resolve> Resolve for Arc<R> {
     async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
         R::lookup(self, host, network).await
+    }
+}
+
+serve::label! {
+    /// The result of a lookup.
+    pub enum LookupResult in "result" {
+        /// The name has an address.
+        Found => "found",
+        /// The name does not exist.
+        NoSuchHost => "no_such_host",
+        /// A name server answered with an error.
+        Misbehaving => "misbehaving",
+        /// No name server can be reached.
+        Unreachable => "unreachable",
+        /// No name server answered in time, or the dial was canceled.
+        Unanswered => "unanswered",
+    }
+}
+
+impl From<&LookupError> for LookupResult {
+    fn from(error: &LookupError) -> Self {
+        match error {
+            LookupError::NoSuchHost { .. } => LookupResult::NoSuchHost,
+            LookupError::Misbehaving { .. } => LookupResult::Misbehaving,
+            LookupError::Io { .. } => LookupResult::Unreachable,
+            LookupError::ServerTimeout { .. } | LookupError::Deadline { .. } => LookupResult::Unanswered,
+        }
+    }
+}
+
+/// A resolver that counts its lookups.
+#[derive(Debug)]
+pub struct Counted<R> {
+    /// Resolves.
+    pub resolver: R,
+    /// Counts each lookup once.
+    pub results: CountBy<LookupResult>,
+}
+
+impl<R: Resolve> Resolve for Counted<R> {
+    async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
+        let mut outcome = Outcome { results: &self.results, result: LookupResult::Unanswered };
+        let found = self.resolver.lookup(host, network).await;
+        outcome.result = found.as_ref().map_or_else(LookupResult::from, |_| LookupResult::Found);
+        found
+    }
+}
+
+/// Counts a lookup when it is dropped: the caller drops one that takes too long.
+struct Outcome<'a> {
+    results: &'a CountBy<LookupResult>,
+    result: LookupResult,
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        self.results.count(self.result);
     }
 }
 

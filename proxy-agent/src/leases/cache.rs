@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{Lease, Moment, lease};
-use transport::host_port::host_port;
+use net::host_port::host_port;
 
 use super::LabelSelector;
 use crate::client_set::{Advertised, Leased, ServerAddress};
@@ -92,7 +92,7 @@ impl LeaseCache {
         let counted = self.entries.values().filter(|entry| entry.counts_until > at);
         let mut advertised: Vec<_> = counted.clone().filter_map(|entry| entry.advertised.clone()).collect();
         advertised.sort_by_cached_key(|told| (told.dial.to_string(), Arc::clone(&told.server_id)));
-        Leased { count: counted.count(), advertised }
+        Leased { count: counted.count(), advertised, stale: false }
     }
 
     /// When the next of these leases stops to count, unless it is renewed.

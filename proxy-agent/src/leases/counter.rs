@@ -206,20 +206,28 @@ impl LeaseCounter {
                 tracing::warn!(
                     "Could not list leases to update server count, using fallback count ({count}): {error}"
                 );
-                self.blind = true;
+                self.metrics.journal.api_failed(&format!("leases: {error}"));
+                self.set_blind();
                 self.next_check = Instant::now() + self.next_pause();
             }
         }
     }
 
     async fn failed(&mut self, doing: &str, error: &ApiError) {
-        self.blind = true;
+        self.set_blind();
         let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
         let (count, retry_in) = (self.known(), GoDuration::from(wait));
         tracing::error!(
             "Could not {doing} leases: {error} (the last count holds: {count}; trying again in {retry_in})"
         );
         sleep(wait).await;
+    }
+
+    fn set_blind(&mut self) {
+        self.blind = true;
+        if self.count.borrow().is_some() {
+            self.publish();
+        }
     }
 
     fn next_pause(&mut self) -> Duration {
@@ -242,7 +250,7 @@ impl LeaseCounter {
     }
 
     fn publish(&mut self) {
-        let leased = self.cache.leased(self.believed);
+        let leased = Leased { stale: self.blind, ..self.cache.leased(self.believed) };
         let before = self.count.borrow().as_ref().map(|leased| leased.count);
         self.count.send_if_modified(|told| {
             let changed = told.as_ref() != Some(&leased);

@@ -72,9 +72,9 @@ async fn becomes(counted: &mut watch::Receiver<Option<Leased>>, want: usize) {
 
 /// Checks that the count does not change during `during`.
 async fn holds(counted: &mut watch::Receiver<Option<Leased>>, want: usize, during: impl Future<Output = ()>) {
-    counted.mark_unchanged();
+    let mut watched = counted.clone();
     tokio::select! {
-        _ = counted.changed() => panic!("the count became {:?} instead of {want}", *counted.borrow()),
+        _ = watched.wait_for(|count| number(count) != Some(want)) => panic!("the count became {:?} instead of {want}", *counted.borrow()),
         () = during => assert_eq!(number(&counted.borrow()), Some(want)),
     }
 }
@@ -172,6 +172,7 @@ async fn the_last_count_holds_while_the_api_is_away_and_until_servers_could_rene
         // Three times the duration of the leases.
         holds(&mut counted, 3, sleep(Duration::from_secs(3))).await;
         let requests = world.api.count("GET");
+        assert!(counted.borrow().as_ref().unwrap().stale);
         println!("{fault:?}: {requests} requests, pauses {SPEEDUP} times shorter than in production");
         assert!(requests < 40, "{requests} requests in 3 s, {fault:?}");
         world.api.heal();
@@ -185,6 +186,7 @@ async fn the_last_count_holds_while_the_api_is_away_and_until_servers_could_rene
             sleep(Duration::from_millis(1_500)).await;
         };
         holds(&mut counted, 3, back).await;
+        assert!(!counted.borrow().as_ref().unwrap().stale);
     }
 }
 

@@ -13,6 +13,10 @@ pub enum ServerState {
     Unresponsive,
     /// It has sent GOAWAY, or a proxy before it has: the stream continues, but may end soon.
     GoingAway,
+    /// Its RTT is high.
+    Distant,
+    /// It tells this number of servers.
+    Servers(usize),
 }
 
 /// Called at each change of the server's state.

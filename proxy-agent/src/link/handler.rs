@@ -4,23 +4,26 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use driver::{Conns, LinkHandler};
 use flags::GoDuration;
-use mux::{Agent, ConnKey, ConnectId, Time};
-use serve::logs::Peer;
+use mux::{Agent, ConnKey, ConnectId, Time, TraceContext};
+use serve::logs::{Peer, Records};
+use serve::traces::{Kind, Tracer};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::control::LinkControl;
+use super::control::{LinkControl, ServerObserver, ServerState};
 use super::in_flight::{InFlight, InFlightGuard};
+use super::report::{ReportRequest, ReportRequests};
 use crate::endpoint::{ConnContext, ConnInfo, DialError, Dialer, Endpoint, Resolve};
 use crate::metrics::{DialFailureReason, Metrics};
 
-/// A finished dial.
-type Dialed = (ConnKey, Result<Endpoint, DialError>);
+/// A finished dial, and how long its lookup took.
+type Dialed = (ConnKey, Result<Endpoint, DialError>, Option<Duration>);
 
 /// A pending dial. Dropping it aborts the dialing task.
 struct Dialing {
@@ -29,6 +32,8 @@ struct Dialing {
     id: i64,
     address: String,
     began: Instant,
+    /// Set if the trace is recorded.
+    trace_id: Option<String>,
     /// Passed on to the connection.
     guard: Option<InFlightGuard>,
 }
@@ -41,6 +46,9 @@ impl Drop for Dialing {
 
 /// Resolves when a retiring stream may end.
 type Done = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The shortest time between two numbers of servers of one stream that count.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// The server at the other end of a stream.
 pub(crate) struct Server {
@@ -59,6 +67,8 @@ pub(crate) struct AgentLinkHandler<R> {
     server: Server,
     dialer: Arc<Dialer<R>>,
     metrics: Metrics,
+    records: Records,
+    tracer: Tracer,
     dials: HashMap<ConnKey, Dialing>,
     results: mpsc::UnboundedReceiver<Dialed>,
     report: mpsc::UnboundedSender<Dialed>,
@@ -68,6 +78,11 @@ pub(crate) struct AgentLinkHandler<R> {
     retire: CancellationToken,
     /// Set after a drain if another stream has replaced this one: resolves once this stream is idle.
     done: Option<Done>,
+    /// Questions for the status.
+    reports: ReportRequests,
+    observer: ServerObserver,
+    /// When the server told the number of servers.
+    told: Option<Instant>,
 }
 
 impl<R: Resolve> AgentLinkHandler<R> {
@@ -75,8 +90,10 @@ impl<R: Resolve> AgentLinkHandler<R> {
         server: Server,
         dialer: Arc<Dialer<R>>,
         metrics: Metrics,
+        (records, tracer): (Records, Tracer),
         in_flight: InFlight,
         control: LinkControl,
+        reports: ReportRequests,
     ) -> Self {
         // Never holds more results than the link has pending dials.
         let (report, results) = mpsc::unbounded_channel();
@@ -84,6 +101,8 @@ impl<R: Resolve> AgentLinkHandler<R> {
             server,
             dialer,
             metrics,
+            records,
+            tracer,
             dials: HashMap::new(),
             results,
             report,
@@ -91,30 +110,39 @@ impl<R: Resolve> AgentLinkHandler<R> {
             stop: Box::pin(control.stop.cancelled_owned()),
             retire: control.retire,
             done: None,
+            observer: control.observer,
+            told: None,
             in_flight,
+            reports,
         }
     }
 
-    fn dialed(&mut self, conns: &mut Conns<Agent>, key: ConnKey, outcome: Result<Endpoint, DialError>) {
+    fn dialed(&mut self, conns: &mut Conns<Agent>, (key, outcome, lookup): Dialed) {
         // Without an entry the dial was canceled while its result was in the channel: dropping the result closes the socket.
         let Some(mut dialing) = self.dials.remove(&key) else { return };
         let elapsed = dialing.began.elapsed();
         conns.link().number_beyond(self.server.beyond);
+        let mut info = ConnInfo {
+            server_id: Arc::clone(&self.server.id),
+            dial_id: dialing.id,
+            connect_id: 0,
+            address: std::mem::take(&mut dialing.address),
+            lookup,
+            dial: elapsed,
+            trace_id: dialing.trace_id.take(),
+            records: self.records.clone(),
+        };
         match outcome {
             Ok(endpoint) => {
                 self.metrics.dial_duration.observe(elapsed);
                 if !conns.link().dialed(key, Ok(())) {
                     return;
                 }
-                let connect_id = conns.link().connect_id(key).map_or(0, |id| id.0);
-                let info = ConnInfo {
-                    server_id: Arc::clone(&self.server.id),
-                    dial_id: dialing.id,
-                    connect_id,
-                    address: dialing.address.clone(),
-                };
+                info.connect_id = conns.link().connect_id(key).map_or(0, |id| id.0);
                 let open = (self.metrics.endpoint_connections.enter(), dialing.guard.take());
                 conns.open(key);
+                conns.set_target(key, &info.address);
+                self.metrics.journal.dialed();
                 let context = ConnContext::new(endpoint, info, open);
                 let context = if self.server.native { context } else { context.hold_first_byte() };
                 conns.attach(key, Box::new(context));
@@ -124,14 +152,17 @@ impl<R: Resolve> AgentLinkHandler<R> {
                     if error.is_timeout() { DialFailureReason::Timeout } else { DialFailureReason::Unknown };
                 self.metrics.dial_failures.count(reason);
                 let text = error.to_string();
+                let name = reason.name();
+                self.metrics.journal.failed(&info.address, &self.server.id, name, &text, elapsed);
                 tracing::info!(
                     error = %Peer(&text),
                     dialID = dialing.id,
-                    dialAddress = %Peer(&dialing.address),
+                    dialAddress = %Peer(&info.address),
                     serverID = %Peer(&self.server.id),
                     duration = %GoDuration::from(elapsed),
                     "error dialing backend"
                 );
+                info.record(None, (0, 0), reason.name(), &text);
                 conns.link().dialed(key, Err(text));
             }
         }
@@ -139,9 +170,12 @@ impl<R: Resolve> AgentLinkHandler<R> {
 }
 
 impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
-    fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Agent>, _now: Time) -> Poll<()> {
-        while let Poll::Ready(Some((key, outcome))) = self.results.poll_recv(cx) {
-            self.dialed(conns, key, outcome);
+    fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Agent>, now: Time) -> Poll<()> {
+        while let Poll::Ready(Some(dialed)) = self.results.poll_recv(cx) {
+            self.dialed(conns, dialed);
+        }
+        while let Poll::Ready(Some(ReportRequest { skip, limit, reply })) = self.reports.poll_recv(cx) {
+            let _ = reply.send(conns.live(now, skip, limit));
         }
         if self.drain.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
             self.drain = None;
@@ -162,24 +196,47 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         self.stop.as_mut().poll(cx)
     }
 
-    fn dial(&mut self, conns: &mut Conns<Agent>, key: ConnKey, protocol: String, address: String) {
+    fn dial(
+        &mut self,
+        conns: &mut Conns<Agent>,
+        key: ConnKey,
+        (protocol, address): (String, String),
+        trace: Option<TraceContext>,
+    ) {
         let id = conns.link().dial_id(key).map_or(0, |id| id.0);
         tracing::debug!(
             serverID = %Peer(&self.server.id), agentID = %self.server.agent_id, dialID = id,
             dialAddress = %Peer(&address), "Received DIAL_REQ"
         );
+        let mut span = self.tracer.span("dial endpoint", Kind::Server, trace);
+        span.set("server.address", &address);
+        span.set("konnectivity.server.id", &self.server.id);
+        let (began, trace_id) = (Instant::now(), span.trace_id());
         let (dialer, report, target) = (Arc::clone(&self.dialer), self.report.clone(), address.clone());
         let task = tokio::spawn(async move {
-            let outcome = dialer.dial(&protocol, &target).await;
+            let mut lookup = None;
+            let outcome = dialer.dial_timed(&protocol, &target, &mut lookup).await;
+            let connect = began + lookup.unwrap_or_default();
+            if lookup.is_some() {
+                span.stage("lookup", began, connect);
+            }
+            span.stage("connect", connect, Instant::now());
+            span.end(outcome.as_ref().map(drop).map_err(|error| error as &dyn std::fmt::Display));
             // Sending fails only if the stream's task has ended: dropping the result closes the socket.
-            let _ = report.send((key, outcome));
+            let _ = report.send((key, outcome, lookup));
         });
-        let began = Instant::now();
         let guard = Some(self.in_flight.enter());
-        self.dials.insert(key, Dialing { task: task.abort_handle(), id, address, began, guard });
+        self.dials.insert(key, Dialing { task: task.abort_handle(), id, address, began, trace_id, guard });
     }
 
     fn dial_canceled(&mut self, key: ConnKey) {
         self.dials.remove(&key);
+    }
+
+    fn servers_told(&mut self, servers: u32) {
+        if self.server.native && self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
+            self.told = Some(Instant::now());
+            (self.observer)(ServerState::Servers(servers as usize));
+        }
     }
 }

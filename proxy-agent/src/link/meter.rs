@@ -1,8 +1,9 @@
 //! Passes the driver's counts to the agent's metrics.
 
+use driver::{SharedTraffic, Traffic};
+use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
 use serve::metrics::{DropReason, Held, PacketMeter};
-use transport::wire::WireError;
 
 use crate::metrics::{Direction, Metrics};
 
@@ -12,15 +13,17 @@ pub(crate) struct LinkMeter {
     from_server: PacketMeter,
     to_server: PacketMeter,
     queued: Held,
+    traffic: SharedTraffic,
 }
 
 impl LinkMeter {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
+    pub(crate) fn new(metrics: &Metrics, traffic: SharedTraffic) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
             from_server: metrics.packets(Direction::FromServer),
             to_server: metrics.packets(Direction::ToServer),
             queued: metrics.queued_bytes.hold(),
+            traffic,
         }
     }
 }
@@ -52,6 +55,11 @@ impl driver::Meter for LinkMeter {
 
     fn queued(&mut self, charged: usize) {
         self.queued.set(charged);
+    }
+
+    fn carries(&mut self, traffic: Traffic) {
+        let (sent, received) = self.traffic.set(traffic);
+        self.metrics.payload.add(received, sent);
     }
 
     fn paused(&mut self, _paused: bool) {

@@ -8,20 +8,24 @@ mod control;
 mod handler;
 mod in_flight;
 mod meter;
+mod report;
 
 use std::sync::Arc;
 
 use driver::{Bounds, Driver, LinkEnd};
+use grpc::Wire;
 use mux::{Agent, ConnectId, Negotiated};
-use serve::logs::Peer;
+use serve::logs::{Peer, Records};
+use serve::traces::Tracer;
 use tokio::task::coop::unconstrained;
-use transport::wire::Wire;
 
 use crate::endpoint::{Dialer, Resolve};
 use crate::metrics::Metrics;
 
 pub use self::control::{LinkControl, ServerObserver, ServerState};
 pub use self::in_flight::{InFlight, InFlightGuard};
+pub(crate) use self::report::OpenLink;
+pub use self::report::{OpenLinks, Origin};
 
 use self::connect_ids::ConnectIdSpace;
 use self::handler::{AgentLinkHandler, Server};
@@ -34,9 +38,12 @@ pub struct Links<R> {
     dialer: Arc<Dialer<R>>,
     bounds: Bounds,
     metrics: Metrics,
+    records: Records,
+    tracer: Tracer,
     in_flight: InFlight,
     /// The connect id ranges of streams to upstream servers.
     connect_ids: ConnectIdSpace,
+    open: OpenLinks,
 }
 
 impl<R> Clone for Links<R> {
@@ -46,29 +53,51 @@ impl<R> Clone for Links<R> {
             dialer: Arc::clone(&self.dialer),
             bounds: self.bounds.clone(),
             metrics: self.metrics.clone(),
+            records: self.records.clone(),
+            tracer: self.tracer.clone(),
             in_flight: self.in_flight.clone(),
             connect_ids: self.connect_ids.clone(),
+            open: self.open.clone(),
         }
     }
 }
 
 impl<R: Resolve> Links<R> {
-    /// Links of the agent with this id; they dial endpoints by `dialer`, within `bounds`.
-    pub fn new(agent_id: &str, dialer: Dialer<R>, bounds: Bounds, metrics: Metrics) -> Self {
+    /// Links of the agent with this id; they dial endpoints by `dialer`, within `bounds`, and record connections in `records`.
+    pub fn new(
+        agent_id: &str,
+        dialer: Dialer<R>,
+        bounds: Bounds,
+        metrics: Metrics,
+        records: Records,
+    ) -> Self {
         let (dialer, connect_ids) = (Arc::new(dialer), ConnectIdSpace::default());
         Links {
             agent_id: agent_id.into(),
             dialer,
             bounds,
             metrics,
+            records,
+            tracer: Tracer::default(),
             in_flight: InFlight::default(),
             connect_ids,
+            open: OpenLinks::default(),
         }
+    }
+
+    /// The same, with traces of dials.
+    pub fn traced(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
     }
 
     /// The dials and connections of all links.
     pub fn in_flight(&self) -> InFlight {
         self.in_flight.clone()
+    }
+
+    /// The open streams, for the status.
+    pub fn open(&self) -> OpenLinks {
+        self.open.clone()
     }
 
     /// Serves an open stream on the negotiated terms, until it ends by itself or by `control`. `native`: the server is a native peer.
@@ -78,6 +107,7 @@ impl<R: Resolve> Links<R> {
         wire: W,
         native: bool,
         negotiated: Negotiated,
+        origin: Origin,
         control: LinkControl,
     ) -> LinkEnd {
         let dialer = Arc::clone(&self.dialer);
@@ -85,10 +115,21 @@ impl<R: Resolve> Links<R> {
         let beyond = range.as_ref().map_or(ConnectId(0), |range| range.beyond);
         let agent_id = Arc::clone(&self.agent_id);
         tracing::info!(target: "v2", serverID = %Peer(&server_id), agentID = %agent_id, "Start serving");
+        let (link, reports) = OpenLink::new(Arc::clone(&server_id), origin, native, control.drain.clone());
+        let meter = LinkMeter::new(&self.metrics, link.traffic.clone());
+        let _open = self.open.enter(link);
         let server = Server { id: server_id, agent_id, native, beyond };
-        let handler =
-            AgentLinkHandler::new(server, dialer, self.metrics.clone(), self.in_flight.part(), control);
-        let meter = LinkMeter::new(&self.metrics);
+        let observed = (self.records.clone(), self.tracer.clone());
+        let in_flight = self.in_flight.part();
+        let handler = AgentLinkHandler::new(
+            server,
+            dialer,
+            self.metrics.clone(),
+            observed,
+            in_flight,
+            control,
+            reports,
+        );
         unconstrained(Driver::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter)).await
     }
 }

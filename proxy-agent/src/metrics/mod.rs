@@ -13,12 +13,17 @@ mod tests;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use grpc::Code;
 use mux::PacketKind;
 use serve::metrics::{
     ApiCalls, Certificates, CountBy, Counter, Drops, Gauge, Histogram, Holdings, Lazy, LegacyCertificates,
-    Live, PacketMeter, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
+    Live, PacketMeter, PayloadBytes, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
+    register_build_info,
 };
-use transport::wire::Code;
+use serve::statusz::Journal;
+
+use crate::client_set::ConnectStage;
+use crate::endpoint::LookupResult;
 
 pub use labels::{AttemptResult, DialFailureReason, Direction, LostReason};
 
@@ -50,6 +55,8 @@ pub struct Families {
     pub retiring_connections: Live,
     /// `server_connection_attempts_total` (proposed for Go).
     pub attempts: CountBy<AttemptResult>,
+    /// `server_connect_failures_total` (ours): failed attempts by the stage that failed.
+    pub connect_failures: CountBy<ConnectStage>,
     /// `server_connection_lost_total` (proposed for Go): streams that the agent did not end itself.
     pub lost: CountBy<LostReason>,
     /// `unresponsive_peers_total` (ours): how many times a server stopped answering pings.
@@ -60,10 +67,14 @@ pub struct Families {
     pub dial_duration: Lazy<Histogram>,
     /// `endpoint_dial_failure_total`.
     pub dial_failures: CountBy<DialFailureReason>,
+    /// `lookups_total` (ours): lookups of names of endpoints and servers.
+    pub lookups: CountBy<LookupResult>,
     /// `lease_lists_total` (lists and watches) and `lease_list_latency_seconds` (lists).
     pub lease_lists: ApiCalls,
     /// `lease_calls_unanswered_total` (ours).
     pub unanswered: Unanswered,
+    /// `payload_bytes_total` (ours): payload on streams to servers.
+    pub payload: PayloadBytes,
     /// `dropped_packets_total` (ours).
     pub drops: Drops,
     /// `connection_resets_total` (ours).
@@ -76,6 +87,8 @@ pub struct Families {
     pub certificates: Certificates,
     /// `legacy_certificates_total` (ours).
     pub legacy_certificates: LegacyCertificates,
+    /// The last failures, for the status.
+    pub journal: Journal,
     known_servers: Gauge,
     server_failures: CountBy<Direction>,
     packets: StreamPackets,
@@ -86,6 +99,7 @@ impl Metrics {
     /// Registers every metric under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
+        register_build_info(r);
         let known_servers =
             gauge(r, "known_server_count", "Server replicas to which the agent keeps a stream");
         let dial_duration = Lazy::new(latency);
@@ -94,6 +108,7 @@ impl Metrics {
         let help = "How many times a server stopped answering pings";
         r.register("unresponsive_peers_total", help, unresponsive.clone());
         Self(Arc::new(Families {
+            journal: Journal::default(),
             known_servers,
             dial_duration,
             server_connections: Live::register(
@@ -110,6 +125,11 @@ impl Metrics {
                 r,
                 "server_connection_attempts_total",
                 "Attempts to connect to server replicas, by result",
+            ),
+            connect_failures: CountBy::register(
+                r,
+                "server_connect_failures_total",
+                "Attempts to connect to server replicas that failed, by stage",
             ),
             lost: CountBy::register(
                 r,
@@ -132,6 +152,7 @@ impl Metrics {
                 "server_connection_failure_count",
                 "Errors of streams to servers, by direction. DEPRECATED, see stream_errors_total",
             ),
+            lookups: CountBy::register(r, "lookups_total", "Lookups of names, by result"),
             lease_lists: ApiCalls::register(
                 r,
                 "http_response_code",
@@ -142,6 +163,7 @@ impl Metrics {
             unanswered: Unanswered::register(r),
             packets: StreamPackets::register(r),
             stream_errors: StreamErrors::register(r),
+            payload: PayloadBytes::register(r),
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued for endpoints"),

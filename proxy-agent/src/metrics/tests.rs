@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mux::{Cause, Dropped};
+use net::tls::LegacyPki;
 use serve::metrics::{Exposition, LeaseCall};
-use transport::tls::LegacyPki;
 
 use super::*;
 
@@ -33,6 +33,9 @@ fn golden() {
     drop(metrics.server_connections.enter());
     drop(metrics.retiring_connections.enter());
     metrics.attempts.count(AttemptResult::Connected);
+    metrics.connect_failures.count(ConnectStage::Tls);
+    metrics.lookups.count(LookupResult::NoSuchHost);
+    metrics.payload.add(0, 5);
     metrics.lost.count(LostReason::RecvError);
     metrics.unresponsive.inc();
     let endpoints = [metrics.endpoint_connections.enter(), metrics.endpoint_connections.enter()];
@@ -62,9 +65,14 @@ fn at_the_start_only_metrics_that_go_shows() {
     assert_eq!(
         samples(registry),
         format!(
-            "# TYPE {PREFIX}_known_server_count gauge\n{PREFIX}_known_server_count 0\n\
+            "# TYPE {PREFIX}_build_info gauge\n{PREFIX}_build_info{{version=\"{}\"}} 1\n\
+             # TYPE {PREFIX}_known_server_count gauge\n{PREFIX}_known_server_count 0\n\
+             # TYPE {PREFIX}_payload_bytes_total counter\n\
+             {PREFIX}_payload_bytes_total{{direction=\"from_endpoint\"}} 0\n\
+             {PREFIX}_payload_bytes_total{{direction=\"to_endpoint\"}} 0\n\
              # TYPE {PREFIX}_queued_bytes gauge\n{PREFIX}_queued_bytes 0\n\
-             # TYPE {PREFIX}_queued_bytes_limit gauge\n{PREFIX}_queued_bytes_limit 0\n"
+             # TYPE {PREFIX}_queued_bytes_limit gauge\n{PREFIX}_queued_bytes_limit 0\n",
+            env!("CARGO_PKG_VERSION")
         )
     );
 }

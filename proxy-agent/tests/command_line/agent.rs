@@ -17,13 +17,18 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
             ),
         flag("agent-identifiers", |c| c.agent_identifiers.text().to_owned())
             .default("")
-            .takes(&["--agent-identifiers=host=a&host=b&ipv6=:::::"], "host=a&host=b&ipv6=:::::")
+            .takes(&["--agent-identifiers=host=a&host=b&ipv6=::1"], "host=a&host=b&ipv6=::1")
             .takes(
                 &["--agent-identifiers=cidr=127.0.0.1/16&default-route=true"],
                 "cidr=127.0.0.1/16&default-route=true",
             )
             .takes(&["--agent-identifiers=h%6Fst=a%20b"], "h%6Fst=a%20b")
-            .takes(&["--agent-identifiers=host"], "host")
+            .takes(&["--agent-identifiers=ipv4=${HOST_IP}"], "ipv4=${HOST_IP}")
+            .takes(&["--agent-identifiers=ipv4=10.0.0.1&ipv6="], "ipv4=10.0.0.1&ipv6=")
+            .rejects_but_go_accepts(
+                &["--agent-identifiers=ipv4=1.2.3"],
+                "--agent-identifiers=\"ipv4=1.2.3\": ipv4=1.2.3 matches no target; write ipv4=ADDRESS",
+            )
             .takes(&["--agent-identifiers", "&"], "&")
             .refuses(
                 &["--agent-identifiers=uid=1"],

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use proxy_agent::args::{Config, parse_with};
 use table::{
     Entry, argv, check, check_help, flow_entries, is_the_check_by_name, log_entries, profiling_entries,
+    record_entries,
 };
 
 /// The base of table rows. `{file}` exists, `{none}` does not.
@@ -33,8 +34,14 @@ fn table() -> Vec<Entry<Config>> {
         agent::endpoints(),
         agent::serving(),
         agent::kubernetes(),
-        profiling_entries(BASE, |config: &Config| config.profiling, |config| &config.warnings),
+        profiling_entries(
+            BASE,
+            |config: &Config| config.profiling,
+            |config| config.status_on_any_address,
+            |config| &config.warnings,
+        ),
         flow_entries(BASE, |config: &Config| &config.flow),
+        record_entries(BASE, |config: &Config| &config.records),
         log,
     ];
     groups.into_iter().flatten().collect()
@@ -77,6 +84,8 @@ fn flags_that_weaken_or_do_nothing_are_said() {
     assert_eq!(warnings(&[]), [""; 0]);
     let table = [
         ("--ca-cert=", "--ca-cert is empty: servers are trusted by the system's authorities"),
+        ("--proxy-server-host=", "--proxy-server-host is empty: it counts as localhost"),
+        ("--agent-identifiers=ipv4=$(HOST_IP)", "a variable that nothing expanded"),
         ("--probe-interval=5s", "--probe-interval has no effect: a lost stream is noticed at once"),
         ("--server-count-source=max", "--server-count-source=max has no effect: leases are not counted"),
         ("--sync-interval=0", "--sync-interval=0s: it counts as 1ms"),

@@ -4,29 +4,34 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use driver::{Bounds, Driver, LinkEnd};
+use driver::{Bounds, Driver, LinkEnd, SharedTraffic};
 use flags::GoDuration;
+use grpc::capabilities::{self, CAPABILITIES, Capabilities};
+use grpc::{Code, Keepalive, KeepaliveHandle, Request};
 use http::{HeaderMap, HeaderValue};
 use mux::Server;
-use serve::logs::Peer;
+use serve::logs::{LogLimit, Peer};
+use serve::metrics::LiveGuard;
 use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use transport::wire::capabilities::{self, CAPABILITIES, Capabilities};
-use transport::wire::{Code, Keepalive, KeepaliveHandle, Request};
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
-use super::handle::LinkHandle;
+use super::handle::{LinkFacts, LinkHandle};
 use super::handler::{LinkObserver, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::packet_probe::Finding;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
-use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, Registration};
-use crate::metrics::{ClosedReason, EstablishedGuard, Metrics, PeerKind, ServiceMethod};
+use crate::backends::{
+    Backend, BackendManager, LaneGuard, LaneTraffic, LinkId, ReadinessPolicy, Registration,
+};
+use crate::metrics::{
+    ClosedReason, EstablishedGuard, Metrics, PeerKind, Port, RefusedConnect, ServiceMethod,
+};
 use crate::server_count::ServerCount;
 
 /// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
@@ -97,21 +102,22 @@ impl AgentService {
 
     /// Serves one stream to its end. Authenticates the agent before it reads the rest of the metadata.
     pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, slot: Arc<AgentSlot>) {
-        let _open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
+        let open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != AGENT_PATH {
+            self.metrics.refused_connects.count(RefusedConnect::Path);
             if let Some(suppressed) = self.log_due("path", &peer) {
                 let path = Peer(&request.path);
                 tracing::warn!(
                     %peer, %path, suppressed, "a client that is no agent came to --agent-port; frontends have their own"
                 );
             }
-            request
-                .refuse(Code::Unimplemented, "unknown service or method, agents use /AgentService/Connect");
-            return;
+            let text = "unknown service or method, agents use /AgentService/Connect";
+            return self.refuse(request, &peer, Code::Unimplemented, text);
         }
         let Admitted { identity, recheck } = match self.gate.auth.admit(&mut request.metadata, &peer).await {
             Ok(admitted) => admitted,
             Err(refused) => {
+                self.metrics.refused_connects.count(RefusedConnect::Authentication);
                 if refused.code == Code::PermissionDenied {
                     self.metrics.name_refusals.count(PeerKind::Agent);
                 }
@@ -119,34 +125,39 @@ impl AgentService {
                     let err = Peer(&refused.text);
                     tracing::error!(%err, %peer, suppressed, "Client authentication failed");
                 }
-                request.refuse(refused.code, &refused.text);
-                return;
+                return self.refuse(request, &peer, refused.code, &refused.text);
             }
         };
         let metadata = match ConnectMetadata::read(&request.metadata) {
             Ok(metadata) => metadata,
             Err(error) => {
+                self.metrics.refused_connects.count(RefusedConnect::Metadata);
                 if let Some(suppressed) = self.log_due("metadata", &peer) {
                     tracing::error!(err = %Peer(&error.to_string()), %peer, suppressed, "Invalid backend");
                 }
-                request.refuse(error.code(), &error.to_string());
-                return;
+                return self.refuse(request, &peer, error.code(), &error.to_string());
             }
         };
         let owned = match self.gate.judge(&identity, &metadata, &peer, &self.metrics) {
             Ok(owned) => owned,
             Err(text) => {
-                request.refuse(Code::PermissionDenied, &text);
-                return;
+                self.metrics.refused_connects.count(RefusedConnect::Identity);
+                return self.refuse(request, &peer, Code::PermissionDenied, &text);
             }
         };
-        let bound = Bound { identity, recheck, owned };
+        let bound = Bound { identity, recheck, owned, open };
         self.connect(request, metadata, bound, &peer, &slot).await;
     }
 
     /// Whether another log line about this cause and peer is due; returns the number of suppressed lines.
     fn log_due(&self, cause: &'static str, peer: &AgentPeer) -> Option<u64> {
         self.gate.refusals.due(cause, peer.address.ip())
+    }
+
+    /// Refuses a Connect, and remembers it for the status.
+    fn refuse(&self, request: Request, peer: &AgentPeer, code: Code, text: &str) {
+        self.metrics.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
+        request.refuse(code, text);
     }
 
     async fn connect(
@@ -164,31 +175,48 @@ impl AgentService {
         );
         // Before the agent can be chosen for a dial.
         if !slot.admit() {
+            self.metrics.refused_connects.count(RefusedConnect::AgentLimit);
             return request
                 .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
         }
         let (mut handle, commands) = LinkHandle::new();
         handle.address = Some(peer.address.ip().to_canonical());
-        let backend = Backend {
+        let offer = Capabilities::read(&request.metadata);
+        let lanes = slot.has_room_for_lanes().then_some(capabilities::MAX_LANES);
+        let answer = self.flow.capabilities.with_lanes(lanes).and(offer);
+        handle.traces = answer.traces;
+        let vouched = bound.identity.is_vouched();
+        handle.facts = Arc::new(LinkFacts {
+            identity: if vouched { bound.identity.to_string() } else { String::new() },
+            address: peer.address.to_string(),
+            version: version(&request.metadata),
+            native: answer.pings,
+            since: Some(serve::statusz::now()),
+            keepalive: Some(Arc::clone(&request.keepalive)),
+            traffic: SharedTraffic::default(),
+        });
+        let mut backend = Backend {
             agent_id: metadata.agent_id,
             identifiers: metadata.identifiers,
+            process: offer.lanes,
             handle: handle.clone(),
         };
+        let lane = self.backends.lanes_beside(&backend).iter().find_map(|lane| lane.counted.upgrade());
+        let counted = lane.unwrap_or_else(|| Arc::new(bound.open));
+        backend.handle.counted = Arc::downgrade(&counted);
         let registration = match self.backends.register(backend) {
             Ok(registration) => registration,
             Err(error) => {
+                self.metrics.refused_connects.count(RefusedConnect::Registration);
                 if let Some(suppressed) = self.log_due("registration", peer) {
                     tracing::error!(err = %error, agentID = %Peer(&agent_id), %peer, suppressed, "agent refused");
                 }
-                request.refuse(Code::ResourceExhausted, &error.to_string());
-                return;
+                return self.refuse(request, peer, Code::ResourceExhausted, &error.to_string());
             }
         };
         let keepalive = Arc::clone(&request.keepalive);
         let mut greeting = self.greeting.clone();
         greeting.insert("servercount", HeaderValue::from(self.server_count.get()));
-        let offer = Capabilities::read(&request.metadata);
-        let answer = self.flow.capabilities.and(offer);
         greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
         keepalive.set_keepalive(self.flow.keepalive);
         keepalive.measure(capabilities::RTT_PROBES);
@@ -208,7 +236,7 @@ impl AgentService {
             target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
             identity = %Peer(&bound.identity.to_string()), "Agent connected"
         );
-        // The agent may have reconnected because another stream of its id is half-open.
+        // The agent may have reconnected because another stream of its id is half-open. A lane that lives answers the ping.
         for sibling in self.backends.siblings(registration.id()) {
             sibling.supersede();
         }
@@ -220,22 +248,27 @@ impl AgentService {
             registration.id(),
             keepalive.unresponsive(),
             Arc::clone(&agent_id),
+            self.gate.toggles.clone(),
         ));
         let _watch = AbortOnDropHandle::new(watch);
         let shared_id =
             self.clone().watch_shared_id(handle.clone(), registration.id(), Arc::clone(&agent_id));
         let _shared_id = AbortOnDropHandle::new(tokio::spawn(shared_id));
-        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), registration.stats().clone());
+        let meter =
+            LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, handle.facts.traffic.clone());
         let observer = Observer {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
             keepalive,
+            lane: registration.lane().clone(),
             registration: Some(registration),
             stuck: false,
             owned: bound.owned,
             agent_id: Arc::clone(&agent_id),
+            logs: self.gate.toggles.clone(),
         };
-        let handler = ServerLinkHandler::new(commands, &handle, answer.pings, observer);
+        let servers = answer.pings.then(|| self.server_count.clone());
+        let handler = ServerLinkHandler::new(commands, &handle, servers, observer);
         let driver = Driver::<Server, _, _, _>::new(
             &self.flow.bounds,
             answer.negotiated(offer),
@@ -244,6 +277,7 @@ impl AgentService {
             meter,
         );
         let end = self.run(driver, handle, bound.recheck, &agent_id).await;
+        drop(counted);
         self.metrics.backend_duration.observe(began.elapsed());
         log_end(&end, &agent_id, peer, began.elapsed());
     }
@@ -268,7 +302,7 @@ impl AgentService {
     async fn watch_shared_id(self, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
         tokio::time::sleep(SHARED_ID_AFTER).await;
         let Some(address) = handle.address else { return };
-        let Some(other) = other_address(&self.backends.siblings(link), address) else { return };
+        let Some(other) = other_address(&self.backends.rivals(link), address) else { return };
         if let Some(suppressed) = self.gate.refusals.due("shared id", address) {
             tracing::warn!(
                 agentID = %Peer(&agent_id), %address, %other, suppressed,
@@ -307,6 +341,12 @@ impl AgentService {
     }
 }
 
+/// The agent's program and version: `konnectivity/0.36.0`, or `grpc-go/1.72.0` of a Go agent.
+fn version(metadata: &HeaderMap) -> String {
+    let text = metadata.get(http::header::USER_AGENT).and_then(|value| value.to_str().ok());
+    Peer(text.unwrap_or_default()).to_string()
+}
+
 /// The address of another stream of the agent, if it is not `address`.
 fn other_address(siblings: &[LinkHandle], address: IpAddr) -> Option<IpAddr> {
     siblings.iter().filter_map(|sibling| sibling.address).find(|other| *other != address)
@@ -342,6 +382,7 @@ async fn steer(
     link: LinkId,
     mut unresponsive: watch::Receiver<bool>,
     agent_id: Arc<str>,
+    logs: LogLimit,
 ) {
     // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
@@ -352,20 +393,29 @@ async fn steer(
             continue;
         }
         if unresponsive {
-            metrics.unresponsive.inc();
-            tracing::warn!(agentID = %Peer(&agent_id), "keepalive ping unanswered, dials go to other agents");
-        } else {
-            tracing::info!(agentID = %Peer(&agent_id), "keepalive ping answered again");
+            // The lanes of one agent count once.
+            if !backends.is_lane_silent_beside(link) {
+                metrics.unresponsive.inc();
+            }
+            if let Some(suppressed) = logs.due_for("unresponsive", &agent_id) {
+                tracing::warn!(
+                    agentID = %Peer(&agent_id), suppressed, "keepalive ping unanswered, dials go to other agents"
+                );
+            }
+        } else if let Some(suppressed) = logs.due_for("responsive", &agent_id) {
+            tracing::info!(agentID = %Peer(&agent_id), suppressed, "keepalive ping answered again");
         }
         backends.set_unresponsive(link, unresponsive);
     }
 }
 
-/// The authenticated identity that belongs to one agent stream.
+/// What belongs to one agent stream since it was authenticated.
 struct Bound {
     identity: Arc<Identity>,
     recheck: Option<Recheck>,
     owned: Option<Owned>,
+    /// Counts the stream.
+    open: LiveGuard,
 }
 
 /// Reports a link's events to the rest of the server.
@@ -374,22 +424,24 @@ struct Observer {
     metrics: Metrics,
     keepalive: Arc<KeepaliveHandle>,
     registration: Option<Registration<LinkHandle>>,
+    lane: LaneTraffic,
     /// The agent's packet loop does not answer.
     stuck: bool,
     /// This stream's share in the agent id.
     owned: Option<Owned>,
     agent_id: Arc<str>,
+    logs: LogLimit,
 }
 
 impl LinkObserver for Observer {
-    type Established = EstablishedGuard;
+    type Established = (EstablishedGuard, LaneGuard);
 
     fn established(&self) -> Self::Established {
-        self.metrics.established.enter()
+        (self.metrics.established.enter(), self.lane.enter())
     }
 
-    fn closed(&self, established: Self::Established, reason: ClosedReason) {
-        self.metrics.established.closed(established, reason);
+    fn closed(&self, (established, _on_lane): Self::Established, reason: ClosedReason) {
+        established.closed(reason);
     }
 
     fn draining(&self) {
@@ -408,6 +460,11 @@ impl LinkObserver for Observer {
         self.keepalive.probe();
     }
 
+    fn probe_lanes(&mut self) {
+        let lanes = self.registration.iter().flat_map(|registration| self.backends.lanes(registration.id()));
+        lanes.for_each(|lane| lane.probe());
+    }
+
     fn probed(&mut self, finding: Finding) {
         let Some(registration) = &self.registration else { return };
         let agent_id = Peer(&self.agent_id);
@@ -418,10 +475,13 @@ impl LinkObserver for Observer {
         if std::mem::replace(&mut self.stuck, stuck) == stuck {
             return;
         }
-        if stuck {
-            tracing::warn!(agentID = %agent_id, "packet unanswered, dials go to other agents");
-        } else {
-            tracing::info!(agentID = %agent_id, "packets answered again");
+        let cause = if stuck { "stuck" } else { "unstuck" };
+        match self.logs.due_for(cause, &self.agent_id) {
+            Some(suppressed) if stuck => {
+                tracing::warn!(agentID = %agent_id, suppressed, "packet unanswered, dials go to other agents");
+            }
+            Some(suppressed) => tracing::info!(agentID = %agent_id, suppressed, "packets answered again"),
+            None => {}
         }
         self.backends.set_stuck(registration.id(), stuck);
     }
@@ -445,7 +505,40 @@ impl LinkObserver for Observer {
 
 #[cfg(test)]
 mod tests {
+    use serve::logs::{Logs, Options, Severity};
+    use serve::metrics::Registry;
+
     use super::*;
+    use crate::backends::Strategy;
+
+    #[tokio::test(start_paused = true)]
+    async fn agent_that_toggles_is_logged_once_a_minute() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let options = Options {
+            logtostderr: false,
+            stderrthreshold: Severity::Fatal,
+            log_file: Some(path.clone()),
+            ..Options::default()
+        };
+        let (subscriber, file) = Logs::build(&options).unwrap();
+        let _log = tracing::subscriber::set_default(subscriber);
+        let metrics = Metrics::new(&mut Registry::default());
+        let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+        let ((state, watched), logs) = (watch::channel(false), LogLimit::default());
+        let steered = steer(backends, metrics.clone(), LinkId(1), watched, "a".into(), logs);
+        let _steered = AbortOnDropHandle::new(tokio::spawn(steered));
+        for toggle in 0..20 {
+            state.send(toggle % 2 == 0).unwrap();
+            tokio::time::sleep(Duration::from_secs(4)).await;
+        }
+        file.flush(Duration::from_secs(10));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let count = |part: &str| text.matches(part).count();
+        let lines = (count("\"keepalive ping unanswered, "), count("\"keepalive ping answered again"));
+        assert_eq!((metrics.unresponsive.get(), lines), (10, (2, 2)), "{text}");
+        assert!(text.contains("suppressed=7"), "{text}");
+    }
 
     #[test]
     fn only_another_address_of_the_same_agent_id_is_reported() {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use grpc::Code;
 use http::HeaderMap;
-use transport::wire::Code;
 
 use crate::backends::Identifiers;
 

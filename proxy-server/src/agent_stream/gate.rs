@@ -33,6 +33,8 @@ pub struct AgentGate {
     pub auth: AgentAuth,
     /// The rate limit of log lines about refused agents.
     pub(super) refusals: LogLimit,
+    /// The rate limit of log lines about admitted agents, by agent id.
+    pub(super) toggles: LogLimit,
     mode: IdentityBinding,
     binding: Arc<Binding>,
     owners: Owners,
@@ -42,8 +44,9 @@ pub struct AgentGate {
 impl AgentGate {
     /// A gate that binds claims to identities according to `mode`.
     pub fn new(auth: AgentAuth, mode: IdentityBinding, binding: Binding) -> Self {
-        let (binding, owners, refusals) = (Arc::new(binding), Owners::default(), LogLimit::default());
-        Self { auth, refusals, mode, binding, owners, logged_claims: Arc::default() }
+        let (refusals, toggles) = (LogLimit::default(), LogLimit::default());
+        let (binding, owners) = (Arc::new(binding), Owners::default());
+        Self { auth, refusals, toggles, mode, binding, owners, logged_claims: Arc::default() }
     }
 
     /// Checks the claims of an agent. Returns its ownership of the agent id if `mode` is `enforce`.

@@ -3,23 +3,45 @@
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::SystemTime;
 
-use driver::LocalIo;
-use mux::{ConnKey, ConnectId};
+use driver::{LiveConnection, LocalIo, SharedTraffic};
+use grpc::KeepaliveHandle;
+use mux::{ConnKey, ConnectId, TraceContext};
+use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::dial::DialFailure;
 
 /// A request to a link's task.
 pub(crate) enum Command {
-    Dial { token: u64, protocol: String, address: String, reply: oneshot::Sender<DialReply> },
-    CancelDial { token: u64 },
-    Attach { key: ConnKey, local: Box<dyn LocalIo> },
-    Abandon { key: ConnKey },
+    Dial {
+        token: u64,
+        protocol: String,
+        address: String,
+        trace: Option<TraceContext>,
+        reply: oneshot::Sender<DialReply>,
+    },
+    CancelDial {
+        token: u64,
+    },
+    Attach {
+        key: ConnKey,
+        local: Box<dyn LocalIo>,
+    },
+    Abandon {
+        key: ConnKey,
+    },
     Supersede,
+    Report {
+        skip: usize,
+        limit: usize,
+        reply: oneshot::Sender<Vec<LiveConnection>>,
+    },
+    Probe,
     Finish,
 }
 
@@ -37,6 +59,29 @@ pub struct LinkHandle {
     tokens: Arc<AtomicU64>,
     /// The agent's address, if known.
     pub(crate) address: Option<IpAddr>,
+    /// Counts the stream; the lanes of an agent process share one. Only their tasks keep it.
+    pub(crate) counted: Weak<LiveGuard>,
+    /// Whether the agent takes the trace context of a dial.
+    pub(crate) traces: bool,
+    /// Facts for the status.
+    pub(crate) facts: Arc<LinkFacts>,
+}
+
+/// What the status tells about one agent stream.
+#[derive(Debug, Default)]
+pub(crate) struct LinkFacts {
+    /// The agent's authenticated identity; empty without authentication.
+    pub(crate) identity: String,
+    /// The agent's address with its port.
+    pub(crate) address: String,
+    /// The agent's program and version, as it tells them.
+    pub(crate) version: String,
+    pub(crate) native: bool,
+    /// When the stream was admitted.
+    pub(crate) since: Option<SystemTime>,
+    /// Measures the RTT.
+    pub(crate) keepalive: Option<Arc<KeepaliveHandle>>,
+    pub(crate) traffic: SharedTraffic,
 }
 
 impl std::fmt::Debug for LinkHandle {
@@ -49,21 +94,35 @@ impl LinkHandle {
     /// A handle, and the command queue for the link's task.
     pub(crate) fn new() -> (Self, Commands) {
         let (commands, queue) = mpsc::unbounded_channel();
-        (LinkHandle { commands, tokens: Arc::default(), address: None }, queue)
+        let (address, counted, facts) = (None, Weak::new(), Arc::default());
+        (LinkHandle { commands, tokens: Arc::default(), address, counted, traces: false, facts }, queue)
     }
 
-    /// Sends a DIAL_REQ on this link.
-    pub fn dial(&self, protocol: String, address: String) -> PendingDial {
+    /// Sends a DIAL_REQ on this link. A native agent is told the trace.
+    pub fn dial(&self, protocol: String, address: String, trace: Option<TraceContext>) -> PendingDial {
+        let trace = trace.filter(|_| self.traces);
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
         // If the link's task has gone, `reply` is dropped with the command, and the dial returns `LinkLost`.
-        let _ = self.commands.send(Command::Dial { token, protocol, address, reply });
+        let _ = self.commands.send(Command::Dial { token, protocol, address, trace, reply });
         PendingDial { token, answer, commands: Some(self.commands.clone()) }
     }
 
     /// The agent has opened another stream: pings it on this one, which ends if it is half-open.
     pub fn supersede(&self) {
         let _ = self.commands.send(Command::Supersede);
+    }
+
+    /// At most `limit` of the link's connections after the first `skip` ones; none if the link is lost.
+    pub(crate) async fn connections(&self, skip: usize, limit: usize) -> Vec<LiveConnection> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.commands.send(Command::Report { skip, limit, reply });
+        answer.await.unwrap_or_default()
+    }
+
+    /// Dials wait on another lane: pings the agent on this one, too. If the agent's program stands still, no lane answers.
+    pub(crate) fn probe(&self) {
+        let _ = self.commands.send(Command::Probe);
     }
 
     /// Ends the stream in order: status OK, no GOAWAY (on a GOAWAY a Go agent drops every connection).

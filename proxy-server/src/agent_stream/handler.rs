@@ -15,6 +15,7 @@ use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use super::packet_probe::{Finding, PacketProbe};
 use crate::dial::DialFailure;
 use crate::metrics::ClosedReason;
+use crate::server_count::ServerCount;
 
 /// How long dials wait before the agent is pinged, and the interval of further pings.
 const PROBE_AFTER: Duration = Duration::from_millis(250);
@@ -37,8 +38,11 @@ pub(crate) trait LinkObserver {
     /// The agent asks for no new dials (DRAIN).
     fn draining(&self);
 
-    /// Pings the agent because dials have waited for [`PROBE_AFTER`].
+    /// Pings the agent because dials have waited for [`PROBE_AFTER`], here or on another lane.
     fn probe(&mut self);
+
+    /// Lets the agent's other lanes do the same.
+    fn probe_lanes(&mut self);
 
     /// A probe of the agent's packet loop was answered, or not in time.
     fn probed(&mut self, finding: Finding);
@@ -50,13 +54,20 @@ pub(crate) trait LinkObserver {
     fn lost(&mut self, established: usize);
 }
 
+/// A dial that waits for the agent's answer.
+struct PendingReply {
+    token: u64,
+    target: String,
+    reply: oneshot::Sender<DialReply>,
+}
+
 /// The server's state of one link. Invariant 2: every dial gets exactly one reply, from here.
 pub(crate) struct ServerLinkHandler<X: LinkObserver> {
     commands: Commands,
     /// For the commands of connections; weak, so that only handles keep the link alive.
     back: WeakUnboundedSender<Command>,
     by_token: HashMap<u64, ConnKey>,
-    dials: HashMap<ConnKey, (u64, oneshot::Sender<DialReply>)>,
+    dials: HashMap<ConnKey, PendingReply>,
     established: HashMap<ConnKey, X::Established>,
     observer: X,
     /// Set while dials are pending.
@@ -70,8 +81,13 @@ pub(crate) struct ServerLinkHandler<X: LinkObserver> {
 }
 
 impl<X: LinkObserver> ServerLinkHandler<X> {
-    /// `native`: the agent is probed regularly.
-    pub(crate) fn new(commands: Commands, handle: &LinkHandle, native: bool, observer: X) -> Self {
+    /// `servers`: for a native agent, which is probed regularly and told the number of servers.
+    pub(crate) fn new(
+        commands: Commands,
+        handle: &LinkHandle,
+        servers: Option<ServerCount>,
+        observer: X,
+    ) -> Self {
         ServerLinkHandler {
             commands,
             back: handle.commands().downgrade(),
@@ -81,8 +97,8 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
             observer,
             probe_timer: None,
             pings: 0,
-            native,
-            packet_probe: PacketProbe::new(native),
+            native: servers.is_some(),
+            packet_probe: PacketProbe::new(servers),
             stopping: false,
             lost: false,
         }
@@ -90,15 +106,15 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
 
     fn carry_out(&mut self, conns: &mut Conns<Server>, now: Time, command: Command) {
         match command {
-            Command::Dial { token, protocol, address, reply } => {
+            Command::Dial { token, protocol, address, trace, reply } => {
                 if self.lost {
                     let _ = reply.send(Err(DialFailure::LinkLost));
                     return;
                 }
-                match conns.link().dial(&protocol, &address) {
+                match conns.link().dial_traced(&protocol, &address, trace) {
                     Ok(key) => {
                         self.by_token.insert(token, key);
-                        self.dials.insert(key, (token, reply));
+                        self.dials.insert(key, PendingReply { token, target: address, reply });
                     }
                     Err(mux::Full) => {
                         let _ = reply.send(Err(DialFailure::Full));
@@ -118,6 +134,10 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
                 conns.discard(key);
             }
             Command::Supersede => self.observer.supersede(),
+            Command::Report { skip, limit, reply } => {
+                let _ = reply.send(conns.live(now, skip, limit));
+            }
+            Command::Probe => self.observer.probe(),
             Command::Finish => self.stopping = true,
         }
     }
@@ -134,6 +154,7 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
             let probe_timer = self.probe_timer.get_or_insert_with(|| Box::pin(sleep(PROBE_AFTER)));
             while probe_timer.as_mut().poll(cx).is_ready() {
                 self.observer.probe();
+                self.observer.probe_lanes();
                 self.pings += 1;
                 if self.native || self.pings >= PINGS_BEFORE_PROBE {
                     self.packet_probe.ask(conns);
@@ -152,10 +173,10 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
         }
     }
 
-    fn take_reply(&mut self, key: ConnKey) -> Option<oneshot::Sender<DialReply>> {
-        let (token, reply) = self.dials.remove(&key)?;
-        self.by_token.remove(&token);
-        Some(reply)
+    fn take_reply(&mut self, key: ConnKey) -> Option<PendingReply> {
+        let pending = self.dials.remove(&key)?;
+        self.by_token.remove(&pending.token);
+        Some(pending)
     }
 }
 
@@ -175,20 +196,21 @@ impl<X: LinkObserver> LinkHandler<Server> for ServerLinkHandler<X> {
     }
 
     fn opened(&mut self, conns: &mut Conns<Server>, now: Time, key: ConnKey, id: ConnectId) {
-        let reply = self.take_reply(key);
-        let (Some(reply), Some(back)) = (reply, self.back.upgrade()) else {
+        let pending = self.take_reply(key);
+        let (Some(PendingReply { target, reply, .. }), Some(back)) = (pending, self.back.upgrade()) else {
             conns.link().abandon(now, key);
             conns.discard(key);
             return;
         };
         self.established.insert(key, self.observer.established());
+        conns.set_target(key, &target);
         // If the dial was dropped meanwhile, `send` returns the connection, and dropping it closes the connection.
         drop(reply.send(Ok(OpenConnection::new(key, id, back))));
     }
 
     fn dial_failed(&mut self, key: ConnKey, error: DialError) {
-        if let Some(reply) = self.take_reply(key) {
-            let _ = reply.send(Err(error.into()));
+        if let Some(pending) = self.take_reply(key) {
+            let _ = pending.reply.send(Err(error.into()));
         }
     }
 

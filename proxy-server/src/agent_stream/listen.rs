@@ -1,21 +1,19 @@
 //! The agent port: from a TCP connection to its agent streams.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use grpc::{ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, serve_connection};
+use net::kernel::bound_silence;
+use net::listen::AcceptLoop;
+use net::tls::{Gathering, PeerIdentity, READ_AHEAD, ServerTls};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use transport::kernel::bound_silence;
-use transport::listen::AcceptLoop;
-use transport::tls::{Gathering, PeerIdentity, READ_AHEAD, ServerTls};
-use transport::wire::{
-    ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, serve_connection,
-};
 
 use super::accept::AgentService;
-use super::slot::AgentSlot;
+use super::slot::{AgentSlot, AgentSlots};
 use crate::accept;
 use crate::auth::AgentPeer;
 use crate::metrics::{Metrics, Port, UnauthenticatedCloseReason};
@@ -36,7 +34,7 @@ pub struct AgentListener {
     tls: ServerTls,
     service: AgentService,
     settings: ServerSettings,
-    agents: Arc<Semaphore>,
+    agents: Arc<AgentSlots>,
     unauthenticated: ConnectionSet,
 }
 
@@ -52,9 +50,17 @@ impl AgentListener {
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
         settings.keepalive = Keepalive { timeout: keepalive.timeout, ..keepalive.to_agent() };
-        let agents = Arc::new(Semaphore::new(limits.agents));
+        let agents = AgentSlots::new(limits.agents);
         let unauthenticated = ConnectionSet::new(Port::Agent, limits.unauthenticated, metrics);
         AgentListener { listener, tls, service, settings, agents, unauthenticated }
+    }
+
+    /// The address on which it listens.
+    ///
+    /// # Errors
+    /// The kernel's; a listening socket has an address.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
     }
 
     /// Accepts agents until `stop`, then waits for the accepted connections to end. TLS handshakes run on `handshakes`.
@@ -80,7 +86,7 @@ fn report(error: &JoinError) {
 /// Serves one connection and its streams.
 async fn serve(
     mut arrived: Arrived,
-    agents: Arc<Semaphore>,
+    agents: Arc<AgentSlots>,
     settings: Arc<ServerSettings>,
     service: AgentService,
 ) {

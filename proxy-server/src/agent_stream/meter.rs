@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use driver::{SharedTraffic, Traffic};
+use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
 use serve::logs::Peer;
 use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
-use transport::wire::WireError;
 
-use crate::backends::AgentStats;
+use crate::backends::{AgentStats, LaneTraffic, Registration};
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
 
@@ -25,13 +26,20 @@ pub(crate) struct LinkMeter {
     paused: Option<LiveGuard>,
     agent_id: Arc<str>,
     stats: AgentStats,
+    lane: LaneTraffic,
     /// This stream's part of the agent's waiting bytes.
     waiting: usize,
+    traffic: SharedTraffic,
     full_logged: Option<Instant>,
 }
 
 impl LinkMeter {
-    pub(crate) fn new(metrics: &Metrics, agent_id: Arc<str>, stats: AgentStats) -> Self {
+    pub(crate) fn new<L: Clone>(
+        metrics: &Metrics,
+        agent_id: Arc<str>,
+        registration: &Registration<L>,
+        traffic: SharedTraffic,
+    ) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
             from_agent: metrics.packets.meter(Segment::FromAgent),
@@ -39,8 +47,10 @@ impl LinkMeter {
             queued: metrics.queued_bytes.hold(),
             paused: None,
             agent_id,
-            stats,
+            stats: registration.stats().clone(),
+            lane: registration.lane().clone(),
             waiting: 0,
+            traffic,
             full_logged: None,
         }
     }
@@ -84,6 +94,14 @@ impl driver::Meter for LinkMeter {
     fn queued(&mut self, charged: usize) {
         self.queued.set(charged);
         self.stats.waiting_changed(std::mem::replace(&mut self.waiting, charged), charged);
+    }
+
+    fn carries(&mut self, traffic: Traffic) {
+        let (sent, received) = self.traffic.set(traffic);
+        self.metrics.payload.add(sent, received);
+        if sent + received > 0 {
+            self.lane.moved(Instant::now(), sent + received);
+        }
     }
 
     fn paused(&mut self, paused: bool) {

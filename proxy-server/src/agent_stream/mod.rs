@@ -16,6 +16,7 @@ mod slot;
 pub(crate) use accept::AGENT_PATH;
 pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::{AgentGate, IdentityBinding};
+pub(crate) use handle::LinkFacts;
 pub use handle::{LinkHandle, OpenConnection};
 pub use listen::{AgentListener, ConnectionLimits};
 

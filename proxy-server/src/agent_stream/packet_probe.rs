@@ -5,9 +5,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use driver::Conns;
+use grpc::UNRESPONSIVE_AFTER;
 use mux::Server;
 use tokio::time::{Instant, Sleep, sleep_until};
-use transport::wire::UNRESPONSIVE_AFTER;
+
+use crate::server_count::ServerCount;
 
 /// The pause between an answer and the next probe of a native agent. Go agents log each probe at `-v=4`, so they are probed
 /// only while dials wait.
@@ -25,7 +27,8 @@ pub(super) enum Finding {
 /// The probes of one agent stream, one at a time.
 #[derive(Debug)]
 pub(super) struct PacketProbe {
-    regular: bool,
+    /// A native agent is probed also while no dial waits, and each probe tells it this number.
+    servers: Option<ServerCount>,
     sent: Option<Instant>,
     /// When to probe or, with a probe under way, when the agent is stuck; `None`: never.
     due: Option<Instant>,
@@ -33,16 +36,17 @@ pub(super) struct PacketProbe {
 }
 
 impl PacketProbe {
-    /// `regular`: also while no dial waits.
-    pub(super) fn new(regular: bool) -> Self {
+    /// `servers`: given for a native agent.
+    pub(super) fn new(servers: Option<ServerCount>) -> Self {
         let first = Instant::now() + EVERY;
-        let due = regular.then_some(first);
-        Self { regular, sent: None, due, timer: Box::pin(sleep_until(first)) }
+        let due = servers.is_some().then_some(first);
+        Self { servers, sent: None, due, timer: Box::pin(sleep_until(first)) }
     }
 
     /// Probes now, unless an answer is outstanding.
     pub(super) fn ask(&mut self, conns: &mut Conns<Server>) {
-        if self.sent.is_none() && conns.link().probe() {
+        let servers = self.servers.as_ref().map_or(0, ServerCount::get);
+        if self.sent.is_none() && conns.link().probe(servers) {
             let now = Instant::now();
             (self.sent, self.due) = (Some(now), Some(now + UNRESPONSIVE_AFTER));
         }
@@ -51,7 +55,7 @@ impl PacketProbe {
     /// The agent has answered.
     pub(super) fn answered(&mut self) -> Option<Finding> {
         let now = Instant::now();
-        self.due = self.regular.then_some(now + EVERY);
+        self.due = self.servers.is_some().then_some(now + EVERY);
         Some(Finding::Answered(now - self.sent.take()?))
     }
 

@@ -13,9 +13,22 @@ use crate::unauthenticated::Slot;
 #[derive(Debug)]
 pub(super) struct AgentSlot {
     /// Slots of admitted agents.
-    agents: Arc<Semaphore>,
+    agents: Arc<AgentSlots>,
     evicted: CancellationToken,
     holds: Mutex<Holds>,
+}
+
+/// The slots of admitted agents' connections.
+#[derive(Debug)]
+pub(super) struct AgentSlots {
+    free: Arc<Semaphore>,
+    most: usize,
+}
+
+impl AgentSlots {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(AgentSlots { free: Arc::new(Semaphore::new(most)), most })
+    }
 }
 
 #[derive(Debug)]
@@ -25,7 +38,7 @@ enum Holds {
 }
 
 impl AgentSlot {
-    pub(super) fn new(slot: Slot, agents: Arc<Semaphore>) -> Self {
+    pub(super) fn new(slot: Slot, agents: Arc<AgentSlots>) -> Self {
         let evicted = slot.evicted();
         AgentSlot { agents, evicted, holds: Mutex::new(Holds::Unauthenticated(slot)) }
     }
@@ -35,7 +48,7 @@ impl AgentSlot {
     pub(super) fn admit(&self) -> bool {
         let mut holds = self.holds.lock();
         let Holds::Unauthenticated(slot) = &*holds else { return true };
-        let Ok(permit) = Arc::clone(&self.agents).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.agents.free).try_acquire_owned() else {
             slot.closed(
                 UnauthenticatedCloseReason::AgentLimit,
                 &"the connection limit for agents is reached",
@@ -47,6 +60,11 @@ impl AgentSlot {
             *holds = Holds::Admitted { _permit: permit };
         }
         admitted
+    }
+
+    /// Whether agents may open lanes: half of the slots are free. Otherwise lanes could take the slots of agents without any.
+    pub(super) fn has_room_for_lanes(&self) -> bool {
+        self.agents.free.available_permits() >= self.agents.most.div_ceil(2)
     }
 
     /// Returns when the connection is evicted for a new one; never for an admitted agent.
@@ -73,7 +91,7 @@ mod tests {
     #[tokio::test]
     async fn an_admitted_agent_is_not_evicted_and_leaves_its_slot_to_others() {
         let unauthenticated = ConnectionSet::new(Port::Agent, 1, Metrics::new(&mut Registry::default()));
-        let agents = Arc::new(Semaphore::new(1));
+        let agents = AgentSlots::new(1);
         let slot =
             |last| AgentSlot::new(unauthenticated.enter(([10, 0, 0, last], 1).into()), Arc::clone(&agents));
         let agent = slot(1);
@@ -85,5 +103,17 @@ mod tests {
         second.evicted().await;
         drop(agent);
         assert!(third.admit());
+    }
+
+    #[tokio::test]
+    async fn lanes_leave_half_of_the_slots_to_other_agents() {
+        let unauthenticated = ConnectionSet::new(Port::Agent, 9, Metrics::new(&mut Registry::default()));
+        let agents = AgentSlots::new(4);
+        let slot = || AgentSlot::new(unauthenticated.enter(([10, 0, 0, 1], 1).into()), Arc::clone(&agents));
+        let (one, two, three) = (slot(), slot(), slot());
+        assert!(one.admit() && two.admit() && one.has_room_for_lanes());
+        assert!(three.admit() && !one.has_room_for_lanes());
+        drop(two);
+        assert!(one.has_room_for_lanes());
     }
 }

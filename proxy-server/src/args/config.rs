@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlowOptions, LogOptions};
+use flags::{Bind, BindHost, FlowOptions, LogOptions, RecordOptions};
 
-use transport::host_port::Joined;
-use transport::tls::{CipherSuites, TlsVersion};
-use transport::wire::KeepaliveFlags;
+use grpc::KeepaliveFlags;
+use net::host_port::Joined;
+use net::tls::{CipherSuites, TlsVersion};
 
 use crate::agent_stream::IdentityBinding;
 use crate::backends::{ReadinessPolicy, Selection, Strategy};
@@ -33,6 +33,10 @@ pub struct Config {
     pub frontend_keepalive_time: Duration,
     /// Whether the admin port serves profiles.
     pub profiling: bool,
+    /// Whether the admin port dials through an agent that a request names.
+    pub allow_probe_dials: bool,
+    /// Whether the admin port serves the status on an address that is not a loopback address.
+    pub status_on_any_address: bool,
     /// The name of this replica: printable ASCII, not empty.
     pub server_id: String,
     /// Number of replicas that agents should look for; at least 1.
@@ -75,10 +79,14 @@ pub struct Config {
     pub leases: Leases,
     /// How to reach the Kubernetes API.
     pub kube: KubeClient,
+    /// Where to record connections.
+    pub records: RecordOptions,
     /// How and where to log.
     pub log: LogOptions,
     /// One line for each flag, to log at the start.
     pub flag_lines: Vec<String>,
+    /// The flags that differ from their defaults, with their values.
+    pub changed_flags: Vec<(&'static str, String)>,
     /// Lines to log once at the start: flags without effect, deprecated flags and insecure settings.
     pub warnings: Vec<String>,
 }

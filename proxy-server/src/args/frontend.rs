@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use flags::{Bind, BindHost, FlagError, Given, existing_file, pair};
-use transport::host_port::split;
-use transport::listen::UnixSocket;
+use net::host_port::split;
+use net::listen::UnixSocket;
 
 use super::table::{FrontendFlags, MODES, port};
 use super::{FrontendConfig, FrontendListener};

@@ -16,10 +16,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use flags::{
-    Bind, BindHost, Exit, FlagError, FlagSet, FlowOptions, Given, LogOptions, ProfilingFlags, identity, pair,
+    Bind, BindHost, Exit, FlagError, FlagSet, FlowOptions, Given, LogOptions, ProfilingFlags, RecordOptions,
+    identity, pair,
 };
-use transport::tls::Accepted;
-use transport::wire::KeepaliveFlags;
+use grpc::KeepaliveFlags;
+use net::tls::Accepted;
 use uuid::Uuid;
 
 pub use config::{AgentListener, Config, FrontendConfig, FrontendListener, KubeClient, Leases, TokenAuth};
@@ -37,16 +38,20 @@ pub fn parse_with(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {
-    let set = FlagSet::new("proxy-server", env!("CARGO_PKG_VERSION"), ABOUT);
+    let set = FlagSet::new("proxy-server", env!("CARGO_PKG_VERSION"), ABOUT).usage(commands::SERVER_USAGE);
     let set =
         set.group::<FrontendFlags>().group::<AgentFlags>().group::<AccessFlags>().group::<ReplicaFlags>();
     let set = set.group::<FlowOptions>().group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>();
-    Ok(config(set.group::<LogOptions>().read(argv)?, environment("PROXY_SERVER_ID"))?)
+    Ok(config(
+        set.group::<RecordOptions>().group::<LogOptions>().read(argv)?,
+        environment("PROXY_SERVER_ID"),
+    )?)
 }
 
 /// The configuration that the flags give. `inherited_id` is the environment's server id.
 fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagError> {
     let mut warnings = given.warnings.clone();
+    warnings.extend(given.ignored());
     let frontend: FrontendFlags = given.group()?;
     let frontends = frontend::frontends(&frontend, &given, &mut warnings)?;
     let agents: AgentFlags = given.group()?;
@@ -62,8 +67,8 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         let count = replica.server_count;
         warnings.push(format!("--server-count={count}: it counts as 1, this replica exists"));
     }
-    let (ports, profiling): (PortFlags, ProfilingFlags) = (given.group()?, given.group()?);
-    let profiling = profiling.check()?;
+    let (ports, shown): (PortFlags, ProfilingFlags) = (given.group()?, given.group()?);
+    let (status_on_any_address, profiling) = (shown.status_on_any_address, shown.check()?);
     let kube: KubeFlags = given.group()?;
     if kube.kubeconfig.is_some() && token_auth.is_none() && !kube.enable_lease_controller {
         warnings.push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
@@ -72,7 +77,8 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         warnings.push("--advertise-address has no effect: there are no leases".to_owned());
     }
     let (leases, kube) = kubernetes(kube);
-    let (flow, log): (FlowOptions, LogOptions) = (given.group()?, given.group()?);
+    let (flow, records, log): (FlowOptions, RecordOptions, LogOptions) =
+        (given.group()?, given.group()?, given.group()?);
     warnings.extend(log.warnings());
     Ok(Config {
         frontends,
@@ -86,6 +92,9 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         },
         frontend_keepalive_time: frontend.frontend_keepalive_time,
         profiling,
+        allow_probe_dials: ports.allow_probe_dials,
+        status_on_any_address,
+        changed_flags: given.changed,
         flag_lines: announce::lines(given.values, &server_id),
         server_id,
         server_count: u32::try_from(replica.server_count.max(1)).unwrap_or(u32::MAX),
@@ -108,6 +117,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         flow,
         leases,
         kube,
+        records,
         log,
         warnings,
     })

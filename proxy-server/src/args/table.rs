@@ -10,8 +10,8 @@ use flags::{
     BindHost, FlagError, GoDuration, Repeated, above_zero, bind_host, existing_file, keepalive_timeout,
     one_of, optional_duration, unresponsive_timeout,
 };
-use transport::host_port::host_port;
-use transport::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
+use net::host_port::host_port;
+use net::tls::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 
 use crate::agent_stream::IdentityBinding;
 use crate::backends::{ReadinessPolicy, Selection, Strategy};
@@ -87,7 +87,8 @@ flags::flags! {
             /// Idle time before a ping to an agent. At least 1s; 0: 2h. A higher value than 10s has no effect.
             keepalive_time: Duration = "1h0m0s" => keepalive,
             /// How long a ping to an agent may be unanswered that answers on another connection: then this one is half-open
-            /// and ends. At least 1s; 0: 20s. (See --unresponsive-timeout for an agent that answers on none.)
+            /// and ends. At least 1s; 0: 20s. See --unresponsive-timeout for an agent that answers on none. (Not a
+            /// flag of the Go programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// How long the server keeps the connections of an agent that answers no pings while its host still
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
@@ -150,8 +151,8 @@ flags::flags! {
             server_id: String = "" [default_shown = "PROXY_SERVER_ID, or a new UUID"],
             /// Replicas that agents should connect to. At least 1.
             server_count: i64 = "1",
-            /// File with the number of --server-count, from 1 to 1000, read again when it changes. Replace it by a rename. New
-            /// agent streams are told the new number. Empty: none. (Not a flag of the Go proxy-server.)
+            /// File with the number of --server-count, from 1 to 1000, read again when it changes. Replace it by a rename.
+            /// Native agents are told the new number, Go agents when they connect. Empty: none. (Not a flag of the Go proxy-server.)
             server_count_file: Option<PathBuf> = "" => existing_file,
             /// Strategies to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent
             /// that announced the target's host), defaultRoute (an agent with default-route=true).
@@ -190,10 +191,13 @@ flags::flags! {
             /// Which of --proxy-strategies must have an agent for /readyz to succeed: first-strategy (as in Go), any or
             /// all. (The Go proxy-server has no such flag.)
             readiness_policy: ReadinessPolicy = "first-strategy" => one_of(&POLICIES, "it must be first-strategy, any or all"),
-            /// Port for /metrics and, with profiling, /debug/pprof.
+            /// Port for the status page /, /statusz, /metrics, the commands and, with profiling, /debug/pprof.
             admin_port: u16 = "8095" => port,
             /// Address for --admin-port. Empty: all interfaces.
             admin_bind_address: BindHost = "127.0.0.1" => bind_host,
+            /// Let the command `probe` dial any address through an agent that it names. Every process on this machine can
+            /// then connect where agents can. (Not a flag of the Go programs.)
+            allow_probe_dials: bool = "false",
         }
     }
 }

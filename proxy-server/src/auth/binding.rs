@@ -113,7 +113,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use cluster::api::User;
-    use transport::tls::PeerIdentity;
+    use net::tls::PeerIdentity;
 
     use super::*;
 

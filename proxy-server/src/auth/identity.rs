@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::api::User;
-use transport::tls::PeerIdentity;
+use net::tls::PeerIdentity;
 
 /// The prefix of the node name in a kubelet's certificate.
 const NODE: &str = "system:node:";

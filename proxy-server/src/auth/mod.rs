@@ -19,11 +19,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use grpc::Code;
 use http::HeaderMap;
+use net::tls::PeerIdentity;
 use serve::logs::Peer;
 use tokio::sync::Semaphore;
-use transport::tls::PeerIdentity;
-use transport::wire::Code;
 
 pub use binding::{Binding, Claim, Claims};
 pub use identity::Identity;

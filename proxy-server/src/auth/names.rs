@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use transport::tls::PeerIdentity;
+use net::tls::PeerIdentity;
 
 /// A list of names. The empty list admits every verified certificate. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -88,9 +88,9 @@ impl Load {
     }
 }
 
-/// Waiting bytes in steps of four times, from 64 KiB: smaller differences come and go with every packet.
+/// Waiting bytes in steps of four times, from 64 KiB.
 fn class(bytes: usize) -> u32 {
-    (bytes >> 16).checked_ilog2().map_or(0, |log| log / 2 + 1)
+    mux::class(bytes as u64 >> 16)
 }
 
 #[cfg(test)]

@@ -9,16 +9,28 @@ use std::time::Duration;
 use flags::GoDuration;
 use parking_lot::{RwLock, RwLockWriteGuard};
 use rand::Rng;
-use serve::logs::Peer;
+use serve::logs::{LogLimit, Peer};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use super::lane::LaneTraffic;
 use super::outlier::Change;
-use super::table::{Health, Table};
+use super::table::{Comparison, Health, Table};
 use super::{
-    AgentStats, Backend, Choice, LinkId, ReadinessPolicy, RegisterError, RouteMetrics, Selection, Strategy,
+    AgentStats, Backend, Choice, Identifiers, LinkId, ReadinessPolicy, RegisterError, RouteMetrics,
+    Selection, Strategy,
 };
-use crate::limits::{MAX_AGENTS, MAX_STREAMS_PER_AGENT};
+use crate::limits::{MAX_AGENTS, MAX_LANES_PER_AGENT, MAX_STREAMS_PER_AGENT};
+
+/// Ejections that are kept although the agent has gone. Agents choose their ids.
+const MOST_DEPARTED: usize = 1_000;
+
+/// Agents that a choice passes over because another dial tries them.
+const MOST_BUSY: usize = 8;
+
+/// The pause of a waiting dial after a change that brought no better stream. After a failure of a load balancer there are
+/// thousands of changes in a second.
+const BREATH: Duration = Duration::from_millis(50);
 
 /// The agent streams, and the strategies over them. Cheap to clone; clones share the tables.
 ///
@@ -34,12 +46,15 @@ struct Shared<L> {
     /// While a stream is unresponsive: a stream was registered, or one has become (un)responsive.
     changed: Notify,
     metrics: RouteMetrics,
+    logs: LogLimit,
 }
 
 struct State<L> {
     last_id: u64,
     links: HashMap<LinkId, Link<L>>,
     agents: HashMap<Arc<str>, Agent>,
+    /// Agents without a stream that were ejected when they left: reconnecting ends no ejection.
+    departed: HashMap<Arc<str>, AgentStats>,
     tables: Vec<Table>,
     /// The number of unresponsive streams.
     unresponsive: usize,
@@ -48,6 +63,7 @@ struct State<L> {
 struct Link<L> {
     backend: Backend<L>,
     stats: AgentStats,
+    lane: LaneTraffic,
     draining: bool,
     /// Does not answer pings.
     silent: bool,
@@ -63,12 +79,17 @@ struct Agent {
     stats: AgentStats,
 }
 
-#[cfg(test)]
-impl AgentView {
-    /// An agent that does not answer.
-    pub(crate) fn unresponsive(id: &str) -> Self {
-        Self { id: id.into(), stats: AgentStats::new(Instant::now()), unresponsive: true }
-    }
+/// One agent, as an operator sees it. A state is that of the agent if all of its streams have it.
+#[derive(Debug)]
+pub(crate) struct AgentDescription<L> {
+    pub(crate) identifiers: Identifiers,
+    pub(crate) stats: AgentStats,
+    pub(crate) draining: bool,
+    /// Pings are unanswered.
+    pub(crate) silent: bool,
+    /// Pings or packets are unanswered.
+    pub(crate) stuck: bool,
+    pub(crate) handles: Vec<L>,
 }
 
 /// One agent, as the outliers are determined from it.
@@ -78,6 +99,14 @@ pub struct AgentView {
     pub(super) stats: AgentStats,
     /// None of its streams answers.
     pub(super) unresponsive: bool,
+}
+
+#[cfg(test)]
+impl AgentView {
+    /// An agent that does not answer.
+    pub(crate) fn unresponsive(id: &str) -> Self {
+        Self { id: id.into(), stats: AgentStats::new(Instant::now()), unresponsive: true }
+    }
 }
 
 impl<L: Clone> BackendManager<L> {
@@ -104,9 +133,10 @@ impl<L: Clone> BackendManager<L> {
                 metrics.set(*strategy, 0);
             }
         }
-        let (links, agents) = (HashMap::new(), HashMap::new());
-        let state = RwLock::new(State { last_id: 0, links, agents, tables, unresponsive: 0 });
-        Self { shared: Arc::new(Shared { selection, state, changed: Notify::new(), metrics }) }
+        let (links, agents, departed) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let state = RwLock::new(State { last_id: 0, links, agents, departed, tables, unresponsive: 0 });
+        let (changed, logs) = (Notify::new(), LogLimit::default());
+        Self { shared: Arc::new(Shared { selection, state, changed, metrics, logs }) }
     }
 
     /// Adds a stream to the tables until the registration is dropped.
@@ -116,9 +146,7 @@ impl<L: Clone> BackendManager<L> {
     pub fn register(&self, backend: Backend<L>) -> Result<Registration<L>, RegisterError> {
         let mut state = self.shared.state.write();
         match state.agents.get(&backend.agent_id) {
-            Some(known) if known.streams.len() >= MAX_STREAMS_PER_AGENT => {
-                return Err(RegisterError::TooManyStreams);
-            }
+            Some(known) if !state.has_room(known, &backend) => return Err(RegisterError::TooManyStreams),
             None if state.agents.len() >= MAX_AGENTS => return Err(RegisterError::TooManyAgents),
             _ => {}
         }
@@ -126,17 +154,28 @@ impl<L: Clone> BackendManager<L> {
         state.last_id += 1;
         let id = LinkId(state.last_id);
         let now = Instant::now();
-        let new = || Agent { streams: Vec::new(), stats: AgentStats::new(now) };
+        let departed = state.departed.remove(&backend.agent_id);
+        let ejected = departed.filter(|stats| stats.ejected_for(now).is_some());
+        let new = || Agent { streams: Vec::new(), stats: ejected.unwrap_or_else(|| AgentStats::new(now)) };
         let agent = state.agents.entry(Arc::clone(&backend.agent_id)).or_insert_with(new);
         agent.streams.push(id);
         let stats = agent.stats.clone();
+        self.shared.metrics.connected_agents.set(state.agents.len() as i64);
         let ejected = stats.ejected_for(now).is_some();
-        let link =
-            Link { backend, stats: stats.clone(), draining: false, silent: false, stuck: false, ejected };
+        let lane = LaneTraffic::new(now);
+        let link = Link {
+            backend,
+            stats: stats.clone(),
+            lane: lane.clone(),
+            draining: false,
+            silent: false,
+            stuck: false,
+            ejected,
+        };
         self.shared.update(&mut state.tables, &link.backend, id, Some(link.health()));
         state.links.insert(id, link);
         self.shared.wake_dials(state);
-        Ok(Registration { manager: self.clone(), id, stats })
+        Ok(Registration { manager: self.clone(), id, stats, lane })
     }
 
     /// The agent asked for no new dials (DRAIN). A stream never stops draining.
@@ -164,7 +203,7 @@ impl<L: Clone> BackendManager<L> {
             let ejected = matches!(change, Change::Ejected { .. });
             left -= usize::from(ejected);
             ejections += u64::from(ejected);
-            log_change(id, change);
+            self.shared.log_change(id, change);
             let streams = self.streams_of(id);
             // Not those of an agent that has registered again under this id meanwhile.
             let eject =
@@ -194,6 +233,47 @@ impl<L: Clone> BackendManager<L> {
             unresponsive: agent.streams.iter().all(unresponsive),
         };
         state.agents.iter().map(view).collect()
+    }
+
+    /// The ids of all agents, in the order of their bytes.
+    pub(crate) fn agent_ids(&self) -> Vec<Arc<str>> {
+        let mut ids: Vec<_> = self.shared.state.read().agents.keys().map(Arc::clone).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// An agent and its streams; `None` if it has left.
+    pub(crate) fn describe(&self, agent_id: &str) -> Option<AgentDescription<L>> {
+        let state = self.shared.state.read();
+        let agent = state.agents.get(agent_id)?;
+        let links: Vec<&Link<L>> = agent.streams.iter().filter_map(|id| state.links.get(id)).collect();
+        Some(AgentDescription {
+            identifiers: links.first()?.backend.identifiers.clone(),
+            stats: agent.stats.clone(),
+            draining: links.iter().all(|link| link.draining),
+            silent: links.iter().all(|link| link.silent),
+            stuck: links.iter().all(|link| link.is_unresponsive()),
+            handles: links.iter().map(|link| link.backend.handle.clone()).collect(),
+        })
+    }
+
+    /// The number of agents without a ready stream.
+    pub(crate) fn leaving_agents(&self) -> usize {
+        let state = self.shared.state.read();
+        let is_leaving =
+            |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Leaving);
+        state.agents.values().filter(|agent| agent.streams.iter().all(is_leaving)).count()
+    }
+
+    /// The streams whose handle is `wanted`, in the order of their agents' ids.
+    pub(crate) fn streams(&self, wanted: impl Fn(&L) -> bool) -> Vec<(Arc<str>, LinkId, L)> {
+        let of = |(id, link): (&LinkId, &Link<L>)| {
+            let Backend { agent_id, handle, .. } = &link.backend;
+            wanted(handle).then(|| (Arc::clone(agent_id), *id, handle.clone()))
+        };
+        let mut streams: Vec<_> = self.shared.state.read().links.iter().filter_map(of).collect();
+        streams.sort_unstable_by(|one, two| (&one.0, one.1).cmp(&(&two.0, two.1)));
+        streams
     }
 
     /// The streams of an agent.
@@ -231,12 +311,40 @@ impl<L: Clone> BackendManager<L> {
         self.shared.state.read().links.len()
     }
 
+    /// The handles of the lanes of an agent process that opens another one.
+    pub fn lanes_beside(&self, backend: &Backend<L>) -> Vec<L> {
+        let state = self.shared.state.read();
+        let streams = state.agents.get(&backend.agent_id).into_iter().flat_map(|agent| &agent.streams);
+        let lanes = streams.filter_map(|id| Some(&state.links.get(id)?.backend));
+        lanes.filter(|lane| lane.is_lane_of(backend)).map(|lane| lane.handle.clone()).collect()
+    }
+
     /// The handles of the other streams of the same agent id.
     pub fn siblings(&self, id: LinkId) -> Vec<L> {
         let state = self.shared.state.read();
-        let agent = state.links.get(&id).and_then(|link| state.agents.get(&link.backend.agent_id));
-        let others = agent.into_iter().flat_map(|agent| &agent.streams).filter(|other| **other != id);
-        others.filter_map(|other| Some(state.links.get(other)?.backend.handle.clone())).collect()
+        let others = state.streams_beside(id).filter(|(other, _)| *other != id);
+        others.map(|(_, link)| link.backend.handle.clone()).collect()
+    }
+
+    /// The handles of the other lanes of the same agent process.
+    pub fn lanes(&self, id: LinkId) -> Vec<L> {
+        let state = self.shared.state.read();
+        let others = state.lanes_of(id).filter(|(lane, _)| *lane != id);
+        others.map(|(_, link)| link.backend.handle.clone()).collect()
+    }
+
+    /// The handles of the streams of the same agent id that are no lanes of its process.
+    pub fn rivals(&self, id: LinkId) -> Vec<L> {
+        let state = self.shared.state.read();
+        let lanes: Vec<LinkId> = state.lanes_of(id).map(|(lane, _)| lane).collect();
+        let others = state.streams_beside(id).filter(|(other, _)| !lanes.contains(other));
+        others.map(|(_, link)| link.backend.handle.clone()).collect()
+    }
+
+    /// Whether another lane of the same agent process does not answer pings.
+    pub fn is_lane_silent_beside(&self, id: LinkId) -> bool {
+        let state = self.shared.state.read();
+        state.lanes_of(id).any(|(lane, link)| lane != id && link.silent)
     }
 
     fn change(&self, id: LinkId, change: impl FnOnce(&mut Link<L>)) {
@@ -266,7 +374,8 @@ impl<L: Clone> BackendManager<L> {
         if let Some(agent) = state.agents.get_mut(agent_id) {
             agent.streams.retain(|stream| *stream != id);
             if agent.streams.is_empty() {
-                state.agents.remove(agent_id);
+                state.depart(agent_id, Instant::now());
+                self.shared.metrics.connected_agents.set(state.agents.len() as i64);
             }
         }
         drop(state);
@@ -277,7 +386,14 @@ impl<L: Clone> BackendManager<L> {
     /// Chooses a stream for a target's host by the rules of [`crate::backends`]. `exclude` is short: the streams that this dial
     /// has tried.
     pub fn choose(&self, host: &str, exclude: &[LinkId]) -> Option<Choice<L>> {
-        self.choose_with(host, &[Health::Ready, Health::Leaving], exclude, &mut rand::rng())
+        self.choose_of(host, (&[Health::Ready, Health::Leaving], None), exclude, &mut rand::rng())
+    }
+
+    /// Chooses again after a stream has failed: a ready stream of another agent, then any other.
+    pub fn choose_another(&self, host: &str, tried: LinkId, agent_id: &str) -> Option<Choice<L>> {
+        let others =
+            self.choose_of(host, (&[Health::Ready], None), &self.streams_of(agent_id), &mut rand::rng());
+        others.or_else(|| self.choose(host, &[tried]))
     }
 
     /// The same, but only a ready stream of this strategy: agents of another one may reach another host by the same address.
@@ -285,17 +401,43 @@ impl<L: Clone> BackendManager<L> {
         self.choose_of(host, (&[Health::Ready], Some(strategy)), exclude, &mut rand::rng())
     }
 
-    pub(super) fn choose_with(
-        &self,
-        host: &str,
-        healths: &[Health],
-        exclude: &[LinkId],
-        rng: &mut impl Rng,
-    ) -> Option<Choice<L>> {
-        self.choose_of(host, (healths, None), exclude, rng)
+    /// A stream of this agent, a ready one if it has one.
+    pub fn choose_agent(&self, agent_id: &str) -> Option<Choice<L>> {
+        let state = self.shared.state.read();
+        let streams = &state.agents.get(agent_id)?.streams;
+        let health = |id: &&LinkId| state.links.get(id).map(Link::health);
+        let ready = streams.iter().find(|id| health(id) == Some(Health::Ready));
+        state.choice(*ready.or(streams.first())?, state.tables.first()?.strategy, Instant::now(), true)
     }
 
-    fn choose_of(
+    /// Why a dial of a target's host goes to which agents, in words.
+    pub fn explain(&self, host: &str) -> String {
+        let state = self.shared.state.read();
+        for health in [Health::Ready, Health::Leaving] {
+            for table in &state.tables {
+                let suitable = table.suitable(host, health);
+                if suitable == 0 {
+                    continue;
+                }
+                let (strategy, agents) = (table.strategy.name(), state.agents.len());
+                let zone = table.zone.as_ref().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
+                let health = if health == Health::Ready { "ready" } else { "left, none is ready" };
+                let choice = match (suitable, self.shared.selection) {
+                    (1, _) => "",
+                    (_, Selection::LeastLoaded) => ", of two random ones the less loaded",
+                    (_, Selection::Random) => ", a random one",
+                };
+                return format!(
+                    "strategy {strategy}: {suitable} of {agents} agents{zone} suit and are {health}{choice}"
+                );
+            }
+        }
+        let strategies: Vec<&str> = state.tables.iter().map(|table| table.strategy.name()).collect();
+        format!("none of {} agents suits the strategies {}", state.agents.len(), strategies.join(", "))
+    }
+
+    /// The same among streams of these healths, in this order, and of one strategy or all.
+    pub(super) fn choose_of(
         &self,
         host: &str,
         (healths, only): (&[Health], Option<Strategy>),
@@ -305,15 +447,28 @@ impl<L: Clone> BackendManager<L> {
         let state = self.shared.state.read();
         let now = Instant::now();
         let better = |one, two| state.better(one, two, now);
-        let better = (self.shared.selection == Selection::LeastLoaded)
-            .then_some(&better as &dyn Fn(LinkId, LinkId) -> LinkId);
         for health in healths {
+            // Agents that another dial tries: used only if no other agent of this health can be.
+            let (mut skipped, mut busy, mut passed) = (exclude.to_vec(), None, 0);
+            let is_first_lane =
+                |id| state.suitable_lanes(id, *health, exclude).next().is_some_and(|(first, _)| first == id);
+            let compare = Comparison { better: &better, is_first_lane: &is_first_lane };
+            let better = (self.shared.selection == Selection::LeastLoaded).then_some(compare);
             for table in state.tables.iter().filter(|table| only.is_none_or(|only| table.strategy == only)) {
-                let found = table.find(host, *health, exclude, better, rng);
-                if let Some(choice) = found.and_then(|id| state.choice(id, table.strategy)) {
-                    choice.log_choice(*health);
-                    return Some(choice);
+                while let Some(found) = table.find(host, *health, &skipped, better, rng) {
+                    let id = state.choose_lane(found, *health, exclude, now).unwrap_or(found);
+                    let last_resort = *health == Health::Leaving || passed >= MOST_BUSY;
+                    if let Some(choice) = state.choice(id, table.strategy, now, last_resort) {
+                        choice.log_choice(*health);
+                        return Some(choice);
+                    }
+                    busy = busy.or(Some((id, table.strategy)));
+                    passed += 1;
+                    skipped.extend(state.lanes_of(id).map(|(lane, _)| lane));
                 }
+            }
+            if let Some((id, strategy)) = busy {
+                return state.choice(id, strategy, now, true);
             }
         }
         None
@@ -329,6 +484,10 @@ impl<L: Clone> BackendManager<L> {
                 return;
             }
             changed.as_mut().await;
+            if self.is_another_better(link, host) {
+                return;
+            }
+            sleep(BREATH).await;
             changed.set(self.shared.changed.notified());
         }
     }
@@ -342,10 +501,67 @@ impl<L: Clone> BackendManager<L> {
 }
 
 impl<L: Clone> State<L> {
-    fn choice(&self, id: LinkId, strategy: Strategy) -> Option<Choice<L>> {
-        let Link { backend: Backend { agent_id, handle, .. }, stats, .. } = self.links.get(&id)?;
-        let (agent_id, stats) = (Arc::clone(agent_id), stats.clone());
-        Some(Choice { link: id, agent_id, stats, handle: handle.clone(), strategy })
+    /// The choice of this stream, which the agent counts from now on. `None` while another dial tries the agent, unless it is
+    /// the last resort.
+    fn choice(&self, id: LinkId, strategy: Strategy, now: Instant, last_resort: bool) -> Option<Choice<L>> {
+        let Link { backend: Backend { agent_id, handle, .. }, stats, lane, .. } = self.links.get(&id)?;
+        let flight = stats.begin(now, last_resort)?;
+        let (agent_id, lane) = (Arc::clone(agent_id), lane.clone());
+        Some(Choice { link: id, agent_id, flight, lane, handle: handle.clone(), strategy })
+    }
+
+    /// The last stream of an agent has ended.
+    fn depart(&mut self, agent_id: &Arc<str>, now: Instant) {
+        let Some(Agent { stats, .. }) = self.agents.remove(agent_id) else { return };
+        if stats.ejected_for(now).is_some() {
+            self.departed.retain(|_, stats| stats.ejected_for(now).is_some());
+            if self.departed.len() < MOST_DEPARTED {
+                self.departed.insert(Arc::clone(agent_id), stats);
+            }
+        }
+    }
+
+    /// Whether an agent id may have this stream, too.
+    fn has_room(&self, known: &Agent, backend: &Backend<L>) -> bool {
+        let streams: Vec<&Backend<L>> =
+            known.streams.iter().filter_map(|id| Some(&self.links.get(id)?.backend)).collect();
+        let is_lane_of =
+            |others: &[&Backend<L>], one: &Backend<L>| others.iter().any(|other| one.is_lane_of(other));
+        let processes =
+            streams.iter().enumerate().filter(|(place, one)| !is_lane_of(&streams[..*place], one)).count();
+        streams.len() < MAX_LANES_PER_AGENT
+            && (processes < MAX_STREAMS_PER_AGENT || is_lane_of(&streams, backend))
+    }
+
+    /// All streams of a stream's agent id, itself included, the oldest first.
+    fn streams_beside(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
+        let agent = self.links.get(&id).and_then(|link| self.agents.get(&link.backend.agent_id));
+        let streams = agent.into_iter().flat_map(|agent| &agent.streams);
+        streams.filter_map(|other| Some((*other, self.links.get(other)?)))
+    }
+
+    /// The lanes of a stream's agent process, itself included, the oldest first.
+    fn lanes_of(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
+        let this = self.links.get(&id);
+        let is_lane = move |other: &Link<L>| this.is_some_and(|this| this.backend.is_lane_of(&other.backend));
+        self.streams_beside(id).filter(move |(other, link)| *other == id || is_lane(link))
+    }
+
+    /// Those that a dial may use.
+    fn suitable_lanes(
+        &self,
+        id: LinkId,
+        health: Health,
+        exclude: &[LinkId],
+    ) -> impl Iterator<Item = (LinkId, &Link<L>)> {
+        self.lanes_of(id).filter(move |(lane, link)| link.health() == health && !exclude.contains(lane))
+    }
+
+    /// The lane for a dial that found this stream.
+    fn choose_lane(&self, id: LinkId, health: Health, exclude: &[LinkId], now: Instant) -> Option<LinkId> {
+        let chosen =
+            mux::choose_lane(self.suitable_lanes(id, health, exclude).map(|(_, link)| link.lane.load(now)));
+        self.suitable_lanes(id, health, exclude).nth(chosen?).map(|(lane, _)| lane)
     }
 
     /// Which of two suitable streams gets the dial. Of two streams of one agent it is the older one.
@@ -391,6 +607,21 @@ impl<L> Shared<L> {
             self.changed.notify_waiters();
         }
     }
+
+    fn log_change(&self, agent_id: &str, change: Change) {
+        let cause = if change == Change::Trial { "trial" } else { "ejection" };
+        let Some(suppressed) = self.logs.due_for(cause, agent_id) else { return };
+        let agent_id = Peer(agent_id);
+        match change {
+            Change::Ejected { time, failures, dials } => tracing::warn!(
+                agentID = %agent_id, failures, dials, time = %GoDuration::from(time), suppressed,
+                "dials fail at this agent that succeed at others: it gets no dials for a time"
+            ),
+            Change::Trial => {
+                tracing::info!(agentID = %agent_id, suppressed, "trying an agent again that was ejected")
+            }
+        }
+    }
 }
 
 impl<L> Link<L> {
@@ -403,29 +634,24 @@ impl<L> Link<L> {
     }
 }
 
-fn log_change(agent_id: &str, change: Change) {
-    let agent_id = Peer(agent_id);
-    match change {
-        Change::Ejected { time, failures, dials } => tracing::warn!(
-            agentID = %agent_id, failures, dials, time = %GoDuration::from(time),
-            "dials fail at this agent that succeed at others: it gets no dials for a time"
-        ),
-        Change::Trial => tracing::info!(agentID = %agent_id, "trying an agent again that was ejected"),
-    }
-}
-
 /// A stream's entry in the tables. Dropping it removes exactly this stream, even if others share its agent id or hosts.
 #[must_use = "dropping the registration removes the stream"]
 pub struct Registration<L: Clone> {
     manager: BackendManager<L>,
     id: LinkId,
     stats: AgentStats,
+    lane: LaneTraffic,
 }
 
 impl<L: Clone> Registration<L> {
     /// The stream's id.
     pub fn id(&self) -> LinkId {
         self.id
+    }
+
+    /// The traffic of the stream.
+    pub fn lane(&self) -> &LaneTraffic {
+        &self.lane
     }
 
     /// The state that the streams of the agent share.

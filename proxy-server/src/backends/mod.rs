@@ -15,7 +15,8 @@
 //! 3. `default` and `defaultRoute` ask for an agent of `--prefer-zone` first.
 //! 4. Of several suitable ones two random ones are compared ([`load`]) and the less loaded one is taken; if they are alike, the
 //!    first one. With `--agent-selection=random` a random one is taken, for `destHost` the first registered one.
-//! 5. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream.
+//! 5. Of the lanes of the found agent process [`mux::choose_lane`] chooses one. For all other steps lanes are one agent.
+//! 6. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream.
 //!
 //! Two intended differences from Go. In Go a draining match of one strategy wins over a healthy agent of the next, so that an
 //! unresponsive agent or one that asked for no new dials gets them although another agent could serve them; here draining
@@ -32,6 +33,7 @@
 
 pub mod identifiers;
 
+mod lane;
 mod load;
 mod manager;
 mod outlier;
@@ -40,6 +42,8 @@ mod stats;
 mod strategy;
 mod table;
 
+#[cfg(test)]
+mod ejection_tests;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -50,6 +54,8 @@ use std::sync::Arc;
 use serve::metrics::{Family, Gauge, Registry};
 
 pub use self::identifiers::{Identifiers, IdentifiersError};
+pub use self::lane::{LaneGuard, LaneTraffic};
+pub(crate) use self::manager::AgentDescription;
 pub use self::manager::{AgentView, BackendManager, Registration};
 pub use self::outliers::{OutlierMetrics, keep_sweeping};
 pub use self::stats::{AgentStats, Flight};
@@ -67,19 +73,33 @@ pub struct Backend<L> {
     pub agent_id: Arc<str>,
     /// The hosts and networks that the agent serves.
     pub identifiers: Identifiers,
+    /// The random number of the agent's process, if it may open lanes.
+    pub process: Option<u64>,
     /// The handle to dial through the stream.
     pub handle: L,
 }
 
+impl<L> Backend<L> {
+    /// Whether both are lanes of one agent process.
+    fn is_lane_of(&self, other: &Self) -> bool {
+        self.process.is_some()
+            && self.process == other.process
+            && self.agent_id == other.agent_id
+            && self.identifiers == other.identifiers
+    }
+}
+
 /// A stream that [`BackendManager::choose`] found.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Choice<L> {
     /// The stream's id, to exclude it from the next choice.
     pub link: LinkId,
     /// The agent's id.
     pub agent_id: Arc<str>,
-    /// The limits and the dial times of the agent.
-    pub stats: AgentStats,
+    /// Counts the dial at the agent from the choice on.
+    pub flight: Flight,
+    /// The traffic of the stream.
+    pub lane: LaneTraffic,
     /// The handle to dial through the stream.
     pub handle: L,
     /// The strategy that found it.
@@ -107,6 +127,8 @@ pub struct RouteMetrics {
     pub(crate) ready_backends: Family<Strategy, Gauge>,
     /// `ready_backend_connections`, deprecated in Go: the same number, of the strategy that changed last.
     pub(crate) ready_backend_connections: Gauge,
+    /// `connected_agents` (ours): agent ids with a stream, whatever their strategy.
+    pub(crate) connected_agents: Gauge,
 }
 
 impl RouteMetrics {
@@ -117,7 +139,9 @@ impl RouteMetrics {
         registry.register("ready_backends", help, ready_backends.clone());
         let help = "Backends of the strategy that changed last. DEPRECATED, see ready_backends";
         registry.register("ready_backend_connections", help, ready_backend_connections.clone());
-        Self { ready_backends, ready_backend_connections }
+        let connected_agents = Gauge::default();
+        registry.register("connected_agents", "Agent ids with an open stream", connected_agents.clone());
+        Self { ready_backends, ready_backend_connections, connected_agents }
     }
 
     pub(crate) fn set(&self, strategy: Strategy, count: usize) {

@@ -8,15 +8,15 @@
 //!      └──────────────────── a dial reached its endpoint ─┘
 //! ```
 //!
-//! An agent is blamed for a failed dial only if another agent then reached the same endpoint. So a target that nobody reaches
-//! ejects nobody.
+//! An agent is blamed for a failed dial only if another agent then connected to the same endpoint, or if it gave no answer. So a
+//! target that no agent reaches ejects none.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Dials are counted in two halves of this length: the current and the one before.
-const HALF_WINDOW: Duration = Duration::from_secs(15);
+/// Dials are counted in two periods of this length: the current and the one before.
+const PERIOD: Duration = Duration::from_secs(15);
 /// Fewer failures than this say nothing.
 const LEAST_FAILURES: u32 = 3;
 /// The agent is ejected if more than one in this many of its dials fails for its own reasons.
@@ -31,8 +31,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub(super) struct Outlier {
     state: State,
     counts: [Counts; 2],
-    /// When the current half began.
-    half_since: Instant,
+    /// When the current period began.
+    period_since: Instant,
     /// Ejections without a long time of service between them.
     ejections: u32,
     /// When the state last changed. Verdicts about earlier dials do not change it.
@@ -77,7 +77,7 @@ impl Outlier {
     /// An agent that serves.
     pub(super) fn new(now: Instant) -> Self {
         let counts = [Counts::default(); 2];
-        Self { state: State::Serving, counts, half_since: now, ejections: 0, since: now }
+        Self { state: State::Serving, counts, period_since: now, ejections: 0, since: now }
     }
 
     /// A dial reached its endpoint, or failed for a reason that is not the agent's.
@@ -110,7 +110,7 @@ impl Outlier {
     /// How long the agent is still ejected; `None` if it is not.
     pub(super) fn ejected_for(&self, now: Instant) -> Option<Duration> {
         match self.state {
-            State::Ejected { until } => Some(until.saturating_duration_since(now)),
+            State::Ejected { until } if now < until => Some(until - now),
             _ => None,
         }
     }
@@ -161,12 +161,12 @@ impl Outlier {
         self.counts[0].failures += u32::from(failed);
     }
 
-    /// Begins a new half if the current one is over.
+    /// Begins a new period if the current one is over.
     fn turn(&mut self, now: Instant) {
-        let age = now.saturating_duration_since(self.half_since);
-        if age >= HALF_WINDOW {
-            let before = if age < 2 * HALF_WINDOW { self.counts[0] } else { Counts::default() };
-            (self.counts, self.half_since) = ([Counts::default(), before], now);
+        let age = now.saturating_duration_since(self.period_since);
+        if age >= PERIOD {
+            let before = if age < 2 * PERIOD { self.counts[0] } else { Counts::default() };
+            (self.counts, self.period_since) = ([Counts::default(), before], now);
         }
     }
 }
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(share.sweep(now, true), None);
         let mut old = Outlier::new(now);
         fail(&mut old, now);
-        assert_eq!(old.sweep(now + 2 * HALF_WINDOW, true), None);
+        assert_eq!(old.sweep(now + 2 * PERIOD, true), None);
         let mut held = Outlier::new(now);
         fail(&mut held, now);
         assert_eq!(held.sweep(now, false), None, "too many others are ejected");

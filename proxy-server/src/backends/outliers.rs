@@ -62,7 +62,7 @@ pub struct OutlierMetrics {
     ejected: Gauge,
     /// `expected_dial_seconds`: the median and the largest expected dial time of the agents.
     expected: Family<Rank, Gauge<f64, AtomicU64>>,
-    /// `agent_outlier`: 1 for each outlier, at most [`MOST_SHOWN`] for each reason.
+    /// `agent_outlier`: 1 for each outlier, the longest connected [`MOST_SHOWN`] for each reason.
     outliers: Family<OutlierLabels, Gauge>,
 }
 
@@ -107,12 +107,11 @@ impl OutlierMetrics {
     }
 
     fn show(&self, reason: OutlierReason, agents: &[AgentView], is_outlier: impl Fn(&AgentView) -> bool) {
-        let mut ids: Vec<&Arc<str>> =
-            agents.iter().filter(|agent| is_outlier(agent)).map(|agent| &agent.id).collect();
-        // The same ones at each look.
-        ids.sort_unstable();
-        for agent_id in ids.into_iter().take(MOST_SHOWN) {
-            self.outliers.get_or_create(&OutlierLabels { agent_id: Arc::clone(agent_id), reason }).set(1);
+        let mut shown: Vec<&AgentView> = agents.iter().filter(|agent| is_outlier(agent)).collect();
+        // New ids, which an agent can invent, do not displace old ones.
+        shown.sort_unstable_by_key(|agent| (agent.stats.since(), &agent.id));
+        for agent in shown.into_iter().take(MOST_SHOWN) {
+            self.outliers.get_or_create(&OutlierLabels { agent_id: Arc::clone(&agent.id), reason }).set(1);
         }
     }
 }

@@ -41,8 +41,12 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
     let metrics = RouteMetrics::register(&mut Registry::default());
     let manager = BackendManager::new(&[Strategy::Default], metrics);
     let register = |n: usize| {
-        let backend =
-            Backend { agent_id: format!("{n:04}").into(), identifiers: Identifiers::default(), handle: n };
+        let backend = Backend {
+            agent_id: format!("{n:04}").into(),
+            identifiers: Identifiers::default(),
+            process: None,
+            handle: n,
+        };
         manager.register(backend).unwrap()
     };
     let _registered: Vec<_> = (0..agents.len()).map(register).collect();
@@ -70,23 +74,23 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
                 *was = is;
             }
         }
-        let first = manager.choose_with("", &[Health::Ready, Health::Leaving], &[], &mut rng).unwrap();
+        let first = manager.choose_of("", (&[Health::Ready, Health::Leaving], None), &[], &mut rng).unwrap();
         let failed = agents[first.handle].fails > rng.random_range(0..100);
-        let mut take = |choice: &Choice<usize>| {
+        let mut take = |choice: Choice<usize>| {
             outcome.dials[choice.handle] += 1;
             serial += 1;
             let end = now + agents[choice.handle].took;
-            in_flight.insert(Reverse((end, serial)), choice.stats.begin(now));
+            in_flight.insert(Reverse((end, serial)), choice.flight);
         };
         if failed {
-            let other = manager.choose_with("", &[Health::Ready], &[first.link], &mut rng);
+            let other = manager.choose_of("", (&[Health::Ready], None), &[first.link], &mut rng);
             if let Some(other) = other.filter(|other| agents[other.handle].fails == 0) {
-                take(&other);
-                first.stats.blame(now, now);
+                take(other);
+                first.flight.stats().blame(now, now);
             }
             outcome.dials[first.handle] += 1;
         } else {
-            take(&first);
+            take(first);
         }
         advance(Duration::from_secs(1) / rate).await;
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,9 +18,12 @@ pub struct AgentStats(Arc<Inner>);
 
 struct Inner {
     budget: Budget,
+    since: Instant,
     state: Mutex<(Load, Outlier)>,
     /// Bytes that wait for the agent's clients. Apart from the lock, because it changes with each turn of a stream.
     waiting: AtomicUsize,
+    /// Dials that the agent has answered with a connection, and others that were sent to it.
+    dials: [AtomicU64; 2],
 }
 
 impl fmt::Debug for AgentStats {
@@ -32,7 +35,13 @@ impl fmt::Debug for AgentStats {
 impl AgentStats {
     pub(super) fn new(now: Instant) -> Self {
         let state = Mutex::new((Load::new(now), Outlier::new(now)));
-        Self(Arc::new(Inner { budget: Budget::of_agent(), state, waiting: AtomicUsize::new(0) }))
+        Self(Arc::new(Inner {
+            budget: Budget::of_agent(),
+            since: now,
+            state,
+            waiting: AtomicUsize::new(0),
+            dials: Default::default(),
+        }))
     }
 
     /// The limits that all streams of the agent share.
@@ -40,13 +49,23 @@ impl AgentStats {
         &self.0.budget
     }
 
-    /// A dial is sent to the agent.
-    pub fn begin(&self, now: Instant) -> Flight {
-        self.0.state.lock().0.begin();
-        Flight { stats: self.clone(), began: now }
+    /// Since when the agent has been connected.
+    pub(super) fn since(&self) -> Instant {
+        self.0.since
     }
 
-    /// A dial that began then has failed by the agent's fault: another agent has reached the endpoint, or this one gave no answer.
+    /// A dial has chosen the agent. `None` while the agent admits no dial, unless it is the last resort.
+    pub(super) fn begin(&self, now: Instant, last_resort: bool) -> Option<Flight> {
+        let (load, outlier) = &mut *self.0.state.lock();
+        if !last_resort && !outlier.admits(load.in_flight()) {
+            return None;
+        }
+        load.begin();
+        Some(Flight { stats: self.clone(), began: now })
+    }
+
+    /// A dial that began then has failed by the agent's fault: another agent has opened the connection, or this one gave no
+    /// answer.
     pub fn blame(&self, now: Instant, began: Instant) {
         self.0.state.lock().1.blame(now, began);
     }
@@ -62,11 +81,24 @@ impl AgentStats {
         self.0.waiting.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    pub(super) fn expected(&self, now: Instant) -> Duration {
+    /// A dial that was sent to the agent is over.
+    pub fn dialed(&self, opened: bool) {
+        self.0.dials[usize::from(!opened)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The dials that opened a connection, and those that did not.
+    pub(crate) fn dials(&self) -> (u64, u64) {
+        let [opened, failed] = [0, 1].map(|which| self.0.dials[which].load(Ordering::Relaxed));
+        (opened, failed)
+    }
+
+    /// The expected time of a dial.
+    pub(crate) fn expected(&self, now: Instant) -> Duration {
         self.0.state.lock().0.expected(now)
     }
 
-    pub(super) fn ejected_for(&self, now: Instant) -> Option<Duration> {
+    /// How long the agent is still ejected; `None` if it is not.
+    pub(crate) fn ejected_for(&self, now: Instant) -> Option<Duration> {
         self.0.state.lock().1.ejected_for(now)
     }
 
@@ -101,7 +133,7 @@ impl AgentStats {
     }
 }
 
-/// A dial that an agent has not answered yet. Dropping it ends it without a verdict about the agent: it was canceled, or failed
+/// A dial that has chosen an agent, and has no answer yet. Dropping it ends it without a verdict about the agent: it was canceled, or failed
 /// for a reason that may be the endpoint's.
 #[derive(Debug)]
 pub struct Flight {
@@ -110,6 +142,16 @@ pub struct Flight {
 }
 
 impl Flight {
+    /// The state of the agent.
+    pub fn stats(&self) -> &AgentStats {
+        &self.stats
+    }
+
+    /// The dial is sent to the agent only now.
+    pub fn sent(&mut self, now: Instant) {
+        self.began = now;
+    }
+
     /// The agent has reached the endpoint, which accepted or refused.
     pub fn reached(self, now: Instant) {
         let (load, outlier) = &mut *self.stats.0.state.lock();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use ipnet::IpNet;
-use rand::seq::IteratorRandom;
+use rand::seq::{IteratorRandom, index};
 use rand::{Rng, RngExt};
 
 use super::{Identifiers, LinkId, Strategy};
 
-/// Random attempts to find an agent with a suitable stream, before all agents are searched. More are needed only while most
-/// agents are leaving.
+/// Random places that are searched for an agent with a suitable stream, before all are. More are needed only while most agents
+/// are leaving.
 const ATTEMPTS: usize = 16;
 
 /// Whether a stream should get new dials.
@@ -31,6 +31,15 @@ enum Key {
     /// An agent id or, for destHost, a host.
     Text(Arc<str>),
     Network(IpNet),
+}
+
+/// How two suitable streams are compared.
+#[derive(Clone, Copy)]
+pub(super) struct Comparison<'a> {
+    /// The stream of the two that gets the dial.
+    pub(super) better: &'a dyn Fn(LinkId, LinkId) -> LinkId,
+    /// Whether the stream is the first suitable lane of its agent: an agent with several is not more likely.
+    pub(super) is_first_lane: &'a dyn Fn(LinkId) -> bool,
 }
 
 /// The table of one strategy.
@@ -102,7 +111,7 @@ impl Table {
         host: &str,
         health: Health,
         exclude: &[LinkId],
-        better: Option<&dyn Fn(LinkId, LinkId) -> LinkId>,
+        better: Option<Comparison<'_>>,
         rng: &mut impl Rng,
     ) -> Option<LinkId> {
         if health == Health::Ready && self.ready == 0 {
@@ -112,24 +121,37 @@ impl Table {
         let first = |streams: &Streams| streams.iter().find(is_suitable).map(|(id, _)| *id);
         if self.strategy == Strategy::DestHost {
             return self.find_host(host, |streams| {
-                let random = |at| streams.get_index(at).filter(is_suitable).map(|(id, _)| *id);
-                match better {
-                    Some(better) if streams.len() > 1 => two_of(streams.len(), random, better, rng),
-                    _ => None,
-                }
-                .or_else(|| first(streams))
+                let Some(Comparison { better, is_first_lane }) = better else { return first(streams) };
+                let suitable = |at| streams.get_index(at).filter(is_suitable).map(|(id, _)| *id);
+                let random = |at| suitable(at).filter(|id| is_first_lane(*id));
+                two_of(streams.len(), random, better, rng)
+                    .or_else(|| streams.iter().filter(is_suitable).map(|(id, _)| *id).choose(rng))
             });
         }
         // All suitable agents are equally likely in both searches.
         let random = |at| first(self.entries.get_index(at)?.1);
         let found = match better {
-            Some(better) if self.entries.len() > 1 => two_of(self.entries.len(), random, better, rng),
+            Some(Comparison { better, .. }) => two_of(self.entries.len(), random, better, rng),
             _ if self.entries.is_empty() => None,
             _ => std::iter::repeat_with(|| random(rng.random_range(0..self.entries.len())))
                 .take(ATTEMPTS)
                 .find_map(|found| found),
         };
         found.or_else(|| self.entries.values().filter_map(first).choose(rng))
+    }
+
+    /// The number of agents (for destHost: streams) of this health for a target's host.
+    pub(super) fn suitable(&self, host: &str, health: Health) -> usize {
+        let of_health = |streams: &Streams| streams.values().filter(|its| **its == health).count();
+        if self.strategy != Strategy::DestHost {
+            return self.entries.values().filter(|streams| of_health(streams) > 0).count();
+        }
+        let mut suitable = 0;
+        self.find_host(host, |streams| {
+            suitable = of_health(streams);
+            streams.keys().next().copied().filter(|_| suitable > 0)
+        });
+        suitable
     }
 
     /// The suitable stream of the exact host, otherwise of the network with the longest prefix. As in Go, an empty host matches
@@ -148,16 +170,16 @@ impl Table {
     }
 }
 
-/// The better one of two random finds among `len` places; `None` if no attempt finds one.
+/// The better one of two random finds among `len` places; `None` if no searched place has one.
 fn two_of(
     len: usize,
     find: impl Fn(usize) -> Option<LinkId>,
     better: &dyn Fn(LinkId, LinkId) -> LinkId,
     rng: &mut impl Rng,
 ) -> Option<LinkId> {
-    let mut finds = std::iter::repeat_with(|| find(rng.random_range(0..len))).take(ATTEMPTS).flatten();
+    let mut finds = index::sample(rng, len, ATTEMPTS.min(len)).into_iter().filter_map(find);
     let one = finds.next()?;
-    Some(finds.find(|two| *two != one).map_or(one, |two| better(one, two)))
+    Some(finds.next().map_or(one, |two| better(one, two)))
 }
 
 #[cfg(test)]
@@ -173,6 +195,10 @@ mod tests {
         table.set(&agent, &one, LinkId(1), Some(Health::Ready));
         table.set(&agent, &two, LinkId(2), Some(Health::Leaving));
         assert_eq!((table.len(), table.ready), (4, 3));
+        let suitable = |host, health| table.suitable(host, health);
+        assert_eq!((suitable("n", Health::Ready), suitable("n", Health::Leaving)), (1, 1));
+        assert_eq!((suitable("11.1.1.1", Health::Ready), suitable("11.1.1.1", Health::Leaving)), (0, 1));
+        assert_eq!((suitable("12.1.1.1", Health::Ready), suitable("", Health::Ready)), (0, 0));
         table.set(&agent, &one, LinkId(1), None);
         assert_eq!(table.len(), 3);
         table.set(&agent, &one, LinkId(1), None);

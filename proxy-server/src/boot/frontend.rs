@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use flags::GoDuration;
+use net::listen::{BindError, UnixSocket, bind_tcp};
+use net::tls::ServerTls;
 use serve::logs::chain;
+use serve::statusz::Facts;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use transport::listen::{BindError, UnixSocket, bind_tcp};
-use transport::tls::ServerTls;
 
 use crate::args::{self, Config, FrontendConfig};
 use crate::auth::AllowedNames;
@@ -43,6 +44,8 @@ pub(super) struct Frontend {
     service: frontend::Frontend,
     /// The runtime of the TLS handshakes.
     handshakes: Handle,
+    /// Names the bound socket.
+    facts: Facts,
     bound: Option<FrontendListener>,
 }
 
@@ -54,6 +57,7 @@ impl Frontend {
         service: &frontend::Frontend,
         readiness: &Readiness,
         handshakes: &Handle,
+        facts: &Facts,
     ) -> Result<Vec<Self>> {
         let several = config.frontends.len() > 1;
         let is_port =
@@ -76,6 +80,7 @@ impl Frontend {
                 shutting_down: Arc::clone(&readiness.shutting_down),
                 service: frontend::Frontend { name, ..service.clone() },
                 handshakes: handshakes.clone(),
+                facts: facts.clone(),
                 bound: None,
             })
         };
@@ -119,6 +124,11 @@ impl Frontend {
             (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
         };
         self.listening.store(true, Ordering::Release);
+        let address = match &listener {
+            FrontendListener::Unix(socket) => socket.path().display().to_string(),
+            FrontendListener::Tls { listener, .. } => listener.local_addr()?.to_string(),
+        };
+        self.facts.listening("frontend", address, self.config.protocol.name());
         Ok(listener)
     }
 

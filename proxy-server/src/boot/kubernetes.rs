@@ -61,6 +61,14 @@ pub(super) fn agent_gate(
     Ok(AgentGate::new(auth, config.identity_binding, binding))
 }
 
+/// The settings of the server's lease.
+pub(super) fn lease_settings(config: &Config) -> LeaseSettings {
+    let (namespace, labels) = (config.leases.namespace.clone(), config.leases.labels.clone());
+    let mut settings = LeaseSettings::new(namespace, labels, config.server_id.clone());
+    settings.advertise_address.clone_from(&config.leases.advertise_address);
+    settings
+}
+
 /// Starts the lease controller if it is enabled; it runs on the runtime of the health and admin ports.
 pub(super) fn leases(
     config: &Config,
@@ -71,8 +79,5 @@ pub(super) fn leases(
     if !config.leases.enabled {
         return None;
     }
-    let (namespace, labels) = (config.leases.namespace.clone(), config.leases.labels.clone());
-    let mut settings = LeaseSettings::new(namespace, labels, config.server_id.clone());
-    settings.advertise_address.clone_from(&config.leases.advertise_address);
-    Some(LeaseController::start(ops.handle(), client, settings, metrics.clone()))
+    Some(LeaseController::start(ops.handle(), client, lease_settings(config), metrics.clone()))
 }

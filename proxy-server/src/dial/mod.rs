@@ -6,6 +6,7 @@
 
 pub mod reason;
 
+mod stages;
 mod target;
 
 #[cfg(test)]
@@ -16,9 +17,12 @@ use std::time::Duration;
 
 use driver::MemoryLimiter;
 use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard, Registry};
+use serve::statusz::Journal;
+use serve::traces::{Kind, Tracer};
 use tokio::time::{Instant, timeout_at};
 
 pub use self::reason::{DialFailure, FailureReason};
+pub use self::stages::DialStages;
 pub use self::target::Target;
 use crate::agent_stream::{LinkHandle, OpenConnection};
 use crate::backends::{AgentStats, BackendManager, Choice, LinkId, Strategy};
@@ -42,6 +46,8 @@ pub struct DialMetrics {
     pub(crate) pending: Lazy<Gauge>,
     /// `dial_attempts_total` (ours): dials that were sent to an agent, so a retried dial counts twice.
     pub(crate) attempts: CountBy<Attempt>,
+    /// The last failures, for the status.
+    pub(crate) journal: Journal,
 }
 
 serve::label! {
@@ -74,7 +80,7 @@ impl Attempt {
 
 impl DialMetrics {
     /// Registers the metrics; `histogram` builds the histogram of durations.
-    pub(crate) fn register(registry: &mut Registry, histogram: fn() -> Histogram) -> Self {
+    pub(crate) fn register(registry: &mut Registry, histogram: fn() -> Histogram, journal: Journal) -> Self {
         let (duration, pending) = (Lazy::new(histogram), Lazy::<Gauge>::default());
         let help = "Seconds from a dial to the agent's answer, for successful dials";
         registry.register("dial_duration_seconds", help, duration.clone());
@@ -82,7 +88,7 @@ impl DialMetrics {
         registry.register("pending_backend_dials", "Dials that wait for an agent's answer", pending.clone());
         let help = "Dials that an agent answered or lost, by outcome";
         let attempts = CountBy::register(registry, "dial_attempts_total", help);
-        Self { duration, failures, pending, attempts }
+        Self { duration, failures, pending, attempts, journal }
     }
 }
 
@@ -94,6 +100,9 @@ pub struct Dialer {
     memory: MemoryLimiter,
     timeout: Duration,
     metrics: DialMetrics,
+    tracer: Tracer,
+    /// The only agent that gets dials, if one was chosen.
+    only: Option<Arc<str>>,
 }
 
 /// A dial that succeeded.
@@ -118,68 +127,82 @@ impl Dialer {
         metrics: DialMetrics,
     ) -> Self {
         let timeout = if timeout.is_zero() { DEFAULT_DIAL_TIMEOUT } else { timeout };
-        Self { backends, budget, memory, timeout, metrics }
+        Self { backends, budget, memory, timeout, metrics, tracer: Tracer::default(), only: None }
     }
 
-    /// Dials a target. Resolves within the timeout; dropping the future cancels the dial at the agent.
+    /// A dialer that dials through this agent and no other, whatever the strategies say, and never retries.
+    #[must_use]
+    pub fn through(&self, agent_id: &str) -> Self {
+        Self { only: Some(agent_id.into()), ..self.clone() }
+    }
+
+    /// The same, with traces of dials.
+    pub fn traced(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
+    }
+
+    /// Dials a target. Resolves within the timeout; dropping the future cancels the dial at the agent. `stages` is new.
     ///
     /// # Errors
     /// The one reason why there is no connection.
-    pub async fn dial(&self, target: &Target) -> Result<Dialed, DialFailure> {
+    pub async fn dial(&self, target: &Target, stages: &mut DialStages) -> Result<Dialed, DialFailure> {
         let started = Instant::now();
-        let mut pending = Pending::start(&self.metrics);
-        let mut agent = None;
-        let outcome = self.try_twice(target, started + self.timeout, &mut agent).await;
-        pending.outcome = outcome.as_ref().map(|_| started.elapsed()).map_err(DialFailure::metric);
-        outcome.inspect_err(|failure| failure.log(target, agent.as_deref()))
+        stages.span = self.tracer.span("dial", Kind::Server, None);
+        stages.span.set("server.address", &target.address);
+        let mut pending = Pending::start(&self.metrics, target, started, stages);
+        let outcome = self.try_twice(target, started + self.timeout, pending.stages).await;
+        pending.outcome = Some(outcome.as_ref().map(|_| ()).map_err(DialFailure::clone));
+        let stages = &mut *pending.stages;
+        stages.span.set("konnectivity.agent.id", stages.agent.as_deref().unwrap_or_default());
+        stages.span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
+        outcome.inspect_err(|failure| failure.log(target, stages.agent.as_deref()))
     }
 
     /// Dials through one agent, and then through a second one if the first agent's stream is lost before it answers, if the
     /// first agent does not answer pings while the second does, if the first agent is full, or if it failed for a reason of its
-    /// own. A refusal of the endpoint is final. `agent` is set to the agent that was asked last.
+    /// own. A refusal of the endpoint is final.
     async fn try_twice(
         &self,
         target: &Target,
         deadline: Instant,
-        agent: &mut Option<Arc<str>>,
+        stages: &mut DialStages,
     ) -> Result<Dialed, DialFailure> {
         if self.memory.should_reject() {
             return Err(DialFailure::NoMemory);
         }
+        if let Some(only) = &self.only {
+            stages.agent = Some(Arc::clone(only));
+            let choice = self.backends.choose_agent(only).ok_or(DialFailure::NoAgent)?;
+            let slot = self.budget.connection(choice.flight.stats().budget()).ok_or(DialFailure::Full)?;
+            return self.try_link(choice, slot, target, deadline, stages).await;
+        }
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
-        let (tried, stats, strategy) = (first.link, first.stats.clone(), first.strategy);
-        *agent = Some(Arc::clone(&first.agent_id));
-        let mut better = None;
-        // A block, so that the branch of `select!` that loses is dropped with it: this cancels the first dial before the second
-        // begins.
-        let first_try = async {
-            let slot = self.budget.connection(first.stats.budget()).ok_or(DialFailure::Full)?;
-            tokio::select! {
-                outcome = self.try_link(first, slot, target, deadline) => outcome,
-                found = self.better(tried, &target.host) => {
-                    better = Some(found);
-                    Err(DialFailure::LinkLost)
-                }
-            }
-        };
-        let failure = match first_try.await {
-            Err(failure @ (DialFailure::LinkLost | DialFailure::Full)) => failure,
-            Err(failure) if failure.may_be_the_agents() => {
-                return self.try_another_agent(target, deadline, (agent, &stats, strategy), failure).await;
-            }
-            outcome => return outcome,
-        };
-        let (second, slot) = match better {
-            Some((second, slot)) => (second, Ok(slot)),
-            None if Instant::now() >= deadline => return Err(DialFailure::TimedOut),
+        let (tried, stats, strategy) = (first.link, first.flight.stats().clone(), first.strategy);
+        stages.agent = Some(Arc::clone(&first.agent_id));
+        let failure = match self.budget.connection(stats.budget()) {
             None => {
-                // One retry for a full agent, too: if all agents are full, the server must answer soon.
-                let second = self.backends.choose(&target.host, &[tried]).ok_or(failure)?;
-                let slot = self.budget.connection(second.stats.budget()).ok_or(DialFailure::Full);
-                (second, slot)
+                drop(first);
+                DialFailure::Full
             }
+            Some(slot) => match self.try_links(first, slot, target, deadline, stages).await {
+                (false, Err(failure @ (DialFailure::LinkLost | DialFailure::Full))) => failure,
+                (false, Err(failure)) if failure.may_be_the_agents() => {
+                    return self
+                        .try_another_agent(target, deadline, (stages, &stats, strategy), failure)
+                        .await;
+                }
+                // A dial that has moved is not tried again.
+                (_, outcome) => return outcome,
+            },
         };
-        self.try_links(second, slot?, target, deadline, agent).await
+        if Instant::now() >= deadline {
+            return Err(DialFailure::TimedOut);
+        }
+        // One retry for a full agent, too: if all agents are full, the server must answer soon.
+        let asked = stages.agent.clone().unwrap_or_default();
+        let second = self.backends.choose_another(&target.host, tried, &asked).ok_or(failure)?;
+        let slot = self.budget.connection(second.flight.stats().budget()).ok_or(DialFailure::Full);
+        self.try_links(second, slot?, target, deadline, stages).await.1
     }
 
     /// Dials through another agent of the same strategy after the first one has answered with a failure that may be its own. If the
@@ -188,17 +211,17 @@ impl Dialer {
         &self,
         target: &Target,
         deadline: Instant,
-        (agent, stats, strategy): (&mut Option<Arc<str>>, &AgentStats, Strategy),
+        (stages, stats, strategy): (&mut DialStages, &AgentStats, Strategy),
         failure: DialFailure,
     ) -> Result<Dialed, DialFailure> {
-        let tried = self.backends.streams_of(agent.as_deref().unwrap_or_default());
+        let tried = self.backends.streams_of(stages.agent.as_deref().unwrap_or_default());
         let Some(second) = self.backends.choose_ready(&target.host, strategy, &tried) else {
             return Err(failure);
         };
-        let Some(slot) = self.budget.connection(second.stats.budget()) else { return Err(failure) };
+        let Some(slot) = self.budget.connection(second.flight.stats().budget()) else { return Err(failure) };
         let second_id = Arc::clone(&second.agent_id);
         let (began, now) = (deadline - self.timeout, Instant::now());
-        let outcome = self.try_link(second, slot, target, deadline.min(now + ANSWERS_WITHIN)).await;
+        let outcome = self.try_link(second, slot, target, deadline.min(now + ANSWERS_WITHIN), stages).await;
         if outcome.is_ok() {
             // A refusal that the second agent reports is no proof: it may be a lie.
             stats.blame(Instant::now(), began);
@@ -206,15 +229,17 @@ impl Dialer {
         if !reached_endpoint(&outcome) {
             return Err(failure);
         }
-        *agent = Some(second_id);
+        stages.agent = Some(second_id);
         outcome
     }
 
     /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
-    async fn better(&self, tried: LinkId, host: &str) -> (Choice<LinkHandle>, Slot) {
+    async fn better(&self, tried: LinkId, agent_id: &str, host: &str) -> (Choice<LinkHandle>, Slot) {
         self.backends.until_another_is_better(tried, host).await;
-        let second = self.backends.choose(host, &[tried]);
-        match second.and_then(|second| Some((self.budget.connection(second.stats.budget())?, second))) {
+        let second = self.backends.choose_another(host, tried, agent_id);
+        match second
+            .and_then(|second| Some((self.budget.connection(second.flight.stats().budget())?, second)))
+        {
             Some((slot, second)) => (second, slot),
             // A full agent is no better: the first one may still answer.
             None => std::future::pending().await,
@@ -222,22 +247,25 @@ impl Dialer {
     }
 
     /// Dials through an agent, and moves to another one each time the present one stops answering pings and another answers: if
-    /// a load balancer resets all streams, the second choice may be half-open as well.
+    /// a load balancer resets all streams, the second choice may be half-open as well. Returns whether the dial has moved.
     async fn try_links(
         &self,
         mut choice: Choice<LinkHandle>,
         mut slot: Slot,
         target: &Target,
         deadline: Instant,
-        agent: &mut Option<Arc<str>>,
-    ) -> Result<Dialed, DialFailure> {
+        stages: &mut DialStages,
+    ) -> (bool, Result<Dialed, DialFailure>) {
+        let mut moved = false;
         loop {
-            *agent = Some(Arc::clone(&choice.agent_id));
-            let link = choice.link;
+            stages.agent = Some(Arc::clone(&choice.agent_id));
+            let (link, tried) = (choice.link, Arc::clone(&choice.agent_id));
+            // The branch that loses is dropped here: this cancels one dial before the next begins.
             (choice, slot) = tokio::select! {
-                outcome = self.try_link(choice, slot, target, deadline) => return outcome,
-                better = self.better(link, &target.host) => better,
+                outcome = self.try_link(choice, slot, target, deadline, stages) => return (moved, outcome),
+                better = self.better(link, &tried, &target.host) => better,
             };
+            moved = true;
         }
     }
 
@@ -248,23 +276,31 @@ impl Dialer {
         slot: Slot,
         target: &Target,
         deadline: Instant,
+        stages: &mut DialStages,
     ) -> Result<Dialed, DialFailure> {
-        let turn = timeout_at(deadline, self.budget.dial(choice.stats.budget())).await;
+        let Choice { mut flight, handle, agent_id, lane, .. } = choice;
+        let turn = timeout_at(deadline, self.budget.dial(flight.stats().budget())).await;
         let _turn = turn.map_err(|_| DialFailure::SendFailed)?;
         let began = Instant::now();
-        let flight = choice.stats.begin(began);
-        let dial = choice.handle.dial(target.protocol.clone(), target.address.clone());
+        let mut span = stages.send(began);
+        span.set("konnectivity.agent.id", &agent_id);
+        flight.sent(began);
+        let _on_lane = lane.enter();
+        let dial = handle.dial(target.protocol.clone(), target.address.clone(), span.context());
         let outcome = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut).flatten();
         self.metrics.attempts.count(Attempt::of(&outcome));
+        flight.stats().dialed(outcome.is_ok());
         let now = Instant::now();
+        stages.answer(now);
+        span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
         if reached_endpoint(&outcome) {
             flight.reached(now);
         } else if outcome.as_ref().is_err_and(|error| *error == DialFailure::TimedOut)
             && now >= began + ANSWERS_WITHIN
         {
-            choice.stats.blame(now, began);
+            flight.stats().blame(now, began);
         }
-        Ok(Dialed { connection: outcome?, agent_id: choice.agent_id, slot })
+        Ok(Dialed { connection: outcome?, agent_id, slot })
     }
 }
 
@@ -276,22 +312,38 @@ fn reached_endpoint(outcome: &Result<impl Sized, DialFailure>) -> bool {
 /// Counts a pending dial, and its outcome when this is dropped. A dial that is dropped was canceled by its frontend.
 struct Pending<'a> {
     metrics: &'a DialMetrics,
-    outcome: Result<Duration, FailureReason>,
+    target: &'a Target,
+    started: Instant,
+    stages: &'a mut DialStages,
+    outcome: Option<Result<(), DialFailure>>,
     _live: LiveGuard,
 }
 
 impl<'a> Pending<'a> {
-    fn start(metrics: &'a DialMetrics) -> Self {
+    fn start(
+        metrics: &'a DialMetrics,
+        target: &'a Target,
+        started: Instant,
+        stages: &'a mut DialStages,
+    ) -> Self {
         let live = LiveGuard::enter(&metrics.pending);
-        Self { metrics, outcome: Err(FailureReason::FrontendClose), _live: live }
+        Self { metrics, target, started, stages, outcome: None, _live: live }
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        match self.outcome {
-            Ok(elapsed) => self.metrics.duration.observe(elapsed),
-            Err(reason) => self.metrics.failures.count(reason),
-        }
+        let took = self.started.elapsed();
+        let (reason, error) = match &self.outcome {
+            Some(Ok(())) => {
+                self.metrics.journal.dialed();
+                return self.metrics.duration.observe(took);
+            }
+            Some(Err(failure)) => (failure.metric(), failure.to_string()),
+            None => (FailureReason::FrontendClose, "the client left before the agent's answer".to_owned()),
+        };
+        self.metrics.failures.count(reason);
+        let agent = self.stages.agent.as_deref().unwrap_or_default();
+        self.metrics.journal.failed(&self.target.address, agent, reason.name(), &error, took);
     }
 }

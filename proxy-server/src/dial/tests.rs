@@ -80,7 +80,7 @@ impl Bench {
 
     fn register_handle(&self, handle: LinkHandle, name: char) -> Registration<LinkHandle> {
         let identifiers = Identifiers::parse("host=node").unwrap();
-        let backend = Backend { agent_id: name.to_string().into(), identifiers, handle };
+        let backend = Backend { agent_id: name.to_string().into(), identifiers, process: None, handle };
         self.dialer.backends.register(backend).unwrap()
     }
 
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     async fn dial(&self) -> Result<Dialed, DialFailure> {
-        self.dialer.dial(&Target::new("tcp", "node:443")).await
+        self.dialer.dial(&Target::new("tcp", "node:443"), &mut DialStages::default()).await
     }
 
     /// (dials sent, dials canceled, counted outcomes); no dial may be pending.
@@ -229,6 +229,7 @@ async fn the_second_try_after_an_answer_stays_within_the_strategy() {
     let elsewhere = Backend {
         agent_id: "b".into(),
         identifiers: Identifiers::default(),
+        process: None,
         handle: link(Script::Open(SOON), Arc::clone(&bench.world)),
     };
     let _elsewhere = bench.dialer.backends.register(elsewhere).unwrap();
@@ -308,7 +309,10 @@ async fn nothing_is_sent_behind_the_deadline() {
     let bench = bench(SOON, many(), &[]);
     let _lost = bench.register_handle(LinkHandle::new().0, 'a');
     let _other = bench.register(&Script::Open(SOON), 'b');
-    let outcome = bench.dialer.try_twice(&Target::new("tcp", "node:443"), Instant::now(), &mut None).await;
+    let outcome = bench
+        .dialer
+        .try_twice(&Target::new("tcp", "node:443"), Instant::now(), &mut DialStages::default())
+        .await;
     assert_eq!(outcome.unwrap_err(), DialFailure::TimedOut);
     assert_eq!(bench.sum().await.0, 0);
 }
@@ -326,7 +330,7 @@ async fn a_frontend_that_leaves_cancels() {
     let bench = bench(Duration::ZERO, many(), &[Script::Silent]);
     assert!(tokio::time::timeout(SOON, bench.dial()).await.is_err());
     assert_eq!(bench.sum().await, (1, 1, vec!["frontend_close".to_owned()]));
-    drop(bench.dialer.dial(&Target::new("tcp", "node:443")));
+    drop(bench.dialer.dial(&Target::new("tcp", "node:443"), &mut DialStages::default()));
     assert_eq!(bench.sum().await.0, 1, "a dial that was never polled is none");
 }
 

@@ -1,5 +1,5 @@
-//! The log record of one established connection: bytes in each direction and the reason of its end, logged exactly once, when
-//! it is dropped. Never decides anything.
+//! The records of one connection, or of one failed dial: the log line and the line of the connection log, each written exactly
+//! once. An established connection writes them when it is dropped. Never decides anything.
 
 use std::fmt;
 use std::io;
@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use driver::{CloseReason, Fill};
 use mux::Cause;
-use serve::logs::Peer;
+use serde::Serialize;
+use serve::logs::{Peer, Records, milliseconds};
 use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::OpenGuard;
-use crate::dial::Target;
+use crate::dial::{DialStages, FailureReason, Target};
 use crate::limits::Slot;
-use crate::metrics::Metrics;
+use crate::metrics::{ClosedReason, Metrics};
 
 /// The names of a connection in the log.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Identity {
     /// Number of the connection over all frontends of this process, from 1.
     pub id: u64,
@@ -33,6 +34,86 @@ pub struct Identity {
     pub agent: Arc<str>,
     /// The agent's connect id.
     pub connect_id: i64,
+    /// The stages of the dial.
+    pub stages: DialStages,
+    /// The connection log.
+    pub records: Records,
+}
+
+/// A line of the connection log. Its fields are documented in docs/connection-log.md.
+#[derive(Serialize)]
+struct Record<'a> {
+    connection: u64,
+    frontend: &'static str,
+    peer: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<&'a str>,
+    target: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect_id: Option<i64>,
+    attempts: u32,
+    bytes_to_endpoint: u64,
+    bytes_from_endpoint: u64,
+    selection_ms: Option<f64>,
+    dial_ms: Option<f64>,
+    connect_ms: Option<f64>,
+    total_ms: Option<f64>,
+    end: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+}
+
+impl Identity {
+    /// The names of a request that has just arrived, before its dial.
+    pub(super) fn new(
+        id: u64,
+        frontend: &'static str,
+        peer: Arc<str>,
+        target: Target,
+        records: Records,
+    ) -> Self {
+        let stages = DialStages::default();
+        Identity { id, frontend, peer, target, agent: Arc::default(), connect_id: 0, stages, records }
+    }
+
+    /// Records a dial that opened no connection.
+    pub(super) fn not_established(&self, end: FailureReason, error: &dyn fmt::Display) {
+        if self.records.is_on() {
+            self.record(None, (0, 0), end.name(), &error.to_string());
+        }
+    }
+
+    fn record(&self, connect: Option<Duration>, bytes: (u64, u64), end: &'static str, error: &str) {
+        // As `auth::shown` joins them; an address holds no blank.
+        let (certificate, peer) = match self.peer.rsplit_once(" at ") {
+            Some((certificate, address)) => (Some(certificate), address),
+            None => (None, &*self.peer),
+        };
+        let stages = &self.stages;
+        self.records.write(&Record {
+            connection: self.id,
+            frontend: self.frontend,
+            peer,
+            certificate,
+            target: Peer(&self.target.address).to_string(),
+            agent: stages.agent.as_deref().map(|agent| Peer(agent).to_string()),
+            connect_id: connect.map(|_| self.connect_id),
+            attempts: stages.attempts,
+            bytes_to_endpoint: bytes.0,
+            bytes_from_endpoint: bytes.1,
+            selection_ms: milliseconds(stages.selection()),
+            dial_ms: milliseconds(stages.dial()),
+            connect_ms: milliseconds(connect),
+            total_ms: milliseconds(Some(stages.total())),
+            end,
+            error: (!error.is_empty()).then(|| Peer(error).to_string()),
+            trace_id: stages.span.trace_id(),
+        });
+    }
 }
 
 /// See the module.
@@ -40,9 +121,13 @@ pub struct ConnectionLog {
     identity: Identity,
     metrics: Metrics,
     since: Instant,
+    /// The time from the request to this moment.
+    connect: Duration,
     from_client: u64,
     to_client: u64,
     reason: Option<String>,
+    /// The kind of the end.
+    closed: ClosedReason,
     /// Counts this connection in the gauges.
     live: Option<OpenGuard>,
     /// Counts its full queue, and a link that its queue stops.
@@ -73,12 +158,14 @@ impl ConnectionLog {
             "Proxy connection established"
         );
         ConnectionLog {
+            connect: identity.stages.total(),
             identity,
             metrics,
             since: Instant::now(),
             from_client: 0,
             to_client: 0,
             reason: None,
+            closed: ClosedReason::BackendClose,
             live: Some(live),
             full: [None, None],
             _slot: slot,
@@ -136,6 +223,7 @@ impl ConnectionLog {
     /// Sets the reason of the end as the link reports it. An earlier reason is kept.
     pub fn ended(&mut self, close_reason: &CloseReason) {
         self.full = [None, None];
+        self.closed = close_reason.into();
         self.reason.get_or_insert_with(|| close_reason.to_string());
     }
 }
@@ -161,5 +249,10 @@ impl Drop for ConnectionLog {
             reason = %Peer(self.reason.as_deref().unwrap_or("dropped with its agent stream")),
             "connection ended"
         );
+        if self.identity.records.is_on() {
+            let error = self.reason.as_deref().filter(|reason| *reason != "closed").unwrap_or_default();
+            let bytes = (self.from_client, self.to_client);
+            self.identity.record(Some(self.connect), bytes, self.closed.name(), error);
+        }
     }
 }

@@ -14,7 +14,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use grpc::authority::AuthorityPatch;
+use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection_until};
 use http::HeaderMap;
+use net::listen::{AcceptLoop, LinkSocket, UnixSocket};
+use net::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
@@ -24,10 +28,6 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use transport::authority::AuthorityPatch;
-use transport::listen::{AcceptLoop, LinkSocket, UnixSocket};
-use transport::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
-use transport::wire::{Code, ConnectionError, Request, ServerSettings, serve_connection_until};
 
 use super::Frontend;
 use crate::accept;
@@ -153,6 +153,7 @@ fn admit(
     let peer = shown(certificate.as_ref(), arrived.address);
     if !names.allow(&certificate.unwrap_or_default()) {
         refusals.count(PeerKind::Frontend);
+        arrived.slot.refused(&format!("{peer}: the certificate has no allowed name"));
         if let Some(suppressed) = arrived.slot.log_due("name") {
             tracing::warn!(%peer, suppressed, "Frontend refused: its certificate has no allowed name");
         }
@@ -196,10 +197,14 @@ impl Frontend {
             if stop.is_cancelled() {
                 return request.refuse(Code::Unavailable, "the proxy server is shutting down");
             }
+            let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
+                return request
+                    .refuse(Code::ResourceExhausted, "the server's limit of Proxy streams is reached");
+            };
             match request.accept(HeaderMap::new()) {
                 Ok(stream) => {
                     let (frontend, peer) = (self.clone(), Arc::clone(peer));
-                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer).await });
+                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer, permit).await });
                 }
                 Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
             }

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use grpc::{ClientSettings, Code, Connected, Incoming, Wire, WireError, WireStream, connect};
 use http::HeaderMap;
 use mux::{ConnectId, DialId, Packet};
+use net::listen::UnixSocket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -14,12 +16,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use transport::listen::UnixSocket;
-use transport::wire::{ClientSettings, Code, Connected, Incoming, Wire, WireError, WireStream, connect};
 
-use super::Frontend;
 use super::listen::{FrontendListener, Protocol, serve_frontend};
-use super::testing::{Readings, SOON, ScriptedDial, dialer};
+use super::testing::{Readings, SOON, ScriptedDial, dialer, frontend};
 
 struct Bench {
     dials: UnboundedReceiver<ScriptedDial>,
@@ -38,9 +37,7 @@ impl Bench {
         let (dialer, dials) = dialer();
         let (readings, stop) = (Readings::new(), CancellationToken::new());
         let keepalive = Duration::from_secs(3600);
-        let (metrics, lifetimes) = (readings.metrics.clone(), TaskTracker::new());
-        let frontend =
-            Frontend { dialer, metrics, lifetimes, name: None, draining: CancellationToken::new() };
+        let frontend = frontend(dialer, &readings, &TaskTracker::new());
         let task = serve_frontend(mode, listener, frontend, keepalive, stop.clone());
         Bench { dials, readings, stop, task: tokio::spawn(task), path, _directory: directory }
     }
@@ -100,7 +97,8 @@ async fn grpc_over_a_unix_socket_outlives_its_listener() {
     let mut bench = Bench::new(Protocol::Grpc);
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
     let stream = &mut connected.stream;
-    let dial_req = Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into() };
+    let dial_req =
+        Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into(), trace: None };
     stream.send(dial_req).unwrap();
     let mut endpoint = bench.dial().await.succeed();
     expect(stream, Packet::DialRsp { random: DialId(9), outcome: Ok(ConnectId(1)) }).await;
@@ -129,7 +127,8 @@ async fn grpc_over_a_unix_socket_outlives_its_listener() {
 async fn a_lost_grpc_connection_cancels_its_dial() {
     let mut bench = Bench::new(Protocol::Grpc);
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
-    let dial_req = Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into() };
+    let dial_req =
+        Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into(), trace: None };
     connected.stream.send(dial_req).unwrap();
     let dial = bench.dial().await;
     drop(connected);
@@ -194,4 +193,18 @@ async fn dropping_the_listener_ends_its_grpc_connections() {
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
     bench.task.abort();
     assert!(matches!(next(&mut connected.stream).await, Some(Err(_))));
+}
+
+#[tokio::test]
+async fn streams_above_the_limit_get_an_answer() {
+    let bench = Bench::new(Protocol::Grpc);
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(bench.open("/ProxyService/Proxy").await.unwrap());
+    }
+    let error = bench.open("/ProxyService/Proxy").await.unwrap_err();
+    assert_eq!(error.code, Code::ResourceExhausted, "{error}");
+    drop(streams.pop());
+    let again = async { while bench.open("/ProxyService/Proxy").await.is_err() {} };
+    timeout(SOON, again).await.expect("a stream has ended");
 }

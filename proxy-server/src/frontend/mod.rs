@@ -16,9 +16,12 @@ mod listen_tests;
 #[cfg(test)]
 mod testing;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serve::logs::Records;
 use serve::metrics::LiveGuard;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -39,11 +42,15 @@ pub struct Frontend {
     /// Counts dials and connections, which a shutdown waits for: each from before its dial until its client's socket or stream
     /// is closed.
     pub lifetimes: TaskTracker,
+    /// The connection log.
+    pub records: Records,
     /// Its name in logs and metrics if the process has several frontends.
     pub name: Option<FrontendName>,
     /// Canceled when a shutdown begins: HTTP/2 connections then send GOAWAY, so that their clients open new ones, to a successor
     /// if one listens, or to this server.
     pub draining: CancellationToken,
+    /// Limits the Proxy streams of all frontends; further ones are refused.
+    pub streams: Arc<Semaphore>,
 }
 
 /// Counts a client's connection in the gauge of its protocol and, with several frontends, in that of its frontend.
@@ -51,12 +58,14 @@ pub struct Frontend {
 struct OpenGuard {
     _by_protocol: LiveGuard,
     _by_frontend: Option<LiveGuard>,
+    /// Of a Proxy stream.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Frontend {
-    fn enter(&self, by_protocol: LiveGuard) -> OpenGuard {
+    fn enter(&self, by_protocol: LiveGuard, permit: Option<OwnedSemaphorePermit>) -> OpenGuard {
         let by_frontend = self.name.map(|name| self.metrics.frontend_connections.enter(name));
-        OpenGuard { _by_protocol: by_protocol, _by_frontend: by_frontend }
+        OpenGuard { _by_protocol: by_protocol, _by_frontend: by_frontend, _permit: permit }
     }
 
     /// Its name in the log.

@@ -4,21 +4,24 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use driver::{Chunks, CloseReason, LocalIo, MemoryLimiter, Read};
+use grpc::{Code, Incoming, Wire, WireError};
 use mux::{Cause, Packet};
+use serve::logs::Records;
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::io::poll_read_buf;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use transport::wire::{Code, Incoming, Wire, WireError};
 
-use super::OpenGuard;
 use super::connection_log::{ConnectionLog, Identity};
+use super::{Frontend, OpenGuard};
 use crate::agent_stream::testing::{Command, DialReply};
 use crate::agent_stream::{LinkHandle, OpenConnection};
 use crate::backends::{Backend, BackendManager, Identifiers, Strategy};
@@ -53,15 +56,10 @@ impl Readings {
 /// The record of a connection whose log lines are not checked.
 pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
     let metrics = readings.metrics.clone();
-    let identity = Identity {
-        id: 1,
-        frontend: "http-connect",
-        peer: "test".into(),
-        target: Target::new("tcp", "node:1"),
-        agent: "agent".into(),
-        connect_id: 1,
-    };
-    let live = OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None };
+    let target = Target::new("tcp", "node:1");
+    let identity = Identity::new(1, "http-connect", "test".into(), target, Records::default());
+    let live =
+        OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None, _permit: None };
     let slot = Budget::new(1, 1).connection(&Budget::new(1, 1)).expect("room for one");
     ConnectionLog::open(identity, metrics, live, slot, TaskTracker::new().token())
 }
@@ -72,12 +70,20 @@ pub(super) struct ScriptedDial {
     answer: oneshot::Sender<DialReply>,
 }
 
+/// The only frontend of a server.
+pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &TaskTracker) -> Frontend {
+    let (metrics, lifetimes) = (readings.metrics.clone(), lifetimes.clone());
+    let (draining, streams) = (CancellationToken::new(), Arc::new(Semaphore::new(3)));
+    Frontend { dialer, metrics, lifetimes, records: Records::default(), name: None, draining, streams }
+}
+
 /// A dialer through one agent, whose answers the test gives one by one.
 pub(super) fn dialer() -> (Dialer, mpsc::UnboundedReceiver<ScriptedDial>) {
     let metrics = Metrics::new(&mut Registry::default());
     let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
     let (handle, mut commands) = LinkHandle::new();
-    let backend = Backend { agent_id: "agent".into(), identifiers: Identifiers::default(), handle };
+    let backend =
+        Backend { agent_id: "agent".into(), identifiers: Identifiers::default(), process: None, handle };
     let registration = backends.register(backend).expect("the first agent");
     let (sender, receiver) = mpsc::unbounded_channel();
     tokio::spawn(async move {

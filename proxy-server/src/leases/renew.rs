@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use cluster::lease::AGENT_ADDRESS;
 use cluster::{ApiError, Lease, Leases, Moment};
+use net::tls::unix_now;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use transport::tls::unix_now;
 
 use super::{LEASE_SECONDS, LeaseSettings, pause};
 use crate::metrics::Metrics;
@@ -56,6 +56,7 @@ impl Renewer {
             }
             let Err(error) = self.renew().await else { return };
             let lease = self.settings.name();
+            self.metrics.journal.api_failed(&format!("lease {lease}: {error}"));
             if attempt == RETRIES {
                 tracing::error!(lease, %error, "The lease could not be renewed; trying again in the next period");
                 return;

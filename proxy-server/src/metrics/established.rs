@@ -26,12 +26,13 @@ impl Established {
 
     /// Counts a connection until the guard is dropped.
     pub fn enter(&self) -> EstablishedGuard {
-        EstablishedGuard { since: Instant::now(), duration: self.duration.clone(), _live: self.live.enter() }
-    }
-
-    /// Counts a connection's end.
-    pub fn closed(&self, _connection: EstablishedGuard, reason: ClosedReason) {
-        self.closed.count(reason);
+        EstablishedGuard {
+            since: Instant::now(),
+            // Its stream may end without a word, as at a forced stop.
+            reason: ClosedReason::BackendClose,
+            ended: self.clone(),
+            _live: self.live.enter(),
+        }
     }
 
     /// The number of established connections.
@@ -45,12 +46,38 @@ impl Established {
 #[must_use = "the connection counts as ended when this is dropped"]
 pub struct EstablishedGuard {
     since: Instant,
-    duration: Lazy<Histogram>,
+    reason: ClosedReason,
+    ended: Established,
     _live: LiveGuard,
+}
+
+impl EstablishedGuard {
+    /// Counts the connection's end.
+    pub fn closed(mut self, reason: ClosedReason) {
+        self.reason = reason;
+    }
 }
 
 impl Drop for EstablishedGuard {
     fn drop(&mut self) {
-        self.duration.observe(self.since.elapsed());
+        self.ended.duration.observe(self.since.elapsed());
+        self.ended.closed.count(self.reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_that_ends_has_a_reason() {
+        let established = Established::register(&mut Registry::default());
+        established.enter().closed(ClosedReason::Closed);
+        drop(established.enter());
+        let count = |reason| established.closed.counter(reason).get();
+        assert_eq!(
+            (count(ClosedReason::Closed), count(ClosedReason::BackendClose), established.count()),
+            (1, 1, 0)
+        );
     }
 }

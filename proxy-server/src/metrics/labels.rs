@@ -1,7 +1,7 @@
 //! Label values that belong to no other module.
 
 use mux::{Cause, CloseReason};
-use transport::tls::HandshakeError;
+use net::tls::HandshakeError;
 
 serve::label! {
     /// The gRPC method that a stream belongs to.
@@ -98,6 +98,16 @@ serve::label! {
     }
 }
 
+impl Port {
+    /// The name of the listener in the status.
+    pub const fn listener(self) -> &'static str {
+        match self {
+            Port::Agent => "agents",
+            Port::Frontend => "frontend",
+        }
+    }
+}
+
 /// A frontend, as `--frontend` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FrontendName(&'static str);
@@ -149,6 +159,24 @@ impl UnauthenticatedCloseReason {
     /// Whether the cause is the port's limit, not the peer.
     pub fn is_limit_of_port(self) -> bool {
         matches!(self, UnauthenticatedCloseReason::Evicted | UnauthenticatedCloseReason::AgentLimit)
+    }
+}
+
+serve::label! {
+    /// Why a stream that was opened on the agent port is refused.
+    pub enum RefusedConnect in "reason" {
+        /// It is no `AgentService/Connect`.
+        Path => "path",
+        /// The agent is not authenticated: its token is missing, refused or not reviewed, or its certificate has no allowed name.
+        Authentication => "authentication",
+        /// The metadata is no agent's.
+        Metadata => "metadata",
+        /// The identity does not allow the agent id or an identifier.
+        Identity => "identity",
+        /// The connection limit for agents is reached.
+        AgentLimit => "agent_limit",
+        /// The agent id has too many streams, or there are too many agents.
+        Registration => "registration",
     }
 }
 

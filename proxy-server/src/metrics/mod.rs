@@ -11,20 +11,22 @@ mod tests;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use grpc::Code;
 use mux::PacketKind;
 use serve::metrics::{
     ApiCalls, Certificates, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy,
-    LegacyCertificates, Live, LiveBy, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
+    LegacyCertificates, Live, LiveBy, PayloadBytes, Registry, Resets, Segment, StreamErrors, StreamPackets,
+    Unanswered, register_build_info,
 };
-use transport::wire::Code;
+use serve::statusz::Journal;
 
 use crate::backends::{OutlierMetrics, RouteMetrics};
 use crate::dial::DialMetrics;
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{
-    AgentAuthMode, Claim, ClaimAction, ClosedReason, FrontendName, PeerKind, Port, ReviewResult,
-    ServiceMethod, UnauthenticatedCloseReason,
+    AgentAuthMode, Claim, ClaimAction, ClosedReason, FrontendName, PeerKind, Port, RefusedConnect,
+    ReviewResult, ServiceMethod, UnauthenticatedCloseReason,
 };
 
 /// The prefix of every name.
@@ -62,7 +64,7 @@ pub struct Families {
     pub unresponsive: Lazy<Counter>,
     /// `frontend_write_duration_seconds`: how long a packet waited for the frontend to take it.
     pub frontend_write: Lazy<Histogram>,
-    /// `grpc_connections`: open streams of either service, despite its name.
+    /// `grpc_connections`: open streams of either service, despite its name; the lanes of an agent count once.
     pub grpc_connections: LiveBy<ServiceMethod>,
     /// `frontend_connections` (ours): connections of clients, by frontend. Absent with a single frontend.
     pub frontend_connections: LiveBy<FrontendName>,
@@ -76,6 +78,8 @@ pub struct Families {
     pub blocked_frontend_channels: Live,
     /// `stream_packets_total`.
     pub packets: StreamPackets,
+    /// `payload_bytes_total` (ours): payload on agent streams.
+    pub payload: PayloadBytes,
     /// `dropped_packets_total` (ours).
     pub drops: Drops,
     /// `connection_resets_total` (ours).
@@ -88,6 +92,8 @@ pub struct Families {
     pub agent_claims: CountBy<(Claim, ClaimAction)>,
     /// `name_refusals_total` (ours): peers whose certificate has no allowed name.
     pub name_refusals: CountBy<PeerKind>,
+    /// `refused_connects_total` (ours): Connects that are no backend.
+    pub refused_connects: CountBy<RefusedConnect>,
     /// `unauthenticated_connections` (ours): connections to a port whose peer is not authenticated yet.
     pub unauthenticated: LiveBy<Port>,
     /// `unauthenticated_connections_closed_total` (ours): such connections that the server closed.
@@ -113,6 +119,8 @@ pub struct Families {
     pub routes: RouteMetrics,
     /// The metrics of outliers (ours).
     pub outliers: OutlierMetrics,
+    /// The last failures, for the status.
+    pub journal: Journal,
     stream_errors: StreamErrors,
     agent_auth_mode: Family<AgentAuthMode, Gauge>,
 }
@@ -121,6 +129,7 @@ impl Metrics {
     /// Registers every metric under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
         let r = registry.sub_registry_with_prefix(PREFIX);
+        register_build_info(r);
         let http_connections = Live::register(r, "http_connections", "Open HTTP CONNECT connections");
         http_connections.show();
         let help = "Connections blocked by a full queue, by service method";
@@ -147,13 +156,19 @@ impl Metrics {
         let agent_auth_mode = Family::default();
         let help = "1 for the method by which agents are authenticated";
         r.register("agent_auth_mode", help, agent_auth_mode.clone());
+        let journal = Journal::default();
         Self(Arc::new(Families {
-            dials: DialMetrics::register(r, latency),
+            dials: DialMetrics::register(r, latency, journal.clone()),
+            journal,
             established: Established::register(r),
             backend_duration,
             unresponsive,
             frontend_write,
-            grpc_connections: LiveBy::register(r, "grpc_connections", "Open gRPC streams, by service method"),
+            grpc_connections: LiveBy::register(
+                r,
+                "grpc_connections",
+                "Open gRPC streams, by service method; the lanes of an agent count once",
+            ),
             frontend_connections: LiveBy::register(
                 r,
                 "frontend_connections",
@@ -173,6 +188,7 @@ impl Metrics {
             ),
             packets: StreamPackets::register(r),
             stream_errors: StreamErrors::register(r),
+            payload: PayloadBytes::register(r),
             drops: Drops::register(r),
             resets: Resets::register(r),
             queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued for frontends"),
@@ -192,6 +208,11 @@ impl Metrics {
                 r,
                 "name_refusals_total",
                 "Peers whose certificate has no allowed name, by peer",
+            ),
+            refused_connects: CountBy::register(
+                r,
+                "refused_connects_total",
+                "Streams that were opened on the agent port and refused, by reason",
             ),
             unauthenticated: LiveBy::register(
                 r,

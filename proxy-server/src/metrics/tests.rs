@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use mux::{Cause, Dropped};
+use net::tls::LegacyPki;
 use serve::metrics::{Exposition, Held, LeaseCall};
 use tokio::time::Instant;
-use transport::tls::LegacyPki;
 
 use super::*;
 use crate::backends::{AgentView, Strategy};
@@ -51,10 +51,12 @@ const EXTRA: &[Family] = &[
     ("agent_ejections_total", "counter", &[], &[]),
     ("agent_outlier", "gauge", &["agent_id", "reason"], &[]),
     ("backend_connection_duration_seconds", "histogram", &[], DURATION_TEXT),
+    ("build_info", "gauge", &["version"], &[]),
     ("certificate_expiry_timestamp_seconds", "gauge", &["file"], &[]),
     ("certificate_last_reload_success", "gauge", &["side"], &[]),
     ("certificate_last_reload_timestamp_seconds", "gauge", &["side"], &[]),
     ("certificate_reloads_total", "counter", &["result", "side"], &[]),
+    ("connected_agents", "gauge", &[], &[]),
     ("connection_resets_total", "counter", &["reason"], &[]),
     ("dial_attempts_total", "counter", &["outcome"], &[]),
     ("dropped_packets_total", "counter", &["reason"], &[]),
@@ -65,8 +67,10 @@ const EXTRA: &[Family] = &[
     ("lease_calls_unanswered_total", "counter", &["call", "reason"], &[]),
     ("lease_last_renewal_timestamp_seconds", "gauge", &[], &[]),
     ("legacy_certificates_total", "counter", &["reason"], &[]),
+    ("payload_bytes_total", "counter", &["direction"], &[]),
     ("queued_bytes", "gauge", &[], &[]),
     ("queued_bytes_limit", "gauge", &[], &[]),
+    ("refused_connects_total", "counter", &["reason"], &[]),
     ("unauthenticated_connections", "gauge", &["port"], &[]),
     ("unauthenticated_connections_closed_total", "counter", &["port", "reason"], &[]),
     ("unresponsive_peers_total", "counter", &[], &[]),
@@ -108,7 +112,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.dials.failures.count(FailureReason::NoAgent);
     metrics.dials.attempts.count(Attempt::Opened);
     metrics.outliers.set(&[AgentView::unresponsive("a")], Instant::now());
-    metrics.established.closed(metrics.established.enter(), ClosedReason::Closed);
+    metrics.established.enter().closed(ClosedReason::Closed);
     metrics.backend_duration.observe(Duration::from_secs(2));
     metrics.unresponsive.inc();
     metrics.frontend_write.observe(Duration::from_micros(20));
@@ -129,6 +133,8 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.set_agent_auth_mode(AgentAuthMode::None);
     metrics.legacy_certificates.observer()(LegacyPki::CaAsLeaf);
     drop(metrics.unauthenticated.enter(Port::Agent));
+    metrics.refused_connects.count(RefusedConnect::Identity);
+    metrics.payload.add(3, 0);
     metrics.unauthenticated_closed.count((Port::Frontend, UnauthenticatedCloseReason::Evicted));
     metrics.certificates.loaded("agents", 1);
     metrics.certificates.expires("cluster-cert", 1);
@@ -157,6 +163,9 @@ fn golden_families() {
         assert_eq!(found.bounds, bounds, "{name}");
     }
     assert!(scrape.scrape().contains("_queued_bytes 40\n"));
+    assert!(scrape.scrape().contains("_payload_bytes_total{direction=\"to_endpoint\"} 3\n"));
+    let version = format!("_build_info{{version=\"{}\"}} 1\n", env!("CARGO_PKG_VERSION"));
+    assert!(scrape.scrape().contains(&version));
     drop(held);
     assert!(scrape.scrape().contains("_queued_bytes 0\n"));
 }
@@ -173,10 +182,13 @@ fn at_the_start_only_metrics_that_go_shows() {
         names,
         [
             "agent_ejections_total",
+            "build_info",
+            "connected_agents",
             "culled_leases_count",
             "ejected_agents",
             "full_receive_channels",
             "http_connections",
+            "payload_bytes_total",
             "queued_bytes",
             "queued_bytes_limit",
             "ready_backend_connections",

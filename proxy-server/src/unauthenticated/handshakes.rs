@@ -7,6 +7,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
+use net::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, Source, tune};
+use net::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -14,8 +16,6 @@ use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use transport::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, Source, tune};
-use transport::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
 
 use super::{ConnectionSet, Slot};
 use crate::accept;

@@ -77,6 +77,7 @@ impl Shared {
     /// Counts and logs a connection that the server closed.
     fn closed(&self, peer: SocketAddr, reason: UnauthenticatedCloseReason, error: &dyn Display) {
         self.metrics.unauthenticated_closed.count((self.port, reason));
+        self.metrics.journal.refused(self.port.listener(), peer.ip(), &error.to_string());
         let Some(suppressed) = self.log.due(reason.name(), peer.ip()) else { return };
         let (port, name) = (self.port.name(), reason.name());
         if reason.is_limit_of_port() {
@@ -149,6 +150,11 @@ impl Slot {
     /// Counts and logs that the server closes the connection.
     pub(crate) fn closed(&self, reason: UnauthenticatedCloseReason, error: &dyn Display) {
         self.shared.closed(self.peer, reason, error);
+    }
+
+    /// Remembers a refusal that is counted elsewhere.
+    pub(crate) fn refused(&self, text: &str) {
+        self.shared.metrics.journal.refused(self.shared.port.listener(), self.peer.ip(), text);
     }
 
     /// Whether another log line about this cause and peer is due, see [`LogLimit::due`].

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use proxy_server::args::{Config, parse_with};
 use table::{
     Entry, argv, check, check_help, flow_entries, is_the_check_by_name, log_entries, profiling_entries,
+    record_entries,
 };
 
 /// The bases of table rows: a Unix socket, a TLS port, and nothing. `{file}` exists, `{none}` does not.
@@ -44,8 +45,14 @@ fn table() -> Vec<Entry<Config>> {
         replica::routing(),
         replica::serving(),
         kubernetes::kubernetes(),
-        profiling_entries(UDS, |config: &Config| config.profiling, |config| &config.warnings),
+        profiling_entries(
+            UDS,
+            |config: &Config| config.profiling,
+            |config| config.status_on_any_address,
+            |config| &config.warnings,
+        ),
         flow_entries(UDS, |config: &Config| &config.flow),
+        record_entries(UDS, |config: &Config| &config.records),
         log,
     ];
     groups.into_iter().flatten().collect()

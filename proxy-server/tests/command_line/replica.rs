@@ -120,6 +120,9 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
             .refuses(&["--health-port=0"], "--health-port=0: it must be a port from 1024 to 49151")
             .refuses(&["--health-port=49152"], "--health-port=49152: it must be a port"),
         flag("health-bind-address", health).takes(&["--health-bind-address=127.0.0.1"], "127.0.0.1, 8092"),
+        flag("allow-probe-dials", |c| c.allow_probe_dials.to_string())
+            .default("false")
+            .accepts_but_go_rejects(&["--allow-probe-dials"], "true"),
         flag("readiness-policy", |c| format!("{:?}", c.readiness_policy))
             .default("FirstStrategy")
             .accepts_but_go_rejects(&["--readiness-policy=first-strategy"], "FirstStrategy")

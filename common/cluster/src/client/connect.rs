@@ -12,13 +12,13 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
+use net::env_proxy::{Proxy, tunnel};
+use net::listen::{SocketKeepalive, tune};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
-use transport::env_proxy::{Proxy, tunnel};
-use transport::listen::{SocketKeepalive, tune};
 
 use super::ApiError;
 use crate::config::{Config, PresentedCredentials, name_in_tls};

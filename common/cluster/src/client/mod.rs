@@ -19,10 +19,10 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, PROXY_AUTHORIZATIO
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use net::env_proxy::Proxy;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
-use transport::env_proxy::Proxy;
 
 use crate::api::TokenReview;
 use crate::config::{Config, PresentedCredentials};
@@ -84,7 +84,7 @@ impl Client {
 
     /// A function that returns when the configuration's certificate expires, in seconds of Unix time. Each call reads
     /// the certificate's file again, if there is one. `None` without such a certificate; a plug-in renews its own.
-    pub fn certificate_expiry(&self) -> Option<impl Fn() -> Option<i64> + Send + use<>> {
+    pub fn certificate_expiry(&self) -> Option<impl Fn() -> Option<i64> + Send + Sync + use<>> {
         let shared = Arc::clone(&self.0);
         shared.config.tls.identity.is_some().then_some(move || shared.config.tls.expires())
     }

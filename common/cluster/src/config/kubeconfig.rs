@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use net::env_proxy::Proxy;
 use serde::Deserialize;
 use serde_json::Value;
-use transport::env_proxy::Proxy;
 
 use super::credentials::Credentials;
 use super::exec::{Exec, Plugin};

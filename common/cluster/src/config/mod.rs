@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use http::{HeaderName, HeaderValue};
-use transport::env_proxy::{EnvProxy, Proxy, ProxyUrlError};
+use net::env_proxy::{EnvProxy, Proxy, ProxyUrlError};
 
 pub(crate) use credentials::PresentedCredentials;
 pub use credentials::{CredentialError, Credentials};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use transport::host_port::{self, SplitError};
+use net::host_port::{self, SplitError};
 
 /// The API server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]

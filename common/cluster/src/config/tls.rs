@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use net::tls::{
+    Validity, any_server, check_config, ignore_legacy_pki, server_verifier, short_rsa, system_roots,
+};
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use transport::tls::{
-    Validity, any_server, check_config, ignore_legacy_pki, server_verifier, short_rsa, system_roots,
-};
 
 /// PEM text, or the file that contains it.
 #[derive(Clone, PartialEq, Eq)]

@@ -8,17 +8,18 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use driver::{
-    Bounds, Chunks, CloseReason, Conns, Driver, LinkEnd, LinkHandler, LocalIo, MemoryLimiter, Meter, Read,
+    Bounds, Chunks, CloseReason, Conns, Driver, LinkEnd, LinkHandler, LiveConnection, LocalIo, MemoryLimiter,
+    Meter, Read, Traffic,
 };
+use grpc::{Code, Incoming, Wire, WireError};
 use mux::{
     Agent, Cause, ConnKey, ConnectId, DialError, Dropped, Limits, Negotiated, Packet, PacketKind, Server,
-    Time,
+    Time, TraceContext,
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use transport::wire::{Code, Incoming, Wire, WireError};
 
 /// One direction of a stream: packets, limited in payload bytes.
 #[derive(Default)]
@@ -297,6 +298,11 @@ impl Meter for CountingMeter {
         let most = counts.entry("most taken in a turn".into()).or_default();
         *most = before.saturating_sub(charged).max(*most);
     }
+    fn carries(&mut self, traffic: Traffic) {
+        let mut counts = self.0.lock();
+        counts.insert("bytes sent".into(), traffic.sent as usize);
+        counts.insert("bytes received".into(), traffic.received as usize);
+    }
     fn paused(&mut self, paused: bool) {
         self.count(if paused { "paused" } else { "resumed" });
     }
@@ -312,6 +318,7 @@ pub(crate) enum ToServer {
     Dial(oneshot::Sender<Result<ConnKey, DialError>>),
     Attach(ConnKey, PipeIo),
     Abandon(ConnKey),
+    Live(oneshot::Sender<(Traffic, Vec<LiveConnection>)>),
     Stop,
 }
 
@@ -334,13 +341,17 @@ impl LinkHandler<Server> for TestServer {
                     conns.link().abandon(now, key);
                     conns.discard(key);
                 }
+                ToServer::Live(reply) => {
+                    let _ = reply.send((conns.traffic(), conns.live(now, 0, 10)));
+                }
                 ToServer::Stop => self.stopping = true,
             }
         }
         if self.stopping { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    fn opened(&mut self, _conns: &mut Conns<Server>, _now: Time, key: ConnKey, _id: ConnectId) {
+    fn opened(&mut self, conns: &mut Conns<Server>, _now: Time, key: ConnKey, _id: ConnectId) {
+        conns.set_target(key, "endpoint:1");
         let _ = self.dials.remove(&key).expect("a dial for each opening").send(Ok(key));
     }
 
@@ -362,7 +373,13 @@ impl LinkHandler<Agent> for TestAgent {
         Poll::Pending
     }
 
-    fn dial(&mut self, conns: &mut Conns<Agent>, key: ConnKey, _protocol: String, _address: String) {
+    fn dial(
+        &mut self,
+        conns: &mut Conns<Agent>,
+        key: ConnKey,
+        _target: (String, String),
+        _trace: Option<TraceContext>,
+    ) {
         let (local, peer) = pipe(self.capacity);
         let local = PipeIo { to_discard: self.to_discard, ..local };
         assert!(conns.link().dialed(key, Ok(())), "nobody cancels");
@@ -449,6 +466,13 @@ impl Pair {
         let (reply, answer) = oneshot::channel();
         assert!(self.server.send(ToServer::Dial(reply)).is_ok(), "the server runs");
         answer.await.expect("an answer").expect("a connection")
+    }
+
+    /// What the server's link carries, and its connections.
+    pub(crate) async fn live(&self) -> (Traffic, Vec<LiveConnection>) {
+        let (reply, answer) = oneshot::channel();
+        assert!(self.server.send(ToServer::Live(reply)).is_ok(), "the server runs");
+        answer.await.expect("an answer")
     }
 
     /// A frontend and the endpoint that it is connected to.

@@ -6,6 +6,7 @@
 mod flow;
 mod log;
 mod profiling;
+mod record;
 mod said;
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use flags::Exit;
 pub use flow::flow_entries;
 pub use log::log_entries;
 pub use profiling::profiling_entries;
+pub use record::record_entries;
 pub use said::is_the_check_by_name;
 
 /// The result of a command line.

@@ -1,11 +1,12 @@
-//! The entries of the profiling flags of both binaries.
+//! The entries of the flags of both admin ports.
 
 use super::Entry;
 
-/// `profiling` returns this part of a binary's configuration, `warnings` its warnings for the start.
+/// `profiling` and `status` return these parts of a binary's configuration, `warnings` its warnings for the start.
 pub fn profiling_entries<C: 'static>(
     base: &'static [&'static str],
     profiling: fn(&C) -> bool,
+    status: fn(&C) -> bool,
     warnings: fn(&C) -> &[String],
 ) -> Vec<Entry<C>> {
     vec![
@@ -27,5 +28,8 @@ pub fn profiling_entries<C: 'static>(
                 &["--enable-contention-profiling"],
                 "--enable-contention-profiling needs --enable-profiling: ",
             ),
+        Entry::new("status-on-any-address", base, move |config| status(config).to_string())
+            .default("false")
+            .accepts_but_go_rejects(&["--status-on-any-address"], "true"),
     ]
 }

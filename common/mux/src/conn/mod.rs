@@ -11,7 +11,7 @@ use self::flow::Credit;
 use self::state::State;
 use crate::event::Cause;
 use crate::limits::{Limits, Windows};
-use crate::packet::{ConnectId, DialId};
+use crate::packet::{ConnectId, DialId, TraceContext};
 use crate::payload::Payload;
 use crate::time::Time;
 
@@ -20,8 +20,8 @@ pub(crate) use self::close::Expired;
 pub(crate) use self::flow::Growth;
 pub(crate) use self::state::{Fin, Phase};
 
-/// The target of a dial: protocol and address.
-pub(crate) type Target = (String, String);
+/// The target of a dial: protocol, address and trace.
+pub(crate) type Target = (String, String, Option<TraceContext>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Conn<P> {

@@ -9,6 +9,7 @@
 //!  (ended)                            +-----------------------------------> Closing
 //!                                     | server: frontend broke, CLOSE_REQ sent
 //!                                     +-----------------------------------> Tombstone --> (gone)
+//!                                       from Closing too, if the frontend breaks
 //!
 //!  In Open, each direction ends by itself:
 //!

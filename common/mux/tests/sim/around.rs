@@ -327,7 +327,7 @@ impl Around {
                     ensure!(self.drained && !self.drain_reported, "draining is told without need");
                     self.drain_reported = true;
                 }
-                Event::ProbeAnswered => ensure!(false, "no probe was sent"),
+                Event::ProbeAnswered | Event::ServersTold { .. } => ensure!(false, "no probe was sent"),
             }
         }
         Ok(())

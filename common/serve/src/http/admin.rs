@@ -1,12 +1,144 @@
-//! The admin port: metrics, and profiles with `--enable-profiling`.
+//! The admin port: metrics, the status, and profiles with `--enable-profiling`.
 
-use http::StatusCode;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flags::BindHost;
+use http::header::{CACHE_CONTROL, HeaderValue};
 use http::uri::Authority;
+use http::{HeaderMap, StatusCode};
+use status::{Query, Status};
+use tokio::sync::Mutex;
 
 use super::health::metrics;
-use super::profile;
-use super::routes::{HTML, Request, Routes, moved, not_found, reply};
+use super::routes::{HTML, Request, Response, Routes, compressible, error, moved, not_found, reply};
+use super::{page, profile};
 use crate::metrics::Exposition;
+
+pub(super) const JSON: &str = "application/json";
+
+/// A document that is being built.
+pub type StatusFuture = Pin<Box<dyn Future<Output = Status> + Send>>;
+
+/// Builds the document that a query asks for, one at a time, which bounds the memory. Cheap to clone.
+#[derive(Clone)]
+pub struct StatusSource(Arc<dyn Fn(Query) -> StatusFuture + Send + Sync>);
+
+impl StatusSource {
+    /// A source of what `build` returns.
+    pub fn new<F: Future<Output = Status> + Send + 'static>(
+        build: impl Fn(Query) -> F + Send + Sync + 'static,
+    ) -> Self {
+        let turn = Arc::new(Mutex::new(()));
+        Self(Arc::new(move |query| {
+            let (turn, document) = (Arc::clone(&turn), build(query));
+            Box::pin(async move {
+                let _turn = turn.lock().await;
+                document.await
+            })
+        }))
+    }
+
+    /// The document.
+    pub fn get(&self, query: Query) -> StatusFuture {
+        (self.0)(query)
+    }
+}
+
+/// The source of the status, and the requests that it answers. Cheap to clone.
+///
+/// Two rules protect the documents, which name peers and targets. On an address that is not a loopback address they are
+/// served only if `--status-on-any-address` permits it. And the request must name the host by an address, as `localhost`
+/// or as the admin port's flag does: a web page cannot read them by a name of its own that resolves to this host.
+#[derive(Clone)]
+pub struct StatusPort {
+    source: StatusSource,
+    host: BindHost,
+    serves: bool,
+}
+
+impl StatusPort {
+    /// The status on an admin port on `host`. Logs once if the address is not a loopback address.
+    pub fn new(source: StatusSource, host: &BindHost, on_any_address: bool) -> Self {
+        let is_loopback = match host {
+            BindHost::All => false,
+            BindHost::Address(address) => address.to_canonical().is_loopback(),
+            BindHost::Name(name) => name == "localhost",
+        };
+        if !is_loopback {
+            let text = if on_any_address {
+                "/statusz is served to everyone who reaches the admin port"
+            } else {
+                OFF
+            };
+            tracing::info!(target: "v0", address = %host, "{text}");
+        }
+        Self { source, host: host.clone(), serves: is_loopback || on_any_address }
+    }
+
+    /// What a request asks for.
+    ///
+    /// # Errors
+    /// The answer to a request that gets none.
+    fn query(&self, request: &Request) -> Result<Query, Box<Response>> {
+        let refused = |code, text: &str| Err(Box::new(error(code, format!("{text}\n"))));
+        if !self.serves {
+            return refused(StatusCode::FORBIDDEN, OFF);
+        }
+        let host = host(request);
+        if !self.is_own(host.trim_start_matches('[').trim_end_matches(']')) {
+            let text = format!("host {host:?}: use an address or localhost, names may be a web page's");
+            return refused(StatusCode::FORBIDDEN, &text);
+        }
+        Query::parse(request.uri.query().unwrap_or_default())
+            .or_else(|text| refused(StatusCode::BAD_REQUEST, &text))
+    }
+
+    fn is_own(&self, host: &str) -> bool {
+        let is_bound = matches!(&self.host, BindHost::Name(name) if name.eq_ignore_ascii_case(host));
+        is_bound || host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
+    }
+}
+
+const OFF: &str = "/ and /statusz are off: the admin port does not listen on a loopback address; --status-on-any-address turns them on";
+
+/// Adds `/statusz`, the document as JSON, and `/`, the document as a page.
+pub fn with_status(routes: Routes, status: StatusPort) -> Routes {
+    let pages = status.clone();
+    let routes = routes.at_length("/statusz", move |request| {
+        let (query, source, headers) =
+            (status.query(request), status.source.clone(), request.headers.clone());
+        async move {
+            match query {
+                Ok(query) => json(&headers, &source.get(query).await),
+                Err(refusal) => *refusal,
+            }
+        }
+    });
+    routes.at_length("/", move |request| {
+        let query = match request.uri.path() {
+            "/" => pages.query(request),
+            _ => Err(Box::new(not_found("404 page not found\n"))),
+        };
+        let (source, headers) = (pages.source.clone(), request.headers.clone());
+        async move {
+            match query {
+                Ok(query) => page::response(&headers, &source.get(page::wanted(&query)).await, &query),
+                Err(refusal) => *refusal,
+            }
+        }
+    })
+}
+
+fn json(accepted: &HeaderMap, document: &Status) -> Response {
+    let Ok(body) = serde_json::to_string(document) else {
+        return error(StatusCode::INTERNAL_SERVER_ERROR, "the status cannot be encoded\n");
+    };
+    let mut response = compressible(accepted, JSON, body + "\n");
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
 
 /// The server's routes, including its metrics.
 pub fn server(exposition: Exposition, profiling: bool) -> Routes {
@@ -23,7 +155,7 @@ pub fn agent(health_port: u16, profiling: bool) -> Routes {
 }
 
 /// The host of the request, without its port, with the brackets of an IPv6 address.
-fn host(request: &Request) -> String {
+pub(super) fn host(request: &Request) -> String {
     let header = request.headers.get(http::header::HOST).and_then(|value| value.to_str().ok());
     let asked = header.or(request.uri.authority().map(|authority| authority.as_str())).unwrap_or_default();
     asked.parse::<Authority>().map(|authority| authority.host().to_owned()).unwrap_or_default()

@@ -40,6 +40,14 @@ impl Condition {
     }
 }
 
+impl From<Condition> for status::Health {
+    fn from(Condition { name, result, note, .. }: Condition) -> Self {
+        let (ok, why) = (result.is_ok(), result.err().unwrap_or_default());
+        let note = [why.into_owned(), note].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
+        Self { name: name.to_owned(), ok, note: note.join("; ") }
+    }
+}
+
 /// The server's routes. If not ready, `/readyz` answers 500 with the reason of the first failed condition, without a
 /// newline (`no connection to any proxy agent` is Go's text). With `?verbose` it lists one condition per line.
 pub fn server(
@@ -116,5 +124,5 @@ fn routes(
 }
 
 pub(super) fn metrics(request: &Request, exposition: &Exposition) -> Response {
-    compressible(request, CONTENT_TYPE, exposition.scrape())
+    compressible(&request.headers, CONTENT_TYPE, exposition.scrape())
 }

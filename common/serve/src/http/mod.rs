@@ -6,13 +6,19 @@
 pub mod admin;
 mod connections;
 pub mod health;
+mod local;
+mod page;
 mod profile;
 mod routes;
 mod runtime;
 mod server;
 #[cfg(test)]
 mod tests;
+mod verbosity;
 
+pub use admin::{StatusPort, StatusSource};
+pub use local::with_post;
 pub use routes::{Response, Routes};
 pub use runtime::OpsRuntime;
 pub use server::{ServerHandle, serve};
+pub use verbosity::with_verbosity;

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use http_body_util::Full;
 
 /// A complete answer.
 pub type Response = http::Response<Full<Bytes>>;
-/// A request without its body, which no route reads.
+/// A request; its extensions have the peer's address and a short body, see `server`.
 pub(super) type Request = http::request::Parts;
 
 type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
@@ -91,8 +91,8 @@ fn cleaned(path: &str) -> Option<String> {
 }
 
 /// An answer that is compressed if the client accepts gzip. Prometheus does.
-pub(super) fn compressible(request: &Request, kind: &'static str, body: String) -> Response {
-    let accepted = request.headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+pub(super) fn compressible(headers: &HeaderMap, kind: &'static str, body: String) -> Response {
+    let accepted = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     if !accepted.flat_map(|value| value.split(',')).any(accepts_gzip) {
         return reply(StatusCode::OK, kind, body);
     }

@@ -6,18 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flags::{Bind, GoDuration};
+use http_body_util::{BodyExt, Limited};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use net::listen::bind_tcp;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use transport::listen::bind_tcp;
 
 use super::Routes;
 use super::connections::{ConnectionSet, ConnectionStatus, Phase, StatusStream, not_taken};
+use super::local::Body;
+use super::routes::Request;
 
 /// The connection limit of one port. A prober and two scrapers need three.
 pub(super) const CONNECTIONS: usize = 64;
@@ -27,6 +30,8 @@ pub(super) const HEAD: Duration = Duration::from_secs(5);
 pub(super) const TAKE: Duration = Duration::from_secs(30);
 /// The longest head, in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
+/// The longest body of a PUT, in bytes: a verbosity.
+const BODY_BYTES: usize = 64;
 /// The first and the longest pause between attempts to listen.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The pause after a failed accept, usually for lack of descriptors.
@@ -60,6 +65,11 @@ pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -
 }
 
 impl ServerHandle {
+    /// The address, `None` until the port is bound.
+    pub fn address(&self) -> watch::Receiver<Option<SocketAddr>> {
+        self.bound.clone()
+    }
+
     /// The address, once the port is bound.
     pub async fn bound(&self) -> SocketAddr {
         match self.bound.clone().wait_for(Option::is_some).await.map(|address| *address) {
@@ -109,9 +119,10 @@ async fn accept(listener: &TcpListener, routes: Arc<Routes>, mut stop: watch::Re
             _ = stop.wait_for(|stop| *stop) => break,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let (note, status) = watch::channel(Phase::Waiting.now());
-                connections.insert(status, connection(stream, Arc::clone(&routes), note, graceful.watcher()));
+                let routes = Arc::clone(&routes);
+                connections.insert(status, connection(stream, peer, routes, note, graceful.watcher()));
             }
             Err(error) => {
                 tracing::warn!(%error, "Cannot accept a connection on an operator's port");
@@ -125,6 +136,7 @@ async fn accept(listener: &TcpListener, routes: Arc<Routes>, mut stop: watch::Re
 
 async fn connection(
     stream: TcpStream,
+    peer: SocketAddr,
     routes: Arc<Routes>,
     note: watch::Sender<ConnectionStatus>,
     graceful: Watcher,
@@ -136,7 +148,7 @@ async fn connection(
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let (routes, note) = (Arc::clone(&routes), note.clone());
         async move {
-            let (head, _) = request.into_parts();
+            let head = head(request, peer).await;
             note.send_replace(Phase::Answering.now());
             let answer = routes.answer(&head).await;
             note.send_replace(Phase::Sending.now());
@@ -154,4 +166,17 @@ async fn connection(
         _ = graceful.watch(connection) => {}
         () = not_taken(status, TAKE) => {}
     }
+}
+
+/// The head, with the peer's address and, for a PUT, the [`Body`] in its extensions. Other bodies are not read.
+async fn head(request: http::Request<hyper::body::Incoming>, peer: SocketAddr) -> Request {
+    let (mut head, body) = request.into_parts();
+    head.extensions.insert(peer);
+    if head.method == http::Method::PUT {
+        let body = tokio::time::timeout(HEAD, Limited::new(body, BODY_BYTES).collect()).await;
+        if let Ok(Ok(body)) = body {
+            head.extensions.insert(Body(body.to_bytes()));
+        }
+    }
+    head
 }

@@ -10,11 +10,12 @@ use pprof::protos::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use super::health::Condition;
 use super::*;
+use crate::logs::{Logs, Options};
 use crate::metrics::{CONTENT_TYPE, Exposition, Registry};
 
 fn loopback() -> Bind {
@@ -221,6 +222,90 @@ async fn admin_of_a_server() {
 
     let closed = start(admin::server(exposition(), false));
     assert_eq!(get(&closed, "/debug/pprof/").await.1, "404 page not found\n");
+}
+
+/// An admin port on `host` whose documents have the query's limit as their id.
+fn with_status(host: &str, on_any_address: bool) -> Routes {
+    let source = StatusSource::new(|query| async move {
+        status::Status { id: query.limit.to_string(), ..status::Status::default() }
+    });
+    let status = StatusPort::new(source, &BindHost::parse(host), on_any_address);
+    admin::with_status(admin::server(exposition(), false), status)
+}
+
+/// The answer to a GET of the status with this `Host`.
+async fn get_status(routes: Routes, query: &str, host: &str) -> String {
+    let request = format!("GET /statusz{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    exchange(&start(routes), &request).await
+}
+
+#[tokio::test]
+async fn status_is_json_for_a_query() {
+    let answer = get_status(with_status("127.0.0.1", false), "?limit=7", "127.0.0.1:8095").await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("has a head");
+    let head = head.to_lowercase();
+    for line in ["http/1.1 200 ok\r\n", "content-type: application/json\r\n", "cache-control: no-store\r\n"] {
+        assert!(head.contains(line), "{head}");
+    }
+    let document: status::Status = serde_json::from_str(body).expect("is a document");
+    assert_eq!(document.id, "7");
+    let answer = get_status(with_status("127.0.0.1", false), "?limit=x", "localhost").await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nlimit=x: use a number from 0 to 1000\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn status_is_refused_on_an_exposed_address_and_for_a_name_of_a_web_page() {
+    let rows = [
+        ("127.0.0.1", false, "127.0.0.1", true),
+        ("::1", false, "[::1]:8095", true),
+        ("localhost", false, "LOCALHOST:8095", true),
+        ("127.0.0.1", false, "rebound.example:8095", false),
+        ("127.0.0.1", false, "", false),
+        ("", false, "10.0.0.1", false),
+        ("0.0.0.0", false, "127.0.0.1", false),
+        ("10.0.0.1", false, "10.0.0.1", false),
+        ("node-1.example", false, "node-1.example", false),
+        ("", true, "10.0.0.1:8095", true),
+        ("node-1.example", true, "node-1.example:8095", true),
+        ("", true, "node-1.example", false),
+    ];
+    for (bind, on_any_address, host, served) in rows {
+        let answer = get_status(with_status(bind, on_any_address), "", host).await;
+        let code = if served { "HTTP/1.1 200 " } else { "HTTP/1.1 403 " };
+        assert!(answer.starts_with(code), "{bind:?} {on_any_address} {host:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn page_loads_nothing_and_is_only_at_the_root() {
+    let get = async |path: &str, host: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        exchange(&start(with_status("127.0.0.1", false)), &request).await
+    };
+    let answer = get("/?limit=7", "127.0.0.1:8095").await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("has a head");
+    let head = head.to_lowercase();
+    for part in [
+        "http/1.1 200 ok\r\n",
+        "content-type: text/html; charset=utf-8\r\n",
+        "content-security-policy: default-src 'none'; style-src 'sha256-",
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        "referrer-policy: no-referrer",
+    ] {
+        assert!(head.contains(part), "{part:?} is not in {head}");
+    }
+    assert!(body.starts_with("<!DOCTYPE html>") && !body.contains("http://") && !body.contains("https://"));
+    assert!(body.contains("<h1> <span>8</span></h1>"), "one entry more than asked for");
+    for (path, host, expected) in [
+        ("/nothing", "127.0.0.1", "HTTP/1.1 404 "),
+        ("/?limit=x", "127.0.0.1", "HTTP/1.1 400 "),
+        ("/", "rebound.example:8095", "HTTP/1.1 403 "),
+    ] {
+        let answer = get(path, host).await;
+        assert!(answer.starts_with(expected), "{path} {host}: {answer}");
+    }
 }
 
 #[tokio::test]
@@ -442,5 +527,96 @@ async fn every_spelling_of_all_addresses_means_both_families() {
         let port = server.bound().await.port();
         assert!(TcpStream::connect(("127.0.0.1", port)).await.is_ok(), "{host:?} over IPv4");
         assert!(!has_ipv6 || TcpStream::connect(("::1", port)).await.is_ok(), "{host:?} over IPv6");
+    }
+}
+
+/// An answer's status line and body.
+async fn ask(server: &ServerHandle, line: &str, fields: &str, body: &str) -> (String, String) {
+    let length = body.len();
+    let request =
+        format!("{line} HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}");
+    let answer = exchange(server, &request).await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("has a head");
+    (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+}
+
+const LOCAL: &str = "Host: localhost:8095\r\n";
+
+#[tokio::test]
+async fn verbosity_changes_and_returns() {
+    let (_subscriber, logs) = Logs::build(&Options::default()).expect("starts");
+    let level = logs.level();
+    let server = start(with_verbosity(Routes::default(), level.clone()));
+    let put = async |path: &str, body: &str| ask(&server, &format!("PUT {path}"), LOCAL, body).await;
+    let changed = put("/debug/flags/v", "2\n").await;
+    assert_eq!(changed.1, "successfully set klog.logging.verbosity to 2\n");
+    assert_eq!(get(&server, "/debug/flags/v").await.1, "2\n");
+    put("/debug/flags/v?for=1h", "9").await;
+    let changed = put("/debug/flags/v?for=10ms", "5").await;
+    assert_eq!(changed.1, "successfully set klog.logging.verbosity to 5 for 10ms, then 2\n");
+    let returned = async {
+        while level.get() != 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), returned).await.expect("returns");
+    for (path, body) in [
+        ("/debug/flags/v", "x"),
+        ("/debug/flags/v?for=0s", "1"),
+        ("/debug/flags/v?for=1", "1"),
+        ("/debug/flags/v", ""),
+    ] {
+        assert_eq!(put(path, body).await.0, "HTTP/1.1 400 Bad Request", "{path} {body}");
+    }
+    assert_eq!(put("/debug/flags/v", &"1".repeat(65)).await.0, "HTTP/1.1 400 Bad Request");
+    assert_eq!(level.get(), 2);
+}
+
+#[tokio::test]
+async fn posts_need_a_header_and_are_limited() {
+    let (entered, leave) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (entering, leaving) = (Arc::clone(&entered), Arc::clone(&leave));
+    let server = Arc::new(start(with_post(Routes::default(), "/probe", move |query| {
+        let (entering, leaving) = (Arc::clone(&entering), Arc::clone(&leaving));
+        async move {
+            entering.add_permits(1);
+            leaving.acquire().await.expect("open").forget();
+            if query == "target=" { Err("no target".to_owned()) } else { Ok([query]) }
+        }
+    })));
+    let fields = format!("{LOCAL}konnectivity-command: 1\r\n");
+    let post = |query: &'static str| {
+        let (server, fields) = (Arc::clone(&server), fields.clone());
+        tokio::spawn(async move { ask(&server, &format!("POST /probe?{query}"), &fields, "").await })
+    };
+    assert_eq!(ask(&server, "POST /probe?x", LOCAL, "").await.0, "HTTP/1.1 403 Forbidden");
+    assert_eq!(ask(&server, "GET /probe?x", &fields, "").await.0, "HTTP/1.1 405 Method Not Allowed");
+    let waiting = ["x", "x", "x", "target="].map(|query| (query, post(query)));
+    let _all = entered.acquire_many(4).await.expect("open");
+    assert_eq!(post("x").await.expect("ends").0, "HTTP/1.1 429 Too Many Requests");
+    leave.add_permits(4);
+    for (query, answer) in waiting {
+        let (line, body) = answer.await.expect("ends");
+        let (code, text) =
+            if query == "x" { ("200 OK", "[\"x\"]\n") } else { ("400 Bad Request", "no target\n") };
+        assert_eq!((line, body.as_str()), (format!("HTTP/1.1 {code}"), text));
+    }
+}
+
+#[tokio::test]
+async fn changes_are_for_programs_of_this_host() {
+    let (_subscriber, logs) = Logs::build(&Options::default()).expect("starts");
+    let server = start(with_verbosity(Routes::default(), logs.level()));
+    for (method, fields, status) in [
+        ("PUT", "Host: konnectivity.example\r\n", "403 Forbidden"),
+        ("PUT", "Host: 10.0.0.1:8095\r\n", "403 Forbidden"),
+        ("PUT", "Host: localhost\r\nOrigin: http://localhost\r\n", "403 Forbidden"),
+        ("POST", LOCAL, "405 Method Not Allowed"),
+        ("OPTIONS", LOCAL, "405 Method Not Allowed"),
+        ("PUT", "Host: [::1]:8095\r\n", "200 OK"),
+        ("PUT", "Host: 127.0.0.1\r\n", "200 OK"),
+    ] {
+        let (line, _) = ask(&server, &format!("{method} /debug/flags/v"), fields, "3").await;
+        assert_eq!(line, format!("HTTP/1.1 {status}"), "{method} {fields}");
     }
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::line::stamps;
+use super::records::FILE_SIZE;
 use super::{LogError, Options, Severity};
 
 /// The maximum size of a file in a folder, in bytes. Source: klog's `MaxSize`.
@@ -35,6 +36,8 @@ pub(super) struct LogFile {
 enum Place {
     /// One file, which rotation truncates.
     Fixed(PathBuf),
+    /// One file, which rotation renames to `PATH.1`.
+    Kept(PathBuf),
     /// A new file for each rotation, in the first folder that accepts it.
     Folders(Vec<PathBuf>, Severity),
 }
@@ -56,6 +59,18 @@ impl LogFile {
         // A full disk must not prevent the start.
         let _ = log.write_opening();
         Ok(log)
+    }
+
+    /// Opens the file of a connection log.
+    pub(super) fn records(path: &Path) -> Result<Self, LogError> {
+        let file = open(path, true, OFlags::empty())
+            .map_err(|source| LogError::OpenRecords { path: path.to_owned(), source })?;
+        // A device or a pipe has no size.
+        let (size, limit) = match file.metadata() {
+            Ok(metadata) if metadata.is_file() => (metadata.len(), FILE_SIZE),
+            _ => (0, u64::MAX),
+        };
+        Ok(Self { place: Place::Kept(path.to_owned()), opening: false, limit, file, size, torn: false })
     }
 
     /// Whether `more` further bytes would reach the limit.
@@ -89,7 +104,7 @@ impl LogFile {
     /// Its name in messages.
     pub(super) fn name(&self) -> String {
         match &self.place {
-            Place::Fixed(path) => path.display().to_string(),
+            Place::Fixed(path) | Place::Kept(path) => path.display().to_string(),
             Place::Folders(folders, _) => {
                 folders.first().map(|f| f.display().to_string()).unwrap_or_default()
             }
@@ -119,6 +134,17 @@ impl Place {
     fn open(&self, keep: bool) -> Result<File, (PathBuf, io::Error)> {
         match self {
             Place::Fixed(path) => open(path, keep, OFlags::empty()).map_err(|error| (path.clone(), error)),
+            Place::Kept(path) => {
+                let mut kept = path.clone().into_os_string();
+                kept.push(".1");
+                // An earlier attempt may have renamed the file and failed to open a new one.
+                let renamed = fs::rename(path, kept).or_else(|error| {
+                    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+                });
+                renamed
+                    .and_then(|()| open(path, true, OFlags::empty()))
+                    .map_err(|error| (path.clone(), error))
+            }
             Place::Folders(folders, severity) => {
                 let mut last = (PathBuf::new(), io::Error::from(io::ErrorKind::NotFound));
                 for folder in folders {

@@ -1,5 +1,5 @@
-//! A rate limit for log lines that unauthenticated peers can cause: one a minute for each cause and peer address, with
-//! the number of suppressed lines.
+//! A rate limit for log lines that peers can cause: one a minute for each cause and peer, with the number of suppressed
+//! lines.
 //!
 //! ```text
 //! if let Some(suppressed) = limit.due("authentication", address.ip()) {
@@ -8,6 +8,8 @@
 //! ```
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +20,7 @@ use tokio::time::Instant;
 /// The time between two lines about one cause and peer address.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// The highest number of cause and address pairs, at about 80 bytes each. Further addresses share one entry for each
-/// cause.
+/// The highest number of cause and peer pairs, at about 60 bytes each. Further peers share one entry for each cause.
 const MOST: usize = 1_024;
 
 /// Decides which lines are written. Clones share the state.
@@ -28,6 +29,8 @@ pub struct LogLimit(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// Secret, so that no peer can take another one's entry.
+    hasher: RandomState,
     entries: HashMap<Key, Entry>,
     /// When expired entries were last removed.
     purged: Option<Instant>,
@@ -36,8 +39,8 @@ struct State {
 /// The shortest time between two removals of expired entries.
 const PURGE_EVERY: Duration = Duration::from_secs(1);
 
-/// `None` stands for all addresses without an entry.
-type Key = (&'static str, Option<IpAddr>);
+/// A cause and a peer's hash; `None` stands for all peers without an entry.
+type Key = (&'static str, Option<u64>);
 
 #[derive(Debug)]
 struct Entry {
@@ -49,9 +52,14 @@ impl LogLimit {
     /// Whether a line about this cause and peer is due: `Some` with the number of lines suppressed since the last one.
     /// `cause` names the place in the code and contains no text of the peer.
     pub fn due(&self, cause: &'static str, peer: IpAddr) -> Option<u64> {
+        self.due_for(cause, network(peer))
+    }
+
+    /// The same for a peer that is known by another name than its address.
+    pub fn due_for(&self, cause: &'static str, peer: impl Hash) -> Option<u64> {
         let (mut state, now) = (self.0.lock(), Instant::now());
         let state = &mut *state;
-        let mut key = (cause, Some(network(peer)));
+        let mut key = (cause, Some(state.hasher.hash_one(peer)));
         if state.entries.len() >= MOST && !state.entries.contains_key(&key) {
             if state.purged.is_none_or(|purged| now.duration_since(purged) >= PURGE_EVERY) {
                 state.purged = Some(now);

@@ -28,6 +28,13 @@ impl Style {
         Self { format: options.format, headers: !options.skip_headers, folders: options.add_dir_header }
     }
 
+    /// The last line of a process that gives up; as text without a header.
+    pub(super) fn fatal(format: Format, message: &str) -> String {
+        let style = Self { format, headers: false, folders: false };
+        let fields = Fields { format, message: message.to_owned(), rest: String::new() };
+        style.assemble(Level::ERROR, "main.rs:1", &fields, now())
+    }
+
     /// The event with a newline, at this time since 1970.
     pub(super) fn render(self, event: &Event<'_>, now: Duration) -> String {
         let mut fields = Fields { format: self.format, message: String::new(), rest: String::new() };
@@ -82,7 +89,7 @@ impl Style {
 
 /// The wall clock, for lines only.
 #[allow(clippy::disallowed_methods, reason = "the log is where wall-clock time belongs")]
-pub(super) fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -198,6 +205,11 @@ fn utc(since_epoch: Duration, format: &[BorrowedFormatItem<'_>]) -> String {
     let since_epoch = since_epoch.try_into().unwrap_or(time::Duration::MAX);
     // The formats use only fields that every time has.
     OffsetDateTime::UNIX_EPOCH.saturating_add(since_epoch).format(format).unwrap_or_default()
+}
+
+/// A time since 1970, as in JSON lines.
+pub(super) fn rfc3339(since_epoch: Duration) -> String {
+    utc(since_epoch, RFC_3339)
 }
 
 /// The current time, for a file's header and for its name.

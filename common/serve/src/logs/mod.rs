@@ -32,6 +32,7 @@ mod file;
 mod limit;
 mod line;
 mod queue;
+mod records;
 mod subscriber;
 #[cfg(test)]
 mod tests;
@@ -41,14 +42,17 @@ mod writer;
 use std::io;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
 pub use escape::Peer;
 pub use flags::{LogFormat as Format, LogOptions as Options, Severity};
 pub use limit::{LogLimit, network};
+pub(crate) use line::now as unix_now;
+pub use records::{Records, milliseconds};
 pub use subscriber::Subscriber;
+pub use verbosity::VerbosityLevel;
 
 use crate::metrics::Registry;
 use queue::Queue;
@@ -59,6 +63,14 @@ pub enum LogError {
     /// The file, or every possible folder, cannot be written.
     #[error("cannot open the log file {path} (--log-file, --log-dir): {source}")]
     Open {
+        /// The path that could not be opened.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The connection log cannot be written.
+    #[error("--connection-log: cannot open {path}: {source}")]
+    OpenRecords {
         /// The path that could not be opened.
         path: PathBuf,
         /// The cause.
@@ -76,6 +88,7 @@ pub enum LogError {
 #[derive(Debug)]
 pub struct Logs {
     queue: Arc<Queue>,
+    level: VerbosityLevel,
 }
 
 /// How long a process that ends waits for its last lines.
@@ -86,6 +99,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 impl Logs {
     /// Opens the outputs and makes this the process's log.
     pub fn start(options: &Options) -> Result<Self, LogError> {
+        let _ = FORMAT.set(options.format);
         let (subscriber, logs) = Self::build(options)?;
         tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Twice)?;
         Ok(logs)
@@ -95,7 +109,14 @@ impl Logs {
     pub fn build(options: &Options) -> Result<(Subscriber, Self), LogError> {
         let queue = Arc::new(Queue::default());
         writer::start(options, Arc::clone(&queue))?;
-        Ok((Subscriber::new(options, Arc::clone(&queue)), Self { queue }))
+        let subscriber = Subscriber::new(options, Arc::clone(&queue));
+        let level = subscriber.level();
+        Ok((subscriber, Self { queue, level }))
+    }
+
+    /// The verbosity, to read and change it while the process runs.
+    pub fn level(&self) -> VerbosityLevel {
+        self.level.clone()
     }
 
     /// Registers `log_lines_lost_total` under this prefix.
@@ -168,11 +189,12 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
+/// The format of the process's log, once it has started.
+static FORMAT: OnceLock<Format> = OnceLock::new();
+
 /// Writes the last line of a process that gives up to standard error, with or without a log.
 pub fn fatal(message: &str) {
-    let mut line = String::with_capacity(message.len() + 1);
-    escape::plain(&mut line, message);
-    line.push('\n');
+    let line = line::Style::fatal(FORMAT.get().copied().unwrap_or(Format::Text), message);
     // A failure cannot be reported anywhere.
     let _ = io::stderr().write_all(line.as_bytes());
 }

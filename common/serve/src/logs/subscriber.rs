@@ -10,7 +10,7 @@ use tracing::{Event, Metadata};
 use super::Options;
 use super::line::{self, Style};
 use super::queue::{Line, Queue};
-use super::verbosity::{Verbosity, severity};
+use super::verbosity::{Verbosity, VerbosityLevel, severity};
 
 /// Logs events, ignores spans.
 #[derive(Debug)]
@@ -24,6 +24,11 @@ impl Subscriber {
     pub(super) fn new(options: &Options, queue: Arc<Queue>) -> Self {
         let verbosity = Verbosity::new(options.verbosity, options.vmodule.clone());
         Self { verbosity, style: Style::new(options), queue }
+    }
+
+    /// The verbosity, to change it.
+    pub fn level(&self) -> VerbosityLevel {
+        self.verbosity.level.clone()
     }
 }
 

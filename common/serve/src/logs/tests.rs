@@ -97,6 +97,14 @@ fn lines_as_json() {
 }
 
 #[test]
+fn the_last_line_has_the_format_of_the_log() {
+    let text = line::Style::fatal(Format::Json, "no \"port\"");
+    let last: serde_json::Value = serde_json::from_str(text.trim_end()).expect("is JSON");
+    assert_eq!((&last["msg"], &last["level"]), (&"no \"port\"".into(), &"error".into()));
+    assert_eq!(line::Style::fatal(Format::Text, "no\nport"), "no\\nport\n");
+}
+
+#[test]
 fn a_line_cannot_be_forged() {
     let evil = "x\"\nE1121 00:00:00.000000       1 main.rs:1] \"owned\" a=\"b\r\x1b[31m\u{2028}\u{202e}";
     for format in [Format::Text, Format::Json] {
@@ -135,6 +143,24 @@ fn long_lines_are_cut() {
         let text = logged(&options, || info!(long, "head"));
         assert!(text.len() < 10_000 && text.contains("cut"), "{} bytes", text.len());
     }
+}
+
+#[test]
+fn verbosity_changes_while_the_process_runs() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = Options { verbosity: 0, ..to_file(&dir.path().join("log")) };
+    let (subscriber, logs) = Logs::build(&options).expect("starts");
+    tracing::subscriber::with_default(subscriber, || {
+        for level in [0, 5, 0, 2] {
+            logs.level().set(level);
+            trace!("packet");
+            info!("stream");
+        }
+    });
+    logs.flush(SOON);
+    let text = fs::read_to_string(dir.path().join("log")).expect("is readable");
+    let lines: Vec<_> = text.lines().filter_map(|line| line.split_once("] ")).map(|(_, text)| text).collect();
+    assert_eq!(lines, ["packet", "stream", "stream"]);
 }
 
 #[test]

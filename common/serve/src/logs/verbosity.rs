@@ -1,44 +1,67 @@
 //! Which events are shown: klog's verbosity mapped to `tracing` levels, for the process or for single files.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 
 /// Crates whose events follow `-v`. All others are libraries.
-const WORKSPACE: [&str; 7] =
-    ["cluster", "driver", "mux", "proxy_agent", "proxy_server", "serve", "transport"];
+const WORKSPACE: [&str; 8] =
+    ["cluster", "driver", "grpc", "mux", "net", "proxy_agent", "proxy_server", "serve"];
 
-/// The filter. Its result is constant for each call site, so a hidden event costs one load.
+/// The verbosity of the process, `-v`, which may change while it runs. Clones share it.
+#[derive(Clone, Debug)]
+pub struct VerbosityLevel(Arc<AtomicI32>);
+
+impl VerbosityLevel {
+    /// A level of its own.
+    pub fn new(level: i32) -> Self {
+        Self(Arc::new(AtomicI32::new(level)))
+    }
+
+    /// The present level.
+    pub fn get(&self) -> i32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Changes the level, and with it the cached result of each call site.
+    pub fn set(&self, level: i32) {
+        self.0.store(level, Ordering::Relaxed);
+        tracing::callsite::rebuild_interest_cache();
+    }
+}
+
+/// The filter. Its result for each call site is cached until the level changes, so a hidden event costs one load.
 #[derive(Debug)]
 pub(super) struct Verbosity {
-    level: i32,
+    pub(super) level: VerbosityLevel,
     modules: Vec<(String, i32)>,
 }
 
 impl Verbosity {
     pub(super) fn new(level: i32, modules: Vec<(String, i32)>) -> Self {
-        Self { level, modules }
+        Self { level: VerbosityLevel::new(level), modules }
     }
 
     pub(super) fn shows(&self, metadata: &Metadata<'_>) -> bool {
-        let raised = || {
-            let raised = metadata.file().and_then(|file| self.module(file)).unwrap_or(self.level);
-            raised.max(self.level)
-        };
+        let level = self.level.get();
+        let raised = || metadata.file().and_then(|file| self.module(file)).unwrap_or(level).max(level);
         let krate = metadata.target().split("::").next().unwrap_or_default();
         if let Some(from) = exact(krate) {
             return raised() >= from;
         }
-        let filter = if WORKSPACE.contains(&krate) { workspace(raised()) } else { libraries(self.level) };
+        let filter = if WORKSPACE.contains(&krate) { workspace(raised()) } else { libraries(level) };
         *metadata.level() <= filter
     }
 
     /// The highest level that any call site may show.
     pub(super) fn most(&self) -> LevelFilter {
-        let level = self.modules.iter().map(|(_, level)| *level).fold(self.level, i32::max);
+        let own = self.level.get();
+        let level = self.modules.iter().map(|(_, level)| *level).fold(own, i32::max);
         // An event that is shown at `-v=0` may have any level down to INFO.
-        workspace(level).max(libraries(self.level)).max(LevelFilter::INFO)
+        workspace(level).max(libraries(own)).max(LevelFilter::INFO)
     }
 
     fn module(&self, file: &str) -> Option<i32> {

@@ -44,7 +44,7 @@ struct Writer {
 
 /// One output, and its buffered lines.
 #[derive(Debug)]
-struct Output<W> {
+pub(super) struct Output<W> {
     to: W,
     /// Its name in the report of a failure; `None` is standard error, on which failures are reported.
     name: Option<String>,
@@ -54,19 +54,19 @@ struct Output<W> {
 }
 
 impl<W: Write> Output<W> {
-    fn new(to: W, name: Option<String>) -> Self {
+    pub(super) fn new(to: W, name: Option<String>) -> Self {
         Self { to, name, chunk: Vec::new(), lines: 0, failing: false }
     }
 
     /// Buffers a line. Returns the number of lost lines.
-    fn add(&mut self, line: &Line) -> u64 {
+    pub(super) fn add(&mut self, line: &Line) -> u64 {
         self.chunk.extend_from_slice(line.text.as_bytes());
         self.lines += 1;
         if self.chunk.len() >= CHUNK { self.flush() } else { 0 }
     }
 
     /// Writes the buffer. Returns the number of lost lines, and reports the first failure.
-    fn flush(&mut self) -> u64 {
+    pub(super) fn flush(&mut self) -> u64 {
         if self.chunk.is_empty() {
             return 0;
         }
@@ -79,6 +79,19 @@ impl<W: Write> Output<W> {
             super::fatal(&format!("log file {name} cannot be written, lines are lost: {error}"));
         }
         lines
+    }
+}
+
+impl Output<LogFile> {
+    /// Like [`Output::add`], after a rotation if the file is full.
+    pub(super) fn add_or_rotate(&mut self, line: &Line) -> u64 {
+        let mut lost = 0;
+        if self.to.is_full(self.chunk.len() + line.text.len()) {
+            lost = self.flush();
+            // If the next file cannot be created, the current one continues.
+            let _ = self.to.rotate();
+        }
+        lost + self.add(line)
     }
 }
 
@@ -144,12 +157,6 @@ impl Writer {
 
     fn add_to_file(&mut self, index: usize, line: &Line) -> u64 {
         let Ok(output) = self.file(index) else { return 1 };
-        let mut lost = 0;
-        if output.to.is_full(output.chunk.len() + line.text.len()) {
-            lost = output.flush();
-            // If the next file cannot be created, the current one continues.
-            let _ = output.to.rotate();
-        }
-        lost + output.add(line)
+        output.add_or_rotate(line)
     }
 }

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
+use net::tls::LegacyPkiObserver;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use transport::tls::LegacyPkiObserver;
 
 use super::{CountBy, registered};
 
@@ -90,7 +90,7 @@ impl Certificates {
 }
 
 crate::label!(
-    /// Why only Go's rules accept a certificate, by transport's label.
+    /// Why only Go's rules accept a certificate, by net's label.
     struct LegacyReason in "reason"
 );
 

@@ -27,7 +27,7 @@ impl Live {
 
     /// The current number of live objects.
     pub fn count(&self) -> i64 {
-        self.0.get()
+        self.0.peek().map_or(0, Gauge::get)
     }
 }
 

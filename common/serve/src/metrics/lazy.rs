@@ -22,6 +22,11 @@ impl<M> Lazy<M> {
     pub fn new(make: fn() -> M) -> Self {
         Self(Arc::new(Inner { cell: OnceLock::new(), make }))
     }
+
+    /// The metric, if it was used: a look at it is no use.
+    pub fn peek(&self) -> Option<&M> {
+        self.0.cell.get()
+    }
 }
 
 impl<M: Default> Default for Lazy<M> {
@@ -50,7 +55,7 @@ impl<M: TypedMetric> TypedMetric for Lazy<M> {
 
 impl<M: EncodeMetric + TypedMetric> EncodeMetric for Lazy<M> {
     fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.0.cell.get().map_or(Ok(()), |metric| metric.encode(encoder))
+        self.peek().map_or(Ok(()), |metric| metric.encode(encoder))
     }
 
     fn metric_type(&self) -> MetricType {
@@ -58,6 +63,6 @@ impl<M: EncodeMetric + TypedMetric> EncodeMetric for Lazy<M> {
     }
 
     fn is_empty(&self) -> bool {
-        self.0.cell.get().is_none()
+        self.peek().is_none()
     }
 }

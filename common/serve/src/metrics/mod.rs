@@ -11,6 +11,7 @@ mod histogram;
 mod lazy;
 mod losses;
 mod process;
+mod program;
 mod streams;
 mod tasks;
 mod text;
@@ -31,6 +32,7 @@ pub use histogram::Histogram;
 pub use lazy::Lazy;
 pub use losses::{DropReason, Drops, Resets};
 pub use process::ProcessCollector;
+pub use program::{PayloadBytes, register_build_info};
 pub use streams::{PacketMeter, Segment, StreamErrors, StreamPackets};
 pub use tasks::Tasks;
 

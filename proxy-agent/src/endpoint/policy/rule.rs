@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use transport::host_port;
+use net::host_port;
 
 /// A host with a range of ports.
 #[derive(Debug, Clone, PartialEq, Eq)]

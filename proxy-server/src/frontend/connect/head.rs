@@ -8,7 +8,7 @@
 
 use std::net::Ipv6Addr;
 
-use transport::host_port::{self, SplitError};
+use net::host_port::{self, SplitError};
 
 use crate::limits::MAX_ADDRESS_BYTES;
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use driver::{Chunks, CloseReason, Fill, Linger, LocalIo, Read, poll_discard};
 use mux::Cause;
+use net::scratch::poll_read_full;
 use tokio::time::{Instant, Sleep, sleep};
-use transport::scratch::poll_read_full;
 
 use super::socket::Socket;
 use crate::frontend::barrier::FirstByteBarrier;

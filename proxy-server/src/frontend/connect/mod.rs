@@ -25,11 +25,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use driver::Linger;
+use net::scratch::poll_read_once;
 use serve::logs::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use transport::scratch::poll_read_once;
 
 use self::head::{Head, HeadError, HeadParser};
 use self::local_io::SocketIo;
@@ -66,7 +66,7 @@ enum NotServed {
 impl Frontend {
     /// Serves one connection until it is attached to its link or closed. `peer` is for the log. `stop` ends it only before a
     /// request has arrived.
-    pub(super) async fn serve_socket<S: Socket>(
+    pub(crate) async fn serve_socket<S: Socket>(
         &self,
         mut socket: S,
         peer: Arc<str>,
@@ -91,7 +91,7 @@ impl Frontend {
                 }
                 tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");
                 if let NotServed::Refused(error) = why {
-                    let _live = self.enter(self.metrics.http_connections.enter());
+                    let _live = self.enter(self.metrics.http_connections.enter(), None);
                     if send_answer(&mut socket, answer::refusal(error).as_bytes()).await {
                         linger(&mut socket).await;
                     }
@@ -101,7 +101,7 @@ impl Frontend {
     }
 
     async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
-        let live = self.enter(self.metrics.http_connections.enter());
+        let live = self.enter(self.metrics.http_connections.enter(), None);
         let lifetime = self.lifetimes.token();
         let id = next_id();
         let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());
@@ -112,12 +112,16 @@ impl Frontend {
             frontend = self.name.map(FrontendName::name), %peer,
             "Received request for host"
         );
+        let frontend = self.shown(Protocol::HttpConnect);
+        let mut identity = Identity::new(id, frontend, peer, target, self.records.clone());
+        let (peer, dial_id) = (Arc::clone(&identity.peer), identity.target.dial_id);
         // Not biased: if both are ready, either result is correct.
         let outcome = tokio::select! {
-            outcome = self.dialer.dial(&target) => outcome,
+            outcome = self.dialer.dial(&identity.target, &mut identity.stages) => outcome,
             () = left(&mut socket, &mut early) => {
+                identity.not_established(FailureReason::FrontendClose, &"");
                 tracing::info!(
-                    target: "v2", host, dialID = target.dial_id, "Frontend connection closed before being established"
+                    target: "v2", host, dialID = dial_id, "Frontend connection closed before being established"
                 );
                 return;
             }
@@ -133,22 +137,23 @@ impl Frontend {
                         "failed to send 200 connection established"
                     );
                     self.metrics.dials.failures.count(FailureReason::SendRsp);
+                    identity.not_established(FailureReason::SendRsp, &error);
                     return; // dropping the connection closes it
                 }
                 let connect_id = connection.connect_id().0;
                 tracing::debug!(
                     host, agentID = %Peer(&agent), connectionID = connect_id, "Connection established, sent 200 OK"
                 );
-                let frontend = self.shown(Protocol::HttpConnect);
-                let identity = Identity { id, frontend, peer, target, agent, connect_id };
+                (identity.agent, identity.connect_id) = (agent, connect_id);
                 let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
                 connection.attach(Box::new(SocketIo::new(socket, early, log)));
             }
             Err(failure) => {
+                identity.not_established(failure.metric(), &failure);
                 // The dialer logs the failures at an agent.
                 if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
-                    tracing::error!(err = %failure, host, dialID = target.dial_id, "no tunnels available");
+                    tracing::error!(err = %failure, host, dialID = dial_id, "no tunnels available");
                 }
                 let start = Instant::now();
                 let sent = send_answer(&mut socket, failure.http_response().as_bytes()).await;

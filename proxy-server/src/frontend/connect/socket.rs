@@ -6,13 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use net::listen::LinkSocket;
+use net::tls::{ReadAhead, ServerStream};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use transport::listen::LinkSocket;
-use transport::tls::{ReadAhead, ServerStream};
 
 /// A frontend's socket.
 pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {

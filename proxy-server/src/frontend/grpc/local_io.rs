@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use driver::{Chunks, CloseReason, LocalIo, Read};
+use grpc::joined::Joined;
+use grpc::{Code, Wire, WireError};
 use mux::Packet;
 use tokio::time::{Instant, Sleep, sleep};
-use transport::joined::Joined;
-use transport::wire::{Code, Wire, WireError};
 
 use super::LINGER;
 use super::chunk_sizer::ChunkSizer;

@@ -1,8 +1,8 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
+use grpc::Incoming;
 use mux::DialId;
-use transport::wire::Incoming;
 
 use super::*;
 use crate::frontend::testing::{Readings, connection_log};
@@ -43,7 +43,8 @@ impl Wire for Arrived {
 
 /// The local end of a client whose dial has succeeded and that has then sent these packets.
 fn open(sent: impl IntoIterator<Item = Packet<Bytes>>) -> GrpcIo<Arrived> {
-    let dial = Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into() };
+    let dial =
+        Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     let packets = std::iter::once(dial).chain(sent).collect();
     let readings = Readings::new();
     let mut stream = Stream::new(Arrived { packets, held: None }, readings.metrics.clone());

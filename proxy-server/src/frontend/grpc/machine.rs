@@ -18,9 +18,9 @@
 //! the agent's.
 
 use bytes::Bytes;
+use grpc::Incoming;
 use mux::{ConnectId, DialId, Dropped, Packet};
 use serve::metrics::DropReason;
-use transport::wire::Incoming;
 
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_PROTOCOL_BYTES};
 
@@ -135,7 +135,7 @@ impl Machine {
             }
             (state, Packet::Data { .. }) => (state, useless(Dropped::UnknownConnection)),
 
-            (Idle, Packet::DialReq { random, protocol, address }) => {
+            (Idle, Packet::DialReq { random, protocol, address, .. }) => {
                 match invalid_request(&protocol, &address) {
                     Some(text) => (Over, reply(dial_error(random, text), Order::Finish)),
                     None => (Dialing(random), Order::Dial { protocol, address }.into()),

@@ -12,7 +12,7 @@ fn machine_in(state: State) -> Machine {
 }
 
 fn dial_req(random: DialId) -> Incoming {
-    Incoming::Packet(Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into() })
+    Incoming::Packet(Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None })
 }
 
 fn data(id: i64) -> Incoming {
@@ -105,7 +105,7 @@ fn a_dial_that_no_target_needs_is_refused_before_an_agent_sees_it() {
     let dial = |protocol: usize, address: usize| {
         let mut machine = machine_in(State::Idle);
         let (protocol, address) = ("p".repeat(protocol), "a".repeat(address));
-        let incoming = Incoming::Packet(Packet::DialReq { random: FIRST, protocol, address });
+        let incoming = Incoming::Packet(Packet::DialReq { random: FIRST, protocol, address, trace: None });
         (machine.handle(incoming), machine.state)
     };
     let (reaction, state) = dial(16, 1024);

@@ -15,9 +15,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
+use grpc::Wire;
 use serve::logs::Peer;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
-use transport::wire::Wire;
 
 use self::local_io::GrpcIo;
 use self::machine::Order;
@@ -35,8 +36,13 @@ const FIRST_DIAL: Duration = Duration::from_secs(300);
 
 impl Frontend {
     /// Serves one Proxy stream until it is attached to its link or has ended. `peer` is for the log.
-    pub(super) async fn serve_stream<W: Wire + Send + 'static>(&self, wire: W, peer: Arc<str>) {
-        let live = self.enter(self.metrics.grpc_connections.enter(ServiceMethod::Proxy));
+    pub(super) async fn serve_stream<W: Wire + Send + 'static>(
+        &self,
+        wire: W,
+        peer: Arc<str>,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let live = self.enter(self.metrics.grpc_connections.enter(ServiceMethod::Proxy), Some(permit));
         let mut stream = Stream::new(wire, self.metrics.clone());
         let Some(target) = first_dial(&mut stream).await else {
             return end(stream).await;
@@ -48,10 +54,13 @@ impl Frontend {
         tracing::debug!(
             dialID = dial_id, dialAddress = address, connection = id, frontend, %peer, "Received DIAL_REQ"
         );
+        let shown = self.shown(Protocol::Grpc);
+        let mut identity = Identity::new(id, shown, Arc::clone(&peer), target, self.records.clone());
         let outcome = tokio::select! {
-            outcome = self.dialer.dial(&target) => outcome,
+            outcome = self.dialer.dial(&identity.target, &mut identity.stages) => outcome,
             // Before its DIAL_RSP the machine gives only one order: to cancel.
             _cancel = poll_fn(|cx| stream.poll_order(cx)) => {
+                identity.not_established(FailureReason::FrontendClose, &"");
                 if stream.has_ended() {
                     tracing::info!(target: "v2", dialID = dial_id, "frontend stream shutdown, cleaning dial");
                 } else {
@@ -70,14 +79,15 @@ impl Frontend {
                         "DIAL_RSP send to frontend stream failure"
                     );
                     self.metrics.dials.failures.count(FailureReason::SendRsp);
+                    identity.not_established(FailureReason::SendRsp, &"");
                     return; // dropping the connection closes it
                 };
-                let frontend = self.shown(Protocol::Grpc);
-                let identity = Identity { id, frontend, peer, target, agent, connect_id };
+                (identity.agent, identity.connect_id) = (agent, connect_id);
                 let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
                 connection.attach(Box::new(GrpcIo::new(stream, log)));
             }
             Err(failure) => {
+                identity.not_established(failure.metric(), &failure);
                 // The dialer logs the failures at an agent.
                 if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
                     tracing::error!(err = %failure, dialID = dial_id, dialAddress = %address, "Failed to get a backend");

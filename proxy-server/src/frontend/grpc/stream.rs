@@ -5,10 +5,10 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use grpc::{Incoming, Wire, WireError};
 use mux::Packet;
 use serve::metrics::{PacketMeter, Segment};
 use tokio::time::Instant;
-use transport::wire::{Incoming, Wire, WireError};
 
 use super::machine::{Machine, Order};
 use crate::metrics::Metrics;

@@ -1,19 +1,20 @@
 //! One Proxy stream against a scripted dialer and a wire in memory, in paused time.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use driver::CloseReason;
+use grpc::Incoming;
 use mux::{Cause, ConnectId, DialId, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use transport::wire::Incoming;
 
 use super::*;
 use crate::frontend::barrier;
 use crate::frontend::testing::{
-    Endpoint, ReadEnd, Readings, SOON, ScriptedDial, Sent, TestClient, dialer, wire,
+    Endpoint, ReadEnd, Readings, SOON, ScriptedDial, Sent, TestClient, dialer, frontend, wire,
 };
 
 const RANDOM: DialId = DialId(-4_711);
@@ -33,15 +34,9 @@ impl Bench {
         let (dialer, dials) = dialer();
         let (server, client) = wire();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
-        let (metrics, lifetimes_of) = (readings.metrics.clone(), lifetimes.clone());
-        let frontend = Frontend {
-            dialer,
-            metrics,
-            lifetimes: lifetimes_of,
-            name: None,
-            draining: CancellationToken::new(),
-        };
-        let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into()).await });
+        let frontend = frontend(dialer, &readings, &lifetimes);
+        let permit = Arc::clone(&frontend.streams).try_acquire_owned().unwrap();
+        let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into(), permit).await });
         Bench { client, dials, readings, lifetimes, task }
     }
 
@@ -70,7 +65,7 @@ impl Bench {
 }
 
 fn dial_req(random: DialId) -> Packet<Bytes> {
-    Packet::DialReq { random, protocol: "tcp".into(), address: "node:10250".into() }
+    Packet::DialReq { random, protocol: "tcp".into(), address: "node:10250".into(), trace: None }
 }
 
 fn data(id: i64, payload: &'static [u8]) -> Packet<Bytes> {

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::frontend::barrier;
-use crate::frontend::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, dialer};
+use crate::frontend::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, dialer, frontend};
 
 const REQUEST: &[u8] = b"CONNECT node:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
 
@@ -29,14 +29,7 @@ impl Bench {
     fn new() -> Self {
         let (dialer, dials) = dialer();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
-        let (metrics, lifetimes_of) = (readings.metrics.clone(), lifetimes.clone());
-        let frontend = Frontend {
-            dialer,
-            metrics,
-            lifetimes: lifetimes_of,
-            name: None,
-            draining: CancellationToken::new(),
-        };
+        let frontend = frontend(dialer, &readings, &lifetimes);
         Bench { frontend, dials, readings, lifetimes, stop: CancellationToken::new() }
     }
 

@@ -1,0 +1,158 @@
+//! Requests to the admin port of the running process: HTTP/1.1, one connection for each.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use flags::{Exit, FlagError};
+use http::header::HOST;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
+use net::host_port::host_port;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use status::{COMMAND_HEADER, MAX_LIMIT, Status};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::{Program, not_asked};
+
+/// The time limit of a request. A page of a list takes 50 ms at most, a probe as long as a dial.
+const LIMIT: Duration = Duration::from_secs(60);
+
+flags::flags! {
+    /// Where the process is asked.
+    pub(crate) struct AdminFlags {
+        "Where to ask" {
+            /// Admin port of the running program, as HOST:PORT. Empty: its default port at 127.0.0.1.
+            admin_address: String = "" => address,
+        }
+    }
+}
+
+fn address(flag: &'static str, text: String) -> Result<String, FlagError> {
+    if text.is_empty() || host_port(&text).is_some() {
+        return Ok(text);
+    }
+    Err(FlagError::value(flag, text, "it must be HOST:PORT"))
+}
+
+/// A long list of the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum List {
+    /// Agents at a server, servers at an agent.
+    Peers,
+    Connections,
+}
+
+/// The admin port of the running process.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    program: &'static str,
+    address: String,
+    flag: &'static str,
+}
+
+impl Admin {
+    pub(crate) fn new(program: Program, flags: AdminFlags) -> Self {
+        let (default, flag) = match program {
+            Program::Server => ("127.0.0.1:8095", "--admin-port"),
+            Program::Agent => ("127.0.0.1:8094", "--admin-server-port"),
+        };
+        let address = if flags.admin_address.is_empty() { default.to_owned() } else { flags.admin_address };
+        Self { program: program.name(), address, flag }
+    }
+
+    /// The first page of `/statusz` for this query.
+    ///
+    /// # Errors
+    /// The end of the command: one line with the address and the fix.
+    pub(crate) async fn status(&self, query: &str) -> Result<Status, Exit> {
+        let (code, body) = self.send(Method::GET, &format!("/statusz?{query}"), Bytes::new()).await?;
+        if code != StatusCode::OK {
+            return Err(self.refused("/statusz", code, &body));
+        }
+        serde_json::from_slice(&body).map_err(|error| {
+            not_asked(&format!("{}/statusz is no status of a {}: {error}", self.address, self.program))
+        })
+    }
+
+    /// The document with the whole of one list, read page by page. `query` may have more conditions.
+    pub(crate) async fn whole(&self, list: List, query: &str) -> Result<Status, Exit> {
+        let name = if list == List::Peers { "agents" } else { "connections" };
+        let page = async |offset: usize| {
+            self.status(&format!("list={name}&limit={MAX_LIMIT}&offset={offset}{query}")).await
+        };
+        let mut all = page(0).await?;
+        let mut offset = MAX_LIMIT;
+        loop {
+            let before = all.agents.len() + all.servers.len() + all.connections.len();
+            if before < offset {
+                return Ok(all);
+            }
+            let next = page(offset).await?;
+            all.agents.extend(next.agents);
+            all.servers.extend(next.servers);
+            all.connections.extend(next.connections);
+            offset += MAX_LIMIT;
+        }
+    }
+
+    /// Sends a request; returns the status and the body of its answer.
+    ///
+    /// # Errors
+    /// If there is no answer: one line with the address and the fix.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), Exit> {
+        let Self { program, address, flag } = self;
+        let asked = timeout(LIMIT, exchange(address, method, path, body)).await;
+        let why = match asked {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", LIMIT.as_secs()),
+        };
+        Err(not_asked(&format!(
+            "cannot ask the {program} at http://{address}: {why}: is it running here, with this {flag}? \
+             --admin-address=HOST:PORT names another port"
+        )))
+    }
+
+    /// The end of a command whose request was refused.
+    pub(crate) fn refused(&self, path: &str, code: StatusCode, body: &[u8]) -> Exit {
+        let (program, address) = (self.program, &self.address);
+        let said = String::from_utf8_lossy(body);
+        let fix = match code {
+            StatusCode::NOT_FOUND => format!("is this the admin port ({}) of a {program}?", self.flag),
+            _ => said.trim().to_owned(),
+        };
+        not_asked(&format!("http://{address}{path} answers {}: {fix}", code.as_u16()))
+    }
+}
+
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+async fn exchange(
+    address: &str,
+    method: Method,
+    path: &str,
+    body: Bytes,
+) -> Result<(StatusCode, Bytes), AnyError> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let request = Request::builder().method(method).uri(path).header(HOST, address);
+    let request = request.header(COMMAND_HEADER, "1").body(Full::new(body))?;
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = body.collect().await?.to_bytes();
+    connection.abort();
+    Ok((head.status, body))
+}
+
+/// A value for a query.
+pub(crate) fn escaped(value: &str) -> String {
+    utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
+}

@@ -1,0 +1,176 @@
+//! Where a frontend listens, and the connection to it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use flags::FlagError;
+use net::host_port::{Joined, host_port};
+use net::tls::{CaSource, ClientTls, ClientTlsOptions, ignore_legacy_pki};
+use status::Listener;
+use tokio::net::{TcpStream, UnixStream};
+
+use super::{Io, Protocol};
+
+/// A frontend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) protocol: Protocol,
+    pub(super) address: Address,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    /// The path of a Unix socket, or `@NAME`.
+    Unix(String),
+    Tcp(String, u16),
+}
+
+/// The client's certificate, its key, and the authorities of the frontend's certificate.
+#[derive(Debug)]
+pub(super) struct Identity {
+    pub(super) cert: PathBuf,
+    pub(super) key: PathBuf,
+    pub(super) ca: PathBuf,
+    /// The name in the frontend's certificate; empty: the host that is connected to.
+    pub(super) name: String,
+}
+
+/// Parses `[PROTOCOL+]unix:PATH` or `[PROTOCOL+]tcp:HOST:PORT`; `None` if it is empty.
+pub(super) fn frontend(flag: &'static str, text: String) -> Result<Option<Place>, FlagError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let place = place(&text);
+    let want = "it must be unix:PATH, http-connect+unix:PATH, tcp:HOST:PORT or http-connect+tcp:HOST:PORT";
+    place.map(Some).ok_or_else(|| FlagError::value(flag, text, want))
+}
+
+fn place(text: &str) -> Option<Place> {
+    let (kind, address) = text.split_once(':')?;
+    let (protocol, transport) = kind.split_once('+').unwrap_or(("grpc", kind));
+    let address = match transport {
+        "unix" if !address.is_empty() => Address::Unix(address.to_owned()),
+        "tcp" => host_port(address).map(|(host, port)| Address::Tcp(host.to_owned(), port))?,
+        _ => return None,
+    };
+    Some(Place { protocol: protocol_named(protocol)?, address })
+}
+
+fn protocol_named(name: &str) -> Option<Protocol> {
+    match name {
+        "grpc" => Some(Protocol::Grpc),
+        "http-connect" => Some(Protocol::HttpConnect),
+        _ => None,
+    }
+}
+
+impl Place {
+    /// The frontend of a running server: a Unix socket if it has one, because that needs no certificate.
+    pub(super) fn of(listeners: &[Listener]) -> Option<Self> {
+        let places: Vec<Place> = listeners.iter().filter_map(Place::of_listener).collect();
+        let unix = places.iter().find(|place| matches!(place.address, Address::Unix(_)));
+        unix.or(places.first()).cloned()
+    }
+
+    fn of_listener(listener: &Listener) -> Option<Self> {
+        let protocol = protocol_named(&listener.protocol).filter(|_| listener.name == "frontend")?;
+        let address =
+            match host_port(&listener.address).and_then(|(host, port)| Some((host.parse().ok()?, port))) {
+                Some((host, port)) => Address::Tcp(here(host).to_string(), port),
+                None => Address::Unix(listener.address.clone()),
+            };
+        Some(Self { protocol, address })
+    }
+
+    /// Connects, with TLS to a port.
+    pub(super) async fn connect(&self, identity: Option<&Identity>) -> Result<Box<dyn Io>, String> {
+        let failed = |error: &dyn std::fmt::Display| error.to_string();
+        match &self.address {
+            Address::Unix(path) => {
+                // tokio's form of an abstract name.
+                let path = path.strip_prefix('@').map_or_else(|| path.clone(), |name| format!("\0{name}"));
+                Ok(Box::new(UnixStream::connect(path).await.map_err(|error| failed(&error))?))
+            }
+            Address::Tcp(host, port) => {
+                let identity = identity
+                    .ok_or("it needs a client certificate: give --client-cert, --client-key and --ca-cert")?;
+                let name = if identity.name.is_empty() { host } else { &identity.name };
+                let options = ClientTlsOptions {
+                    ca: CaSource::File(identity.ca.clone()),
+                    identity: Some((identity.cert.clone(), identity.key.clone())),
+                    server_names: vec![name.clone()],
+                    alpn_extras: match self.protocol {
+                        Protocol::Grpc => Vec::new(),
+                        Protocol::HttpConnect => vec![b"http/1.1".to_vec()],
+                    },
+                };
+                let tls = ClientTls::load(options, ignore_legacy_pki()).map_err(|error| failed(&error))?;
+                let tcp = TcpStream::connect((host.as_str(), *port)).await.map_err(|error| failed(&error))?;
+                Ok(Box::new(tls.connect(0, tcp).await.map_err(|error| format!("TLS: {error}"))?))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Grpc => "grpc",
+            Protocol::HttpConnect => "http-connect",
+        };
+        match &self.address {
+            Address::Unix(path) => write!(f, "{protocol}+unix:{path}"),
+            Address::Tcp(host, port) => write!(f, "{protocol}+tcp:{}", Joined(host, *port)),
+        }
+    }
+}
+
+/// The address by which this host reaches a listener: the loopback address for one on all addresses.
+fn here(host: IpAddr) -> IpAddr {
+    match host {
+        IpAddr::V4(host) if host.is_unspecified() => [127, 0, 0, 1].into(),
+        // It accepts IPv4, too, and hosts without IPv6 have no ::1.
+        IpAddr::V6(host) if host.is_unspecified() => [127, 0, 0, 1].into(),
+        host => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frontends_are_named_as_by_the_servers_flag() {
+        for (text, shown) in [
+            ("unix:/run/k.sock", "grpc+unix:/run/k.sock"),
+            ("http-connect+unix:@k", "http-connect+unix:@k"),
+            ("tcp:[::1]:8090", "grpc+tcp:[::1]:8090"),
+            ("http-connect+tcp:host:8090", "http-connect+tcp:host:8090"),
+        ] {
+            assert_eq!(place(text).unwrap().to_string(), shown);
+        }
+        for text in ["/run/k.sock", "unix:", "tcp:8090", "http+tcp:a:1", "quic+tcp:a:1", "udp:a:1"] {
+            assert!(
+                frontend("frontend", text.to_owned()).unwrap_err().to_string().starts_with("--frontend=")
+            );
+        }
+    }
+
+    #[test]
+    fn unix_sockets_of_the_server_come_first() {
+        let listener = |name: &str, address: &str, protocol: &str| Listener {
+            name: name.into(),
+            address: address.into(),
+            protocol: protocol.into(),
+        };
+        let mut listeners = vec![
+            listener("admin", "127.0.0.1:8095", "http"),
+            listener("agents", "[::]:8091", "grpc"),
+            listener("frontend", "[::]:8090", "http-connect"),
+        ];
+        assert_eq!(Place::of(&listeners[..2]), None);
+        assert_eq!(Place::of(&listeners).unwrap().to_string(), "http-connect+tcp:127.0.0.1:8090");
+        listeners.push(listener("frontend", "/run/k.sock", "grpc"));
+        assert_eq!(Place::of(&listeners).unwrap().to_string(), "grpc+unix:/run/k.sock");
+    }
+}

@@ -1,0 +1,262 @@
+//! Finds peers that do not answer, by a PING when nothing was read for a while. Pings also measure the RTT: streams
+//! with a high RTT get a wider window.
+//!
+//! Any read counts as an answer, as in grpc-go: a peer that is sending is never pinged. Unread stream data does not
+//! delay an answer, because h2 continues to read the connection.
+//!
+//! | the peer | noticed | consequence |
+//! |---|---|---|
+//! | does not answer a ping | after [`UNRESPONSIVE_AFTER`] | [`KeepaliveHandle::unresponsive`] reports it; the connection continues |
+//! | and answers on another connection | [`Keepalive::half_open_timeout`] after that | the connection ends: it is half-open |
+//! | and its kernel acknowledges | [`Keepalive::timeout`] after the regular ping | the connection ends: the program is stopped |
+//! | and its kernel does not | after [`HOST_TIMEOUT`](net::kernel::HOST_TIMEOUT) | the connection ends: host or path lost |
+//!
+//! [`super::pinger`] carries this out.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use net::kernel::{Acknowledgment, TcpPeer};
+
+/// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive (or
+/// [`Keepalive::half_open_timeout`], if it is shorter). A dial requests a ping after a quarter of a second, so it goes to another agent within three seconds.
+pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
+
+/// The same once the peer answers on another connection: then its program does not stand still.
+pub(super) const SUPERSEDED_AFTER: Duration = Duration::from_secs(1);
+
+/// When idle peers are pinged, and how long they may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Idle time after which a ping is sent.
+    pub interval: Duration,
+    /// How long the answer, or any other read, may take before the connection ends.
+    pub timeout: Duration,
+    /// The same once the peer answers on another connection, see [`KeepaliveHandle::supersede`].
+    pub half_open_timeout: Duration,
+    /// Whether connections without a stream are pinged too.
+    pub while_idle: bool,
+}
+
+impl Keepalive {
+    /// grpc-go's server: every two hours, 20 s for the answer.
+    pub const DEFAULT: Keepalive = Keepalive {
+        interval: Duration::from_secs(7200),
+        timeout: Duration::from_secs(20),
+        half_open_timeout: Duration::from_secs(20),
+        while_idle: true,
+    };
+}
+
+/// Idle time after which a server pings an agent: an unresponsive agent is noticed within 13 s, or sooner if dials wait.
+const TO_AGENT: Duration = Duration::from_secs(10);
+
+/// Idle time after which an agent pings a native server. Shorter, because a server without agents depends on it: if only the
+/// agent's end is half-open, the agent opens another stream within 5 s.
+const TO_NATIVE_SERVER: Duration = Duration::from_secs(2);
+
+/// The same for a Go server, which closes a connection at the third ping that comes less than 30 s after the previous
+/// one (`too_many_pings`), and forgets earlier ones only when it sends something else.
+const TO_UPSTREAM_SERVER: Duration = Duration::from_secs(35);
+
+/// The flags of both programs about keepalive between agents and servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepaliveFlags {
+    /// `--keepalive-time`: idle time before a ping.
+    pub time: Duration,
+    /// `--keepalive-timeout`: how long a ping may be unanswered while the peer answers on another connection.
+    pub timeout: Duration,
+    /// `--unresponsive-timeout`: how long a ping may be unanswered while the peer's kernel acknowledges.
+    pub unresponsive_timeout: Duration,
+}
+
+impl KeepaliveFlags {
+    /// From a server to a native or Go agent.
+    pub fn to_agent(self) -> Keepalive {
+        self.every(self.time.min(TO_AGENT))
+    }
+
+    /// From an agent to a native server.
+    pub fn to_native_server(self) -> Keepalive {
+        self.every(TO_NATIVE_SERVER)
+    }
+
+    /// From an agent to a Go server.
+    pub fn to_upstream_server(self) -> Keepalive {
+        self.every(TO_UPSTREAM_SERVER)
+    }
+
+    /// From an agent to a server that has not answered yet: it is given up early, because it keeps the agent from the others.
+    pub fn connecting(self) -> Keepalive {
+        Keepalive { timeout: self.timeout, ..self.to_upstream_server() }
+    }
+
+    fn every(self, interval: Duration) -> Keepalive {
+        let (timeout, half_open_timeout) = (self.unresponsive_timeout, self.timeout);
+        Keepalive { interval, timeout, half_open_timeout, while_idle: true }
+    }
+}
+
+/// The kernel's view of a connection's peer.
+pub trait PeerKernel: std::fmt::Debug + Send + Sync {
+    /// The current acknowledgment state; `None` if it is not available.
+    fn look(&self) -> Option<Acknowledgment>;
+}
+
+impl PeerKernel for TcpPeer {
+    fn look(&self) -> Option<Acknowledgment> {
+        TcpPeer::look(self).ok()
+    }
+}
+
+/// The handle of one connection's keepalive: adjusted and queried at run time.
+#[derive(Debug)]
+pub struct KeepaliveHandle {
+    state: Mutex<State>,
+    /// A ping has been unanswered for [`UNRESPONSIVE_AFTER`].
+    pub(super) unresponsive: watch::Sender<bool>,
+    pub(super) kernel: OnceLock<Arc<dyn PeerKernel>>,
+    /// In nanoseconds; zero before the first sample.
+    rtt: AtomicU64,
+    /// The same for the last ping.
+    last_rtt: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    keepalive: Keepalive,
+    probe: bool,
+    superseded: bool,
+    /// How many pings are still to be sent to measure the RTT; `None` if it is not measured.
+    samples: Option<u8>,
+    driver: Option<Waker>,
+}
+
+impl KeepaliveHandle {
+    pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
+        Arc::new(KeepaliveHandle {
+            state: Mutex::new(State {
+                keepalive,
+                probe: false,
+                superseded: false,
+                samples: None,
+                driver: None,
+            }),
+            unresponsive: watch::Sender::new(false),
+            kernel: OnceLock::new(),
+            rtt: AtomicU64::new(0),
+            last_rtt: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes effect at once, including the idle time so far.
+    pub fn set_keepalive(&self, keepalive: Keepalive) {
+        let mut state = self.state.lock();
+        state.keepalive = keepalive;
+        Self::wake(&mut state);
+    }
+
+    pub(super) fn settings(&self) -> Keepalive {
+        self.state.lock().keepalive
+    }
+
+    /// Sends a ping now, unless one is unanswered.
+    pub fn probe(&self) {
+        let mut state = self.state.lock();
+        state.probe = true;
+        Self::wake(&mut state);
+    }
+
+    /// The peer answers on another connection. If a ping is unanswered on this one, the connection ends after
+    /// [`Keepalive::half_open_timeout`] unless something is read: the peer's program lives, so the path does not.
+    pub fn supersede(&self) {
+        let mut state = self.state.lock();
+        state.superseded = true;
+        Self::wake(&mut state);
+    }
+
+    /// Measures the RTT by `pings` pings, one after the other, from now on.
+    pub fn measure(&self, pings: u8) {
+        let mut state = self.state.lock();
+        state.samples = Some(pings);
+        Self::wake(&mut state);
+    }
+
+    /// The lowest RTT measured so far.
+    pub fn rtt(&self) -> Option<Duration> {
+        duration(&self.rtt)
+    }
+
+    /// The RTT of the last ping that was answered.
+    pub fn last_rtt(&self) -> Option<Duration> {
+        duration(&self.last_rtt)
+    }
+
+    /// Records the RTT of a ping. It counts for the lowest RTT only if a measurement was requested, which frontends do not.
+    pub(super) fn sampled(&self, took: Duration) {
+        self.last_rtt.store(nanos(took), Ordering::Relaxed);
+        if self.state.lock().samples.is_none() {
+            return;
+        }
+        let took = took.min(self.rtt().unwrap_or(Duration::MAX));
+        self.rtt.store(nanos(took), Ordering::Relaxed);
+    }
+
+    /// Whether a ping has been unanswered for [`UNRESPONSIVE_AFTER`], with notification of changes.
+    pub fn unresponsive(&self) -> watch::Receiver<bool> {
+        self.unresponsive.subscribe()
+    }
+
+    /// From now on ends the connection once `kernel` shows that the peer's host is silent. Only the first call has an
+    /// effect.
+    pub fn watch_kernel(&self, kernel: Arc<dyn PeerKernel>) {
+        self.kernel.get_or_init(|| kernel);
+        Self::wake(&mut self.state.lock());
+    }
+
+    /// The driver's view at the start of its turn. `pinging`: a ping is unanswered.
+    pub(super) fn look(&self, cx: &Context<'_>, pinging: bool) -> Requests {
+        let mut state = self.state.lock();
+        match &mut state.driver {
+            Some(driver) => driver.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        let mut probe = std::mem::take(&mut state.probe);
+        if !pinging && let Some(left) = state.samples.as_mut().filter(|left| **left > 0) {
+            *left -= 1;
+            probe = true;
+        }
+        let superseded = std::mem::take(&mut state.superseded);
+        Requests { keepalive: state.keepalive, probe, superseded }
+    }
+
+    fn wake(state: &mut State) {
+        if let Some(driver) = state.driver.take() {
+            driver.wake();
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).max(1)
+}
+
+/// Zero nanoseconds mean that there is none.
+fn duration(nanos: &AtomicU64) -> Option<Duration> {
+    let nanos = nanos.load(Ordering::Relaxed);
+    (nanos > 0).then(|| Duration::from_nanos(nanos))
+}
+
+/// What the driver must do, besides the settings.
+pub(super) struct Requests {
+    pub(super) keepalive: Keepalive,
+    /// Send a ping now.
+    pub(super) probe: bool,
+    /// See [`KeepaliveHandle::supersede`].
+    pub(super) superseded: bool,
+}

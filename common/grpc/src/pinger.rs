@@ -1,0 +1,204 @@
+//! The driver's part of a connection's [`super::keepalive`]: sends pings, and finds out that the peer is lost.
+//!
+//! The kernel is asked only while the peer is silent, see [`net::kernel`].
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use h2::{Ping, PingPong};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::keepalive::{Keepalive, KeepaliveHandle, Requests, SUPERSEDED_AFTER, UNRESPONSIVE_AFTER};
+use super::settings::stream_window;
+use net::kernel::HostSilence;
+
+/// The time between samples of the peer's kernel: while a ping is unanswered or the kernel was silent, and while
+/// nothing is read for other reasons.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
+
+/// See the module.
+pub(super) struct Pinger {
+    pings: Option<PingPong>,
+    keepalive: Arc<KeepaliveHandle>,
+    timer: Pin<Box<Sleep>>,
+    /// The driver's count of bytes read at its last change, and the time of that change.
+    read: u64,
+    last_read: Instant,
+    /// When the unanswered ping was sent.
+    ping_sent: Option<Instant>,
+    /// Since when the peer answers on another connection, while a ping is unanswered on this one.
+    superseded: Option<Instant>,
+    /// The streams' window, in bytes.
+    window: u32,
+    /// The evaluation of the kernel's samples, and the time of the last one.
+    host: HostSilence,
+    looked: Instant,
+    /// Whether the peer was last reported as unresponsive.
+    unresponsive: bool,
+}
+
+/// Why a connection to a peer is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dead {
+    /// No answer within [`Keepalive::timeout`].
+    Program,
+    /// No answer within [`Keepalive::half_open_timeout`], but on another connection.
+    HalfOpen,
+    /// The peer's host acknowledges nothing.
+    Host,
+}
+
+impl Pinger {
+    /// `window`: the window of the connection's streams, in bytes.
+    pub(super) fn new(pings: Option<PingPong>, keepalive: Arc<KeepaliveHandle>, window: u32) -> Self {
+        let now = Instant::now();
+        let interval = keepalive.settings().interval;
+        let timer = Box::pin(sleep_until(later(now, interval)));
+        Pinger {
+            pings,
+            keepalive,
+            timer,
+            read: 0,
+            last_read: now,
+            ping_sent: None,
+            superseded: None,
+            window,
+            host: HostSilence::default(),
+            looked: now,
+            unresponsive: false,
+        }
+    }
+
+    /// Called once per turn of the driver. `read`: bytes read so far on the connection; `idle`: it has no stream.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, read: u64, idle: bool) -> Poll<Dead> {
+        let Some(pings) = &mut self.pings else { return Poll::Pending };
+        let now = Instant::now();
+        if self.read != read {
+            self.read = read;
+            self.last_read = now;
+            self.superseded = None;
+        }
+        if let Some(ping_sent) = self.ping_sent
+            && let Poll::Ready(pong) = pings.poll_pong(cx)
+        {
+            self.ping_sent = None;
+            if pong.is_ok() {
+                self.keepalive.sampled(now - ping_sent);
+            }
+        }
+        let Requests { keepalive, probe, superseded } = self.keepalive.look(cx, self.ping_sent.is_some());
+        if self.ping_sent.is_none() && (probe || now >= later(self.last_read, keepalive.interval)) {
+            self.send_ping(now, idle && !keepalive.while_idle && !probe);
+        }
+        let silent_since = self.ping_sent.map(|ping_sent| ping_sent.max(self.last_read));
+        if silent_since.is_none() {
+            self.superseded = None;
+        } else if superseded {
+            self.superseded.get_or_insert(now);
+        }
+        let (mut due, dead) = self.due(&keepalive, silent_since);
+        if let Some(dead) = dead.filter(|_| now >= due) {
+            return Poll::Ready(dead);
+        }
+        let usual = if self.superseded.is_some() { SUPERSEDED_AFTER } else { UNRESPONSIVE_AFTER };
+        let patience = usual.min(keepalive.half_open_timeout);
+        due =
+            due.min(self.notify_unresponsive(now, silent_since.map(|since| since + patience)).unwrap_or(due));
+        match self.look_at_host(now, silent_since) {
+            Ok(next) => due = due.min(next.unwrap_or(due)),
+            Err(dead) => return Poll::Ready(dead),
+        }
+        self.arm(cx, now, due);
+        Poll::Pending
+    }
+
+    /// The time of the next ping or, while one is unanswered, of the connection's end and its reason.
+    fn due(&self, keepalive: &Keepalive, silent_since: Option<Instant>) -> (Instant, Option<Dead>) {
+        let ping_due = later(self.last_read, keepalive.interval);
+        let Some(since) = silent_since else { return (ping_due, None) };
+        // An early ping on request shows whether the peer is unresponsive, but does not end the connection earlier.
+        let stopped = later(since.max(ping_due), keepalive.timeout);
+        match self.superseded.map(|from| later(from.max(since), keepalive.half_open_timeout)) {
+            Some(half_open) if half_open < stopped => (half_open, Some(Dead::HalfOpen)),
+            _ => (stopped, Some(Dead::Program)),
+        }
+    }
+
+    /// Reports whether the peer is unresponsive, which it is `from` that time on. Returns the time if it is to come.
+    fn notify_unresponsive(&mut self, now: Instant, from: Option<Instant>) -> Option<Instant> {
+        let unresponsive = from.is_some_and(|from| now >= from);
+        if std::mem::replace(&mut self.unresponsive, unresponsive) != unresponsive {
+            self.keepalive.unresponsive.send_replace(unresponsive);
+        }
+        from.filter(|from| now < *from)
+    }
+
+    /// Samples the peer's kernel when it is time. Returns the time of the next sample.
+    fn look_at_host(&mut self, now: Instant, silent_since: Option<Instant>) -> Result<Option<Instant>, Dead> {
+        let Some(kernel) = self.keepalive.kernel.get() else { return Ok(None) };
+        if now >= self.next_look(silent_since) {
+            self.looked = now;
+            if kernel.look().is_some_and(|seen| self.host.is_over(now, seen)) {
+                return Err(Dead::Host);
+            }
+        }
+        Ok(Some(self.next_look(silent_since)))
+    }
+
+    fn next_look(&self, silent_since: Option<Instant>) -> Instant {
+        match silent_since {
+            Some(since) => self.looked.max(since) + LOOK_EVERY,
+            None if self.host.is_silent() => self.looked + LOOK_EVERY,
+            None => self.looked.max(self.last_read) + LOOK_WHILE_IDLE,
+        }
+    }
+
+    /// Sets the window of the connection's streams, by `set`, to the size for the measured RTT, or to `unmeasured`
+    /// bytes without a measurement.
+    pub(super) fn fit_window<E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        unmeasured: u32,
+        set: impl FnOnce(u32) -> Result<(), E>,
+    ) {
+        let window = self.keepalive.rtt().map_or(unmeasured, stream_window);
+        // Fails while an earlier change is not acknowledged; the next turn tries again.
+        if self.window != window && set(window).is_ok() {
+            self.window = window;
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn send_ping(&mut self, now: Instant, spare: bool) {
+        if spare {
+            // The next stream arrives by a read, which restarts the idle time.
+            self.last_read = now;
+        } else if let Some(pings) = &mut self.pings
+            && pings.send_ping(Ping::opaque()).is_ok()
+        {
+            self.ping_sent = Some(now);
+        } else {
+            // The connection is already closing.
+            self.pings = None;
+        }
+    }
+
+    /// A timer that fires early costs one turn; resetting it for each read would cost more.
+    fn arm(&mut self, cx: &mut Context<'_>, now: Instant, due: Instant) {
+        let set = self.timer.deadline();
+        if due < set || set <= now {
+            self.timer.as_mut().reset(due);
+        }
+        if self.timer.as_mut().poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+    }
+}
+
+/// Limits periods to between 1 ms and one year: short ones would keep the driver busy, long ones overflow the clock.
+fn later(from: Instant, by: Duration) -> Instant {
+    from + by.clamp(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600))
+}

@@ -1,0 +1,316 @@
+//! Serves one HTTP/2 connection: turns its requests into [`Request`]s, finds dead peers, and ends in order.
+//!
+//! Knows no services: the caller checks the path. Never derives anything from `:authority`.
+
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use h2::RecvStream;
+use h2::server::{Connection, SendResponse};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Sleep, sleep};
+
+use super::admission::{Admission, Charge, TooMuch, Unadmitted};
+use super::buffered::{Buffered, Buffering, Flusher, buffered};
+use super::keepalive::KeepaliveHandle;
+use super::lingering::LingeringStreams;
+use super::pinger::{Dead, Pinger};
+use super::request::Request;
+use super::settings::{ServerSettings, ShutdownMode};
+use super::{Code, OutFrame};
+use net::kernel::HOST_TIMEOUT;
+
+/// Why a connection did not end in order.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The peer's first bytes are not those of HTTP/2.
+    #[error("the peer does not speak HTTP/2")]
+    NotHttp2,
+    /// The peer broke HTTP/2, ended the connection with an error, or was lost.
+    #[error("HTTP/2: {}", super::status::words(.0))]
+    Http2(#[from] h2::Error),
+    /// A flush of the transport failed.
+    #[error("transport: {0}")]
+    Io(#[from] io::Error),
+    /// The peer did not answer a ping in time: its program is stopped.
+    #[error("keepalive: no answer to a ping in time")]
+    KeepaliveTimeout,
+    /// The peer answers pings on another connection, but not on this one.
+    #[error("keepalive: the connection is half-open, its peer answers on another one")]
+    HalfOpen,
+    /// The peer's kernel acknowledged nothing in time: its host, or the path to it, is lost.
+    #[error("keepalive: the peer's host acknowledged nothing for {}s", HOST_TIMEOUT.as_secs())]
+    HostTimeout,
+    /// No stream was accepted in time.
+    #[error("no stream was accepted in time")]
+    NotAdmitted,
+    /// The peer sent too much before a stream was accepted.
+    #[error("the peer sent too much before a stream was accepted")]
+    UnadmittedMemory,
+    /// No stream was opened in time after the last one ended.
+    #[error("no stream was opened in time")]
+    NoStream,
+}
+
+impl ConnectionError {
+    /// Whether the peer closed or reset the transport, as clients do after their last stream.
+    pub fn is_closed_by_peer(&self) -> bool {
+        let kind = match self {
+            ConnectionError::Http2(error) => error.get_io().map(io::Error::kind),
+            ConnectionError::Io(error) => Some(error.kind()),
+            _ => None,
+        };
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        matches!(kind, Some(BrokenPipe | ConnectionReset | UnexpectedEof))
+    }
+}
+
+impl From<Dead> for ConnectionError {
+    fn from(dead: Dead) -> Self {
+        match dead {
+            Dead::Program => ConnectionError::KeepaliveTimeout,
+            Dead::HalfOpen => ConnectionError::HalfOpen,
+            Dead::Host => ConnectionError::HostTimeout,
+        }
+    }
+}
+
+/// Serves a connection until its peer ends it or it fails. Calls `on_stream`, which must not block, for each new
+/// stream.
+pub async fn serve_connection<IO, F>(
+    io: IO,
+    settings: &ServerSettings,
+    on_stream: F,
+) -> Result<(), ConnectionError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    F: FnMut(Request),
+{
+    serve_connection_until(io, settings, on_stream, pending()).await
+}
+
+/// Like [`serve_connection`]. Once `shutdown` completes, the connection ends with its last stream as
+/// [`ServerSettings::shutdown_mode`] says.
+pub async fn serve_connection_until<IO, F>(
+    io: IO,
+    settings: &ServerSettings,
+    mut on_stream: F,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ConnectionError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    F: FnMut(Request),
+{
+    let mut shutdown = pin!(shutdown);
+    // Boxed, because the handshake's state would otherwise be kept as long as the connection, three times its size.
+    let Some(mut serving) = Box::pin(handshake(io, settings, shutdown.as_mut())).await? else {
+        return Ok(());
+    };
+    let mut shutdown = Some(shutdown);
+    poll_fn(|cx| {
+        if let Some(over) = &mut shutdown
+            && over.as_mut().poll(cx).is_ready()
+        {
+            shutdown = None;
+            serving.shut_down();
+        }
+        serving.poll(cx, &mut on_stream)
+    })
+    .await
+}
+
+/// `None` if `shutdown` completes first.
+async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
+    io: IO,
+    settings: &ServerSettings,
+    mut shutdown: Pin<&mut impl Future<Output = ()>>,
+) -> Result<Option<Serving<IO>>, ConnectionError> {
+    let (io, flusher) = buffered(io, settings.buffering);
+    let mut overdue = settings.admission_timeout.map(|limit| Box::pin(sleep(limit)));
+    let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
+    let connection = poll_fn(|cx| {
+        if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
+            // The handshake ends with the client's preface: its settings come later.
+            return Poll::Ready(connection.map(Some).map_err(|error| match error.is_io() {
+                true => ConnectionError::from(error),
+                false => ConnectionError::NotHttp2,
+            }));
+        }
+        if shutdown.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(None));
+        }
+        poll_turn_end(cx, &flusher, &mut overdue, false)
+    });
+    let Some(mut connection) = connection.await? else { return Ok(None) };
+    let keepalive = KeepaliveHandle::new(settings.keepalive);
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), settings.first_windows().1);
+    Ok(Some(Serving {
+        connection,
+        lingering: LingeringStreams::default(),
+        flusher,
+        pinger,
+        keepalive,
+        admission: Admission::default(),
+        admitted: false,
+        // An authenticated client may connect long before its first stream.
+        overdue: overdue.filter(|_| settings.unadmitted.is_some()),
+        unadmitted: settings.unadmitted.as_ref().map(Unadmitted::join),
+        next_stream: settings.next_stream_timeout,
+        shutdown_mode: settings.shutdown_mode,
+        shutdown_state: ShutdownState::Running,
+        window: settings.initial_stream_window,
+        follows: settings.buffering == Buffering::OVER_TLS,
+        connection_window: settings.initial_connection_window,
+    }))
+}
+
+/// Flushes what the turn has written, and checks whether a stream is overdue.
+fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
+    cx: &mut Context<'_>,
+    flusher: &Flusher<IO>,
+    overdue: &mut Option<Pin<Box<Sleep>>>,
+    admitted: bool,
+) -> Poll<Result<T, ConnectionError>> {
+    if let Poll::Ready(Err(error)) = flusher.poll_flush(cx) {
+        return Poll::Ready(Err(error.into()));
+    }
+    let Some(timer) = overdue else { return Poll::Pending };
+    ready!(timer.as_mut().poll(cx));
+    Poll::Ready(Err(if admitted { ConnectionError::NoStream } else { ConnectionError::NotAdmitted }))
+}
+
+/// A connection past its handshake. Dropping it ends its streams.
+struct Serving<IO> {
+    connection: Connection<Buffered<IO>, OutFrame>,
+    /// Declared after the connection, so that it is dropped later.
+    lingering: LingeringStreams,
+    flusher: Flusher<IO>,
+    pinger: Pinger,
+    keepalive: Arc<KeepaliveHandle>,
+    admission: Admission,
+    /// Whether the driver has seen that the admission was granted.
+    admitted: bool,
+    /// The peer's charge until then, unless it was authenticated before.
+    unadmitted: Option<Charge>,
+    /// The time-out, if set: until a stream is accepted, and later until one is opened while there is none.
+    overdue: Option<Pin<Box<Sleep>>>,
+    /// The second of these time-outs.
+    next_stream: Option<Duration>,
+    shutdown_mode: ShutdownMode,
+    shutdown_state: ShutdownState,
+    /// The window of each stream of an admitted peer, in bytes.
+    window: u32,
+    /// Whether streams wait for the transport.
+    follows: bool,
+    /// The connection window of an admitted peer, in bytes.
+    connection_window: u32,
+}
+
+/// The progress of the connection's shutdown.
+#[derive(PartialEq, Eq)]
+enum ShutdownState {
+    Running,
+    /// New streams are refused; GOAWAY follows the last existing one.
+    WhenIdle,
+    /// GOAWAY was sent.
+    GoAwaySent,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
+    fn shut_down(&mut self) {
+        match self.shutdown_mode {
+            ShutdownMode::GoAway => self.send_goaway(),
+            ShutdownMode::WhenIdle => self.shutdown_state = ShutdownState::WhenIdle,
+        }
+    }
+
+    fn send_goaway(&mut self) {
+        self.shutdown_state = ShutdownState::GoAwaySent;
+        self.connection.graceful_shutdown();
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        on_stream: &mut impl FnMut(Request),
+    ) -> Poll<Result<(), ConnectionError>> {
+        loop {
+            match self.connection.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => self.pass_on(request, respond, on_stream),
+                // Peers may disconnect as soon as they have read GOAWAY.
+                Poll::Ready(Some(Err(error)))
+                    if self.shutdown_state == ShutdownState::GoAwaySent && error.is_io() =>
+                {
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Pending
+                    if self.shutdown_state == ShutdownState::WhenIdle && !self.connection.has_streams() =>
+                {
+                    self.send_goaway();
+                }
+                Poll::Pending => break,
+            }
+        }
+        self.lingering.poll(cx);
+        let idle = !self.connection.has_streams();
+        if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
+            return Poll::Ready(Err(dead.into()));
+        }
+        self.fit_overdue(idle);
+        if let Some(charge) = &mut self.unadmitted {
+            charge.read(self.flusher.bytes_read()).map_err(|TooMuch| ConnectionError::UnadmittedMemory)?;
+        } else {
+            self.pinger.fit_window(cx, self.window, |window| self.connection.set_initial_window_size(window));
+        }
+        poll_turn_end(cx, &self.flusher, &mut self.overdue, self.admitted)
+    }
+
+    /// The time-out of a connection runs until its first accepted stream, whatever else was opened, and again after its
+    /// last stream.
+    fn fit_overdue(&mut self, idle: bool) {
+        if !self.admission.is_granted() {
+            return;
+        }
+        let first = !std::mem::replace(&mut self.admitted, true);
+        if self.unadmitted.take().is_some() {
+            self.connection.set_target_window_size(self.connection_window);
+        }
+        if first || !idle {
+            self.overdue = None;
+        }
+        if idle && self.overdue.is_none() {
+            self.overdue = self.next_stream.map(|limit| Box::pin(sleep(limit)));
+        }
+    }
+
+    /// Refuses requests that are not gRPC, as grpc-go does, and passes the others to the caller.
+    fn pass_on(
+        &mut self,
+        request: http::Request<RecvStream>,
+        respond: SendResponse<OutFrame>,
+        on_stream: &mut impl FnMut(Request),
+    ) {
+        let (keepalive, admission, lingering) =
+            (Arc::clone(&self.keepalive), self.admission.clone(), self.lingering.handle());
+        if let Some(charge) = &mut self.unadmitted {
+            charge.opened(request.headers());
+        }
+        let backlog = self.follows.then(|| self.flusher.backlog());
+        let request = Request::read(request, respond, keepalive, admission, lingering, self.window, backlog);
+        let Some(request) = request else {
+            return;
+        };
+        // A client that has not read GOAWAY yet loses no stream.
+        if self.shutdown_mode == ShutdownMode::GoAway || self.shutdown_state == ShutdownState::Running {
+            on_stream(request);
+        } else {
+            request.refuse(Code::Unavailable, "the server is shutting down");
+        }
+    }
+}

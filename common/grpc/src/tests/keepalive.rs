@@ -1,0 +1,350 @@
+//! Dead peers, with paused time.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Pair, data, dial, failure, packet, pair, pair_with, serve, soon};
+use crate::raw::{ACK, PING, SETTINGS, frame, hello};
+use crate::{
+    Code, ConnectionError, Keepalive, KeepaliveFlags, PeerKernel, ServerSettings, UNRESPONSIVE_AFTER, Wire,
+};
+use net::kernel::Acknowledgment;
+
+const TEN_AND_FIVE: Keepalive = Keepalive {
+    interval: Duration::from_secs(10),
+    timeout: Duration::from_secs(5),
+    half_open_timeout: Duration::from_secs(5),
+    while_idle: true,
+};
+
+fn settings(keepalive: Keepalive) -> ServerSettings {
+    ServerSettings {
+        keepalive,
+        admission_timeout: None,
+        next_stream_timeout: None,
+        ..ServerSettings::for_agents()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_finds_a_dead_client() {
+    let mut pair = pair_with(settings(TEN_AND_FIVE)).await;
+    let before = Instant::now();
+    pair.frozen.store(true, Ordering::Relaxed);
+    let end = soon(pair.served.serving).await.unwrap();
+    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert_eq!(before.elapsed().as_secs(), 15);
+    assert_eq!(failure(&mut pair.server).await.code, Code::Canceled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_client_finds_a_dead_server_by_the_period_of_the_day() {
+    let mut pair = pair().await;
+    sleep(Duration::from_secs(100)).await;
+    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    // The idle time so far counts: a ping is sent at once.
+    pair.frozen.store(true, Ordering::Relaxed);
+    let before = Instant::now();
+    let end = soon(pair.client.connection.closed()).await;
+    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert_eq!(before.elapsed().as_secs(), 5);
+    assert_eq!(failure(&mut pair.client.stream).await.code, Code::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn living_peers_are_left_alone() {
+    let mut pair = pair_with(settings(TEN_AND_FIVE)).await;
+    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    sleep(Duration::from_secs(3600)).await;
+    pair.client.stream.send(data("here")).unwrap();
+    assert_eq!(packet(&mut pair.server).await, data("here"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unread_data_does_not_delay_pings() {
+    let mut pair = pair_with(settings(TEN_AND_FIVE)).await;
+    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    for _ in 0..100 {
+        pair.client.stream.send(data(vec![1; 60_000])).unwrap();
+        pair.server.send(data(vec![1; 60_000])).unwrap();
+    }
+    sleep(Duration::from_secs(3600)).await;
+    for _ in 0..100 {
+        assert_eq!(packet(&mut pair.server).await, data(vec![1; 60_000]));
+        assert_eq!(packet(&mut pair.client.stream).await, data(vec![1; 60_000]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_connections_are_pinged_only_if_wanted() {
+    for while_idle in [false, true] {
+        let (mut client_io, server_io) = duplex(1 << 20);
+        let served = serve(server_io, settings(Keepalive { while_idle, ..TEN_AND_FIVE }));
+        // A preface and SETTINGS, nothing more.
+        client_io.write_all(&hello(&[])).await.unwrap();
+        let end = timeout(Duration::from_secs(3000), served.serving).await;
+        assert_eq!(end.is_ok(), while_idle);
+        drop(client_io);
+    }
+}
+
+/// grpc-go's clients ping every 10 s if so configured, even without a stream; kube-apiserver's HTTP/2 health checks every 30 s.
+#[tokio::test(start_paused = true)]
+async fn pings_of_an_idle_client_are_answered_and_never_too_many() {
+    for every in [1, 10, 30] {
+        let (mut client_io, server_io) = duplex(1 << 20);
+        let served = serve(server_io, ServerSettings::for_frontends());
+        client_io.write_all(&hello(&[])).await.unwrap();
+        sleep(Duration::from_secs(3600)).await;
+        while timeout(Duration::ZERO, client_io.read(&mut [0; 1024])).await.is_ok() {}
+        client_io.write_all(&frame(SETTINGS, ACK, 0, &[])).await.unwrap();
+        for number in 0..3600_u64 / every {
+            client_io.write_all(&frame(PING, 0, 0, &number.to_be_bytes())).await.unwrap();
+            let mut answer = [0; 17];
+            soon(client_io.read_exact(&mut answer)).await.unwrap();
+            assert_eq!(answer[..], frame(PING, ACK, 0, &number.to_be_bytes())[..]);
+            sleep(Duration::from_secs(every)).await;
+        }
+        assert!(!served.serving.is_finished());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_does_not_answer_is_unresponsive_and_keeps_its_connection() {
+    let mut pair = pair().await;
+    let five_minutes = Duration::from_secs(300);
+    pair.client.connection.set_keepalive(Keepalive { timeout: five_minutes, ..TEN_AND_FIVE });
+    let mut unresponsive = pair.client.connection.keepalive.unresponsive();
+    pair.client.connection.keepalive.probe();
+    assert!(timeout(Duration::from_secs(5), unresponsive.changed()).await.is_err(), "answered");
+    pair.frozen.store(true, Ordering::Relaxed);
+    let before = Instant::now();
+    pair.client.connection.keepalive.probe();
+    soon(unresponsive.changed()).await.unwrap();
+    assert_eq!((before.elapsed(), *unresponsive.borrow_and_update()), (UNRESPONSIVE_AFTER, true));
+    sleep(five_minutes - Duration::from_secs(10)).await;
+    pair.frozen.store(false, Ordering::Relaxed);
+    // A frozen transport does not wake its reader.
+    pair.server.send(data("awake")).unwrap();
+    pair.client.connection.keepalive.probe();
+    soon(unresponsive.changed()).await.unwrap();
+    assert!(!*unresponsive.borrow());
+    pair.client.stream.send(data("here")).unwrap();
+    assert_eq!(packet(&mut pair.server).await, data("here"));
+}
+
+/// A kernel that always reports the same.
+#[derive(Debug)]
+struct Says(Acknowledgment);
+
+impl PeerKernel for Says {
+    fn look(&self) -> Option<Acknowledgment> {
+        Some(self.0)
+    }
+}
+
+/// After how many seconds a connection of the client ends, and how, while its kernel reports `outstanding`.
+async fn silent_with_kernel(outstanding: bool) -> (u64, Result<(), ConnectionError>) {
+    let mut pair = pair().await;
+    let keepalive = Keepalive { timeout: Duration::from_secs(300), ..TEN_AND_FIVE };
+    pair.client.connection.set_keepalive(keepalive);
+    pair.frozen.store(true, Ordering::Relaxed);
+    let (last_sent, last_received) = (Duration::from_secs(5), Duration::from_secs(60));
+    let seen = Acknowledgment { outstanding, last_sent, last_received, probes: 0 };
+    pair.client.connection.keepalive.watch_kernel(Arc::new(Says(seen)));
+    let before = Instant::now();
+    let end = soon(pair.client.connection.closed()).await;
+    (before.elapsed().as_secs(), end)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_program_is_given_five_minutes_and_a_silent_host_thirty_seconds() {
+    let (after, end) = silent_with_kernel(false).await;
+    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert_eq!(after, 310);
+    let (after, end) = silent_with_kernel(true).await;
+    assert!(matches!(end, Err(ConnectionError::HostTimeout)), "{end:?}");
+    assert_eq!(after, 34, "the first look is after 4 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn zero_interval_does_not_spin() {
+    let pair = pair().await;
+    pair.client.connection.set_keepalive(Keepalive {
+        interval: Duration::ZERO,
+        timeout: Duration::MAX,
+        half_open_timeout: Duration::MAX,
+        while_idle: false,
+    });
+    sleep(Duration::from_millis(200)).await;
+    pair.client.connection.set_keepalive(Keepalive { interval: Duration::MAX, ..TEN_AND_FIVE });
+    sleep(Duration::from_secs(3600)).await;
+    assert!(!pair.served.serving.is_finished());
+}
+
+/// A transport that delays all bytes.
+fn delayed_pair(delay: Duration) -> (DuplexStream, DuplexStream) {
+    let ((client_io, a), (b, server_io)) = (duplex(64 << 20), duplex(64 << 20));
+    let ((mut a_in, mut a_out), (mut b_in, mut b_out)) = (tokio::io::split(a), tokio::io::split(b));
+    tokio::spawn(async move {
+        tokio::join!(late(&mut a_in, &mut b_out, delay), late(&mut b_in, &mut a_out, delay))
+    });
+    (client_io, server_io)
+}
+
+async fn late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
+    let mut piece = vec![0; 16 << 20];
+    while let Ok(count @ 1..) = from.read(&mut piece).await {
+        sleep(delay).await;
+        if to.write_all(&piece[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// How many bytes the client may send while the server reads nothing, and the RTT that the server knows. The server
+/// measures it only if `asked`, but sends pings in any case.
+async fn sent_unread(delay: Duration, asked: bool) -> (usize, Option<Duration>) {
+    let (client_io, server_io) = delayed_pair(delay);
+    let mut served = serve(server_io, settings(TEN_AND_FIVE));
+    let accept = async {
+        let request = served.requests.recv().await.unwrap();
+        if asked {
+            request.keepalive.measure(4);
+        }
+        (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
+    };
+    let (client, (keepalive, _server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
+    let mut client = client.unwrap();
+    sleep(Duration::from_secs(30)).await;
+    let mut sent = 0;
+    // The last piece is sent in part: HTTP/2 holds no more for a stream.
+    while let Ok(Ok(room)) =
+        timeout(Duration::from_secs(10), poll_fn(|cx| client.stream.poll_ready(cx))).await
+    {
+        client.stream.send(data(vec![1; room.min(60_000)])).unwrap();
+        sent += room.min(60_000);
+    }
+    (sent, keepalive.rtt())
+}
+
+#[tokio::test(start_paused = true)]
+async fn high_bdp_path_gets_a_wide_window_and_a_short_path_does_not() {
+    const MIB: usize = 1 << 20;
+    for (delay, window) in [(0, 1), (1, 4), (25, 16)] {
+        let (sent, rtt) = sent_unread(Duration::from_millis(delay), true).await;
+        assert_eq!(rtt.map(|rtt| rtt.as_millis()), Some(2 * u128::from(delay)));
+        // Frame heads take a part of the window.
+        assert!((window * MIB - MIB / 16..(window + 1) * MIB).contains(&sent), "{delay} ms: {sent}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn window_stays_without_rtt_probes() {
+    let (sent, rtt) = sent_unread(Duration::from_millis(25), false).await;
+    assert_eq!(rtt, None, "pings of the keepalive say nothing");
+    assert!(sent < 2 << 20, "{sent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_measures_the_round_trip_when_it_is_asked_to() {
+    let (client_io, server_io) = delayed_pair(Duration::from_millis(25));
+    let mut served = serve(server_io, settings(TEN_AND_FIVE));
+    let accept = async { served.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap() };
+    let (client, _server) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
+    let client = client.unwrap();
+    let keepalive = &client.connection.keepalive;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(keepalive.rtt(), None, "its keepalive says nothing");
+    keepalive.measure(1);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(keepalive.rtt(), Some(Duration::from_millis(50)));
+}
+
+/// A connection of the client with a timeout of five minutes, and 20 s if it is half-open.
+async fn patient_pair() -> Pair {
+    let pair = pair().await;
+    let (timeout, half_open_timeout) = (Duration::from_secs(300), Duration::from_secs(20));
+    pair.client.connection.set_keepalive(Keepalive { timeout, half_open_timeout, ..TEN_AND_FIVE });
+    pair
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_connection_ends_early_once_its_peer_answers_on_another() {
+    let mut pair = patient_pair().await;
+    pair.frozen.store(true, Ordering::Relaxed);
+    let keepalive = Arc::clone(&pair.client.connection.keepalive);
+    keepalive.probe();
+    sleep(Duration::from_secs(60)).await;
+    let before = Instant::now();
+    keepalive.supersede();
+    sleep(Duration::from_secs(10)).await;
+    keepalive.supersede();
+    let end = soon(pair.client.connection.closed()).await;
+    assert!(matches!(end, Err(ConnectionError::HalfOpen)), "{end:?}");
+    assert_eq!(before.elapsed().as_secs(), 20, "the second call starts nothing anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_superseded_connection_that_answers_is_like_any_other() {
+    let mut pair = patient_pair().await;
+    let keepalive = Arc::clone(&pair.client.connection.keepalive);
+    for _ in 0..3 {
+        keepalive.probe();
+        keepalive.supersede();
+        sleep(Duration::from_secs(60)).await;
+    }
+    pair.frozen.store(true, Ordering::Relaxed);
+    let before = Instant::now();
+    let end = soon(pair.client.connection.closed()).await;
+    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert!(before.elapsed() > Duration::from_secs(299), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_superseded_connection_is_unresponsive_sooner() {
+    let pair = patient_pair().await;
+    pair.frozen.store(true, Ordering::Relaxed);
+    let keepalive = &pair.client.connection.keepalive;
+    let mut unresponsive = keepalive.unresponsive();
+    let before = Instant::now();
+    keepalive.probe();
+    keepalive.supersede();
+    soon(unresponsive.wait_for(|unresponsive| *unresponsive)).await.unwrap();
+    assert_eq!(before.elapsed(), Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn supersede_alone_sends_no_ping() {
+    let mut pair = patient_pair().await;
+    pair.client.connection.set_keepalive(Keepalive { interval: Duration::from_secs(3600), ..TEN_AND_FIVE });
+    pair.frozen.store(true, Ordering::Relaxed);
+    pair.client.connection.keepalive.supersede();
+    assert!(timeout(Duration::from_secs(3000), pair.client.connection.closed()).await.is_err());
+}
+
+#[test]
+fn flags_set_the_keepalive_by_the_kind_of_peer() {
+    let flags = |time| KeepaliveFlags {
+        time: Duration::from_secs(time),
+        timeout: Duration::from_secs(20),
+        unresponsive_timeout: Duration::from_secs(300),
+    };
+    let intervals = |time| {
+        let flags = flags(time);
+        [flags.to_agent(), flags.to_native_server(), flags.to_upstream_server(), flags.connecting()]
+            .map(|keepalive| keepalive.interval.as_secs())
+    };
+    assert_eq!((intervals(3600), intervals(1)), ([10, 2, 35, 35], [1, 2, 35, 35]));
+    let timeouts = |keepalive: Keepalive| [keepalive.timeout, keepalive.half_open_timeout];
+    let (native, upstream) = (flags(1).to_native_server(), flags(1).to_upstream_server());
+    assert_eq!(timeouts(native).map(|timeout| timeout.as_secs()), [300, 20]);
+    assert_eq!(timeouts(upstream), timeouts(native), "upstream peers are kept as long");
+    assert_eq!(flags(1).connecting().timeout.as_secs(), 20, "no stream depends on it");
+}

@@ -1,0 +1,104 @@
+//! Which of an agent's streams (lanes) gets a new connection, as data. The connection then stays on its lane.
+//!
+//! A new connection may turn out to be bulk, and nothing tells it beforehand. So the choice protects others from it: it takes the
+//! lane that moves the fewest bytes at the moment. A lane with bulk moves the most, and gets no dial while another lane is quiet.
+
+/// The traffic of one lane when a dial chooses a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LaneLoad {
+    /// Bytes of payload in both directions that the lane moved recently.
+    pub moved: u64,
+    /// Open connections and dials without an answer.
+    pub connections: usize,
+}
+
+/// The place of the lane that gets a new connection: the one that moves the fewest bytes; of lanes that move about the same number
+/// ([`class`]) the one with the fewest connections; of these the first one. `None` without lanes.
+pub fn choose_lane(lanes: impl IntoIterator<Item = LaneLoad>) -> Option<usize> {
+    let keys = lanes.into_iter().map(|lane| (class(lane.moved), lane.connections));
+    keys.enumerate().min_by_key(|(_, key)| *key).map(|(place, _)| place)
+}
+
+/// Numbers of bytes in steps of four times: smaller differences come and go with every packet.
+pub fn class(bytes: u64) -> u32 {
+    bytes.checked_ilog2().map_or(0, |log| log / 2 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lane() -> impl Strategy<Value = LaneLoad> {
+        let moved = prop_oneof![Just(0), 1..1_000_u64, 0..u64::MAX];
+        (moved, 0..4_usize).prop_map(|(moved, connections)| LaneLoad { moved, connections })
+    }
+
+    #[test]
+    fn bulk_keeps_new_connections_away() {
+        let bulk = LaneLoad { moved: 100 << 20, connections: 1 };
+        let busy = LaneLoad { moved: 64 << 10, connections: 500 };
+        assert_eq!(choose_lane([bulk, busy]), Some(1));
+        assert_eq!(choose_lane([busy, bulk]), Some(0));
+        assert_eq!(choose_lane([bulk, bulk, LaneLoad { connections: 0, ..bulk }]), Some(2), "all are bulk");
+        assert_eq!(choose_lane([]), None);
+    }
+
+    /// As a benchmark or a user does: pings go on while sixteen downloads are opened, and begin later.
+    #[test]
+    fn downloads_that_are_opened_beside_pings_take_another_lane() {
+        let mut lanes = [LaneLoad::default(); 2];
+        assert_eq!(choose_lane(lanes), Some(0));
+        lanes[0] = LaneLoad { moved: 64, connections: 1 };
+        for _ in 0..16 {
+            let chosen = choose_lane(lanes).unwrap();
+            assert_eq!(chosen, 1);
+            lanes[chosen].connections += 1;
+        }
+    }
+
+    #[test]
+    fn idle_connections_are_spread() {
+        let mut lanes = [LaneLoad::default(); 3];
+        for _ in 0..30 {
+            let chosen = choose_lane(lanes).unwrap();
+            lanes[chosen].connections += 1;
+        }
+        assert!(lanes.iter().all(|lane| lane.connections == 10), "{lanes:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_lane_is_better(lanes in prop::collection::vec(lane(), 1..6)) {
+            let chosen = choose_lane(lanes.iter().copied()).unwrap();
+            let best = lanes[chosen];
+            for (place, lane) in lanes.iter().enumerate() {
+                prop_assert!(class(best.moved) <= class(lane.moved));
+                let alike = class(best.moved) == class(lane.moved);
+                prop_assert!(!alike || best.connections <= lane.connections);
+                prop_assert!(!alike || best.connections < lane.connections || chosen <= place, "the first of equals");
+            }
+        }
+
+        /// The traffic of one lane never changes which of the others is preferred.
+        #[test]
+        fn a_lane_that_is_not_chosen_does_not_matter(lanes in prop::collection::vec(lane(), 2..6), gone: prop::sample::Index) {
+            let chosen = choose_lane(lanes.iter().copied()).unwrap();
+            let gone = gone.index(lanes.len());
+            let mut left = lanes.clone();
+            let removed = left.remove(gone);
+            if gone != chosen {
+                prop_assert_eq!(left[choose_lane(left.iter().copied()).unwrap()], lanes[chosen]);
+            } else {
+                prop_assert!(class(removed.moved) <= class(left[choose_lane(left.iter().copied()).unwrap()].moved));
+            }
+        }
+
+        #[test]
+        fn a_class_spans_four_times(bytes in 1..u64::MAX / 16) {
+            prop_assert_eq!(class(bytes * 4), class(bytes) + 1);
+            prop_assert!(class(bytes + 1) >= class(bytes));
+        }
+    }
+}

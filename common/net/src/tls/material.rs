@@ -1,0 +1,235 @@
+//! TLS from files: they are read together, so that the bytes that were checked are the bytes in use, and may be read
+//! again while the TLS is in use.
+//!
+//! Never here: the interpretation of the files.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::validity::Judge;
+use super::{CertificateFacts, LegacyPkiObserver, TlsError, Validity};
+
+/// One file's contents at the time of the read.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub(super) path: PathBuf,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Contents {
+    /// Reads the file.
+    pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
+        let path = path.to_owned();
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Self { path, bytes }),
+            Err(source) => Err(TlsError::Read { path, source }),
+        }
+    }
+
+    /// The error for contents that cannot be used.
+    pub(super) fn fault(&self, why: impl Into<String>) -> TlsError {
+        TlsError::File { path: self.path.clone(), why: why.into() }
+    }
+}
+
+/// The contents of all files of a client or server. Equal if every byte is equal.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Material {
+    /// Certificate chain and key.
+    pub(super) pair: Option<(Contents, Contents)>,
+    /// The peers' authorities.
+    pub(super) authorities: Option<Contents>,
+}
+
+impl Material {
+    /// Reads the given files.
+    pub(super) fn read(pair: Option<(&Path, &Path)>, authorities: Option<&Path>) -> Result<Self, TlsError> {
+        let pair = match pair {
+            Some((cert, key)) => Some((Contents::read(cert)?, Contents::read(key)?)),
+            None => None,
+        };
+        Ok(Self { pair, authorities: authorities.map(Contents::read).transpose()? })
+    }
+}
+
+impl fmt::Debug for Material {
+    /// Without the contents: one of the files is a key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pair = self.pair.as_ref().map(|(cert, key)| (&cert.path, &key.path));
+        let authorities = self.authorities.as_ref().map(|ca| &ca.path);
+        f.debug_struct("Material").field("pair", &pair).field("authorities", &authorities).finish()
+    }
+}
+
+/// The validity of the certificates in a client's or server's files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Validities {
+    /// Of the own chain, if there is one.
+    pub own: Option<Validity>,
+    /// Of the peers' authorities, if they come from a file.
+    pub authorities: Option<Validity>,
+}
+
+/// TLS from files that may change while it is in use.
+pub trait Rotating: Send + Sync + 'static {
+    /// The contents of the files at one time.
+    type Material: Clone + PartialEq + Send + 'static;
+
+    /// Reads the files. May block.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    fn read(&self) -> Result<Self::Material, TlsError>;
+
+    /// Whether `material` is in use.
+    fn uses(&self, material: &Self::Material) -> bool;
+
+    /// Uses `material` for handshakes from now on.
+    ///
+    /// # Errors
+    /// If it is invalid, or not valid now; the current material stays.
+    fn take(&self, material: &Self::Material) -> Result<(), TlsError>;
+
+    /// The validities of the material in use.
+    fn validities(&self) -> Validities;
+
+    /// The certificates of the material in use.
+    fn certificates(&self) -> Vec<CertificateFacts>;
+}
+
+/// TLS of several listeners with the same files, which change together.
+impl<R: Rotating> Rotating for Vec<R> {
+    type Material = Vec<R::Material>;
+
+    fn read(&self) -> Result<Self::Material, TlsError> {
+        self.iter().map(R::read).collect()
+    }
+
+    fn uses(&self, material: &Self::Material) -> bool {
+        self.iter().zip(material).all(|(tls, material)| tls.uses(material))
+    }
+
+    fn take(&self, material: &Self::Material) -> Result<(), TlsError> {
+        self.iter().zip(material).try_for_each(|(tls, material)| tls.take(material))
+    }
+
+    fn validities(&self) -> Validities {
+        self.first().map(R::validities).unwrap_or_default()
+    }
+
+    fn certificates(&self) -> Vec<CertificateFacts> {
+        self.first().map(R::certificates).unwrap_or_default()
+    }
+}
+
+/// The settings of a client's or server's TLS.
+pub trait Options: fmt::Debug + Send + Sync + 'static {
+    /// The configuration of handshakes.
+    type Config: Send + Sync + 'static;
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    fn read(&self) -> Result<Material, TlsError>;
+
+    /// Builds the configuration from the files.
+    ///
+    /// # Errors
+    /// If a file is malformed, files do not match, or `judge` refuses a certificate.
+    fn build(
+        &self,
+        material: &Material,
+        observer: &LegacyPkiObserver,
+        judge: Judge,
+    ) -> Result<(Self::Config, Validities), TlsError>;
+}
+
+/// The TLS of a client or server. Clones share one configuration and its reloads.
+pub struct Tls<O: Options>(Arc<Shared<O>>);
+
+struct Shared<O: Options> {
+    options: O,
+    observer: LegacyPkiObserver,
+    current: ArcSwap<Generation<O::Config>>,
+}
+
+/// One generation of the configuration, and its source.
+struct Generation<C> {
+    material: Material,
+    validities: Validities,
+    config: Arc<C>,
+}
+
+impl<C> Generation<C> {
+    fn new<O: Options<Config = C>>(
+        options: &O,
+        observer: &LegacyPkiObserver,
+        material: Material,
+        judge: Judge,
+    ) -> Result<Self, TlsError> {
+        let (config, validities) = options.build(&material, observer, judge)?;
+        Ok(Self { material, validities, config: Arc::new(config) })
+    }
+}
+
+impl<O: Options> Tls<O> {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// If files are missing, unreadable, malformed or do not match, or another setting is invalid.
+    pub fn load(options: O, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
+        let generation = Generation::new(&options, &observer, options.read()?, Judge::AtStart)?;
+        Ok(Self(Arc::new(Shared { options, observer, current: ArcSwap::from_pointee(generation) })))
+    }
+
+    pub(super) fn options(&self) -> &O {
+        &self.0.options
+    }
+
+    /// The configuration for a new handshake.
+    pub(super) fn config(&self) -> Arc<O::Config> {
+        Arc::clone(&self.0.current.load().config)
+    }
+}
+
+impl<O: Options> Clone for Tls<O> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<O: Options> fmt::Debug for Tls<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tls").field(&self.0.options).finish()
+    }
+}
+
+impl<O: Options> Rotating for Tls<O> {
+    type Material = Material;
+
+    fn read(&self) -> Result<Material, TlsError> {
+        self.0.options.read()
+    }
+
+    fn uses(&self, material: &Material) -> bool {
+        self.0.current.load().material == *material
+    }
+
+    fn take(&self, material: &Material) -> Result<(), TlsError> {
+        let Shared { options, observer, current } = &*self.0;
+        current.store(Arc::new(Generation::new(options, observer, material.clone(), Judge::AtReload)?));
+        Ok(())
+    }
+
+    fn validities(&self) -> Validities {
+        self.0.current.load().validities
+    }
+
+    fn certificates(&self) -> Vec<CertificateFacts> {
+        self.0.current.load().material.certificates()
+    }
+}

@@ -1,0 +1,86 @@
+//! TLS for listeners and for dialing agents, from files.
+//!
+//! [`ServerTls`] and [`ClientTls`] are built once from paths and use the newest configuration for every handshake, so
+//! that certificates can be reloaded under traffic. Where rustls is stricter than Go's `crypto/x509`, peers'
+//! certificates are judged by Go's rules (see [`LegacyPki`]), because an operator who swaps the images keeps the
+//! certificates.
+//!
+//! Never here: sockets, HTTP/2, the process-wide default provider (the provider is always passed).
+
+mod ahead;
+mod client;
+mod describe;
+mod error;
+mod flags;
+mod gather;
+mod identity;
+mod legacy;
+mod material;
+mod pem;
+mod server;
+mod system;
+#[cfg(test)]
+mod tests;
+mod validity;
+mod watch;
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+
+pub use ahead::{ReadAhead, TooLarge};
+pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
+pub use describe::CertificateFacts;
+pub use error::{HandshakeError, TlsError};
+pub use flags::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
+pub use gather::{Gathering, Session};
+pub use identity::PeerIdentity;
+pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, ignore_legacy_pki, server_verifier};
+pub use material::{Material, Options, Rotating, Tls, Validities};
+pub use pem::short_rsa;
+pub use server::{ServerStream, ServerTls, ServerTlsOptions};
+pub use system::system_roots;
+pub use validity::{Validity, now as unix_now};
+pub use watch::{Rotated, watch};
+
+/// ALPN name of HTTP/2, which gRPC speaks.
+pub const ALPN_H2: &[u8] = b"h2";
+/// ALPN name of HTTP/1.1, which the HTTP CONNECT frontend speaks.
+pub const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// The [`ReadAhead`] of a link between a server and an agent, in bytes: enough for bulk transfers.
+pub const READ_AHEAD: usize = 256 * 1024;
+
+/// Whether this build uses only validated cryptography (feature `fips`): no ChaCha20, no X25519 alone, and TLS 1.2 only
+/// with extended master secrets.
+pub const FIPS: bool = cfg!(feature = "fips");
+
+/// Whether this is a build with [`FIPS`] whose provider reports the validated module. Called at a program's start.
+///
+/// # Errors
+/// If it is such a build with another provider.
+pub fn verified_fips() -> Result<bool, TlsError> {
+    judged(FIPS, provider().fips(), "the cryptography").map(|()| FIPS)
+}
+
+/// Refuses a configuration that a build with [`FIPS`] must not use; `approved` is rustls's answer.
+///
+/// # Errors
+/// If the build is for FIPS 140-3, and the configuration is not approved.
+pub fn check_config(approved: bool) -> Result<(), TlsError> {
+    judged(FIPS, approved, "the TLS configuration")
+}
+
+fn judged(wanted: bool, approved: bool, what: &'static str) -> Result<(), TlsError> {
+    if wanted && !approved { Err(TlsError::NotFips(what)) } else { Ok(()) }
+}
+
+/// The cryptography of this process, with all suites of rustls.
+fn provider() -> CryptoProvider {
+    rustls::crypto::aws_lc_rs::default_provider()
+}
+
+/// The same, shared, for clients and servers without a flag for suites.
+fn shared_provider() -> Arc<CryptoProvider> {
+    Arc::new(provider())
+}

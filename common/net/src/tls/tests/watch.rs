@@ -1,0 +1,153 @@
+//! The watch with a paused clock: what it loads, when, and what it reports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::tls::{CertificateFacts, Rotated, Rotating, TlsError, Validities, watch};
+
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Files with one word for each read. `bad...` cannot be used, `gone` cannot be read.
+#[derive(Default)]
+struct Fake {
+    /// The contents for the next reads; the last one stays.
+    files: Mutex<Vec<String>>,
+    used: Mutex<String>,
+    takes: Mutex<usize>,
+}
+
+#[derive(Clone)]
+struct Handle(Arc<Fake>);
+
+impl Rotating for Handle {
+    type Material = String;
+
+    fn read(&self) -> Result<String, TlsError> {
+        let mut files = self.0.files.lock();
+        let now = if files.len() > 1 { files.remove(0) } else { files[0].clone() };
+        if now == "gone" {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(TlsError::Read { path: "x".into(), source });
+        }
+        Ok(now)
+    }
+
+    fn uses(&self, material: &String) -> bool {
+        *self.0.used.lock() == *material
+    }
+
+    fn take(&self, material: &String) -> Result<(), TlsError> {
+        *self.0.takes.lock() += 1;
+        if material.starts_with("bad") {
+            return Err(TlsError::ServerName(material.clone()));
+        }
+        self.0.used.lock().clone_from(material);
+        Ok(())
+    }
+
+    fn validities(&self) -> Validities {
+        Validities::default()
+    }
+    fn certificates(&self) -> Vec<CertificateFacts> {
+        Vec::new()
+    }
+}
+
+struct Rig {
+    files: Arc<Fake>,
+    told: UnboundedReceiver<Rotated>,
+    _watch: AbortOnDropHandle<()>,
+}
+
+impl Rig {
+    /// Starts with `old` in use.
+    fn new() -> Self {
+        let files = Arc::new(Fake::default());
+        *files.used.lock() = "old".into();
+        files.files.lock().push("old".into());
+        let (tell, told) = unbounded_channel();
+        let task = watch(Handle(Arc::clone(&files)), "test", EVERY, move |rotated| {
+            let _ = tell.send(rotated);
+        });
+        Self { files, told, _watch: AbortOnDropHandle::new(tokio::spawn(task)) }
+    }
+
+    fn write(&self, looks: &[&str]) {
+        *self.files.files.lock() = looks.iter().map(|look| (*look).to_owned()).collect();
+    }
+
+    fn used(&self) -> String {
+        self.files.used.lock().clone()
+    }
+
+    /// Nothing is reported for a minute of the paused clock.
+    async fn silent(&mut self) {
+        assert!(timeout(Duration::from_secs(60), self.told.recv()).await.is_err());
+    }
+}
+
+const TAKEN: Option<Rotated> = Some(Rotated::Taken(Validities { own: None, authorities: None }));
+const REFUSED: Option<Rotated> = Some(Rotated::Refused);
+const RESTORED: Option<Rotated> = Some(Rotated::Restored);
+
+#[tokio::test(start_paused = true)]
+async fn change_is_loaded_within_one_round_and_reported_once() {
+    let mut rig = Rig::new();
+    rig.silent().await;
+    assert_eq!(*rig.files.takes.lock(), 0, "what did not change is not loaded again");
+    let changed = Instant::now();
+    rig.write(&["new"]);
+    assert_eq!(rig.told.recv().await, TAKEN);
+    assert!(changed.elapsed() <= EVERY + Duration::from_secs(1), "{:?}", changed.elapsed());
+    assert_eq!(rig.used(), "new");
+    rig.silent().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn unusable_files_are_reported_once_and_tried_again() {
+    let mut rig = Rig::new();
+    for bad in ["bad", "gone", "bad again"] {
+        rig.write(&[bad]);
+        assert_eq!(rig.told.recv().await, REFUSED, "{bad}");
+        let before = *rig.files.takes.lock();
+        rig.silent().await;
+        assert_eq!(rig.used(), "old");
+        assert!(*rig.files.takes.lock() >= before + 5 || bad == "gone", "it may become valid");
+    }
+    let before = *rig.files.takes.lock();
+    rig.write(&["old"]);
+    assert_eq!(rig.told.recv().await, RESTORED);
+    rig.silent().await;
+    assert_eq!(*rig.files.takes.lock(), before, "it is in use");
+    rig.write(&["bad again"]);
+    assert_eq!(rig.told.recv().await, REFUSED, "a new fault after all was well");
+    rig.write(&["new"]);
+    assert_eq!(rig.told.recv().await, TAKEN);
+    assert_eq!(rig.used(), "new");
+}
+
+/// A writer is in the middle of a file: half a file is never judged if the rest follows soon.
+#[tokio::test(start_paused = true)]
+async fn a_half_written_file_is_waited_for() {
+    let mut rig = Rig::new();
+    rig.write(&["bad half", "bad three quarters", "new"]);
+    assert_eq!(rig.told.recv().await, TAKEN);
+    assert_eq!(rig.used(), "new");
+    assert_eq!(*rig.files.takes.lock(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_never_rest_are_left_alone() {
+    let mut rig = Rig::new();
+    let words: Vec<String> = (0..2_000).map(|number| format!("new {number}")).collect();
+    rig.write(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    rig.silent().await;
+    assert_eq!(rig.used(), "old");
+    rig.write(&["at rest"]);
+    assert_eq!(rig.told.recv().await, TAKEN);
+}

@@ -1,0 +1,220 @@
+//! The top of the page: health in words, faults with links to their rows, and the dials of the last minutes.
+
+use std::collections::HashMap;
+
+use status::{Failure, Health, INTERVAL_SECONDS, INTERVALS, List, Query, Status};
+
+use super::html::Html;
+use super::sections::{FAULT, WARN, certificates};
+use super::table::View;
+use super::words::{count, duration, number};
+
+/// The length of the history, in seconds.
+#[expect(clippy::cast_precision_loss, reason = "900")]
+const RECENT: f64 = (INTERVAL_SECONDS * INTERVALS as u64) as f64;
+
+/// The first word of the page.
+pub(super) fn word(status: &Status) -> &'static str {
+    if status.health.iter().all(|condition| condition.ok) { "Ready" } else { "Not ready" }
+}
+
+/// Adds the headline, the faults and the overview.
+pub(super) fn show(html: &mut Html, view: &View<'_>) {
+    let class = if word(view.status) == "Ready" { "good" } else { "bad" };
+    html.raw("<p id=\"headline\" class=\"").raw(class).raw("\">").text(headline(view)).raw("</p>");
+    faults(html, view);
+    overview(html, view);
+}
+
+/// For instance `Ready: 3 agents, 12 connections`, or `Not ready: no agent; last: connection refused`.
+pub(super) fn headline(view: &View<'_>) -> String {
+    let status = view.status;
+    let failed = status.health.iter().filter(|condition| !condition.ok);
+    let why = |one: &Health| if one.note.is_empty() { one.name.clone() } else { one.note.clone() };
+    let failed: Vec<_> = failed.map(why).collect();
+    if failed.is_empty() {
+        let connections = count(status.totals.connections, "connection");
+        let peers = match view.is_server() {
+            true => count(status.totals.agents, "agent"),
+            false => count(status.totals.servers, "server"),
+        };
+        return format!("Ready: {peers}, {connections}");
+    }
+    let last = status.refused.first().map(|last| match view.age(&last.time) {
+        Some(age) => format!("; last: {}: {}, {} ago", last.peer, last.error, duration(age.max(0.0))),
+        None => format!("; last: {}: {}", last.peer, last.error),
+    });
+    format!("Not ready: {}{}", failed.join(", "), last.unwrap_or_default())
+}
+
+/// Adds a list of what needs attention, each entry with a link to its rows.
+fn faults(html: &mut Html, view: &View<'_>) {
+    let faults = [unhealthy(view), failures(view), refused(view), stalls(view)].into_iter().flatten();
+    let mut faults: Vec<_> = faults.chain(ending(view)).collect();
+    if view.status.incomplete {
+        let text = "Connections are missing, because a stream did not answer within 2 s.".to_owned();
+        faults.push(("warn", text, "#connections".to_owned()));
+    }
+    if faults.is_empty() {
+        html.raw("<p class=\"calm\">Nothing needs attention.</p>");
+        return;
+    }
+    html.raw("<ul id=\"faults\" aria-label=\"Needs attention\">");
+    for (class, text, link) in faults {
+        html.raw("<li class=\"").raw(class).raw("\"><a href=\"").text(link).raw("\">").text(text);
+        html.raw("</a></li>");
+    }
+    html.raw("</ul>");
+}
+
+/// A color, a sentence and its link.
+type Fault = (&'static str, String, String);
+
+fn unhealthy(view: &View<'_>) -> Option<Fault> {
+    let totals = &view.status.totals;
+    let query = Query { sort: "reason".to_owned(), descending: true, ..Query::default() };
+    let text = match totals.agents_unhealthy {
+        0 => return None,
+        1 => format!("1 of {} is not ready", count(totals.agents, "agent")),
+        many => format!("{} of {} are not ready", number(many), count(totals.agents, "agent")),
+    };
+    Some(("bad", text, view.href(&query, "#agents")))
+}
+
+fn failures(view: &View<'_>) -> Option<Fault> {
+    let (dials, failed) = recent(view.status);
+    let last = view.status.failures.first().filter(|_| failed > 0)?;
+    let all = dials + failed;
+    let recent = |one: &&Failure| view.age(&one.time).is_some_and(|age| age <= RECENT);
+    let mut peers = HashMap::<&str, u64>::new();
+    for failure in view.status.failures.iter().filter(recent).filter(|one| !one.peer.is_empty()) {
+        *peers.entry(&failure.peer).or_default() += 1;
+    }
+    let most = peers.iter().max_by_key(|(peer, count)| (**count, **peer)).filter(|_| view.is_server());
+    let most = most.map(|(peer, count)| match *count {
+        count if count >= failed => format!(", all by {peer}"),
+        count => format!(", {} of them by {peer}", number(count)),
+    });
+    let most = most.unwrap_or_default();
+    let text = format!(
+        "{} of {} in the last 15 minutes failed{most}. Last: {}: {}",
+        number(failed),
+        count(all, "dial"),
+        last.target,
+        last.error
+    );
+    Some(("warn", text, "#failures".to_owned()))
+}
+
+fn refused(view: &View<'_>) -> Option<Fault> {
+    let last =
+        view.status.refused.first().filter(|last| view.age(&last.time).is_none_or(|age| age <= RECENT))?;
+    let what = match view.is_server() {
+        true => format!("A peer was refused at the listener {}", last.listener),
+        false => "An attempt to connect to a server failed".to_owned(),
+    };
+    let text = format!("{what}. Last: {}: {}", last.peer, last.error);
+    Some(("warn", text, "#refused".to_owned()))
+}
+
+/// The longest stall of the connections on this page.
+fn stalls(view: &View<'_>) -> Option<Fault> {
+    let stalled = view.status.connections.iter().filter(|one| one.stalled_seconds.is_some());
+    let longest = stalled.clone().max_by(|one, two| {
+        one.stalled_seconds.unwrap_or_default().total_cmp(&two.stalled_seconds.unwrap_or_default())
+    })?;
+    let query = Query {
+        list: Some(List::Connections),
+        sort: "stalled_seconds".to_owned(),
+        descending: true,
+        ..Query::default()
+    };
+    let text = format!(
+        "{} on this page: the reader takes no data. Longest: {} ({}), for {}",
+        count(stalled.count() as u64, "stalled connection"),
+        longest.target,
+        longest.peer,
+        duration(longest.stalled_seconds.unwrap_or_default())
+    );
+    Some(("warn", text, view.href(&query, "#connections")))
+}
+
+/// Certificates that end soon.
+fn ending<'a>(view: &'a View<'_>) -> impl Iterator<Item = Fault> + 'a {
+    certificates(view).into_iter().filter_map(|certificate| {
+        let left = -view.age(&certificate.not_after)?;
+        let class = if left < FAULT { "bad" } else { "warn" };
+        let when = match left {
+            left if left >= WARN => return None,
+            left if left < 0.0 => format!("ended {} ago", duration(-left)),
+            left => format!("ends in {}", duration(left)),
+        };
+        let text = format!("The certificate of {} {when}: {}", certificate.side, certificate.source);
+        Some((class, text, "#certificates".to_owned()))
+    })
+}
+
+/// Dials and failures of the last 15 minutes.
+fn recent(status: &Status) -> (u64, u64) {
+    let sum = |sum: (u64, u64), one: &status::Interval| {
+        (sum.0 + u64::from(one.dials), sum.1 + u64::from(one.failures))
+    };
+    status.history.iter().fold((0, 0), sum)
+}
+
+fn overview(html: &mut Html, view: &View<'_>) {
+    let Status { build, totals, started, kubernetes, .. } = view.status;
+    html.raw("<section id=\"overview\"><h2>Overview</h2><dl>");
+    let mut fact = |name: &'static str, value: String| {
+        if !value.is_empty() {
+            html.raw("<div><dt>").raw(name).raw("</dt><dd>").text(value).raw("</dd></div>");
+        }
+    };
+    fact("Version", format!("{}{}", build.version, if build.fips { " (FIPS)" } else { "" }));
+    fact("Running for", view.age(started).map(duration).unwrap_or_default());
+    fact("Dials since start", number(totals.dials));
+    fact("Failed", number(totals.failed_dials));
+    fact("Waiting", number(totals.pending_dials));
+    if let Some(kubernetes) = kubernetes {
+        fact("Lease", kubernetes.lease.clone());
+        if !view.is_server() {
+            fact("Servers by leases", number(kubernetes.leases_counted));
+        }
+        fact("Last error of the Kubernetes API", kubernetes.last_error.clone());
+    }
+    html.raw("</dl>");
+    history(html, view.status);
+    html.raw("</section>");
+}
+
+/// Adds bars: dials up, failures down, one for each interval.
+fn history(html: &mut Html, status: &Status) {
+    let (dials, failed) = recent(status);
+    let most = status.history.iter().map(|one| one.dials.max(one.failures)).max().unwrap_or_default();
+    let text = format!(
+        "The last 15 minutes: {} and {}, at most {} in {INTERVAL_SECONDS} s",
+        count(dials, "successful dial"),
+        count(failed, "failed dial"),
+        number(most.into())
+    );
+    html.raw("<figure><svg viewBox=\"0 0 300 40\" role=\"img\" preserveAspectRatio=\"none\" aria-label=\"");
+    html.text(&text).raw("\"><path class=\"axis\" d=\"M0 28H300\"/>");
+    let start = INTERVALS.saturating_sub(status.history.len());
+    for (at, interval) in status.history.iter().take(INTERVALS).enumerate() {
+        bar(html, "dials", start + at, interval.dials, most);
+        bar(html, "failures", start + at, interval.failures, most);
+    }
+    html.raw("</svg><figcaption>").text(text).raw("</figcaption></figure>");
+}
+
+/// A bar of at least one unit: up to 27 above the axis at 28, or 11 below it.
+fn bar(html: &mut Html, class: &'static str, at: usize, count: u32, most: u32) {
+    if count == 0 {
+        return;
+    }
+    let room = if class == "dials" { 27.0 } else { 11.0 };
+    let height = (f64::from(count) / f64::from(most) * room).max(1.5);
+    let y = if class == "dials" { 28.0 - height } else { 28.0 };
+    html.raw("<rect class=\"").raw(class).raw("\" x=\"").text(5 * at).raw("\" y=\"").text(format!("{y:.1}"));
+    html.raw("\" width=\"4\" height=\"").text(format!("{height:.1}")).raw("\"/>");
+}

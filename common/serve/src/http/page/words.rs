@@ -1,0 +1,120 @@
+//! Amounts and times in words.
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+const MINUTE: f64 = 60.0;
+const HOUR: f64 = 60.0 * MINUTE;
+/// Seconds in a day.
+pub(super) const DAY: f64 = 24.0 * HOUR;
+const YEAR: f64 = 365.0 * DAY;
+
+/// For instance `1.5 MiB`.
+pub(super) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+    let mut amount = count as f64;
+    if amount < 1024.0 {
+        return format!("{count} B");
+    }
+    let mut unit = "";
+    for name in UNITS {
+        (amount, unit) = (amount / 1024.0, name);
+        if amount < 1023.5 {
+            break;
+        }
+    }
+    format!("{amount:.*} {unit}", usize::from(amount < 9.95))
+}
+
+/// With separators between thousands, for instance `16,000`.
+pub(super) fn number(count: u64) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A number with its noun, for instance `1 agent`.
+pub(super) fn count(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// For instance `250 µs`, `12 ms`, `1.5 s`, `3 min`, `2 h 5 min`, `3 d 4 h` or `1 y 20 d`.
+pub(super) fn duration(seconds: f64) -> String {
+    let two = |large: f64, unit: &str, small: f64, rest: &str| match (seconds % large / small).floor() {
+        0.0 => format!("{:.0} {unit}", (seconds / large).floor()),
+        part => format!("{:.0} {unit} {part:.0} {rest}", (seconds / large).floor()),
+    };
+    match seconds {
+        seconds if seconds < 0.000_999_5 => format!("{:.0} µs", seconds * 1e6),
+        seconds if seconds < 0.999_5 => format!("{:.*} ms", usize::from(seconds < 0.009_95), seconds * 1e3),
+        seconds if seconds < 9.95 => format!("{seconds:.1} s"),
+        seconds if seconds < 2.0 * MINUTE => format!("{seconds:.0} s"),
+        seconds if seconds < HOUR => format!("{:.0} min", (seconds / MINUTE).floor()),
+        seconds if seconds < DAY => two(HOUR, "h", MINUTE, "min"),
+        seconds if seconds < YEAR => two(DAY, "d", HOUR, "h"),
+        _ => two(YEAR, "y", DAY, "d"),
+    }
+}
+
+/// The seconds of a time since the epoch; `None` if the text is no time.
+pub(super) fn at(text: &str) -> Option<f64> {
+    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    #[expect(clippy::cast_precision_loss, reason = "exact to the microsecond until the year 2255")]
+    Some(time.unix_timestamp_nanos() as f64 / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_have_units() {
+        for (amount, text) in [
+            (0, "0 B"),
+            (1_023, "1023 B"),
+            (1_024, "1.0 KiB"),
+            (15_000, "15 KiB"),
+            (1_048_575, "1.0 MiB"),
+            (5 << 30, "5.0 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(bytes(amount), text);
+        }
+        assert_eq!((number(999).as_str(), number(1_234_567).as_str()), ("999", "1,234,567"));
+        assert_eq!(
+            (count(1, "agent").as_str(), count(16_000, "agent").as_str()),
+            ("1 agent", "16,000 agents")
+        );
+    }
+
+    #[test]
+    fn durations_have_units() {
+        for (seconds, text) in [
+            (0.000_25, "250 µs"),
+            (0.001_23, "1.2 ms"),
+            (0.25, "250 ms"),
+            (1.5, "1.5 s"),
+            (59.9, "60 s"),
+            (125.0, "2 min"),
+            (7_500.0, "2 h 5 min"),
+            (3_600.0, "1 h"),
+            (3.0 * DAY + 4.0 * HOUR, "3 d 4 h"),
+            (YEAR + 20.0 * DAY, "1 y 20 d"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+
+    #[test]
+    fn times_are_parsed() {
+        assert_eq!(at("1970-01-01T00:01:00.500Z"), Some(60.5));
+        assert_eq!(at(""), None);
+    }
+}

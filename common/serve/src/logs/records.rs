@@ -1,0 +1,162 @@
+//! The connection log: one JSON object a line, for each connection at its end and for each failed dial.
+//!
+//! Written like the log: the data path puts a line into a bounded queue, and a thread writes it. Lines that do not fit, or
+//! cannot be written, are lost and counted.
+//!
+//! A file that reaches [`FILE_SIZE`] is renamed to `PATH.1`, which replaces the one before. The images have no logrotate,
+//! and SIGHUP, by which other programs reopen their files, ends this one as it ends Go's.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::file::LogFile;
+use super::line::{now, rfc3339};
+use super::queue::{Line, Queue};
+use super::writer::Output;
+use super::{FLUSH_LIMIT, LogError, Severity};
+use crate::metrics::Registry;
+
+/// The size at which a file is replaced, in bytes.
+pub(super) const FILE_SIZE: u64 = 100 << 20;
+
+/// Writes lines, and returns the number of those that are lost.
+type Write = Box<dyn FnMut(&VecDeque<Line>) -> u64 + Send>;
+
+/// The connection log, or none. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Records(Option<Arc<Queue>>);
+
+impl Records {
+    /// Opens the file, or standard error for `stderr`; nothing without a path.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the thread cannot be started.
+    pub fn start(to: Option<&Path>) -> Result<Self, LogError> {
+        let Some(path) = to else { return Ok(Self(None)) };
+        let mut write: Write = if path.as_os_str() == "stderr" {
+            let mut output = Output::new(io::stderr(), None);
+            Box::new(move |lines| lines.iter().map(|line| output.add(line)).sum::<u64>() + output.flush())
+        } else {
+            let mut output = Output::new(LogFile::records(path)?, Some(path.display().to_string()));
+            Box::new(move |lines| {
+                lines.iter().map(|line| output.add_or_rotate(line)).sum::<u64>() + output.flush()
+            })
+        };
+        let queue = Arc::<Queue>::default();
+        let taken = Arc::clone(&queue);
+        let run = move || {
+            while let Some(lines) = taken.take() {
+                taken.lost.inc_by(write(&lines));
+            }
+        };
+        thread::Builder::new().name("connection log".to_owned()).spawn(run).map_err(LogError::Thread)?;
+        Ok(Self(Some(queue)))
+    }
+
+    /// Registers `connection_log_lines_lost_total` under this prefix, if there is a connection log.
+    pub fn register(&self, registry: &mut Registry, prefix: &str) {
+        if let Some(queue) = &self.0 {
+            let help = "Lines of the connection log that could not be written";
+            let registry = registry.sub_registry_with_prefix(prefix);
+            registry.register("connection_log_lines_lost_total", help, queue.lost.clone());
+        }
+    }
+
+    /// Whether there is a connection log.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Queues a line: the time, then the fields of this struct. Never waits.
+    pub fn write(&self, fields: &impl Serialize) {
+        let Some(queue) = &self.0 else { return };
+        // Structs of strings and numbers always serialize.
+        let Ok(object) = serde_json::to_string(fields) else { return };
+        let text = format!("{{\"time\":\"{}\",{}\n", rfc3339(now()), object.trim_start_matches('{'));
+        queue.push(Line { severity: Severity::Info, text });
+    }
+
+    /// Waits until the queue is written, for two seconds at most. Blocks the thread: for use at the process's end.
+    pub fn flush(&self) {
+        if let Some(queue) = &self.0 {
+            queue.flush(FLUSH_LIMIT);
+        }
+    }
+}
+
+/// A duration as a field of a record, in milliseconds with three decimals.
+pub fn milliseconds(duration: Option<Duration>) -> Option<f64> {
+    duration.map(|duration| (duration.as_secs_f64() * 1e6).round() / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Fields<'a> {
+        target: &'a str,
+        bytes: u64,
+    }
+
+    #[test]
+    fn a_record_is_one_json_object_with_its_time_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("connections");
+        let records = Records::start(Some(&path)).unwrap();
+        records.write(&Fields { target: "a\"b\nc", bytes: 7 });
+        records.flush();
+        let text = fs::read_to_string(&path).unwrap();
+        let line = text.strip_suffix('\n').unwrap();
+        assert!(line.starts_with("{\"time\":\"20") && !line.contains('\n'), "{line}");
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((record["target"].as_str(), record["bytes"].as_u64()), (Some("a\"b\nc"), Some(7)));
+    }
+
+    #[test]
+    fn a_full_file_is_kept_once_under_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, kept) = (folder.path().join("connections"), folder.path().join("connections.1"));
+        fs::write(&path, "before\n").unwrap();
+        fs::write(&kept, "long ago\n").unwrap();
+        let mut file = LogFile::records(&path).unwrap();
+        file.rotate().unwrap();
+        io::Write::write_all(&mut file, b"after\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "after\n");
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "before\n");
+    }
+
+    #[test]
+    fn a_pipe_that_is_not_read_blocks_no_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        let pipe = fs::File::options().read(true).write(true).open(&path).unwrap();
+        let records = Records::start(Some(&path)).unwrap();
+        let target = "x".repeat(1_000);
+        for _ in 0..10_000 {
+            records.write(&Fields { target: &target, bytes: 0 });
+        }
+        assert!(records.0.as_ref().is_some_and(|queue| queue.lost.get() > 1_000));
+        drop(pipe);
+    }
+
+    #[test]
+    fn lost_lines_are_counted() {
+        let records = Records::start(Some(Path::new("/dev/full"))).unwrap();
+        records.write(&Fields { target: "", bytes: 0 });
+        records.flush();
+        assert_eq!(records.0.as_ref().map(|queue| queue.lost.get()), Some(1));
+        let refused = Records::start(Some(Path::new("/none/of/these"))).unwrap_err().to_string();
+        assert!(refused.starts_with("--connection-log: cannot open /none/of/these: "), "{refused}");
+        Records::default().write(&Fields { target: "", bytes: 0 });
+    }
+}

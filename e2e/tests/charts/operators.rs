@@ -1,0 +1,246 @@
+//! What operators do with charts besides setting values: parent charts, values without a default, several releases of one
+//! name, long names, fields and labels of their own.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::helm::{CHARTS, Chart, helm, objects, template, utf8};
+use crate::pods::{list, of_kind, pods, string};
+use crate::yaml;
+
+/// A case of each chart that renders most objects.
+fn main_case(chart: Chart) -> std::path::PathBuf {
+    chart.case(if chart == Chart::Agent { "token-deployment" } else { "deployment" })
+}
+
+fn sets(all: &[&str]) -> Vec<String> {
+    all.iter().map(|set| (*set).to_owned()).collect()
+}
+
+/// All maps and lists of the values, as `a.b.c`. (The schema requires every other value.)
+fn groups(values: &Value, prefix: &str, found: &mut Vec<String>) {
+    for (key, value) in values.as_object().into_iter().flatten() {
+        let path = format!("{prefix}{}", key.replace('.', "\\."));
+        groups(value, &format!("{path}."), found);
+        if value.is_object() || value.is_array() {
+            found.push(path);
+        }
+    }
+}
+
+/// `--set key=null` drops a default in Helm. The chart renders without it, or names what is missing.
+#[test]
+fn a_dropped_default_never_breaks_a_template() -> Result<()> {
+    for chart in CHARTS {
+        let values = yaml::document(&fs::read_to_string(chart.folder().join("values.yaml"))?)?;
+        let mut all = Vec::new();
+        groups(&values, "", &mut all);
+        ensure!(all.len() > 40, "only {} maps and lists", all.len());
+        let mut broken = Vec::new();
+        for path in all {
+            if let Err(error) = template(chart, &main_case(chart), &["--set", &format!("{path}=null")]) {
+                let error = format!("{error:#}");
+                let signs = ["interface {}", "nil pointer", "wrong type", "error converting YAML"];
+                if signs.iter().any(|sign| error.contains(sign)) {
+                    broken.push(format!("{path}: {error}"));
+                }
+            }
+        }
+        ensure!(broken.is_empty(), "{}: {broken:#?}", chart.name());
+    }
+    let dropped = ["podSecurityContext", "securityContext", "probes.startup", "resources"];
+    for chart in CHARTS {
+        let sets: Vec<String> = dropped.iter().map(|path| format!("{path}=null")).collect();
+        let objects = objects(chart, &main_case(chart), &sets)?;
+        let pod = pods(&objects)?.into_iter().find(|pod| !pod.test).context("a pod")?;
+        let container = pod.main()?;
+        for field in ["startupProbe", "securityContext", "resources"] {
+            ensure!(container.get(field).is_none(), "{field} is still there");
+        }
+        ensure!(pod.spec.get("securityContext").is_none() && container.get("livenessProbe").is_some());
+    }
+    Ok(())
+}
+
+/// A parent chart switches the charts on and off, and gives them a registry, secrets and a namespace.
+#[test]
+fn a_parent_chart_can_contain_both() -> Result<()> {
+    let parent = tempfile::tempdir()?;
+    let mut yaml = "apiVersion: v2\nname: parent\nversion: 1.0.0\ndependencies:\n".to_owned();
+    let mut values =
+        "global:\n  imageRegistry: registry.example.com/all\n  imagePullSecrets: [all]\n  other: 1\n"
+            .to_owned();
+    for chart in CHARTS {
+        let (name, folder) = (chart.name(), chart.folder());
+        let version = yaml::document(&fs::read_to_string(folder.join("Chart.yaml"))?)?["version"].clone();
+        let folder = utf8(&folder)?;
+        yaml.push_str(&format!(
+            "  - {{name: {name}, version: {version}, repository: \"file://{folder}\", condition: {name}.enabled}}\n"
+        ));
+        let own = fs::read_to_string(main_case(chart))?.replace('\n', "\n  ");
+        let own = own.lines().filter(|line| !line.contains("registry:") && line.trim() != "image:");
+        values.push_str(&format!("{name}:\n  namespaceOverride: tunnel\n  "));
+        values.push_str(&own.collect::<Vec<_>>().join("\n"));
+        values.push('\n');
+    }
+    fs::write(parent.path().join("Chart.yaml"), yaml)?;
+    fs::write(parent.path().join("values.yaml"), values)?;
+    let folder = utf8(parent.path())?;
+    helm(&["dependency", "build", "--skip-refresh", folder])?;
+    let render = |sets: &[&str]| -> Result<Vec<Value>> {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        yaml::documents(&helm(&["template", "x", folder].into_iter().chain(sets).collect::<Vec<_>>())?)
+    };
+    let all = render(&["konnectivity-agent.enabled=true"])?;
+    for pod in pods(&all)? {
+        ensure!(string(pod.main()?, "/image").starts_with("registry.example.com/all/"), "{}", pod.owner);
+        ensure!(pod.spec["imagePullSecrets"][0]["name"] == "all", "{}", pod.owner);
+    }
+    for object in all.iter().filter(|object| object["metadata"].get("namespace").is_some()) {
+        ensure!(object["metadata"]["namespace"] == "tunnel", "{}", object["metadata"]);
+    }
+    ensure!(of_kind(&all, "Deployment").count() == 2, "both charts");
+    let one = render(&["konnectivity-agent.enabled=false"])?;
+    ensure!(of_kind(&one, "Deployment").count() == 1, "the agents are switched off");
+    Ok(())
+}
+
+/// The longest name that Kubernetes takes gives names that it takes as well, and what refers to them follows.
+#[test]
+fn long_names_stay_within_kubernetes_limits() -> Result<()> {
+    let long = "a".repeat(63);
+    for chart in CHARTS {
+        for case in chart.cases()? {
+            let all = objects(chart, &chart.case(&case), &[format!("fullnameOverride={long}")])?;
+            let services: Vec<&str> =
+                of_kind(&all, "Service").map(|service| string(service, "/metadata/name")).collect();
+            ensure!(services.iter().all(|name| name.len() <= 63), "{case}: {services:?}");
+            ensure!(services.iter().collect::<BTreeSet<_>>().len() == services.len(), "{case}: {services:?}");
+            for object in &all {
+                for (key, label) in object["metadata"]["labels"].as_object().into_iter().flatten() {
+                    ensure!(label.as_str().is_some_and(|label| label.len() <= 63), "{case}: {key}={label}");
+                }
+            }
+            let frontend = services.iter().find(|name| name.ends_with("-frontend"));
+            let text: String = all.iter().map(Value::to_string).collect();
+            let asks = text.contains("-frontend.kube-system.svc");
+            ensure!(
+                !asks || frontend.is_some_and(|name| text.contains(&format!("{name}.kube-system.svc"))),
+                "{case}: kube-apiserver dials another name than {frontend:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Releases of one name in two namespaces share no object.
+#[test]
+fn releases_of_one_name_share_no_object() -> Result<()> {
+    let more = ["prometheus.rules", "prometheus.podMonitor", "grafana.dashboard"]
+        .map(|place| format!("{place}.namespace=monitoring"));
+    let more: Vec<&str> = more.iter().flat_map(|set| ["--set", set.as_str()]).collect();
+    for chart in CHARTS {
+        for case in ["everything", if chart == Chart::Agent { "leases" } else { "uds-nonroot" }] {
+            let mut seen = BTreeSet::new();
+            for namespace in ["one", "two"] {
+                let mut args = more.clone();
+                args.extend(["--namespace", namespace]);
+                for object in yaml::documents(&template(chart, &chart.case(case), &args)?)? {
+                    let metadata = &object["metadata"];
+                    // Objects of the user have no namespace.
+                    if metadata.get("namespace").is_none() && !string(&object, "/kind").starts_with("Cluster")
+                    {
+                        continue;
+                    }
+                    let key = (
+                        object["kind"].to_string(),
+                        metadata["namespace"].to_string(),
+                        metadata["name"].to_string(),
+                    );
+                    ensure!(seen.insert(key.clone()), "{} {case}: two releases have {key:?}", chart.name());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Labels of one's own replace the chart's, but not those of selectors; no key appears twice.
+#[test]
+fn own_labels_replace_the_charts() -> Result<()> {
+    let sets = sets(&[
+        "commonLabels.app\\.kubernetes\\.io/part-of=platform",
+        "podLabels.app\\.kubernetes\\.io/component=edge",
+    ]);
+    for chart in CHARTS {
+        let all = objects(chart, &main_case(chart), &sets)?;
+        let workload = of_kind(&all, "Deployment").next().context("a workload")?;
+        ensure!(workload["metadata"]["labels"]["app.kubernetes.io/part-of"] == "platform");
+        let labels = &workload["spec"]["template"]["metadata"]["labels"];
+        ensure!(labels["app.kubernetes.io/component"] == "edge", "{labels}");
+    }
+    Ok(())
+}
+
+/// Fields that the charts do not know are passed on; those that they set are refused, all of them.
+#[test]
+fn fields_of_ones_own_are_passed_on() -> Result<()> {
+    let own = sets(&[
+        "extraPodSpec.runtimeClassName=gvisor",
+        "extraContainerSpec.lifecycle.preStop.sleep.seconds=1",
+    ]);
+    for chart in CHARTS {
+        let schema: Value = serde_json::from_slice(&fs::read(chart.folder().join("values.schema.json"))?)?;
+        let refused = |pointer: &str, field: &str| {
+            list(&schema, &format!("{pointer}/propertyNames/not/enum")).iter().any(|name| name == field)
+        };
+        let mut own = own.clone();
+        let kinds: &[&str] = if chart == Chart::Server {
+            &["deployment", "everything"]
+        } else {
+            &["everything", "hostnetwork"]
+        };
+        for case in kinds {
+            let pause = "preStopSleepSeconds=0";
+            if chart == Chart::Server {
+                own.extend(sets(&["service.extraSpec.loadBalancerIP=192.0.2.1", pause]));
+            }
+            let plain = objects(
+                chart,
+                &chart.case(case),
+                &if chart == Chart::Server { sets(&[pause]) } else { Vec::new() },
+            )?;
+            for pod in pods(&plain)?.iter().filter(|pod| !pod.test) {
+                for (field, _) in pod.spec.as_object().into_iter().flatten() {
+                    ensure!(refused("/properties/extraPodSpec", field), "{case}: extraPodSpec takes {field}");
+                }
+                for (field, _) in pod.main()?.as_object().into_iter().flatten() {
+                    ensure!(
+                        refused("/properties/extraContainerSpec", field),
+                        "{case}: extraContainerSpec takes {field}"
+                    );
+                }
+            }
+            for service in
+                of_kind(&plain, "Service").filter(|service| service["spec"].get("sessionAffinity").is_some())
+            {
+                for (field, _) in service["spec"].as_object().into_iter().flatten() {
+                    let place = "/properties/service/properties/extraSpec";
+                    ensure!(refused(place, field), "{case}: service.extraSpec takes {field}");
+                }
+            }
+            let all = objects(chart, &chart.case(case), &own)?;
+            let pod = pods(&all)?.into_iter().find(|pod| !pod.test).context("a pod")?;
+            ensure!(pod.spec["runtimeClassName"] == "gvisor" && pod.main()?["lifecycle"].is_object());
+            let mut services = of_kind(&all, "Service");
+            ensure!(
+                chart == Chart::Agent
+                    || services.any(|service| service["spec"]["loadBalancerIP"] == "192.0.2.1")
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! `proxy-server status`, `probe`, `top` and `verbosity`, and those of the agent, against running pairs.
+
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use e2e::endpoints::{Endpoint, Refusing};
+use e2e::frontend::Place;
+use e2e::http1::get;
+use e2e::pair::{FRONTS, Front, Pair, Setup};
+use e2e::payload::Payload;
+use e2e::program::Program;
+use e2e::wait::{DEADLINE, until};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// What a command printed, and its exit status.
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// Runs a command to its end.
+async fn run(program: Program, words: &[&str]) -> Result<Said> {
+    let (path, args) = (program.path()?, words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+    let output = tokio::task::spawn_blocking(move || Command::new(path).args(args).output()).await??;
+    let Output { status, stdout, stderr } = output;
+    let code = status.code().context("killed")?;
+    Ok(Said { code, out: String::from_utf8(stdout)?, err: String::from_utf8(stderr)? })
+}
+
+/// Runs a command that asks at this address, and expects this exit status.
+async fn ask(program: Program, at: SocketAddr, words: &[&str], code: i32) -> Result<String> {
+    let address = format!("--admin-address={at}");
+    let said = run(program, &[words, &[&address]].concat()).await?;
+    ensure!(said.code == code, "{words:?}: {} instead of {code}\n{}{}", said.code, said.out, said.err);
+    Ok(said.out + &said.err)
+}
+
+async fn probe(pair: &Pair, words: &[&str], code: i32) -> Result<String> {
+    ask(Program::Server, pair.server().admin, &[&["probe"], words].concat(), code).await
+}
+
+/// The first line that contains `text`.
+fn row<'a>(table: &'a str, text: &str) -> Result<&'a str> {
+    table.lines().find(|line| line.contains(text)).with_context(|| format!("no {text} in\n{table}"))
+}
+
+#[tokio::test]
+async fn status_tells_the_health_and_lists() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let (server, agent) = (pair.server().admin, pair.agent().admin);
+    let text = ask(Program::Server, server, &["status"], 0).await?;
+    ensure!(text.starts_with("proxy-server server-0 (") && text.contains(" is healthy: 1 agent, "), "{text}");
+    ensure!(row(&text, "frontend")?.ends_with("s0.sock  grpc"), "{text}");
+    let text = ask(Program::Agent, agent, &["status"], 0).await?;
+    ensure!(text.starts_with("proxy-agent agent-0 (") && text.contains(" is healthy: 1 server, "), "{text}");
+    ensure!(
+        row(&ask(Program::Server, server, &["status", "agents"], 0).await?, "agent-0")?.contains("ready")
+    );
+    ensure!(
+        row(&ask(Program::Agent, agent, &["status", "servers"], 0).await?, "server-0")?.contains("ready")
+    );
+    ensure!(ask(Program::Server, server, &["status", "certificates"], 0).await?.contains("--cluster-cert"));
+    let echo = Endpoint::echo().await?;
+    let _open = pair.frontend().dial(&echo.target()).await?;
+    for (program, at, peer) in [(Program::Server, server, "agent-0"), (Program::Agent, agent, "server-0")] {
+        let text = ask(program, at, &["status", "connections"], 0).await?;
+        ensure!(row(&text, &echo.target())?.contains(peer), "{text}");
+        let json = ask(program, at, &["status", "connections", "-o", "json"], 0).await?;
+        let json: Value = serde_json::from_str(&json)?;
+        ensure!(json["connections"][0]["target"] == echo.target(), "{json}");
+    }
+    let refusing = Refusing::new()?;
+    pair.frontend().dial_error(&refusing.target()).await?;
+    let text = ask(Program::Server, server, &["status", "failures"], 0).await?;
+    ensure!(row(&text, &refusing.target())?.ends_with("connect: connection refused"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn status_tells_why_it_is_not_ready_or_cannot_be_asked() -> Result<()> {
+    let pair = Setup::grpc().agents(0).start().await?;
+    let at = pair.server().admin;
+    let text = ask(Program::Server, at, &["status"], 1).await?;
+    ensure!(
+        text.lines().next().is_some_and(|line| line.contains("NOT READY") && line.contains("agent")),
+        "{text}"
+    );
+    let text = ask(Program::Server, at, &["status", "agent"], 2).await?;
+    ensure!(text.starts_with("unknown list \"agent\": did you mean agents?"), "{text}");
+    let text = ask(Program::Server, pair.server().health, &["status"], 2).await?;
+    ensure!(text.contains("/statusz answers 404: is this the admin port (--admin-port)"), "{text}");
+    let unused: SocketAddr = Refusing::new()?.target().parse()?;
+    for command in ["status", "top", "verbosity"] {
+        let text = ask(Program::Agent, unused, &[command], 2).await?;
+        let start = format!("cannot ask the proxy-agent at http://{unused}: Connection refused");
+        ensure!(text.starts_with(&start) && text.lines().count() == 1, "{text}");
+        ensure!(text.contains("--admin-server-port") && text.contains("--admin-address=HOST:PORT"), "{text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_dials_by_each_frontend_and_names_the_agent() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let pair = Setup::new(mode, front).start().await?;
+        let page = Endpoint::page().await?;
+        let pki = &pair.pki;
+        let tls = [
+            format!("--client-cert={}", pki.front_client.cert.display()),
+            format!("--client-key={}", pki.front_client.key.display()),
+            format!("--ca-cert={}", pki.front_ca.display()),
+        ];
+        let tls: Vec<&str> = tls.iter().map(String::as_str).filter(|_| front == Front::Tls).collect();
+        let text = probe(&pair, &[&tls[..], &["--http", &page.target()]].concat(), 0).await?;
+        let selection = "selection - agent agent-0: strategy default: 1 of 1 agents suit and are ready";
+        let selection: Vec<&str> = selection.split_whitespace().collect();
+        let found: Vec<&str> = row(&text, "selection")?.split_whitespace().collect();
+        ensure!(found == selection, "{mode:?} {front:?}: {text}");
+        ensure!(row(&text, "frontend")?.contains(mode.flag()), "{text}");
+        ensure!(row(&text, "dial ")?.contains("the agent has connected to the target"), "{text}");
+        ensure!(row(&text, "http ")?.ends_with("the endpoint answers HTTP/1.1 200 OK"), "{text}");
+        // The agent port speaks TLS.
+        let target = pair.server().agent_address().to_string();
+        let text = probe(&pair, &[&tls[..], &["--tls", &target]].concat(), 0).await?;
+        ensure!(row(&text, "tls ")?.contains("the endpoint answers with TLS"), "{text}");
+        let text = probe(&pair, &[&tls[..], &["--http", &target]].concat(), 7).await?;
+        ensure!(row(&text, "http ")?.contains("FAILED: the endpoint does not answer with HTTP"), "{text}");
+        let refusing = Refusing::new()?;
+        let text = probe(&pair, &[&tls[..], &[&refusing.target()]].concat(), 6).await?;
+        ensure!(row(&text, "connect ")?.ends_with("connect: connection refused"), "{text}");
+        ensure!(row(&text, "selection")?.contains("agent agent-0"), "{text}");
+        if front == Front::Tls {
+            let text = probe(&pair, &[&page.target()], 3).await?;
+            ensure!(
+                row(&text, "frontend")?.contains("give --client-cert, --client-key and --ca-cert"),
+                "{text}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_tells_which_stage_failed() -> Result<()> {
+    let pair = Setup::http_connect().agents(0).start().await?;
+    let text = probe(&pair, &["10.0.0.1:80"], 4).await?;
+    ensure!(row(&text, "selection")?.contains("FAILED: ") && text.contains("No agent available"), "{text}");
+    let Place::Unix(path) = &pair.frontend().place else { anyhow::bail!("a Unix socket") };
+    let wrong = format!("--frontend=unix:{}", path.display());
+    let text = probe(&pair, &[&wrong, "10.0.0.1:80"], 3).await?;
+    ensure!(row(&text, "frontend")?.contains("FAILED") || text.matches("frontend").count() == 2, "{text}");
+    let text = probe(&pair, &["--frontend=unix:/no/such.sock", "10.0.0.1:80"], 3).await?;
+    ensure!(text.contains("FAILED: grpc+unix:/no/such.sock: No such file or directory"), "{text}");
+    for (words, line) in [
+        (&["10.0.0.1"][..], "\"10.0.0.1\" is no target: give HOST:PORT"),
+        (&["a:1", "b:1"], "\"b:1\" is ignored"),
+        (&["--tls", "--http", "a:1"], "--tls cannot be used with --http"),
+        (&["--agent=x", "--frontend=unix:/y", "a:1"], "--agent cannot be used with --frontend"),
+        (&["--fronted=x", "a:1"], "unknown flag: --fronted (did you mean --frontend?)"),
+    ] {
+        let text = probe(&pair, words, 2).await?;
+        ensure!(text.starts_with(line) && text.lines().count() == 1, "{words:?}: {text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_dials_through_the_agent_that_is_named() -> Result<()> {
+    let setup = Setup::http_connect().agents(3);
+    let refusing = setup.clone().start().await?;
+    let text = probe(&refusing, &["--agent=agent-1", "127.0.0.1:1"], 2).await?;
+    ensure!(text.contains("--allow-probe-dials"), "{text}");
+    let pair = setup.server_arg("--allow-probe-dials").start().await?;
+    let page = Endpoint::page().await?;
+    for _ in 0..5 {
+        let text = probe(&pair, &["--agent=agent-1", "--http", &page.target()], 0).await?;
+        ensure!(
+            row(&text, "selection")?.contains("agent agent-1 was asked for (strategy default: 3 of 3"),
+            "{text}"
+        );
+        ensure!(row(&text, "http ")?.ends_with("HTTP/1.1 200 OK"), "{text}");
+    }
+    let json = ask(Program::Server, pair.server().admin, &["status", "agents", "-o=json"], 0).await?;
+    let json: Value = serde_json::from_str(&json)?;
+    let agents = json["agents"].as_array().context("agents")?;
+    let dials: Vec<_> =
+        agents.iter().map(|agent| (agent["id"].as_str(), agent["dials_ok"].as_u64())).collect();
+    let expected =
+        [("agent-0", 0), ("agent-1", 5), ("agent-2", 0)].map(|(id, dials)| (Some(id), Some(dials)));
+    ensure!(dials == expected, "{dials:?}");
+    let text = probe(&pair, &["--agent=agent-7", &page.target()], 4).await?;
+    ensure!(row(&text, "selection")?.contains("FAILED: ") && text.contains("No agent available"), "{text}");
+    let refusing = Refusing::new()?;
+    let text = probe(&pair, &["--agent=agent-2", &refusing.target()], 6).await?;
+    ensure!(row(&text, "connect ")?.ends_with("connection refused"), "{text}");
+    pair.server().wait_metric("established_connections", &[], 0.0).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn verbosity_changes_and_returns_after_its_time() -> Result<()> {
+    let pair = Setup::grpc().agent_arg("-v=1").start().await?;
+    for (program, at, old) in
+        [(Program::Server, pair.server().admin, "4"), (Program::Agent, pair.agent().admin, "1")]
+    {
+        ensure!(ask(program, at, &["verbosity"], 0).await?.trim() == old);
+        let text = ask(program, at, &["verbosity", "6", "--for=500ms"], 0).await?;
+        let said = format!("successfully set klog.logging.verbosity to 6 for 500ms, then {old}\n");
+        ensure!(text == said, "{text}");
+        let back =
+            || async { ask(program, at, &["verbosity"], 0).await.ok().filter(|level| level.trim() == old) };
+        until("the old verbosity", DEADLINE, back).await?;
+        ask(program, at, &["verbosity", "7"], 0).await?;
+        let flags = get(at, "/statusz").await?.body;
+        ensure!(flags.contains(r#"{"name":"v","value":"7"}"#), "{flags}");
+        for words in [&["verbosity", "loud"][..], &["verbosity", "--for=1m"], &["verbosity", "2", "--for=0s"]]
+        {
+            ask(program, at, words, 2).await?;
+        }
+    }
+    pair.server().process.wait_said("\"verbosity changed\" from=4 to=6").await?;
+    pair.agent().process.wait_said("\"verbosity changed\" from=6 to=1").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn top_shows_bytes_per_second_without_a_terminal() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let source = Endpoint::source(Payload::new(1, 1 << 30)).await?;
+    let mut open = pair.frontend().dial(&source.target()).await?;
+    open.write_all(b"x").await?;
+    let reader = tokio::spawn(async move {
+        let mut buffer = vec![0; 1 << 16];
+        while open.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+    });
+    for (program, at) in [(Program::Server, pair.server().admin), (Program::Agent, pair.agent().admin)] {
+        let moving = || async {
+            let text = ask(program, at, &["top", "--once", "--interval=200ms"], 0).await.ok()?;
+            let rows = text.lines().filter(|line| line.contains("iB/s")).count();
+            (rows == 2 && row(&text, &source.target()).is_ok() && !text.contains('\u{1b}')).then_some(())
+        };
+        until("bytes per second of the peer and of the connection", DEADLINE, moving).await?;
+    }
+    reader.abort();
+    Ok(())
+}
+
+#[tokio::test]
+async fn words_that_are_no_commands_are_refused_only_in_the_first_place() -> Result<()> {
+    for (program, word, line) in [
+        (
+            Program::Server,
+            "stats",
+            "unknown command \"stats\": did you mean status? proxy-server knows status, ",
+        ),
+        (Program::Agent, "probe", "unknown command \"probe\": proxy-agent knows status, top, verbosity, "),
+        (Program::Agent, "verbosty", "unknown command \"verbosty\": did you mean verbosity? "),
+    ] {
+        let said = run(program, &[word, "--version"]).await?;
+        ensure!((said.code, said.out.as_str()) == (1, ""), "{}", said.err);
+        ensure!(said.err.starts_with(line) && said.err.lines().count() == 1, "{}", said.err);
+    }
+    for (program, words) in [(Program::Server, ["--version", "status"]), (Program::Agent, ["", "--version"])]
+    {
+        let said = run(program, &words).await?;
+        ensure!(
+            said.code == 0 && said.out.ends_with(concat!(env!("CARGO_PKG_VERSION"), "\n")),
+            "{}",
+            said.err
+        );
+    }
+    let pair = Setup::grpc().agent_arg("--sync-forever").agent_arg("false").start().await?;
+    let line = "\"false\" after --sync-forever is ignored: did you mean --sync-forever=false?";
+    pair.agent().process.wait_said(line).await?;
+    ensure!(
+        ask(Program::Server, pair.server().admin, &["status", "--help"], 0)
+            .await?
+            .contains("Usage: proxy-server status [flags] [")
+    );
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! Several streams (lanes) of one agent to one server.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e::adversarial::{AdversarialAgent, AdversarialServer, AgentMeta};
+use e2e::balancer::Balancer;
+use e2e::endpoints::Endpoint;
+use e2e::exchange::{echo, echoed, expect_any_end, works};
+use e2e::frontend::{Conn, Mode};
+use e2e::metrics::Scrape;
+use e2e::pair::{FRONTS, Front, Pair, Setup};
+use e2e::payload::Payload;
+use e2e::sockets::connections;
+use e2e::wait::{DEADLINE, until, within_limit};
+use tokio::io::AsyncReadExt;
+
+/// Checks that the agent opens no further connection within a second and a half: `--sync-interval` is one second.
+async fn stays_at(pair: &Pair, count: usize) -> Result<()> {
+    let (pid, server) = (pair.agent().process.pid(), pair.server().agent_address());
+    let other = until("another lane", Duration::from_millis(1_500), || async {
+        (connections(pid, server).ok()? != count).then_some(())
+    });
+    ensure!(other.await.is_err(), "the agent does not keep {count} lanes");
+    Ok(())
+}
+
+/// Every count of agents and servers, at both ends.
+async fn counts_tell_of_one_agent(pair: &Pair) -> Result<()> {
+    for (name, labels) in [
+        ("ready_backends", &[("proxy_strategy", "default")][..]),
+        ("ready_backend_connections", &[]),
+        ("grpc_connections", &[("service_method", "Connect")]),
+    ] {
+        ensure!(pair.server().metric(name, labels).await? == 1.0, "{name}");
+    }
+    for (name, count) in
+        [("open_server_connections", 1.0), ("known_server_count", 1.0), ("retiring_server_connections", 0.0)]
+    {
+        ensure!(pair.agent().metric(name, &[]).await? == count, "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn lanes_of_a_pair_are_one_agent() -> Result<()> {
+    // On a busy machine the RTT may exceed 10 ms, and two lanes become four.
+    for (arg, lanes) in [("--lanes=1", 1), ("--lanes=4", 4)] {
+        let setup = Setup::grpc().agent_arg(arg);
+        let pair = setup.start().await?;
+        let endpoint = Endpoint::echo().await?;
+        pair.wait_lanes(lanes, DEADLINE).await?;
+        counts_tell_of_one_agent(&pair).await?;
+        let mut conns = Vec::new();
+        for seed in 0..12 {
+            let conn = pair.frontend().dial(&endpoint.target()).await?;
+            conns.push(echo(conn, Payload::new(seed, 100_000)).await?);
+        }
+        pair.server().wait_metric("established_connections", &[], 12.0).await?;
+        stays_at(&pair, lanes).await?;
+        counts_tell_of_one_agent(&pair).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn distant_server_gets_more_lanes() -> Result<()> {
+    let pair = Setup::grpc().agent_arg("--lanes=2").with_delay(Duration::from_millis(15)).start().await?;
+    let balancer = pair.balancer.as_ref().expect("balanced");
+    until("four lanes", DEADLINE, || async { (balancer.accepted() == 4).then_some(()) }).await?;
+    let more =
+        until("a fifth", Duration::from_millis(1_500), || async { (balancer.accepted() > 4).then_some(()) });
+    ensure!(more.await.is_err(), "no more than four");
+    counts_tell_of_one_agent(&pair).await
+}
+
+/// The agent reaches the server by two addresses, so that a test can cut one lane.
+async fn two_ways(mode: Mode) -> Result<(Pair, [Balancer; 2])> {
+    let mut pair = Setup::new(mode, Front::Unix).agents(0).agent_arg("--lanes=2").start().await?;
+    let server = pair.server().agent_address();
+    let ways = [Balancer::start(vec![server]).await?, Balancer::start(vec![server]).await?];
+    let list = format!("--proxy-server-host={},{}", ways[0].address(), ways[1].address());
+    pair.add_agent("two-ways", "", &[&list])?;
+    pair.wait_connected().await?;
+    // The server has registered both lanes.
+    pair.agent().wait_metric("server_connection_attempts_total", &[("result", "connected")], 2.0).await?;
+    ensure!(ways.iter().all(|way| way.accepted() == 1), "a lane by each address");
+    Ok((pair, ways))
+}
+
+async fn lanes(pair: &Pair, ways: &[Balancer]) -> Result<usize> {
+    let pid = pair.agent().process.pid();
+    ways.iter().try_fold(0, |sum, way| Ok(sum + connections(pid, way.address())?))
+}
+
+/// Exchanges a megabyte; `None` if the connection has ended.
+async fn survives(conn: Conn, seed: u64) -> Option<Conn> {
+    echo(conn, Payload::new(seed, 1 << 20)).await.ok()
+}
+
+#[tokio::test]
+async fn killed_lane_ends_its_own_connections_and_returns() -> Result<()> {
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let (pair, ways) = two_ways(mode).await?;
+        let endpoint = Endpoint::echo().await?;
+        let mut conns = Vec::new();
+        for _ in 0..10 {
+            conns.push(pair.frontend().dial(&endpoint.target()).await?);
+        }
+        pair.server().wait_metric("established_connections", &[], 10.0).await?;
+        // Transfers are under way on all connections.
+        let mut transfers = tokio::task::JoinSet::new();
+        for (seed, conn) in conns.into_iter().enumerate() {
+            transfers.spawn(survives(conn, seed as u64));
+        }
+        ways[0].cut();
+        let back = async {
+            until("both lanes", DEADLINE, || async {
+                let again = ways.iter().map(Balancer::accepted).sum::<usize>() == 3;
+                (again && lanes(&pair, &ways).await.ok()? == 2).then_some(())
+            })
+            .await
+        };
+        // Two seconds on an idle machine.
+        within_limit("the lane's return", Duration::from_secs(6), back).await??;
+        let mut kept = Vec::new();
+        while let Some(survived) = transfers.join_next().await {
+            kept.extend(survived?);
+        }
+        ensure!((1..10).contains(&kept.len()), "{} of 10 connections live", kept.len());
+        for conn in kept {
+            echo(conn, Payload::new(77, 100_000)).await?;
+        }
+        counts_tell_of_one_agent(&pair).await?;
+        let lost = pair.agent().metrics().await?;
+        ensure!(lost.busy().iter().all(|name| !name.contains("retiring")), "no lane retires");
+        works(pair.frontend(), &endpoint.target()).await?;
+    }
+    Ok(())
+}
+
+/// The bytes that a lane moves at the moment decide, so a download that begins later than a ping takes another lane.
+#[tokio::test]
+async fn bulk_and_small_exchanges_take_different_lanes() -> Result<()> {
+    let (pair, ways) = two_ways(Mode::Grpc).await?;
+    let endpoint = Endpoint::echo().await?;
+    let bulk = Endpoint::source(Payload::new(5, 1 << 40)).await?;
+    let mut download = pair.frontend().dial(&bulk.target()).await?;
+    let mut piece = vec![0; 4 << 20];
+    download.read_exact(&mut piece).await?;
+    let reading = tokio::spawn(async move { while download.read_exact(&mut piece).await.is_ok() {} });
+    let mut small = Vec::new();
+    for seed in 0..5 {
+        let conn = pair.frontend().dial(&endpoint.target()).await?;
+        small.push(echo(conn, Payload::new(seed, 100)).await?);
+    }
+    // The lane of the download is the one whose cut ends it.
+    ways[0].cut();
+    let ended = tokio::time::timeout(Duration::from_secs(3), reading).await.is_ok();
+    for mut conn in small {
+        match ended {
+            true => drop(echo(conn, Payload::new(8, 1_000)).await?),
+            false => expect_any_end(&mut conn).await?,
+        }
+    }
+    Ok(())
+}
+
+/// A Go server, or a native one of an earlier version, answers without the capability.
+#[tokio::test]
+async fn server_without_lanes_gets_one_stream() -> Result<()> {
+    let pair = Setup::grpc().agents(0).agent_arg("--lanes=2").start().await?;
+    let mut server = AdversarialServer::start(&pair.pki, "go", 1).await?;
+    let agent = pair.agent_at("native", server.address())?;
+    let link = server.link().await?;
+    let offer = link.metadata.get("konnectivity-capabilities").expect("an offer").to_str()?.to_owned();
+    ensure!(offer.contains("lanes="), "{offer}");
+    let second = tokio::time::timeout(Duration::from_millis(2_500), server.link()).await;
+    ensure!(second.is_err(), "a second stream");
+    ensure!(connections(agent.process.pid(), server.address())? == 1, "a second connection");
+    Ok(())
+}
+
+/// A Go agent offers nothing, an earlier native one does not offer lanes.
+#[tokio::test]
+async fn agent_without_lanes_is_offered_none() -> Result<()> {
+    let pair = Setup::grpc().agents(0).start().await?;
+    let port = pair.server().agent_port();
+    for (offer, answer) in
+        [(None, None), (Some("pings"), Some("pings")), (Some("pings, lanes=5"), Some("pings, lanes=4"))]
+    {
+        let meta = AgentMeta::new("an-agent", "");
+        let meta = offer.map_or(meta.clone(), |offer| meta.with("konnectivity-capabilities", offer));
+        let mut agent = AdversarialAgent::connect(port, &pair.pki, &meta).await?;
+        let headers = agent.stream.headers().await?;
+        let told = headers.get("konnectivity-capabilities").map(|value| value.to_str()).transpose()?;
+        ensure!(told == answer, "{offer:?}: {told:?}");
+    }
+    Ok(())
+}
+
+/// Whatever an agent claims, its id has a limited number of streams.
+#[tokio::test]
+async fn lanes_of_a_hostile_agent_are_bounded() -> Result<()> {
+    let pair = Setup::grpc().agents(0).start().await?;
+    let meta = AgentMeta::new("hostile", "").with("konnectivity-capabilities", "pings, lanes=7");
+    let mut agents = Vec::new();
+    let refused = loop {
+        match AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &meta).await? {
+            Ok(agent) => agents.push(agent),
+            Err(status) => break status,
+        }
+        ensure!(agents.len() < 100, "no limit");
+    };
+    ensure!(refused.code() == tonic::Code::ResourceExhausted, "{refused:?}");
+    ensure!(agents.len() == 16, "{} streams", agents.len());
+    let one = |scrape: &Scrape| {
+        scrape.value("konnectivity_network_proxy_server_grpc_connections", &[("service_method", "Connect")])
+            == 1.0
+    };
+    pair.server().wait_metrics("one agent", one).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn all_frontends_use_lanes() -> Result<()> {
+    for (mode, front) in FRONTS {
+        let pair = Setup::new(mode, front).agent_arg("--lanes=2").start().await?;
+        pair.wait_lanes(2, DEADLINE).await?;
+        let endpoint = Endpoint::echo().await?;
+        for seed in 0..4 {
+            echoed(pair.frontend(), &endpoint.target(), Payload::new(seed, 500_000)).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! What the status tells about the open streams. Nothing here is asked while nobody reads the status.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use driver::{LiveConnection, SharedTraffic};
+use grpc::KeepaliveHandle;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// Where a stream leads, as its connector knows it.
+#[derive(Debug, Clone, Default)]
+pub struct Origin {
+    /// The server's address with its port.
+    pub address: String,
+    /// Measures the RTT.
+    pub keepalive: Option<Arc<KeepaliveHandle>>,
+}
+
+/// Asks a stream's task for some of its connections.
+pub(super) struct ReportRequest {
+    pub(super) skip: usize,
+    pub(super) limit: usize,
+    pub(super) reply: oneshot::Sender<Vec<LiveConnection>>,
+}
+
+pub(super) type ReportRequests = mpsc::UnboundedReceiver<ReportRequest>;
+
+/// One open stream.
+#[derive(Debug)]
+pub(crate) struct OpenLink {
+    pub(crate) server_id: Arc<str>,
+    pub(crate) origin: Origin,
+    pub(crate) native: bool,
+    pub(crate) since: SystemTime,
+    /// The server was asked for no new dials.
+    pub(crate) drain: CancellationToken,
+    pub(crate) traffic: SharedTraffic,
+    requests: mpsc::UnboundedSender<ReportRequest>,
+}
+
+impl OpenLink {
+    /// A stream that opens now, and the requests to its task.
+    pub(super) fn new(
+        server_id: Arc<str>,
+        origin: Origin,
+        native: bool,
+        drain: CancellationToken,
+    ) -> (Self, ReportRequests) {
+        let (requests, received) = mpsc::unbounded_channel();
+        let (since, traffic) = (serve::statusz::now(), SharedTraffic::default());
+        (Self { server_id, origin, native, since, drain, traffic, requests }, received)
+    }
+
+    /// At most `limit` of the stream's connections after the first `skip` ones; none if it has ended.
+    pub(crate) async fn connections(&self, skip: usize, limit: usize) -> Vec<LiveConnection> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.requests.send(ReportRequest { skip, limit, reply });
+        answer.await.unwrap_or_default()
+    }
+
+    /// Whether pings are unanswered.
+    pub(crate) fn is_unresponsive(&self) -> bool {
+        self.origin.keepalive.as_ref().is_some_and(|keepalive| *keepalive.unresponsive().borrow())
+    }
+}
+
+/// The open streams. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct OpenLinks(Arc<Mutex<Vec<Arc<OpenLink>>>>);
+
+impl OpenLinks {
+    /// Lists the stream until the guard is dropped.
+    pub(super) fn enter(&self, link: OpenLink) -> OpenGuard {
+        let link = Arc::new(link);
+        self.0.lock().push(Arc::clone(&link));
+        OpenGuard { links: self.clone(), link }
+    }
+
+    /// The streams in the order of their servers' ids, the oldest of each server first.
+    pub(crate) fn all(&self) -> Vec<Arc<OpenLink>> {
+        let mut links = self.0.lock().clone();
+        links.sort_by(|one, two| one.server_id.cmp(&two.server_id));
+        links
+    }
+}
+
+/// One listed stream.
+pub(super) struct OpenGuard {
+    links: OpenLinks,
+    link: Arc<OpenLink>,
+}
+
+impl Drop for OpenGuard {
+    fn drop(&mut self) {
+        self.links.0.lock().retain(|link| !Arc::ptr_eq(link, &self.link));
+    }
+}

@@ -1,0 +1,158 @@
+//! Agents that fail, disappear, return and toggle, at the tables.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use tokio::time::{Instant, advance};
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+
+fn manager(strategies: &[Strategy]) -> BackendManager<()> {
+    BackendManager::new(strategies, RouteMetrics::register(&mut Registry::default()))
+}
+
+fn join(manager: &BackendManager<()>, agent: &str, identifiers: &str) -> Registration<()> {
+    let identifiers = Identifiers::parse(identifiers).unwrap();
+    manager.register(Backend { agent_id: agent.into(), identifiers, process: None, handle: () }).unwrap()
+}
+
+fn fail(agent: &Registration<()>) {
+    let now = Instant::now();
+    (0..3).for_each(|_| agent.stats().blame(now, now));
+}
+
+fn sweep(manager: &BackendManager<()>) -> u64 {
+    manager.sweep(&manager.agents(), Instant::now())
+}
+
+fn ejected(manager: &BackendManager<()>) -> Vec<(String, Duration)> {
+    manager.ejected(Instant::now()).into_iter().map(|(id, rest)| (id.to_string(), rest)).collect()
+}
+
+/// Ejects the agent and waits until it is tried again.
+async fn put_on_trial(manager: &BackendManager<()>, agent: &Registration<()>) {
+    fail(agent);
+    assert_eq!(sweep(manager), 1);
+    advance(5 * S).await;
+    sweep(manager);
+    assert_eq!(ejected(manager), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dials_chosen_at_once_try_an_agent_by_one() {
+    let manager = manager(&[Strategy::Default]);
+    let (tried, other) = (join(&manager, "tried", ""), join(&manager, "other", ""));
+    put_on_trial(&manager, &tried).await;
+    let choices: Vec<_> = (0..64).map(|_| manager.choose("", &[]).unwrap()).collect();
+    let tries = choices.iter().filter(|choice| choice.link == tried.id()).count();
+    assert!(tries <= 1, "{tries} dials try the agent");
+    drop(choices);
+    let only = manager.choose("", &[other.id()]).unwrap();
+    assert_eq!(only.link, tried.id());
+    assert_eq!(manager.choose("", &[]).unwrap().link, other.id());
+    only.flight.reached(Instant::now());
+    let more: Vec<_> = (0..64).map(|_| manager.choose("", &[]).unwrap()).collect();
+    assert!(more.iter().filter(|choice| choice.link == tried.id()).count() > 16, "it serves again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_only_match_is_tried_by_one_dial_while_another_strategy_serves() {
+    let manager = manager(&[Strategy::DestHost, Strategy::Default]);
+    let (tried, other) = (join(&manager, "tried", "host=n"), join(&manager, "other", ""));
+    put_on_trial(&manager, &tried).await;
+    let first = manager.choose("n", &[]).unwrap();
+    assert_eq!(first.link, tried.id());
+    let second = manager.choose("n", &[]).unwrap();
+    assert_eq!(second.link, other.id());
+    drop((other, second));
+    assert_eq!(manager.choose("n", &[]).unwrap().link, tried.id(), "there is no other agent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reconnecting_ends_no_ejection() {
+    let manager = manager(&[Strategy::Default]);
+    let (agent, _other) = (join(&manager, "a", ""), join(&manager, "b", ""));
+    fail(&agent);
+    assert_eq!(sweep(&manager), 1);
+    advance(2 * S).await;
+    drop(agent);
+    assert_eq!(ejected(&manager), []);
+    let agent = join(&manager, "a", "");
+    assert_eq!(ejected(&manager), [("a".to_owned(), 3 * S)]);
+    assert!((0..64).all(|_| manager.choose("", &[]).unwrap().link != agent.id()));
+    drop(agent);
+    advance(4 * S).await;
+    let _agent = join(&manager, "a", "");
+    assert_eq!(ejected(&manager), [], "its time is up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ejections_of_absent_agents_are_bounded() {
+    let manager = manager(&[Strategy::Default]);
+    let agents: Vec<_> = (0..2_500).map(|n| join(&manager, &format!("{n:04}"), "")).collect();
+    agents.iter().take(1_250).for_each(fail);
+    assert_eq!(sweep(&manager), 1_250);
+    drop(agents);
+    let _again: Vec<_> = (0..2_500).map(|n| join(&manager, &format!("{n:04}"), "")).collect();
+    assert_eq!(ejected(&manager).len(), 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_ids_do_not_displace_old_ones_from_the_metric() {
+    let mut registry = Registry::default();
+    let metrics = OutlierMetrics::register(&mut registry);
+    let manager = manager(&[Strategy::Default]);
+    let known = join(&manager, "node-1", "");
+    advance(S).await;
+    let invented: Vec<_> = (0..100).map(|n| join(&manager, &format!("a-{n:02}"), "")).collect();
+    for agent in invented.iter().chain([&known]) {
+        manager.set_unresponsive(agent.id(), true);
+    }
+    metrics.set(&manager.agents(), Instant::now());
+    let text = serve::metrics::Exposition::new(registry).scrape();
+    assert_eq!(text.matches("agent_outlier{").count(), 10, "{text}");
+    assert!(text.contains("agent_id=\"node-1\""), "{text}");
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A balancer's restart makes all streams unresponsive, and then all agents return.
+#[tokio::test(start_paused = true)]
+async fn many_changes_wake_a_waiting_dial_rarely() {
+    let manager = manager(&[Strategy::DestHost]);
+    let first = join(&manager, "a", "host=n");
+    let others: Vec<_> = (0..2_000).map(|n| join(&manager, &n.to_string(), "")).collect();
+    manager.set_unresponsive(first.id(), true);
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut waiting = pin!(manager.until_another_is_better(first.id(), "n"));
+    let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+    assert!(!poll());
+    let began = Instant::now();
+    for unresponsive in [true, false] {
+        for other in &others {
+            manager.set_unresponsive(other.id(), unresponsive);
+            assert!(!poll());
+            advance(Duration::from_micros(250)).await;
+        }
+    }
+    let (wakes, took) = (wakes.0.load(Ordering::Relaxed), began.elapsed());
+    println!("figures: 4,000 changes in {took:?} wake a waiting dial {wakes} times");
+    // Once by a change and once by its timer in each 50 ms.
+    assert!(wakes <= 2 * 21, "{wakes} in {took:?}");
+    let _second = join(&manager, "b", "host=n");
+    advance(Duration::from_millis(51)).await;
+    assert!(poll(), "the better stream is found");
+}

@@ -1,0 +1,187 @@
+//! The recent traffic of one agent stream, by which dials choose among the lanes of an agent.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mux::LaneLoad;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// The traffic of one agent stream. Cheap to clone; clones share it.
+#[derive(Clone)]
+pub struct LaneTraffic(Arc<Mutex<Traffic>>);
+
+struct Traffic {
+    /// Bytes at `at`. They fall to a third in a second.
+    moved: f64,
+    at: Instant,
+    connections: usize,
+}
+
+impl Traffic {
+    fn moved(&self, now: Instant) -> f64 {
+        self.moved * (-now.saturating_duration_since(self.at).as_secs_f64()).exp()
+    }
+}
+
+impl LaneTraffic {
+    pub(super) fn new(now: Instant) -> Self {
+        Self(Arc::new(Mutex::new(Traffic { moved: 0.0, at: now, connections: 0 })))
+    }
+
+    /// The stream moved this many bytes of payload.
+    pub fn moved(&self, now: Instant, bytes: u64) {
+        let mut traffic = self.0.lock();
+        (traffic.moved, traffic.at) = (traffic.moved(now) + bytes as f64, now);
+    }
+
+    /// Counts one more dial or connection.
+    pub fn enter(&self) -> LaneGuard {
+        self.0.lock().connections += 1;
+        LaneGuard(self.clone())
+    }
+
+    pub(super) fn load(&self, now: Instant) -> LaneLoad {
+        let traffic = self.0.lock();
+        LaneLoad { moved: traffic.moved(now) as u64, connections: traffic.connections }
+    }
+}
+
+impl fmt::Debug for LaneTraffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaneTraffic").finish_non_exhaustive()
+    }
+}
+
+/// One dial without an answer, or one connection, of a stream.
+#[derive(Debug)]
+#[must_use = "it counts until it is dropped"]
+pub struct LaneGuard(LaneTraffic);
+
+impl Drop for LaneGuard {
+    fn drop(&mut self) {
+        self.0.0.lock().connections -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+    use serve::metrics::Registry;
+
+    use super::super::table::Health;
+    use super::super::*;
+    use super::*;
+    use crate::limits::MAX_LANES_PER_AGENT;
+
+    fn manager(strategy: Strategy) -> BackendManager<u64> {
+        BackendManager::new(&[strategy], RouteMetrics::register(&mut Registry::default()))
+    }
+
+    fn lane(agent: &str, process: u64, handle: u64) -> Backend<u64> {
+        let identifiers = Identifiers::parse("host=n").unwrap();
+        Backend { agent_id: agent.into(), identifiers, process: Some(process), handle }
+    }
+
+    /// How often each stream is chosen in a thousand choices, by its handle.
+    fn picks(manager: &BackendManager<u64>) -> BTreeMap<u64, usize> {
+        let (mut rng, mut picks) = (StdRng::seed_from_u64(7), BTreeMap::new());
+        for _ in 0..1_000 {
+            let healths = &[Health::Ready, Health::Leaving];
+            let choice = manager.choose_of("n", (healths, None), &[], &mut rng).expect("an agent");
+            *picks.entry(choice.handle).or_default() += 1;
+        }
+        picks
+    }
+
+    #[test]
+    fn traffic_is_forgotten_within_seconds() {
+        let now = Instant::now();
+        let lane = LaneTraffic::new(now);
+        let load = |seconds| lane.load(now + Duration::from_secs(seconds));
+        lane.moved(now, 1 << 20);
+        lane.moved(now, 1 << 20);
+        assert_eq!(load(0).moved, 2 << 20);
+        assert!(load(1).moved < 1 << 20 && load(1).moved > 1 << 19, "{:?}", load(1));
+        assert_eq!(load(20).moved, 0);
+        let open = lane.enter();
+        assert_eq!(load(0).connections, 1);
+        drop(open);
+        assert_eq!(load(0).connections, 0);
+    }
+
+    #[test]
+    fn agent_with_lanes_is_one_agent() {
+        for strategy in [Strategy::Default, Strategy::DestHost] {
+            let manager = manager(strategy);
+            let lanes = [1, 2, 3].map(|handle| manager.register(lane("a", 7, handle)).unwrap());
+            let other = manager.register(lane("b", 8, 9)).unwrap();
+            assert_eq!(manager.counts()[0].1, if strategy == Strategy::Default { 2 } else { 1 });
+            assert_eq!((manager.agent_count(), manager.agents().len()), (2, 2));
+            let picked = picks(&manager);
+            // 80 is five standard deviations.
+            assert!(picked[&9].abs_diff(500) < 80 && picked.len() == 2, "{strategy:?} {picked:?}");
+            let of = lanes[0].id();
+            assert_eq!((manager.siblings(of).len(), manager.rivals(of).len()), (2, 0));
+            assert_eq!(manager.lanes(of), [2, 3]);
+            let twin = manager.register(lane("a", 6, 4)).unwrap();
+            assert_eq!(manager.rivals(lanes[0].id()), [4], "another process with this id");
+            drop(twin);
+            drop(other);
+            assert_eq!(picks(&manager).len(), 1);
+        }
+    }
+
+    #[test]
+    fn dial_takes_the_quietest_lane_that_answers() {
+        let manager = manager(Strategy::DestHost);
+        let lanes = [1, 2, 3].map(|handle| manager.register(lane("a", 7, handle)).unwrap());
+        let chosen = || manager.choose("n", &[]).unwrap().handle;
+        assert_eq!(chosen(), 1);
+        lanes[0].lane().moved(Instant::now(), 1 << 30);
+        let open = lanes[1].lane().enter();
+        assert_eq!(chosen(), 3);
+        manager.set_unresponsive(lanes[2].id(), true);
+        assert!(
+            manager.is_lane_silent_beside(lanes[0].id()) && !manager.is_lane_silent_beside(lanes[2].id())
+        );
+        assert_eq!(chosen(), 2);
+        manager.set_draining(lanes[1].id());
+        assert_eq!(chosen(), 1, "bulk is better than a lane that drains");
+        manager.set_draining(lanes[0].id());
+        assert_eq!(chosen(), 3, "all are leaving");
+        drop(open);
+    }
+
+    #[test]
+    fn another_agent_is_tried_before_another_lane() {
+        let manager = manager(Strategy::Default);
+        let lanes = [1, 2].map(|handle| manager.register(lane("a", 7, handle)).unwrap());
+        let other = manager.register(lane("b", 8, 9)).unwrap();
+        let again = || manager.choose_another("n", lanes[0].id(), "a").map(|choice| choice.handle);
+        assert_eq!(again(), Some(9));
+        manager.set_draining(other.id());
+        assert_eq!(again(), Some(2));
+        manager.set_draining(lanes[1].id());
+        assert!(again().is_some_and(|handle| handle != 1));
+    }
+
+    #[test]
+    fn lanes_of_one_agent_id_are_bounded() {
+        let manager = manager(Strategy::Default);
+        let register = |process, handle| manager.register(lane("a", process, handle));
+        let mut kept: Vec<_> = (0..4).map(|process| register(process, process).unwrap()).collect();
+        assert_eq!(register(4, 0).unwrap_err(), RegisterError::TooManyStreams, "a fifth process");
+        let impostor = Backend { identifiers: Identifiers::default(), ..lane("a", 3, 0) };
+        assert_eq!(manager.register(impostor).unwrap_err(), RegisterError::TooManyStreams, "no lane of it");
+        kept.extend((4..MAX_LANES_PER_AGENT as u64).map(|handle| register(3, handle).unwrap()));
+        assert_eq!(register(3, 0).unwrap_err(), RegisterError::TooManyStreams);
+        drop(kept.pop());
+        assert!(register(3, 0).is_ok());
+        assert_eq!(manager.lanes_beside(&lane("a", 0, 0)), [0]);
+    }
+}

@@ -1,0 +1,64 @@
+//! `POST /probe` on the admin port: why a dial goes to which agent, and a dial through one agent.
+//!
+//! The dial takes the whole way of an HTTP CONNECT client, over a socket pair instead of a listener, so that it counts in
+//! all limits, metrics and logs.
+
+use commands::probe::{Protocol, Stage, Then, stages};
+use percent_encoding::percent_decode_str;
+use serve::http::{Routes, with_post};
+use status::Probe;
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent_stream::LinkHandle;
+use crate::backends::BackendManager;
+use crate::dial::Target;
+use crate::frontend::Frontend;
+
+/// Adds the route. Without a frontend it only tells why a dial goes to which agent: a dial from here needs no certificate and no
+/// access to the frontend's socket, so every process on the machine could use it.
+pub(crate) fn with_probe(
+    routes: Routes,
+    backends: BackendManager<LinkHandle>,
+    frontend: Option<Frontend>,
+) -> Routes {
+    with_post(routes, "/probe", move |query| {
+        let (backends, frontend) = (backends.clone(), frontend.clone());
+        async move { probe(&query, &backends, frontend).await }
+    })
+}
+
+async fn probe(
+    query: &str,
+    backends: &BackendManager<LinkHandle>,
+    frontend: Option<Frontend>,
+) -> Result<Probe, String> {
+    let value = |name: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let value = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or_default();
+        percent_decode_str(value).decode_utf8_lossy()
+    };
+    let (target, agent, then) = (value("target"), value("agent"), value("then"));
+    let then = Then::named(&then).ok_or_else(|| format!("then={then}: use tls or http"))?;
+    if !target.bytes().all(|byte| byte.is_ascii_graphic()) || !target.contains(':') {
+        return Err(format!("target={target}: use HOST:PORT"));
+    }
+    let selection = backends.explain(&Target::new("tcp", &*target).host);
+    if agent.is_empty() {
+        return Ok(Probe { selection, stages: Vec::new() });
+    }
+    let frontend = frontend.ok_or("the server dials for probes only with --allow-probe-dials")?;
+    let selection = format!("agent {agent} was asked for ({selection})");
+    let stages = through(&agent, &target, then, frontend).await?;
+    Ok(Probe { selection, stages })
+}
+
+/// Dials through one agent.
+async fn through(agent: &str, target: &str, then: Then, frontend: Frontend) -> Result<Vec<Stage>, String> {
+    let (client, socket) = UnixStream::pair().map_err(|error| error.to_string())?;
+    let frontend = Frontend { dialer: frontend.dialer.through(agent), ..frontend };
+    let stop = CancellationToken::new();
+    // Ends when the socket is attached to its link or closed.
+    tokio::spawn(async move { frontend.serve_socket(socket, "probe".into(), &stop).await });
+    Ok(stages(Box::new(client), Protocol::HttpConnect, (target, then), async |_| {}).await)
+}

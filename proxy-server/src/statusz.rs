@@ -1,0 +1,304 @@
+//! The document of `/statusz`, from what the server's parts tell.
+//!
+//! Agents are listed in the order of their ids, connections in that of their agents' ids. A page in this order builds only
+//! its own rows: entries before it are counted.
+
+use std::time::SystemTime;
+
+use driver::LiveConnection;
+use serve::http::StatusSource;
+use serve::http::health::Condition;
+use serve::statusz::{Facts, ago, connections, rfc3339, seconds, stall, unix};
+use status::{Agent, Connection, Kubernetes, List, Page, Query, Status, Totals};
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use crate::agent_stream::{LinkFacts, LinkHandle};
+use crate::backends::{AgentDescription, BackendManager};
+use crate::metrics::Metrics;
+
+/// Agents after which other tasks of the thread run, for instance a health probe.
+const AGENTS_AT_ONCE: usize = 256;
+
+/// Identifiers of an agent in the document, at most: agents choose their number.
+const IDENTIFIERS: usize = 32;
+
+/// What the document is made of.
+#[derive(Clone)]
+pub(crate) struct StatusSources {
+    pub(crate) facts: Facts,
+    pub(crate) backends: BackendManager<LinkHandle>,
+    pub(crate) metrics: Metrics,
+    /// The server renews this lease.
+    pub(crate) lease: Option<String>,
+    /// The server uses the Kubernetes API.
+    pub(crate) has_api: bool,
+}
+
+impl StatusSources {
+    /// The source for the admin port. `readiness` has the conditions of `/readyz`.
+    pub(crate) fn source(
+        self,
+        readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
+    ) -> StatusSource {
+        StatusSource::new(move |query| {
+            let health = readiness().into_iter().map(Into::into).collect();
+            let sources = self.clone();
+            async move { Status { health, ..sources.document(&query).await } }
+        })
+    }
+
+    async fn document(&self, query: &Query) -> Status {
+        let mut status = Status { totals: self.totals(), ..self.facts.document() };
+        self.metrics.journal.fill(&mut status);
+        status.kubernetes = self.has_api.then(|| self.kubernetes());
+        if query.list != Some(List::Connections) {
+            status.agents = agents(&self.backends, query).await;
+        }
+        if query.list != Some(List::Peers) {
+            (status.connections, status.incomplete) = connection_page(&self.backends, query).await;
+        }
+        status
+    }
+
+    fn kubernetes(&self) -> Kubernetes {
+        let renewed = self.metrics.lease_renewed.peek().map_or(0, |renewed| renewed.get());
+        let state =
+            if renewed > 0 { format!("renewed {}", unix(renewed)) } else { "never renewed".to_owned() };
+        let lease = self.lease.as_ref().map(|lease| format!("{lease}, {state}")).unwrap_or_default();
+        Kubernetes { lease, last_error: self.metrics.journal.api_error(), ..Kubernetes::default() }
+    }
+
+    fn totals(&self) -> Totals {
+        let gauge = |count: i64| u64::try_from(count).unwrap_or_default();
+        Totals {
+            agents: self.backends.agent_count() as u64,
+            agents_unhealthy: self.backends.leaving_agents() as u64,
+            connections: gauge(self.metrics.established.count()),
+            pending_dials: gauge(self.metrics.dials.pending.peek().map_or(0, |pending| pending.get())),
+            ..Totals::default()
+        }
+    }
+}
+
+/// The page of agents.
+async fn agents(backends: &BackendManager<LinkHandle>, query: &Query) -> Vec<Agent> {
+    let mut page = Page::new(query);
+    let (ids, now) = (backends.agent_ids(), Instant::now());
+    let skipped = page.skip(ids.len());
+    for (at, id) in ids.iter().enumerate().skip(skipped) {
+        if page.wanted() == 0 {
+            break;
+        }
+        if let Some(description) = backends.describe(id) {
+            page.push(agent(id, description, now));
+        }
+        if at % AGENTS_AT_ONCE == 0 {
+            yield_now().await;
+        }
+    }
+    page.finish()
+}
+
+fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> Agent {
+    let (state, reason) = state(&description, now);
+    let AgentDescription { identifiers, stats, handles, .. } = description;
+    let announced = identifiers.hosts.iter().map(ToString::to_string);
+    let announced = announced.chain(identifiers.networks.iter().map(|network| format!("cidr={network}")));
+    let announced = announced.chain(identifiers.default_route.then(|| "default-route=true".to_owned()));
+    let facts = || handles.iter().map(|handle| &*handle.facts);
+    let oldest = facts().next();
+    let text = |of: fn(&LinkFacts) -> &String| oldest.map(of).cloned().unwrap_or_default();
+    let sum = |of: fn(driver::Traffic) -> u64| facts().map(|facts| of(facts.traffic.get())).sum();
+    let rtts = facts().filter_map(|facts| facts.keepalive.as_ref()?.last_rtt());
+    let (dials_ok, dials_failed) = stats.dials();
+    Agent {
+        id: id.to_owned(),
+        identity: text(|facts| &facts.identity),
+        addresses: facts().map(|facts| facts.address.clone()).collect(),
+        version: text(|facts| &facts.version),
+        native: oldest.is_some_and(|facts| facts.native),
+        identifiers: announced.take(IDENTIFIERS).collect(),
+        zone: identifiers.zone.as_deref().unwrap_or_default().to_owned(),
+        since: facts().filter_map(|facts| facts.since).min().map(rfc3339).unwrap_or_default(),
+        streams: handles.len() as u64,
+        rtt_seconds: rtts.max().map(seconds),
+        expected_dial_seconds: Some(stats.expected(now)).filter(|time| !time.is_zero()).map(seconds),
+        connections: sum(|traffic| traffic.connections as u64),
+        bytes_to_agent: sum(|traffic| traffic.sent),
+        bytes_from_agent: sum(|traffic| traffic.received),
+        dials_ok,
+        dials_failed,
+        state: state.to_owned(),
+        reason,
+    }
+}
+
+fn state(agent: &AgentDescription<LinkHandle>, now: Instant) -> (&'static str, String) {
+    if let Some(rest) = agent.stats.ejected_for(now) {
+        ("ejected", format!("its own failures stand out, returns in {} s", rest.as_secs()))
+    } else if agent.draining {
+        ("draining", "it asked for no new dials".to_owned())
+    } else if agent.silent {
+        ("unresponsive", "pings are unanswered".to_owned())
+    } else if agent.stuck {
+        ("unresponsive", "packets are unanswered".to_owned())
+    } else {
+        ("ready", String::new())
+    }
+}
+
+/// The page of connections, and whether entries are missing.
+async fn connection_page(backends: &BackendManager<LinkHandle>, query: &Query) -> (Vec<Connection>, bool) {
+    let (wall, now) = (serve::statusz::now(), Instant::now());
+    let count = |handle: &LinkHandle| handle.facts.traffic.get().connections;
+    let streams = backends.streams(|handle| count(handle) > 0).into_iter();
+    let streams = streams.map(|(agent_id, _, handle)| (count(&handle), (agent_id, handle))).collect();
+    connections(streams, query, |(agent_id, handle), skip, limit| async move {
+        let live = handle.connections(skip, limit).await;
+        live.into_iter().map(|live| row(&agent_id, live, wall, now)).collect()
+    })
+    .await
+}
+
+fn row(agent_id: &str, live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
+    Connection {
+        id: live.id.0,
+        peer: agent_id.to_owned(),
+        target: live.target.into(),
+        since: ago(wall, now, live.since),
+        bytes_to_endpoint: live.sent,
+        bytes_from_endpoint: live.received,
+        queued: live.queued as u64,
+        stalled_seconds: stall(live.stalled),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use driver::{SharedTraffic, Traffic};
+    use mux::ConnectId;
+    use serve::logs::VerbosityLevel;
+    use serve::metrics::Registry;
+
+    use super::*;
+    use crate::agent_stream::testing::Command;
+    use crate::backends::{Backend, Identifiers, Registration, Strategy};
+
+    const AGENTS: usize = 16_000;
+    const CONNECTIONS: usize = 50_000;
+
+    /// The connections of an agent.
+    fn count(agent: usize) -> usize {
+        if agent.is_multiple_of(8) { 18 } else { 1 }
+    }
+
+    fn live(agent: usize, at: usize) -> LiveConnection {
+        let (id, since) = (ConnectId(at as i64 + 1), Instant::now());
+        let target = format!("10.{}.{}.{at}:443", agent / 256, agent % 256).into();
+        LiveConnection {
+            id,
+            target,
+            since,
+            sent: agent as u64,
+            received: at as u64,
+            queued: 0,
+            stalled: None,
+        }
+    }
+
+    /// A server with many agents, each with a task that counts the connections that it tells.
+    struct World {
+        sources: StatusSources,
+        told: Arc<AtomicUsize>,
+        _agents: Vec<Registration<LinkHandle>>,
+    }
+
+    impl World {
+        fn new(agents: usize) -> Self {
+            let metrics = Metrics::new(&mut Registry::default());
+            let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+            let told = Arc::new(AtomicUsize::new(0));
+            let agent = |agent: usize| {
+                let (mut handle, mut commands) = LinkHandle::new();
+                let traffic = SharedTraffic::default();
+                traffic.set(Traffic { connections: count(agent), sent: 7, received: 9 });
+                handle.facts = Arc::new(LinkFacts { traffic, native: true, ..LinkFacts::default() });
+                let told = Arc::clone(&told);
+                tokio::spawn(async move {
+                    while let Some(command) = commands.recv().await {
+                        let Command::Report { skip, limit, reply } = command else { continue };
+                        let rows: Vec<_> =
+                            (skip..count(agent)).take(limit).map(|at| live(agent, at)).collect();
+                        told.fetch_add(rows.len(), Ordering::Relaxed);
+                        let _ = reply.send(rows);
+                    }
+                });
+                let identifiers = Identifiers::parse(&format!("host=node-{agent}&zone=a")).unwrap();
+                let agent_id = format!("agent-{agent:05}").into();
+                backends.register(Backend { agent_id, identifiers, process: None, handle }).unwrap()
+            };
+            let agents = (0..agents).map(agent).collect();
+            let facts = Facts::new("proxy-server", "1", "server", &[], VerbosityLevel::new(4));
+            let sources = StatusSources { facts, backends, metrics, lease: None, has_api: false };
+            World { sources, told, _agents: agents }
+        }
+
+        /// A document, and the number of connections that agents told for it.
+        async fn document(&self, query: &str) -> (Status, usize) {
+            self.told.store(0, Ordering::Relaxed);
+            let began = serve::statusz::now();
+            let status = self.sources.document(&Query::parse(query).unwrap()).await;
+            let bytes = serde_json::to_string(&status).unwrap().len();
+            println!("{query:?}: {bytes} bytes in {:?}", began.elapsed().unwrap_or_default());
+            (status, self.told.load(Ordering::Relaxed))
+        }
+    }
+
+    /// The paused clock keeps a busy machine from a time-out.
+    #[tokio::test(start_paused = true)]
+    async fn page_over_16000_agents_and_50000_connections_builds_its_rows_only() {
+        assert_eq!((0..AGENTS).map(count).sum::<usize>(), CONNECTIONS);
+        let world = World::new(AGENTS);
+        for offset in [0, 25_000, 49_900] {
+            let query = format!("list=connections&offset={offset}&limit=100");
+            let (status, told) = world.document(&query).await;
+            assert_eq!((status.connections.len(), told), (100, 100), "{query}");
+            assert_eq!((status.totals.agents, status.agents.len()), (AGENTS as u64, 0));
+        }
+        let (status, told) = world.document("list=agents&offset=15999&limit=1000").await;
+        assert_eq!((status.agents[0].id.as_str(), status.agents.len(), told), ("agent-15999", 1, 0));
+        let (status, told) = world.document("").await;
+        assert_eq!((status.agents.len(), status.connections.len(), told), (100, 100, 100));
+        let (status, told) = world.document("list=connections&sort=-bytes_from_endpoint&limit=100").await;
+        assert_eq!((status.connections[0].bytes_from_endpoint, told), (17, CONNECTIONS));
+        let (status, _) = world.document("list=agents&sort=-connections&limit=2").await;
+        assert_eq!((status.agents[0].id.as_str(), status.agents[0].connections), ("agent-00000", 18));
+        assert!(!status.incomplete);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agent_is_described_with_its_state() {
+        let world = World::new(3);
+        let backends = &world.sources.backends;
+        let id = |agent: &str| backends.streams_of(agent)[0];
+        backends.set_draining(id("agent-00000"));
+        backends.set_unresponsive(id("agent-00001"), true);
+        backends.set_stuck(id("agent-00002"), true);
+        let (status, _) = world.document("list=agents").await;
+        let states: Vec<_> =
+            status.agents.iter().map(|agent| (agent.state.as_str(), agent.reason.as_str())).collect();
+        let unresponsive = |reason| ("unresponsive", reason);
+        assert_eq!(states[0], ("draining", "it asked for no new dials"));
+        assert_eq!(
+            states[1..],
+            [unresponsive("pings are unanswered"), unresponsive("packets are unanswered")]
+        );
+        assert_eq!(status.totals.agents_unhealthy, 3);
+        assert_eq!(status.agents[0].identifiers, ["node-0"]);
+        assert_eq!((status.agents[0].bytes_to_agent, status.agents[0].bytes_from_agent), (7, 9));
+    }
+}
