@@ -156,8 +156,9 @@ impl Pinger {
         }
     }
 
-    /// Sets the window of the connection's streams, by `set`, to the size for the measured RTT, or to `unmeasured`
-    /// bytes without a measurement.
+    /// Widens the window of the connection's streams, by `set`, to the size for the measured RTT, or to `unmeasured`
+    /// bytes without a measurement. It never narrows one, even if the first RTT was measured under load: the peer may have sent
+    /// more than the narrower window, and h2 returns window only when it hands out bytes, so neither end would send again.
     pub(super) fn fit_window<E>(
         &mut self,
         cx: &mut Context<'_>,
@@ -166,7 +167,7 @@ impl Pinger {
     ) {
         let window = self.keepalive.rtt().map_or(unmeasured, stream_window);
         // Fails while an earlier change is not acknowledged; the next turn tries again.
-        if self.window != window && set(window).is_ok() {
+        if window > self.window && set(window).is_ok() {
             self.window = window;
             cx.waker().wake_by_ref();
         }

@@ -6,13 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::HeaderMap;
+use mux::Packet;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Pair, data, dial, failure, packet, pair, pair_with, serve, soon};
+use super::{Pair, data, dial, failure, packet, pair, pair_with, ready, serve, soon};
 use crate::raw::{ACK, PING, SETTINGS, frame, hello};
 use crate::{
     Code, ConnectionError, Keepalive, KeepaliveFlags, PeerKernel, ServerSettings, UNRESPONSIVE_AFTER, Wire,
+    WireStream,
 };
 use net::kernel::Acknowledgment;
 
@@ -190,18 +192,28 @@ async fn zero_interval_does_not_spin() {
 
 /// A transport that delays all bytes.
 fn delayed_pair(delay: Duration) -> (DuplexStream, DuplexStream) {
+    delayed_pair_until(delay, Instant::now() + Duration::from_secs(365 * 24 * 3600))
+}
+
+/// A transport that delays all bytes until `end`.
+fn delayed_pair_until(delay: Duration, end: Instant) -> (DuplexStream, DuplexStream) {
     let ((client_io, a), (b, server_io)) = (duplex(64 << 20), duplex(64 << 20));
     let ((mut a_in, mut a_out), (mut b_in, mut b_out)) = (tokio::io::split(a), tokio::io::split(b));
     tokio::spawn(async move {
-        tokio::join!(late(&mut a_in, &mut b_out, delay), late(&mut b_in, &mut a_out, delay))
+        tokio::join!(late(&mut a_in, &mut b_out, delay, end), late(&mut b_in, &mut a_out, delay, end))
     });
     (client_io, server_io)
 }
 
-async fn late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), delay: Duration) {
+async fn late(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    delay: Duration,
+    end: Instant,
+) {
     let mut piece = vec![0; 16 << 20];
     while let Ok(count @ 1..) = from.read(&mut piece).await {
-        sleep(delay).await;
+        sleep(if Instant::now() < end { delay } else { Duration::ZERO }).await;
         if to.write_all(&piece[..count]).await.is_err() {
             return;
         }
@@ -242,6 +254,48 @@ async fn high_bdp_path_gets_a_wide_window_and_a_short_path_does_not() {
         assert_eq!(rtt.map(|rtt| rtt.as_millis()), Some(2 * u128::from(delay)));
         // Frame heads take a part of the window.
         assert!((window * MIB - MIB / 16..(window + 1) * MIB).contains(&sent), "{delay} ms: {sent}");
+    }
+}
+
+/// Sends this many bytes, which the server reads.
+async fn transfer(client: &mut WireStream, server: &mut WireStream, bytes: usize) {
+    let send = async {
+        let mut sent = 0;
+        while sent < bytes {
+            let room = ready(client).await.unwrap().min(60_000);
+            client.send(data(vec![1; room])).unwrap();
+            sent += room;
+        }
+        sent
+    };
+    let receive = async {
+        let mut received = 0;
+        while received < bytes {
+            let Packet::Data { payload, .. } = packet(server).await else { panic!("only DATA was sent") };
+            received += payload.len();
+        }
+    };
+    tokio::join!(send, receive);
+}
+
+/// The first RTT was measured on a busy machine.
+#[tokio::test(start_paused = true)]
+async fn bytes_flow_after_the_measured_round_trip_falls() {
+    let slow_until = Instant::now() + Duration::from_secs(60);
+    let (client_io, server_io) = delayed_pair_until(Duration::from_millis(10), slow_until);
+    let mut served = serve(server_io, settings(TEN_AND_FIVE));
+    let accept = async {
+        let request = served.requests.recv().await.unwrap();
+        (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
+    };
+    let (client, (keepalive, mut server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
+    let mut client = client.unwrap();
+    for (round_trip, mib) in [(20, 3), (0, 40)] {
+        keepalive.measure(1);
+        sleep(Duration::from_secs(30)).await;
+        assert_eq!(keepalive.rtt().map(|rtt| rtt.as_millis()), Some(round_trip));
+        transfer(&mut client.stream, &mut server, mib << 20).await;
+        sleep(Duration::from_secs(30)).await;
     }
 }
 
