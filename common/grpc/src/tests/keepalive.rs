@@ -290,10 +290,10 @@ async fn bytes_flow_after_the_measured_round_trip_falls() {
     };
     let (client, (keepalive, mut server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
     let mut client = client.unwrap();
-    for (round_trip, mib) in [(20, 3), (0, 40)] {
+    for (rtt_ms, mib) in [(20, 3), (0, 40)] {
         keepalive.measure(1);
         sleep(Duration::from_secs(30)).await;
-        assert_eq!(keepalive.rtt().map(|rtt| rtt.as_millis()), Some(round_trip));
+        assert_eq!(keepalive.rtt().map(|rtt| rtt.as_millis()), Some(rtt_ms));
         transfer(&mut client.stream, &mut server, mib << 20).await;
         sleep(Duration::from_secs(30)).await;
     }
