@@ -12,15 +12,15 @@ crate::flags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FlowOptions {
         "Flow control and memory" {
-            /// Agree with peers of this implementation on flow control for each connection and on half-close.
-            /// (Not a flag of the Go programs.)
+            /// Negotiate flow control for each connection, and half-close, with native peers. (Not a flag of the Go
+            /// programs.)
             connection_flow_control: bool = "true",
-            /// Payload that may wait for one connection's reader, as 8388608 or 8Mi. Beyond it a connection that
-            /// does not drain is reset. (Not a flag of the Go programs.)
+            /// Bytes that may wait for the reader of one connection, such as 8388608 or 8Mi. Above this limit a
+            /// connection whose reader is too slow is reset. (Not a flag of the Go programs.)
             connection_memory_limit: u64 = "8Mi" => connection_memory_limit,
-            /// Payload that may wait in the whole process, as 256Mi. Beyond it the largest stalled connections are
-            /// reset and new dials refused. 0: 40% of the cgroup's limit, or 25% of the machine's memory, 2Gi at
-            /// most. (Not a flag of the Go programs.)
+            /// Bytes that may wait for readers in the whole process, such as 256Mi. Near this limit the program resets
+            /// the largest stalled connections and refuses new dials. 0: 40% of the cgroup's limit, or 25% of the
+            /// machine's memory, at most 2Gi. (Not a flag of the Go programs.)
             memory_limit: Option<u64> = "0" => memory_limit,
         }
     }

@@ -14,36 +14,36 @@ crate::flags! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LogOptions {
         "Log" {
-            /// Verbosity: lines of a level up to this one are written.
+            /// Verbosity: the program writes lines up to this level.
             verbosity("v"): i32 = "4" [letter = 'v'],
-            /// Verbosity of single source files, by patterns of their names.
+            /// Verbosity of source files whose names match a pattern.
             vmodule: Vec<(String, i32)> = "",
-            /// text (as klog writes it) or json (one object to a line). (Not a flag of the Go programs.)
+            /// text (klog's format) or json (one object on each line). (Not a flag of the Go programs.)
             format("log-format"): LogFormat = "text"
                 => one_of(&[("text", LogFormat::Text), ("json", LogFormat::Json)], "it must be text or json"),
             /// Log to standard error instead of files.
             logtostderr: bool = "true",
             /// Log to standard error as well as to files. Needs --logtostderr=false.
             alsologtostderr: bool = "false",
-            /// Severity from which --alsologtostderr applies.
+            /// Lowest severity to which --alsologtostderr applies.
             alsologtostderrthreshold: Severity = "INFO",
-            /// Severity from which lines go to standard error even when files are written.
+            /// Lowest severity of lines that go to standard error even if the program logs to files.
             stderrthreshold: Severity = "ERROR",
             /// If true, --stderrthreshold is ignored while --logtostderr=true.
             legacy_stderr_threshold_behavior: bool = "true",
             /// Log to this one file. Needs --logtostderr=false.
             log_file: Option<PathBuf> = "" => path,
-            /// Size in MiB at which --log-file is begun anew; 0 is unlimited.
+            /// Size in MiB at which the program truncates --log-file; 0: unlimited.
             log_file_max_size: u64 = "1800",
             /// Log to files in this directory. Needs --logtostderr=false.
             log_dir: Option<PathBuf> = "" => path,
-            /// Write a line to the file of its own severity only.
+            /// Write each line only to the file of its severity.
             one_output: bool = "false",
-            /// Leave out the prefix of each line.
+            /// Omit the prefix of each line.
             skip_headers: bool = "false",
-            /// Leave out the opening lines of files.
+            /// Omit the header lines of files.
             skip_log_headers: bool = "false",
-            /// Name the source file's directory in each line.
+            /// Add the directory of the source file to each line.
             add_dir_header: bool = "false",
             log_backtrace_at: SourceLine = "" [no_effect = "it names lines of Go sources"],
         }

@@ -9,12 +9,12 @@ crate::flags! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct RecordOptions {
         "Connection log and traces" {
-            /// File to append one line of JSON to for each connection that ends and each failed dial; stderr: standard
-            /// error. At 100 MiB the file is renamed to PATH.1 and a new one starts. Empty: none. (Not a flag of the
-            /// Go programs.)
+            /// File to which the program appends one line of JSON for each connection that ends and each failed dial;
+            /// stderr: standard error. At 100 MiB the program renames the file to PATH.1 and starts a new one. Empty:
+            /// none. (Not a flag of the Go programs.)
             connection_log: Option<PathBuf> = "" => path,
-            /// OTLP collector that gets spans of dials over gRPC without TLS, as http://HOST:4317. Empty: none. (Not a flag
-            /// of the Go programs.)
+            /// OTLP collector to which the program sends spans of dials, by gRPC without TLS, such as http://HOST:4317.
+            /// Empty: none. (Not a flag of the Go programs.)
             otlp_endpoint: Option<String> = "" => endpoint,
             /// Fraction of dials to trace, from 0 to 1. An agent uses it only for servers that send no trace context, such as
             /// Go's. (Not a flag of the Go programs.)

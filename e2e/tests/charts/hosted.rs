@@ -42,7 +42,7 @@ fn agents_of_another_cluster_get_no_services_name() -> Result<()> {
         let (values, notes) = told(case, sets)?;
         let host = string(&values, "/proxyServer/host");
         ensure!(host == expected, "{case} with {sets:?}: agents are told {host:?}");
-        let said = notes.contains("proxyServer.host is empty in them: fill in the name");
+        let said = notes.contains("proxyServer.host is empty in these values: fill in the name");
         ensure!(said == expected.is_empty(), "{case} with {sets:?}: {notes}");
     }
     Ok(())

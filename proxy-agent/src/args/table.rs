@@ -23,10 +23,11 @@ flags::flags! {
     #[derive(Debug)]
     pub(super) struct ServerFlags {
         "Proxy-servers" {
-            /// Name or address of the proxy-servers; their certificate must contain it. Several, comma-separated, if they
-            /// have no common address (the Go proxy-agent takes one): HOST, HOST:PORT or [ADDRESS]:PORT.
+            /// Name or address of the proxy-servers, which their certificate must contain: HOST, HOST:PORT or
+            /// [ADDRESS]:PORT. If the servers have no common address, several, comma-separated (the Go proxy-agent
+            /// takes one).
             proxy_server_host: Vec<(String, Option<u16>)> = "127.0.0.1" => proxy_server_host,
-            /// Agent port of the proxy-servers, unless --proxy-server-host has one.
+            /// Agent port of the proxy-servers, for entries of --proxy-server-host without a port.
             proxy_server_port: u16 = "8091" => port,
             /// CA certificates for the servers' certificates, PEM. Empty: the system's. (Required by the Go proxy-agent.)
             ca_cert: Option<PathBuf> = "" => existing_file,
@@ -37,62 +38,64 @@ flags::flags! {
             /// Interval at which the files of --ca-cert, --agent-cert and --agent-key are checked for changes. 0: they
             /// are read only at the start. (The Go proxy-agent has no such flag.)
             certificate_reload_interval: Option<Duration> = "10s" => optional_duration,
-            /// File with a bearer token for servers, read for each connect.
+            /// File with a bearer token for servers. The agent reads it for each connect.
             service_account_token_path: Option<PathBuf> = "" => existing_file,
             /// ALPN protocols to offer before h2 in the TLS handshake, so that a load balancer can recognize agents.
             alpn_proto: Vec<String> = "" => alpn_proto,
             /// Idle time before a ping to a server.
             keepalive_time: GoDuration = "1h0m0s"
                 [no_effect = "native servers are pinged after 2s, Go servers after 35s, because they refuse more frequent pings"],
-            /// How long a ping to a server may be unanswered that answers on another connection: then this one is half-open
-            /// and ends. At least 1s; 0: 20s. See --unresponsive-timeout for a server that answers on none. (Not a
-            /// flag of the Go programs.)
+            /// If a server answers pings on another connection, time after which a connection with an unanswered ping
+            /// ends, because it is half-open. At least 1s; 0: 20s. For a server that answers on no connection see
+            /// --unresponsive-timeout. (Not a flag of the Go programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
-            /// How long the agent keeps the connections of a server that answers no pings while its host still
+            /// Time for which the agent keeps the connections of a server that answers no pings while its host
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
             unresponsive_timeout: Duration = "5m0s" => unresponsive_timeout,
         }
         "This agent" {
             /// Unique id of this agent. Empty: the environment variable PROXY_AGENT_ID.
             agent_id: String = "" [default_shown = "PROXY_AGENT_ID, or a new UUID"],
-            /// Hosts and networks by which servers choose this agent, URL-encoded: host=NAME, ipv4=ADDRESS,
-            /// ipv6=ADDRESS, cidr=BLOCK, default-route=true and, for --prefer-zone of our servers, zone=NAME, joined by &.
+            /// Hosts and networks by which servers choose this agent, URL-encoded and joined by &: host=NAME,
+            /// ipv4=ADDRESS, ipv6=ADDRESS, cidr=BLOCK, default-route=true and, for --prefer-zone of native servers,
+            /// zone=NAME.
             agent_identifiers: Identifiers = "" => agent_identifiers,
         }
         "Finding all servers" {
-            /// Time between tries to reach missing servers, after a limited number of tries at shorter pauses.
+            /// Time between attempts to reach missing servers, after a limited number of attempts with shorter pauses.
             sync_interval: GoDuration = "1s",
-            /// Upper limit to which --sync-interval backs off while servers cannot be reached.
+            /// Longest time between attempts, to which --sync-interval backs off.
             sync_interval_cap: GoDuration = "10s",
             /// Time between checks of the established connections.
             probe_interval: GoDuration = "1s" [no_effect = "a lost stream is noticed at once"],
-            /// Continue to look for servers when the known number is connected: at --sync-interval, but every 10 minutes if
-            /// every connected server tells this number, and not at all if leases tell it.
+            /// Continue to look for servers when the known number is connected: at --sync-interval, but every 10
+            /// minutes if every connected server reports this number, and never if it comes from leases.
             sync_forever: bool = "false",
             /// Source of the number of servers: default (leases with --count-server-leases, else the count that servers
             /// send) or max (the larger of both).
             server_count_source: CountSource = "default" => one_of(&COUNT_SOURCES, "it must be default or max"),
-            /// Streams (lanes) to a server that supports several, from 1 to 4: bulk on one does not delay the others. Twice as
-            /// many, at most 4, if the RTT is above 10 ms. 1: one stream, as to a Go server. (Not a flag of the Go proxy-agent.)
+            /// Number of streams (lanes) to each server that supports several, from 1 to 4: bulk data on one lane does
+            /// not delay the others. Above 10 ms RTT the agent opens twice as many, at most 4. 1: one stream, as to a
+            /// Go server. (Not a flag of the Go proxy-agent.)
             lanes: usize = "1" => lanes,
-            /// Packets queued for a connection. Above 0.
+            /// Number of packets queued for a connection. Above 0.
             xfr_channel_size: usize = "150"
-                [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,
-            warn_on_channel_limit: bool = "false" [no_effect = "there is no channel to be full"],
+                [no_effect = "queues are limited in bytes, not in packets"] => above_zero,
+            warn_on_channel_limit: bool = "false" [no_effect = "there is no such channel"],
         }
         "Endpoints" {
-            /// Let servers reach link-local addresses (169.254.0.0/16, fe80::/10) and the metadata services of clouds
-            /// (such as 169.254.169.254), which provide this host's credentials. To allow only one of them, such as
-            /// node-local DNS, use --allow-destinations. (Not a flag of the Go proxy-agent, which always allows them.)
+            /// Let servers reach link-local addresses (169.254.0.0/16, fe80::/10) and cloud metadata services (such as
+            /// 169.254.169.254), which provide this host's credentials. To allow only one address, such as node-local
+            /// DNS, use --allow-destinations. (Not a flag of the Go proxy-agent, which always allows them.)
             allow_cloud_metadata: bool = "false",
             /// Destinations that servers must not reach: HOST[:PORTS], comma-separated. HOST is an address, a network
             /// (10.0.0.0/8, [fd00::/8]), a requested name, *.NAME or *; PORTS is one port or FROM-TO. (Not a flag of
             /// the Go proxy-agent.)
             deny_destinations: Vec<DestinationRule> = "" => rules,
-            /// Destinations that servers may reach, in the format of --deny-destinations, which takes precedence. Empty:
-            /// everything except link-local addresses and metadata services. Only a rule with their own network or
-            /// address allows these: *,169.254.20.10:53 allows everything else and node-local DNS. (Not a flag of the
-            /// Go proxy-agent.)
+            /// Destinations that servers may reach, in the format of --deny-destinations, which takes precedence.
+            /// Empty: everything except link-local addresses and metadata services. Only a rule with exactly their
+            /// address or network allows those: *,169.254.20.10:53 allows node-local DNS and everything else. (Not a
+            /// flag of the Go proxy-agent.)
             allow_destinations: Vec<DestinationRule> = "" => rules,
         }
     }
@@ -107,7 +110,8 @@ flags::flags! {
             health_server_port: u16 = "8093" => port,
             /// Address for --health-server-port. Empty: all interfaces.
             health_server_host: BindHost = "" => bind_host,
-            /// Number of connected servers for /readyz to succeed. Above 0. (The Go proxy-agent has no such flag.)
+            /// Number of servers that must be connected for /readyz to succeed. Above 0. (The Go proxy-agent has no
+            /// such flag.)
             min_ready_servers: usize = "1" => above_zero,
             /// After the first SIGTERM or SIGINT: exit once no connection is left, or after this time. 0: drain until
             /// the second signal, as in Go. (The Go proxy-agent has no such flag.)

@@ -176,13 +176,13 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
             .default("")
             .takes(
                 &["--xfr-channel-size=1"],
-                "--xfr-channel-size has no effect: what may be queued is limited in bytes, not in packets",
+                "--xfr-channel-size has no effect: queues are limited in bytes, not in packets",
             )
             .refuses(&["--xfr-channel-size=0"], "--xfr-channel-size=0: it must be above 0")
             .refuses(&["--xfr-channel-size=-1"], "--xfr-channel-size=-1: it must be above 0"),
         flag("warn-on-channel-limit", |c| c.warnings.join("; ")).default("").takes(
             &["--warn-on-channel-limit=true"],
-            "--warn-on-channel-limit has no effect: there is no channel to be full",
+            "--warn-on-channel-limit has no effect: there is no such channel",
         ),
     ]
 }

@@ -38,14 +38,14 @@ flags::flags! {
     #[derive(Debug)]
     pub(super) struct FrontendFlags {
         "Frontend (where kube-apiserver connects)" {
-            /// A frontend: PROTOCOL+unix:PATH, PROTOCOL+unix:@NAME, PROTOCOL+tcp:PORT or PROTOCOL+tcp:HOST:PORT, where PROTOCOL is
-            /// grpc or http-connect. Repeat the flag for several frontends. It replaces --mode, --uds-name, --server-port and
-            /// --server-bind-address; they must not be given with it. All other flags of this section apply to each frontend:
-            /// those of TLS to ports. (Not a flag of the Go proxy-server.)
+            /// A frontend: PROTOCOL+unix:PATH, PROTOCOL+unix:@NAME, PROTOCOL+tcp:PORT or PROTOCOL+tcp:HOST:PORT, where
+            /// PROTOCOL is grpc or http-connect. Repeat the flag for several frontends. It replaces --mode, --uds-name,
+            /// --server-port and --server-bind-address, which must not be given with it. All other flags of this
+            /// section apply to each frontend, those of TLS to each port. (Not a flag of the Go proxy-server.)
             frontend: Repeated = "",
             /// Protocol of kube-apiserver: grpc or http-connect.
             mode: Protocol = "grpc" => one_of(&MODES, "it must be grpc or http-connect"),
-            /// Path of the Unix socket to listen on without TLS; @NAME is an abstract socket. Empty: listen on
+            /// Path of the Unix socket on which to listen without TLS; @NAME is an abstract socket. Empty: listen on
             /// --server-port with TLS.
             uds_name: PathBuf = "",
             /// Delete an existing file at --uds-name before listening.
@@ -60,7 +60,7 @@ flags::flags! {
             server_key: PathBuf = "",
             /// CA certificates for kube-apiserver's client certificate, PEM. Required without --uds-name.
             server_ca_cert: PathBuf = "",
-            /// Common names and alternative names of certificates that are admitted as kube-apiserver. Empty: all
+            /// Common names and alternative names of client certificates that the frontends admit. Empty: all
             /// certificates signed by --server-ca-cert. (Not a flag of the Go proxy-server.)
             frontend_allowed_names: Vec<String> = "",
             /// Idle time before a ping to a gRPC frontend. At least 1s; 0: 2h.
@@ -84,13 +84,13 @@ flags::flags! {
             cluster_key: Option<PathBuf> = "" => existing_file,
             /// CA certificates for agents' client certificates, PEM. Empty: no client certificate is requested.
             cluster_ca_cert: Option<PathBuf> = "" => existing_file,
-            /// Idle time before a ping to an agent. At least 1s; 0: 2h. A higher value than 10s has no effect.
+            /// Idle time before a ping to an agent. At least 1s; 0: 2h. Above 10s: 10s.
             keepalive_time: Duration = "1h0m0s" => keepalive,
-            /// How long a ping to an agent may be unanswered that answers on another connection: then this one is half-open
-            /// and ends. At least 1s; 0: 20s. See --unresponsive-timeout for an agent that answers on none. (Not a
-            /// flag of the Go programs.)
+            /// If an agent answers pings on another connection, time after which a connection with an unanswered ping
+            /// ends, because it is half-open. At least 1s; 0: 20s. For an agent that answers on no connection see
+            /// --unresponsive-timeout. (Not a flag of the Go programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
-            /// How long the server keeps the connections of an agent that answers no pings while its host still
+            /// Time for which the server keeps the connections of an agent that answers no pings while its host
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
             unresponsive_timeout: Duration = "5m0s" => unresponsive_timeout,
             /// Allowed TLS 1.2 cipher suites of both TLS listeners, by their Go names. Empty: all secure ones. The
@@ -125,18 +125,18 @@ flags::flags! {
             /// refused: at most this interval plus 10s after the token expires. At least 1m; 0: never. (Not a flag of
             /// the Go proxy-server.)
             token_review_interval: Option<Duration> = "0s" => optional_duration,
-            /// Check that an agent's id and identifiers follow from its certificate or token: off, log (log and count
-            /// other claims) or enforce (refuse the agent). (Not a flag of the Go proxy-server.)
+            /// What to do if an agent's certificate or token does not prove its id or identifiers: off (nothing), log
+            /// (log and count it) or enforce (refuse the agent). (Not a flag of the Go proxy-server.)
             agent_identity_binding: IdentityBinding = "log" => one_of(&BINDINGS, "it must be off, log or enforce"),
             /// With --agent-identity-binding: an agent may claim the source address of its connection. Use it only if
-            /// nothing between agents and this server translates addresses: not behind a NodePort, nor a load balancer
-            /// that hides them. (Not a flag of the Go proxy-server.)
+            /// nothing between agents and this server translates addresses, such as a NodePort or a load balancer. (Not
+            /// a flag of the Go proxy-server.)
             agent_identity_source_address: bool = "false",
-            /// Common names and alternative names of certificates that are admitted as agents. Empty: all certificates
-            /// signed by --cluster-ca-cert. (Not a flag of the Go proxy-server.)
+            /// Common names and alternative names of client certificates that the agent port admits. Empty: all
+            /// certificates signed by --cluster-ca-cert. (Not a flag of the Go proxy-server.)
             agent_allowed_names: Vec<String> = "",
-            /// Names of agents that may announce default-route and cidr if --agent-identity-binding is enforce: names in
-            /// their certificate, or their token's user or node. (Not a flag of the Go proxy-server.)
+            /// Names of agents that may announce default-route and cidr with --agent-identity-binding=enforce: names in
+            /// their certificate, or the user or node of their token. (Not a flag of the Go proxy-server.)
             default_route_allowed_names: Vec<String> = "",
         }
     }
@@ -149,16 +149,17 @@ flags::flags! {
         "This replica and its choice of agents" {
             /// Unique id of this replica. Empty: the environment variable PROXY_SERVER_ID.
             server_id: String = "" [default_shown = "PROXY_SERVER_ID, or a new UUID"],
-            /// Replicas that agents should connect to. At least 1.
+            /// Number of server replicas to which agents connect. At least 1.
             server_count: i64 = "1",
-            /// File with the number of --server-count, from 1 to 1000, read again when it changes. Replace it by a rename.
-            /// Native agents are told the new number, Go agents when they connect. Empty: none. (Not a flag of the Go proxy-server.)
+            /// File with the number for --server-count, from 1 to 1000, which the server reads again when it changes.
+            /// Replace the file by a rename. The server announces a new number to connected native agents, and to Go
+            /// agents when they connect. Empty: none. (Not a flag of the Go proxy-server.)
             server_count_file: Option<PathBuf> = "" => existing_file,
             /// Strategies to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent
             /// that announced the target's host), defaultRoute (an agent with default-route=true).
             proxy_strategies: Vec<Strategy> = "default" => strategies,
-            /// Choice among suitable agents: least-loaded (of two random agents the one with the shorter expected dial time) or
-            /// random (as in Go 0.36). (Not a flag of the Go proxy-server.)
+            /// Choice among the agents that a strategy finds: least-loaded (of two random agents, the one with the
+            /// shorter expected dial time) or random (as in Go 0.36). (Not a flag of the Go proxy-server.)
             agent_selection: Selection = "least-loaded" => one_of(&SELECTIONS, "it must be least-loaded or random"),
             /// Zone whose agents the strategies default and defaultRoute prefer: those with the identifier zone=NAME. Empty: no
             /// zone. (Not a flag of the Go proxy-server.)
@@ -167,12 +168,13 @@ flags::flags! {
             backend_dial_timeout: Option<Duration> = "0s" => optional_duration,
             /// Time for connections to finish after the first SIGTERM or SIGINT; new dials still succeed. 0: none.
             graceful_shutdown_timeout: Option<Duration> = "0s" => optional_duration,
-            /// Packets queued for each stream. Above 0.
+            /// Number of packets queued for each stream. Above 0.
             xfr_channel_size: usize = "10"
-                [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,
-            /// Packets queued for each HTTP CONNECT client. At least 0. (A flag of Go proxy-servers after v0.36.)
+                [no_effect = "queues are limited in bytes, not in packets"] => above_zero,
+            /// Number of packets queued for each HTTP CONNECT client. At least 0. (A flag of Go proxy-servers after
+            /// v0.36.)
             frontend_write_channel_size: i64 = "10"
-                [no_effect = "what may be queued is limited in bytes, not in packets"] => not_negative,
+                [no_effect = "queues are limited in bytes, not in packets"] => not_negative,
             warn_on_channel_limit: bool = "true"
                 [no_effect = "it is deprecated, full queues show in the metric full_receive_channels"],
         }
@@ -195,8 +197,8 @@ flags::flags! {
             admin_port: u16 = "8095" => port,
             /// Address for --admin-port. Empty: all interfaces.
             admin_bind_address: BindHost = "127.0.0.1" => bind_host,
-            /// Let the command `probe` dial any address through an agent that it names. Every process on this machine can
-            /// then connect where agents can. (Not a flag of the Go programs.)
+            /// Let `probe --agent=ID` dial any address through this agent. Every process on this machine can then
+            /// connect to everything that agents can reach. (Not a flag of the Go programs.)
             allow_probe_dials: bool = "false",
         }
     }
@@ -213,15 +215,16 @@ flags::flags! {
             lease_namespace: String = "kube-system",
             /// Labels of the leases: KEY=VALUE, comma-separated.
             lease_label: BTreeMap<String, String> = "k8s-app=konnectivity-server" => labels,
-            /// Address where agents reach this replica directly, HOST:PORT, as an annotation of its lease. Agents with
-            /// --count-server-leases dial it besides their own address of the servers. Empty: none. (Not a flag of the
-            /// Go proxy-server.)
+            /// Address at which agents reach this replica directly, HOST:PORT. The server writes it into an annotation
+            /// of its lease, and agents with --count-server-leases dial it. Empty: none. (Not a flag of the Go
+            /// proxy-server.)
             advertise_address: Option<String> = "" => advertise_address,
             /// Kubeconfig for the Kubernetes API, for leases and token reviews. Empty: the pod's service account.
             kubeconfig: Option<PathBuf> = "" => existing_file,
-            /// Requests to the Kubernetes API per second. 0 or less: no limit, but 32 token reviews at once.
+            /// Limit of requests to the Kubernetes API per second. 0 or less: no limit, except 32 token reviews at
+            /// once.
             kubeconfig_qps: f32 = "0",
-            /// Requests to the Kubernetes API in one burst above --kubeconfig-qps. 0 or less: 10.
+            /// Limit of requests to the Kubernetes API in one burst above --kubeconfig-qps. 0 or less: 10.
             kubeconfig_burst: i64 = "0",
             /// Media type of requests to the Kubernetes API. The value has no effect: requests are JSON.
             kube_api_content_type: String = "application/vnd.kubernetes.protobuf",

@@ -72,7 +72,7 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
             .default("")
             .takes(
                 &["--xfr-channel-size=150"],
-                "--xfr-channel-size has no effect: what may be queued is limited in bytes, not in packets",
+                "--xfr-channel-size has no effect: queues are limited in bytes, not in packets",
             )
             .refuses(&["--xfr-channel-size=0"], "--xfr-channel-size=0: it must be above 0")
             .refuses(&["--xfr-channel-size=-10"], "--xfr-channel-size=-10: it must be above 0"),
@@ -80,7 +80,7 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
             .default("")
             .takes(
                 &["--frontend-write-channel-size=0"],
-                "--frontend-write-channel-size has no effect: what may be queued is limited in bytes, not in packets",
+                "--frontend-write-channel-size has no effect: queues are limited in bytes, not in packets",
             )
             .refuses(
                 &["--frontend-write-channel-size=-1"],
