@@ -247,6 +247,7 @@ impl AgentService {
             }
         }
         self.warn_of_missing_identifiers();
+        self.warn_of_empty_zone();
         let began = Instant::now();
         let watch = tokio::spawn(steer(
             self.backends.clone(),
@@ -302,6 +303,15 @@ impl AgentService {
             suppressed,
             "no connected agent has --agent-identifiers for the first of --proxy-strategies"
         );
+    }
+
+    /// Logs, once a minute, that no agent is in the zone of `--prefer-zone`.
+    fn warn_of_empty_zone(&self) {
+        let Some(zone) = self.backends.empty_zone() else { return };
+        if let Some(suppressed) = self.gate.refusals.due("zone", Ipv4Addr::UNSPECIFIED.into()) {
+            let agents = self.backends.agent_count();
+            tracing::warn!(%zone, agents, suppressed, "no connected agent is in the zone of --prefer-zone");
+        }
     }
 
     /// Logs that two agents seem to have one id. A duplicate connection has ended by then.
