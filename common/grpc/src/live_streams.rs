@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(streams(most.clone()).header(), None);
         let text = most.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
         assert_eq!(read(&format!("1 2 {text}")), None);
-        assert!(read(&streams(most[1..].to_vec()).header().unwrap().to_str().unwrap()).is_some());
+        assert!(read(streams(most[1..].to_vec()).header().unwrap().to_str().unwrap()).is_some());
     }
 }
