@@ -53,7 +53,7 @@ impl Readiness {
         };
         let lacking = backends.lacking(policy);
         let note = match (lacking.first(), backends.agent_count()) {
-            (None, _) => ejected(backends),
+            (None, _) => doubts(backends),
             (_, 0) => String::new(),
             (Some(strategy), agents) => {
                 format!("{agents} connected, without --agent-identifiers for {}", strategy.name())
@@ -65,6 +65,18 @@ impl Readiness {
             Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking)).noting(note),
         ]
     }
+}
+
+/// What is wrong with the agents although dials find one.
+fn doubts<L: Clone>(backends: &BackendManager<L>) -> String {
+    let mut doubts = vec![ejected(backends)];
+    let agents = backends.agent_count();
+    if agents > 0 && backends.leaving_agents() == agents {
+        doubts.push(format!("none of {agents} agents is ready: all drain, are ejected or do not answer"));
+    }
+    doubts.extend(backends.empty_zone().map(|zone| format!("no agent has zone={zone} of --prefer-zone")));
+    doubts.retain(|doubt| !doubt.is_empty());
+    doubts.join("; ")
 }
 
 /// The ejected agents, for `?verbose`: at most ten, because agents choose their ids.
@@ -93,7 +105,7 @@ fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::{Backend, Identifiers, RouteMetrics};
+    use crate::backends::{Backend, Identifiers, RouteMetrics, Selection};
     use serve::metrics::Registry;
 
     fn failing(readiness: &Readiness, backends: &BackendManager<()>, policy: ReadinessPolicy) -> Vec<String> {
@@ -136,6 +148,30 @@ mod tests {
             assert_eq!(failing(&readiness, &backends, policy), [""; 0], "{policy:?}");
         }
         drop((route, named));
+    }
+
+    #[test]
+    fn readiness_says_that_no_agent_is_ready_and_that_the_zone_is_empty() {
+        let readiness = Readiness::new(std::iter::empty());
+        let (metrics, zone) = (RouteMetrics::register(&mut Registry::default()), "near".into());
+        let backends =
+            BackendManager::with_selection(&[Strategy::Default], Selection::default(), Some(&zone), metrics);
+        let note = || readiness.conditions(&backends, ReadinessPolicy::default())[2].note.clone();
+        assert_eq!(note(), "");
+        let register = |id: &str, identifiers: &str| {
+            let identifiers = Identifiers::parse(identifiers).unwrap();
+            backends
+                .register(Backend { agent_id: id.into(), identifiers, process: None, handle: () })
+                .unwrap()
+        };
+        let far = register("a", "");
+        assert_eq!(note(), "no agent has zone=near of --prefer-zone");
+        let near = register("b", "zone=near");
+        assert_eq!(note(), "");
+        backends.set_unresponsive(far.id(), true);
+        assert_eq!(note(), "");
+        backends.set_draining(near.id());
+        assert_eq!(note(), "none of 2 agents is ready: all drain, are ejected or do not answer");
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //!
 //! | the peer | noticed | consequence |
 //! |---|---|---|
-//! | does not answer a ping | after [`UNRESPONSIVE_AFTER`] | [`KeepaliveHandle::unresponsive`] reports it; the connection continues |
+//! | does not answer a ping | after [`UNRESPONSIVE_AFTER`], or 1 s if its kernel does not acknowledge it | [`KeepaliveHandle::unresponsive`] reports it; the connection continues |
 //! | and answers on another connection | [`Keepalive::half_open_timeout`] after that | the connection ends: it is half-open |
+//! | says on another connection that it has lost this one | at once | the connection ends: it is half-open |
 //! | and its kernel acknowledges | [`Keepalive::timeout`] after the regular ping | the connection ends: the program is stopped |
 //! | and its kernel does not | after [`HOST_TIMEOUT`](net::kernel::HOST_TIMEOUT) | the connection ends: host or path lost |
 //!
@@ -27,8 +28,9 @@ use net::kernel::{Acknowledgment, TcpPeer};
 /// [`Keepalive::half_open_timeout`], if it is shorter). A dial requests a ping after a quarter of a second, so it goes to another agent within three seconds.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
 
-/// The same once the peer answers on another connection: then its program does not stand still.
-pub(super) const SUPERSEDED_AFTER: Duration = Duration::from_secs(1);
+/// The same with other evidence that the path is lost, and not that the program stands still: the peer answers on another
+/// connection, or its kernel acknowledges neither the ping nor its retransmissions.
+pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
 
 /// When idle peers are pinged, and how long they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +59,7 @@ impl Keepalive {
 const TO_AGENT: Duration = Duration::from_secs(10);
 
 /// Idle time after which an agent pings a native server. Shorter, because a server without agents depends on it: if only the
-/// agent's end is half-open, the agent opens another stream within 5 s.
+/// agent's end is half-open, the agent looks for another stream after 3 s.
 const TO_NATIVE_SERVER: Duration = Duration::from_secs(2);
 
 /// The same for a Go server, which closes a connection at the third ping that comes less than 30 s after the previous
@@ -132,6 +134,7 @@ struct State {
     keepalive: Keepalive,
     probe: bool,
     superseded: bool,
+    lost_by_peer: bool,
     /// How many pings are still to be sent to measure the RTT; `None` if it is not measured.
     samples: Option<u8>,
     driver: Option<Waker>,
@@ -144,6 +147,7 @@ impl KeepaliveHandle {
                 keepalive,
                 probe: false,
                 superseded: false,
+                lost_by_peer: false,
                 samples: None,
                 driver: None,
             }),
@@ -177,6 +181,13 @@ impl KeepaliveHandle {
     pub fn supersede(&self) {
         let mut state = self.state.lock();
         state.superseded = true;
+        Self::wake(&mut state);
+    }
+
+    /// The peer says on another connection that it has lost this one, which ends at once.
+    pub fn lost_by_peer(&self) {
+        let mut state = self.state.lock();
+        state.lost_by_peer = true;
         Self::wake(&mut state);
     }
 
@@ -232,7 +243,7 @@ impl KeepaliveHandle {
             probe = true;
         }
         let superseded = std::mem::take(&mut state.superseded);
-        Requests { keepalive: state.keepalive, probe, superseded }
+        Requests { keepalive: state.keepalive, probe, superseded, lost_by_peer: state.lost_by_peer }
     }
 
     fn wake(state: &mut State) {
@@ -259,4 +270,6 @@ pub(super) struct Requests {
     pub(super) probe: bool,
     /// See [`KeepaliveHandle::supersede`].
     pub(super) superseded: bool,
+    /// See [`KeepaliveHandle::lost_by_peer`].
+    pub(super) lost_by_peer: bool,
 }

@@ -13,6 +13,7 @@ mod frame;
 pub mod joined;
 mod keepalive;
 mod lingering;
+pub mod live_streams;
 mod mailbox;
 mod packet;
 mod pinger;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use h2::{Ping, PingPong};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::keepalive::{Keepalive, KeepaliveHandle, Requests, SUPERSEDED_AFTER, UNRESPONSIVE_AFTER};
+use super::keepalive::{EVIDENT_AFTER, Keepalive, KeepaliveHandle, Requests, UNRESPONSIVE_AFTER};
 use super::settings::stream_window;
 use net::kernel::HostSilence;
 
@@ -36,6 +36,8 @@ pub(super) struct Pinger {
     /// The evaluation of the kernel's samples, and the time of the last one.
     host: HostSilence,
     looked: Instant,
+    /// The last sample showed that the peer's kernel acknowledged neither the unanswered ping nor a retransmission.
+    unacknowledged: bool,
     /// Whether the peer was last reported as unresponsive.
     unresponsive: bool,
 }
@@ -45,7 +47,8 @@ pub(super) struct Pinger {
 pub(super) enum Dead {
     /// No answer within [`Keepalive::timeout`].
     Program,
-    /// No answer within [`Keepalive::half_open_timeout`], but on another connection.
+    /// No answer within [`Keepalive::half_open_timeout`], but on another connection; or the peer said there that it has lost this
+    /// one.
     HalfOpen,
     /// The peer's host acknowledges nothing.
     Host,
@@ -68,6 +71,7 @@ impl Pinger {
             window,
             host: HostSilence::default(),
             looked: now,
+            unacknowledged: false,
             unresponsive: false,
         }
     }
@@ -89,7 +93,11 @@ impl Pinger {
                 self.keepalive.sampled(now - ping_sent);
             }
         }
-        let Requests { keepalive, probe, superseded } = self.keepalive.look(cx, self.ping_sent.is_some());
+        let Requests { keepalive, probe, superseded, lost_by_peer } =
+            self.keepalive.look(cx, self.ping_sent.is_some());
+        if lost_by_peer {
+            return Poll::Ready(Dead::HalfOpen);
+        }
         if self.ping_sent.is_none() && (probe || now >= later(self.last_read, keepalive.interval)) {
             self.send_ping(now, idle && !keepalive.while_idle && !probe);
         }
@@ -103,14 +111,15 @@ impl Pinger {
         if let Some(dead) = dead.filter(|_| now >= due) {
             return Poll::Ready(dead);
         }
-        let usual = if self.superseded.is_some() { SUPERSEDED_AFTER } else { UNRESPONSIVE_AFTER };
-        let patience = usual.min(keepalive.half_open_timeout);
-        due =
-            due.min(self.notify_unresponsive(now, silent_since.map(|since| since + patience)).unwrap_or(due));
         match self.look_at_host(now, silent_since) {
             Ok(next) => due = due.min(next.unwrap_or(due)),
             Err(dead) => return Poll::Ready(dead),
         }
+        let evident = self.superseded.is_some() || self.unacknowledged && silent_since.is_some();
+        let usual = if evident { EVIDENT_AFTER } else { UNRESPONSIVE_AFTER };
+        let patience = usual.min(keepalive.half_open_timeout);
+        due =
+            due.min(self.notify_unresponsive(now, silent_since.map(|since| since + patience)).unwrap_or(due));
         self.arm(cx, now, due);
         Poll::Pending
     }
@@ -141,7 +150,11 @@ impl Pinger {
         let Some(kernel) = self.keepalive.kernel.get() else { return Ok(None) };
         if now >= self.next_look(silent_since) {
             self.looked = now;
-            if kernel.look().is_some_and(|seen| self.host.is_over(now, seen)) {
+            let seen = kernel.look();
+            self.unacknowledged = seen.zip(silent_since).is_some_and(|(seen, since)| {
+                seen.outstanding && seen.last_received >= now.saturating_duration_since(since)
+            });
+            if seen.is_some_and(|seen| self.host.is_over(now, seen)) {
                 return Err(Dead::Host);
             }
         }

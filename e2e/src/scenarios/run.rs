@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::balancer::{Loss, Side};
 use super::observed::Observed;
-use super::report::{Figure, Outcome};
+use super::report::{Figure, Outcome, Value};
 use super::rest;
 use super::starve::Starved;
 use super::world::{Mix, Sizes, World};
@@ -198,7 +198,12 @@ async fn fault(
         eprintln!("the agent's CPU time is limited by {}", starved.by());
     }
     let stall = *load.stall.lock();
-    let outcome = Outcome { figures: scenario.figures(&observed), panels: observed.panels(), stalled: false };
+    let mut figures = scenario.figures(&observed);
+    if let Some(starved) = &starved {
+        let throttled = Value::is(starved.throttled().unwrap_or(f64::NAN));
+        figures.push(Figure::new("100 ms periods in which the agent is throttled, %", None, throttled));
+    }
+    let outcome = Outcome { figures, panels: observed.panels(), stalled: false };
     Ok((outcome, stall))
 }
 

@@ -48,6 +48,18 @@ impl Starved {
         Ok(Self::Signals(task.abort_handle(), pid))
     }
 
+    /// The share of the limit's periods in which the process had to wait for the next one, in percent; `None` if nothing counts
+    /// them. Periods in which it did not run do not count.
+    pub(super) fn throttled(&self) -> Option<f64> {
+        let Self::Quota(folder) = self else { return None };
+        let counts = std::fs::read_to_string(folder.join("cpu.stat")).ok()?;
+        let count = |name: &str| {
+            let lines = counts.lines().filter_map(|line| line.split_once(' '));
+            { lines }.find(|(key, _)| *key == name)?.1.parse::<f64>().ok()
+        };
+        Some(100.0 * count("nr_throttled")? / count("nr_periods")?.max(1.0))
+    }
+
     /// How the limit is enforced.
     pub(super) fn by(&self) -> &'static str {
         match self {

@@ -28,33 +28,21 @@ async fn timed(pair: &Pair, end: End, noticed: impl Future<Output = Result<()>>)
     Ok(began.elapsed())
 }
 
-/// Only the agents see the reset, and the server keeps half-open streams: dials avoid them, and they end once the agents' new
-/// streams have answered for `--keepalive-timeout`.
+/// Only the agents see the reset, and the server keeps half-open streams: they end when the agents connect again, so that clients
+/// learn of it before they give up.
 #[tokio::test]
-async fn dials_avoid_streams_that_only_the_server_has() -> Result<()> {
-    let pair = Setup::grpc().agents(2).server_arg("--keepalive-timeout=5s").balanced().start().await?;
+async fn streams_that_only_the_server_has_end_when_their_agents_connect_again() -> Result<()> {
+    let pair = Setup::grpc().agents(2).balanced().start().await?;
     let endpoint = Endpoint::echo().await?;
     let target = endpoint.target();
     let mut conn = echo(pair.frontend().dial(&target).await?, Payload::new(1, 1_000)).await?;
     let dials = async {
-        let mut slowest = [Duration::ZERO; 2];
-        let began = Instant::now();
-        while began.elapsed() < SLOWEST * 2 {
-            let (since, dialed) = (began.elapsed(), Instant::now());
-            works(pair.frontend(), &target).await?;
-            let which = &mut slowest[usize::from(since > SLOWEST)];
-            *which = dialed.elapsed().max(*which);
-        }
-        say("slowest dials beside half-open streams", format!("{slowest:.1?}"));
-        ensure!(slowest[0] < SLOWEST, "{slowest:?}");
-        ensure!(slowest[1] < Duration::from_secs(1), "a dial went to a half-open stream: {slowest:?}");
-        pair.server().wait_metric("grpc_connections", &CONNECT, 2.0).await?;
-        anyhow::Ok(())
+        within_limit("the end of its connection", SLOWEST, expect_any_end(&mut conn)).await??;
+        works(pair.frontend(), &target).await
     };
-    timed(&pair, End::Agent, dials).await?;
-    within_limit("the end of its connection", SLOWEST, expect_any_end(&mut conn)).await??;
-    let unresponsive = pair.server().metric("unresponsive_peers_total", &[]).await?;
-    ensure!(unresponsive == 2.0, "{unresponsive} streams were found unresponsive");
+    let took = timed(&pair, End::Agent, dials).await?;
+    say("a connection of a half-open stream ends, and a dial works, after", format!("{took:.1?}"));
+    pair.server().wait_metric("grpc_connections", &CONNECT, 2.0).await?;
     let lost =
         pair.server().metric("established_connections_closed_total", &[("reason", "backend_close")]).await?;
     ensure!(lost == 1.0, "{lost} connections were lost with their stream");

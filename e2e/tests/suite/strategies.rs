@@ -123,7 +123,15 @@ async fn dest_host_spreads_over_the_agents_of_a_host_or_takes_the_first_one() ->
 #[tokio::test]
 async fn the_preferred_zone_comes_first() -> Result<()> {
     let pair = Setup::grpc().agents(0).server_arg("--prefer-zone=near").start().await?;
-    let mut agents = [agent(&pair, "a", "zone=far").await?, agent(&pair, "b", "zone=near").await?];
+    let far = agent(&pair, "a", "zone=far").await?;
+    pair.server().process.wait_said("no connected agent is in the zone of --prefer-zone").await?;
+    let ready = e2e::http1::get(pair.servers[0].health, "/readyz?verbose").await?;
+    assert!(
+        ready.body.contains("[+]backends ok: no agent has zone=near of --prefer-zone\n"),
+        "{}",
+        ready.body
+    );
+    let mut agents = [far, agent(&pair, "b", "zone=near").await?];
     for _ in 0..10 {
         assert_eq!(asked(&pair, "127.0.0.1:9", &mut agents).await?, 1);
     }

@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use grpc::capabilities::{self, Capabilities};
+use grpc::live_streams::LiveStreams;
 use grpc::{ClientSettings, Code, KeepaliveFlags, Wire, WireError};
 use net::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
 use net::host_port::Joined;
@@ -261,8 +262,12 @@ impl<R: Resolve> GrpcConnector<R> {
         Ok((stream, kernel))
     }
 
-    async fn open(&self, to: &Address) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
-        let metadata = self.agent.headers()?;
+    async fn open(
+        &self,
+        to: &Address,
+        streams: &LiveStreams,
+    ) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
+        let metadata = self.agent.headers(streams)?;
         let entry = self.servers.get(to.entry).ok_or_else(|| ConnectError::Answer("no such entry".into()))?;
         let address = to.dial.to_string();
         let (tcp, kernel) = self.dial(to, entry).await?;
@@ -327,8 +332,12 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
         .await
     }
 
-    async fn connect(&self, address: &Address) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
-        Box::pin(self.open(address)).await
+    async fn connect(
+        &self,
+        address: &Address,
+        streams: LiveStreams,
+    ) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
+        Box::pin(self.open(address, &streams)).await
     }
 
     async fn close(&self, stream: GrpcStream) {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 
+use grpc::live_streams::StreamName;
 use grpc::{Code, ServerSettings, serve_connection};
 use http::header::{HeaderMap, HeaderValue};
 use net::tls::{
@@ -154,10 +155,14 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
     }
 }
 
+fn first_stream() -> LiveStreams {
+    LiveStreams { name: StreamName { process: 7, number: 1 }, others: Vec::new() }
+}
+
 /// Connects to the first address.
 async fn connect(connector: &GrpcConnector<Names>) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
     let entries = connector.resolve().await;
-    connector.connect(&entries[0].addresses[0]).await
+    connector.connect(&entries[0].addresses[0], first_stream()).await
 }
 
 #[tokio::test]
@@ -171,6 +176,7 @@ async fn a_stream_opens_and_closes_in_order() {
     assert_eq!(said["agentid"], "agent-1");
     assert_eq!(said["agentidentifiers"], "host=a");
     assert_eq!(said["authorization"], "Bearer secret");
+    assert_eq!(said["konnectivity-streams"], "7 1");
     let began = Instant::now();
     connector.close(connected.stream).await;
     assert!(began.elapsed() < CLOSE_WITHIN, "the server's end is seen, not waited out");
@@ -209,9 +215,10 @@ async fn an_address_of_a_name_is_verified_by_the_name_of_its_entry() {
     connector.servers =
         ["elsewhere.example", SEVERAL].map(|host| ServerAddress { host: host.into(), port: 1 }).to_vec();
     connector.tls = pki.client(&["elsewhere.example", SEVERAL]);
-    let connected = connector.connect(&Address { dial: dial.clone(), entry: 1 }).await.unwrap();
+    let connected =
+        connector.connect(&Address { dial: dial.clone(), entry: 1 }, first_stream()).await.unwrap();
     assert_eq!(&*connected.server_id, "s1");
-    let error = connector.connect(&Address { dial, entry: 0 }).await.unwrap_err();
+    let error = connector.connect(&Address { dial, entry: 0 }, first_stream()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
 }
 

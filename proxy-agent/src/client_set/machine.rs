@@ -155,6 +155,11 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.server_count().min(self.streams.len() + MOST_MISSING)
     }
 
+    /// The number of servers without a stream that answers.
+    fn missing(&self) -> usize {
+        self.believed().saturating_sub(self.streams.len()) + self.streams.silent()
+    }
+
     /// The number of servers with a stream.
     pub fn open_count(&self) -> usize {
         self.streams.len()
@@ -222,9 +227,10 @@ impl<J: FnMut() -> f64> Machine<J> {
             self.news(false);
         }
         let (known, wanted) = (self.believed(), matches!(self.demand(), Demand::Missing | Demand::Lane));
+        let servers = (known - self.missing().min(known), known);
         let pause = match known_server {
-            true => self.pace.after_duplicate(now, (self.streams.len(), known), wanted),
-            false => self.pace.after_stream(now, known, wanted),
+            true => self.pace.after_duplicate(now, servers, wanted),
+            false => self.pace.after_stream(now, servers, wanted),
         };
         self.search = now + pause;
         self.after_look(now, demand == Demand::Look && known_server);
@@ -296,8 +302,7 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// There is a reason to look for servers. `shared` as in [`Pace::news`].
     fn news(&mut self, shared: bool) {
-        let (known, open) = (self.believed(), self.streams.len());
-        self.pace.news(known, known.saturating_sub(open).max(1), shared);
+        self.pace.news(self.believed(), self.missing().max(1), shared);
     }
 
     /// An attempt failed. Returns the pause, for the log.

@@ -471,6 +471,34 @@ fn an_unresponsive_server_is_sought_in_a_burst_and_a_renewal_is_not() {
 }
 
 #[test]
+fn several_servers_that_do_not_answer_are_sought_until_all_are_found() {
+    let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
+    let names = ["a", "b", "c", "d", "e"];
+    machine.leases_counted(now, Some(names.len()));
+    let ids = names.map(|name| {
+        next_try(&mut machine, &mut now);
+        let kept = machine.connected(now, &balancer(), &server(name), telling(names.len()));
+        let Decision::Keep(id) = kept else { panic!("{kept:?}") };
+        id
+    });
+    now += Duration::from_secs(60);
+    ids.into_iter().for_each(|id| machine.set_unresponsive(now, id, true));
+    next_try(&mut machine, &mut now);
+    for name in &names[..4] {
+        let replaces = machine.connected(now, &balancer(), &server(name), telling(names.len()));
+        assert!(matches!(replaces, Decision::Replace(..)), "{replaces:?}");
+        assert!(next_try(&mut machine, &mut now) < SOON);
+    }
+    // One of a thousand agents needs more attempts for the last one of five.
+    for attempt in 0..30 {
+        let again = machine.connected(now, &balancer(), &server("a"), telling(names.len()));
+        assert_eq!(again, Decision::Duplicate);
+        let pause = next_try(&mut machine, &mut now);
+        assert!(pause < SOON, "{pause:?} after {attempt} duplicates");
+    }
+}
+
+#[test]
 fn a_draining_set_opens_nothing() {
     let (mut machine, now) = (machine(settings()), Duration::ZERO);
     assert_eq!(poll(&mut machine, now), Step::Connect(balancer()));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use grpc::capabilities::{CAPABILITIES, Capabilities};
+use grpc::live_streams::{LiveStreams, STREAMS};
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
 use super::connect::ConnectError;
@@ -54,7 +55,7 @@ impl AgentMetadata {
     }
 
     /// The headers of one Connect.
-    pub(super) fn headers(&self) -> Result<HeaderMap, ConnectError> {
+    pub(super) fn headers(&self, streams: &LiveStreams) -> Result<HeaderMap, ConnectError> {
         let mut headers = HeaderMap::new();
         headers.insert(AGENT_ID, self.id.clone());
         headers.insert(AGENT_IDENTIFIERS, self.identifiers.clone());
@@ -62,6 +63,7 @@ impl AgentMetadata {
             headers.insert(AUTHORIZATION, bearer(path)?);
         }
         headers.extend(self.offer.header().map(|value| (CAPABILITIES, value)));
+        headers.extend(streams.header().map(|value| (STREAMS, value)));
         Ok(headers)
     }
 }
@@ -113,6 +115,8 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use grpc::live_streams::StreamName;
+
     use super::*;
 
     fn answer(fields: &[(&'static str, &'static str)]) -> Result<(Arc<str>, usize), String> {
@@ -150,18 +154,20 @@ mod tests {
             Capabilities::supported(true),
         )
         .unwrap();
-        assert!(agent.headers().unwrap_err().to_string().contains("token"), "names the file");
+        let streams = LiveStreams { name: StreamName { process: 7, number: 3 }, others: vec![1, 2] };
+        assert!(agent.headers(&streams).unwrap_err().to_string().contains("token"), "names the file");
         for token in ["one", "two"] {
             std::fs::write(&path, format!("  {token}\n")).unwrap();
-            let headers = agent.headers().unwrap();
+            let headers = agent.headers(&streams).unwrap();
             assert_eq!(headers[AUTHORIZATION], format!("Bearer {token}"));
             assert!(!format!("{headers:?}").contains(token));
             assert_eq!(headers["agentid"], "agent-1");
             assert_eq!(headers["agentidentifiers"], "ipv4=10.0.0.1&host=a");
+            assert_eq!(headers[STREAMS], "7 3 1 2");
         }
         for bad in ["", "  \n", "a\nb"] {
             std::fs::write(&path, bad).unwrap();
-            assert!(agent.headers().is_err(), "{bad:?}");
+            assert!(agent.headers(&streams).is_err(), "{bad:?}");
         }
     }
 

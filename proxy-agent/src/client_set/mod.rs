@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::LinkEnd;
+use grpc::live_streams::LiveStreams;
 use grpc::{ConnectionHandle, KeepaliveHandle, WireStream};
 use mux::Negotiated;
 use net::tls::Validity;
@@ -70,10 +71,12 @@ pub trait Connector: Send + Sync + 'static {
     /// Looks up the addresses of every entry of `--proxy-server-host`. Limited in time; dropping the future cancels it.
     fn resolve(&self) -> impl Future<Output = Vec<Resolved>> + Send;
 
-    /// One attempt: a new TCP and TLS connection with one stream. Limited in time; dropping the future cancels it.
+    /// One attempt: a new TCP and TLS connection with one stream, which the server is told the name of. Limited in time; dropping
+    /// the future cancels it.
     fn connect(
         &self,
         address: &Address,
+        streams: LiveStreams,
     ) -> impl Future<Output = Result<ConnectedStream<Self::Stream>, ConnectError>> + Send;
 
     /// Ends an unneeded stream in order, and then its connection. Limited in time.

@@ -3,7 +3,7 @@
 //! | last attempt | pause |
 //! |---|---|
 //! | an error | `--sync-interval`, growing to `--sync-interval-cap` with each further error |
-//! | a stream, while servers are missing and the burst lasts | [`BURST_PAUSE`] |
+//! | a stream, while servers are missing and the burst lasts | [`BURST_PAUSE`], down to [`LAST_PAUSE`] of it for the last of many servers |
 //! | a stream to a known server, too often in a row | `--sync-interval`, growing likewise |
 //! | any other | `--sync-interval` |
 //!
@@ -32,6 +32,11 @@ pub(super) const PATIENCE: usize = 3;
 /// The shortest pause of a burst, and its largest random lengthening. Chosen by the simulation in `machine_tests.rs`.
 const BURST_PAUSE: Duration = Duration::from_millis(25);
 const BURST_SPREAD: Duration = Duration::from_millis(25);
+
+/// The pause is shorter, down to this share, while less than one in [`FEW`] of the servers is missing: most attempts lead to
+/// connected servers then, and most other agents have finished.
+const LAST_PAUSE: f64 = 0.4;
+const FEW: f64 = 4.0;
 
 /// Attempts of a burst for each known server: this many for each missing server, but at most the second number. Of a million
 /// agents behind a balancer that chooses at random and leads to 20 servers, six do not find all of them in the second number.
@@ -94,14 +99,14 @@ impl<J: FnMut() -> f64> Pace<J> {
         self.earned = self.earned.max(now) + self.interval;
     }
 
-    /// The pause after a stream to a new server. `wanted` as in [`Self::after_duplicate`].
-    pub(super) fn after_stream(&mut self, now: Duration, known: usize, wanted: bool) -> Duration {
+    /// The pause after a stream to a new server. The rest as in [`Self::after_duplicate`].
+    pub(super) fn after_stream(&mut self, now: Duration, servers: (usize, usize), wanted: bool) -> Duration {
         (self.duplicates, self.fruitless) = (0, 0);
-        self.in_burst(now, known, wanted).unwrap_or_else(|| self.grown(0))
+        self.in_burst(now, servers, wanted).unwrap_or_else(|| self.grown(0))
     }
 
-    /// The pause after a stream to one of the `open` servers that have one, of `known` servers. `wanted`: servers are missing, so
-    /// that a burst may continue.
+    /// The pause after a stream to one of the `open` servers that have one that answers, of `known` servers. `wanted`: servers are
+    /// missing, so that a burst may continue.
     pub(super) fn after_duplicate(
         &mut self,
         now: Duration,
@@ -110,7 +115,7 @@ impl<J: FnMut() -> f64> Pace<J> {
     ) -> Duration {
         self.fruitless = self.fruitless.saturating_add(1);
         let may_hit = self.fruitless <= FRUITLESS.saturating_mul(open).min(MOST_FRUITLESS);
-        if let Some(pause) = self.in_burst(now, known, wanted && may_hit) {
+        if let Some(pause) = self.in_burst(now, (open, known), wanted && may_hit) {
             return pause;
         }
         self.duplicates = self.duplicates.saturating_add(1);
@@ -119,7 +124,7 @@ impl<J: FnMut() -> f64> Pace<J> {
         self.grown(u32::try_from(beyond).unwrap_or(u32::MAX)).mul_f64(share)
     }
 
-    fn in_burst(&mut self, now: Duration, known: usize, wanted: bool) -> Option<Duration> {
+    fn in_burst(&mut self, now: Duration, (open, known): (usize, usize), wanted: bool) -> Option<Duration> {
         let longest = u32::try_from(LONGEST_BURST.saturating_mul(known)).unwrap_or(u32::MAX);
         let is_earned = self.earned.saturating_sub(now) <= self.interval.saturating_mul(longest);
         if !wanted || self.burst == 0 || !is_earned {
@@ -127,7 +132,9 @@ impl<J: FnMut() -> f64> Pace<J> {
             return None;
         }
         self.burst -= 1;
-        Some((BURST_PAUSE + BURST_SPREAD.mul_f64((self.jitter)())).min(self.interval))
+        let missing = known.saturating_sub(open).max(1) as f64 / known.max(1) as f64;
+        let share = (missing * FEW).clamp(LAST_PAUSE, 1.0);
+        Some((BURST_PAUSE + BURST_SPREAD.mul_f64((self.jitter)())).mul_f64(share).min(self.interval))
     }
 
     /// When to try again after a loss at `now`, with the next attempt due at `due`. A restarted server loses all its agents at

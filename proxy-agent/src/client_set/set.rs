@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use driver::LinkEnd;
 use flags::GoDuration;
+use grpc::live_streams::{LiveStreams, StreamName};
 use net::tls::unix_now;
-use serve::logs::Peer;
+use serve::logs::{LogLimit, Peer};
 use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -58,6 +59,7 @@ pub enum RunEnd {
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Outcome<S> = Result<ConnectedStream<S>, ConnectError>;
+type Running<S> = ((Address, u64), Work<Outcome<S>>);
 type Jitter = fn() -> f64;
 
 /// The new state of a stream's server.
@@ -66,6 +68,8 @@ type ServerChange = (StreamId, ServerState);
 /// A stream whose task runs.
 struct Stream {
     id: StreamId,
+    /// The number by which servers know it.
+    number: u64,
     server_id: Arc<str>,
     drain: CancellationToken,
     retire: CancellationToken,
@@ -87,8 +91,10 @@ pub struct ClientSet<C: Connector, L> {
     lookup: Option<Work<Vec<Resolved>>>,
     /// The names whose last lookup failed, by entry.
     unresolved: HashMap<usize, String>,
-    /// The running attempts, with their addresses.
-    attempts: Vec<(Address, Work<Outcome<C::Stream>>)>,
+    /// The running attempts, with their addresses and numbers.
+    attempts: Vec<Running<C::Stream>>,
+    /// The name of the last attempt.
+    last_attempt: StreamName,
     running: JoinSet<LinkEnd>,
     /// The streams of the tasks in `running`.
     streams: HashMap<Id, Stream>,
@@ -97,6 +103,8 @@ pub struct ClientSet<C: Connector, L> {
     clock: fn() -> i64,
     /// Duplicates that are being closed.
     closing: JoinSet<()>,
+    /// A server may answer pings and then not, again and again.
+    logs: LogLimit,
     /// See [`Servers::last_error`].
     last_error: Option<(Arc<str>, Instant)>,
     started: Instant,
@@ -122,11 +130,13 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             lookup: None,
             unresolved: HashMap::new(),
             attempts: Vec::new(),
+            last_attempt: StreamName { process: rand::random(), number: 0 },
             running: JoinSet::new(),
             streams: HashMap::new(),
             server_changes: mpsc::unbounded_channel(),
             clock: unix_now,
             closing: JoinSet::new(),
+            logs: LogLimit::default(),
             last_error: None,
             started: Instant::now(),
         }
@@ -159,7 +169,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 }
                 () = drain.cancelled(), if !draining => self.drain(),
                 entries = pending_lookup(&mut self.lookup) => self.resolved(entries),
-                (address, opened) = next_outcome(&mut self.attempts) => self.opened(&address, opened, &drain, &stop),
+                (attempt, opened) = next_outcome(&mut self.attempts) => self.opened(&attempt, opened, &drain, &stop),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
                 Some(_) = self.closing.join_next() => {}
                 Ok(()) = self.leases.changed() => self.leases_counted(),
@@ -199,17 +209,25 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         // A retiring stream needs no successor.
         let mut kept = self.streams.values().filter(|stream| !stream.retire.is_cancelled());
         if let Some(Stream { server_id, .. }) = kept.find(|stream| stream.id == id) {
+            let limit = |cause| self.logs.due_for(cause, &**server_id);
             let server_id = Peer(server_id);
             match state {
                 ServerState::Responsive | ServerState::Distant => {
-                    tracing::info!(serverID = %server_id, "keepalive ping answered again")
+                    if let Some(suppressed) = limit("responsive") {
+                        tracing::info!(serverID = %server_id, suppressed, "keepalive ping answered again");
+                    }
                 }
                 ServerState::Unresponsive => {
                     // The lanes to one server count once.
                     if !self.machine.is_lane_unresponsive_beside(id) {
                         self.metrics.unresponsive.inc();
                     }
-                    tracing::warn!(serverID = %server_id, "keepalive ping unanswered, opening another stream to the server");
+                    if let Some(suppressed) = limit("unresponsive") {
+                        tracing::warn!(
+                            serverID = %server_id, suppressed,
+                            "keepalive ping unanswered, opening another stream to the server"
+                        );
+                    }
                 }
                 ServerState::GoingAway => {
                     tracing::info!(serverID = %server_id, "GOAWAY received, opening another stream to the server");
@@ -256,17 +274,26 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 Step::WaitUntil(due) => return Some(self.started + due),
                 Step::Resolve => self.lookup = Some(Box::pin(async move { connector.resolve().await })),
                 Step::Connect(address) => {
-                    let dialed = address.clone();
-                    let attempt = async move { connector.connect(&dialed).await };
-                    self.attempts.push((address, Box::pin(attempt)));
+                    let (dialed, streams) = (address.clone(), self.name_attempt());
+                    let number = streams.name.number;
+                    let attempt = async move { connector.connect(&dialed, streams).await };
+                    self.attempts.push(((address, number), Box::pin(attempt)));
                 }
             }
         }
     }
 
+    /// The name of the next attempt, and the streams and attempts beside it.
+    fn name_attempt(&mut self) -> LiveStreams {
+        self.last_attempt.number += 1;
+        let attempts = self.attempts.iter().map(|((_, number), _)| *number);
+        let others = self.streams.values().map(|stream| stream.number).chain(attempts).collect();
+        LiveStreams { name: self.last_attempt, others }
+    }
+
     fn opened(
         &mut self,
-        address: &Address,
+        (address, number): &(Address, u64),
         opened: Outcome<C::Stream>,
         drain: &CancellationToken,
         stop: &CancellationToken,
@@ -298,7 +325,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Decision::Replace(id, old) => {
                 tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
                 // Stays counted as open until the new stream is.
-                self.keep(id, connected, drain, stop);
+                self.keep((id, *number), connected, drain, stop);
                 if let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old) {
                     replaced.counted = Arc::new(self.metrics.retiring_connections.enter());
                     replaced.retire.cancel();
@@ -313,11 +340,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     open = self.machine.open_count(),
                     "successfully connected to new proxy server"
                 );
-                self.keep(id, connected, drain, stop);
+                self.keep((id, *number), connected, drain, stop);
             }
             Decision::KeepLane(id) => {
                 tracing::info!(target: "v2", serverID = %Peer(&server_id), "opened another lane");
-                self.keep(id, connected, drain, stop);
+                self.keep((id, *number), connected, drain, stop);
             }
             Decision::Duplicate | Decision::Unwanted => {
                 tracing::debug!(
@@ -342,7 +369,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 
     fn keep(
         &mut self,
-        id: StreamId,
+        (id, number): (StreamId, u64),
         connected: ConnectedStream<C::Stream>,
         drain: &CancellationToken,
         stop: &CancellationToken,
@@ -367,7 +394,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Some(lane) => Arc::clone(&lane.counted),
             None => Arc::new(self.metrics.server_connections.enter()),
         };
-        self.streams.insert(task.id(), Stream { id, server_id, drain, retire, presented, counted });
+        self.streams.insert(task.id(), Stream { id, number, server_id, drain, retire, presented, counted });
     }
 
     fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {
@@ -461,8 +488,8 @@ async fn pending_lookup(lookup: &mut Option<Work<Vec<Resolved>>>) -> Vec<Resolve
     }
 }
 
-/// The next attempt that ends; pending forever without one. Removed once it has ended.
-async fn next_outcome<S>(attempts: &mut Vec<(Address, Work<Outcome<S>>)>) -> (Address, Outcome<S>) {
+/// The next attempt that ends, by its address and number; pending forever without one. Removed once it has ended.
+async fn next_outcome<S>(attempts: &mut Vec<Running<S>>) -> ((Address, u64), Outcome<S>) {
     poll_fn(|cx| {
         for index in 0..attempts.len() {
             if let Poll::Ready(outcome) = attempts[index].1.as_mut().poll(cx) {

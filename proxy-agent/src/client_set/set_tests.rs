@@ -21,6 +21,8 @@ struct Balancer {
     /// The token that ends each stream, by server.
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
     closed: Mutex<usize>,
+    /// What each attempt told servers.
+    told: Mutex<Vec<LiveStreams>>,
     /// The current client certificate.
     certificate: Mutex<Option<Validity>>,
     /// Lookups that fail before the first one that does not.
@@ -53,7 +55,12 @@ impl Connector for Balancer {
         vec![Resolved { addresses, error }]
     }
 
-    async fn connect(&self, address: &Address) -> Result<ConnectedStream<FakeStream>, ConnectError> {
+    async fn connect(
+        &self,
+        address: &Address,
+        streams: LiveStreams,
+    ) -> Result<ConnectedStream<FakeStream>, ConnectError> {
+        self.told.lock().push(streams);
         let number = {
             let mut tries = self.tries.lock();
             tries.push(Instant::now());
@@ -99,8 +106,12 @@ impl<C: Connector> Connector for Arc<C> {
         C::resolve(self).await
     }
 
-    async fn connect(&self, address: &Address) -> Result<ConnectedStream<C::Stream>, ConnectError> {
-        C::connect(self, address).await
+    async fn connect(
+        &self,
+        address: &Address,
+        streams: LiveStreams,
+    ) -> Result<ConnectedStream<C::Stream>, ConnectError> {
+        C::connect(self, address, streams).await
     }
 
     async fn close(&self, stream: C::Stream) {
@@ -234,6 +245,30 @@ async fn set_completes_and_replaces_lost_streams() {
     rig.until(3, 2).await;
     assert_eq!(rig.metrics.server_connections.count(), 2);
     rig.until(3, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_are_told_which_streams_the_agent_has() {
+    let mut rig = Rig::new(3, vec![]);
+    rig.until(3, 3).await;
+    rig.end_stream("s1");
+    rig.until(3, 2).await;
+    rig.until(3, 3).await;
+    let told = rig.balancer.told.lock().clone();
+    assert!(told.iter().all(|one| one.name.process == told[0].name.process));
+    let numbers: Vec<u64> = told.iter().map(|told| told.name.number).collect();
+    assert_eq!(numbers, (1..=told.len() as u64).collect::<Vec<_>>());
+    let others: Vec<Vec<u64>> = told
+        .iter()
+        .map(|told| {
+            let mut others = told.others.clone();
+            others.sort_unstable();
+            others
+        })
+        .collect();
+    // The second stream, which led to s1, is lost. Duplicates are not kept.
+    assert_eq!(others[..4], [vec![], vec![1], vec![1, 2], vec![1, 3]]);
+    assert!(others[4..].iter().all(|others| *others == [1, 3]), "{others:?}");
 }
 
 #[tokio::test(start_paused = true)]

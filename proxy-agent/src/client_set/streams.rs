@@ -107,6 +107,11 @@ impl Streams {
         self.kept.len()
     }
 
+    /// The number of those of which no stream answers.
+    pub(super) fn silent(&self) -> usize {
+        self.kept.values().filter(|server| server.lanes.iter().all(|lane| lane.unresponsive)).count()
+    }
+
     /// Takes a new stream, unless it is a duplicate.
     pub(super) fn offer(&mut self, now: Duration, server: &Arc<str>, told: Told) -> Decision {
         if let Some(kept) = self.kept.get_mut(server) {

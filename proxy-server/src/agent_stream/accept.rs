@@ -7,6 +7,7 @@ use std::time::Duration;
 use driver::{Bounds, Driver, LinkEnd, SharedTraffic};
 use flags::GoDuration;
 use grpc::capabilities::{self, CAPABILITIES, Capabilities};
+use grpc::live_streams::LiveStreams;
 use grpc::{Code, Keepalive, KeepaliveHandle, Request};
 use http::{HeaderMap, HeaderValue};
 use mux::Server;
@@ -185,9 +186,12 @@ impl AgentService {
         let lanes = slot.has_room_for_lanes().then_some(capabilities::MAX_LANES);
         let answer = self.flow.capabilities.with_lanes(lanes).and(offer);
         handle.traces = answer.traces;
+        let (party, live) = (Arc::clone(bound.identity.key()), LiveStreams::read(&request.metadata));
         let vouched = bound.identity.is_vouched();
         handle.facts = Arc::new(LinkFacts {
             identity: if vouched { bound.identity.to_string() } else { String::new() },
+            party: Arc::clone(&party),
+            name: live.as_ref().map(|live| live.name),
             address: peer.address.to_string(),
             version: version(&request.metadata),
             native: answer.pings,
@@ -238,9 +242,12 @@ impl AgentService {
         );
         // The agent may have reconnected because another stream of its id is half-open. A lane that lives answers the ping.
         for sibling in self.backends.siblings(registration.id()) {
-            sibling.supersede();
+            if !live.as_ref().is_some_and(|live| sibling.end_lost(&party, live)) {
+                sibling.supersede();
+            }
         }
         self.warn_of_missing_identifiers();
+        self.warn_of_empty_zone();
         let began = Instant::now();
         let watch = tokio::spawn(steer(
             self.backends.clone(),
@@ -296,6 +303,15 @@ impl AgentService {
             suppressed,
             "no connected agent has --agent-identifiers for the first of --proxy-strategies"
         );
+    }
+
+    /// Logs, once a minute, that no agent is in the zone of `--prefer-zone`.
+    fn warn_of_empty_zone(&self) {
+        let Some(zone) = self.backends.empty_zone() else { return };
+        if let Some(suppressed) = self.gate.refusals.due("zone", Ipv4Addr::UNSPECIFIED.into()) {
+            let agents = self.backends.agent_count();
+            tracing::warn!(%zone, agents, suppressed, "no connected agent is in the zone of --prefer-zone");
+        }
     }
 
     /// Logs that two agents seem to have one id. A duplicate connection has ended by then.

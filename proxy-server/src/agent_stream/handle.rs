@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use driver::{LiveConnection, LocalIo, SharedTraffic};
 use grpc::KeepaliveHandle;
+use grpc::live_streams::{LiveStreams, StreamName};
 use mux::{ConnKey, ConnectId, TraceContext};
 use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, oneshot};
@@ -63,15 +64,19 @@ pub struct LinkHandle {
     pub(crate) counted: Weak<LiveGuard>,
     /// Whether the agent takes the trace context of a dial.
     pub(crate) traces: bool,
-    /// Facts for the status.
+    /// Facts that do not change.
     pub(crate) facts: Arc<LinkFacts>,
 }
 
-/// What the status tells about one agent stream.
+/// What is known about one agent stream since it was admitted, mostly for the status.
 #[derive(Debug, Default)]
 pub(crate) struct LinkFacts {
     /// The agent's authenticated identity; empty without authentication.
     pub(crate) identity: String,
+    /// [`Identity::key`](crate::auth::Identity::key) of the agent.
+    pub(crate) party: Arc<str>,
+    /// The agent's name of the stream, if it tells one.
+    pub(crate) name: Option<StreamName>,
     /// The agent's address with its port.
     pub(crate) address: String,
     /// The agent's program and version, as it tells them.
@@ -111,6 +116,17 @@ impl LinkHandle {
     /// The agent has opened another stream: pings it on this one, which ends if it is half-open.
     pub fn supersede(&self) {
         let _ = self.commands.send(Command::Supersede);
+    }
+
+    /// The same agent has opened another stream and then had `live`: ends this one if the agent has lost it. The party must be the
+    /// same, because only it may end its streams. Returns false if the agent may still have the stream.
+    pub(crate) fn end_lost(&self, party: &str, live: &LiveStreams) -> bool {
+        let LinkFacts { party: own, name, keepalive, .. } = &*self.facts;
+        let lost = **own == *party && name.is_some_and(|name| live.have_lost(name));
+        if let Some(keepalive) = keepalive.as_ref().filter(|_| lost) {
+            keepalive.lost_by_peer();
+        }
+        lost
     }
 
     /// At most `limit` of the link's connections after the first `skip` ones; none if the link is lost.
@@ -211,5 +227,31 @@ impl OpenConnection {
         let key = mux::Link::<mux::Server, bytes::Bytes>::new(mux::Limits::default()).dial("tcp", "node:1");
         let key = key.expect("an empty link takes a dial");
         (OpenConnection::new(key, ConnectId(1), handle.commands), commands)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_party_ends_a_stream_and_only_one_that_it_has_lost() {
+        let name = StreamName { process: 7, number: 3 };
+        let handle = |name| {
+            let (mut handle, _) = LinkHandle::new();
+            handle.facts =
+                Arc::new(LinkFacts { party: "certificate a".into(), name, ..LinkFacts::default() });
+            handle
+        };
+        let next = LiveStreams { name: StreamName { process: 7, number: 5 }, others: vec![4] };
+        let ends = |name, party: &str, live: &LiveStreams| handle(name).end_lost(party, live);
+        assert!(ends(Some(name), "certificate a", &next));
+        assert!(!ends(Some(name), "certificate b", &next), "another party");
+        assert!(
+            !ends(Some(name), "certificate a", &LiveStreams { others: vec![3], ..next.clone() }),
+            "it has it"
+        );
+        assert!(!ends(None, "certificate a", &next), "an agent that names no streams");
+        assert!(!ends(Some(StreamName { process: 8, ..name }), "certificate a", &next), "another process");
     }
 }

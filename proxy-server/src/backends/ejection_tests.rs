@@ -102,20 +102,23 @@ async fn ejections_of_absent_agents_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_ids_do_not_displace_old_ones_from_the_metric() {
+async fn invented_ids_do_not_displace_old_or_used_ones_from_the_metric() {
     let mut registry = Registry::default();
     let metrics = OutlierMetrics::register(&mut registry);
     let manager = manager(&[Strategy::Default]);
     let known = join(&manager, "node-1", "");
     advance(S).await;
     let invented: Vec<_> = (0..100).map(|n| join(&manager, &format!("a-{n:02}"), "")).collect();
-    for agent in invented.iter().chain([&known]) {
+    advance(S).await;
+    let used = join(&manager, "node-2", "");
+    used.stats().dialed(true);
+    for agent in invented.iter().chain([&known, &used]) {
         manager.set_unresponsive(agent.id(), true);
     }
     metrics.set(&manager.agents(), Instant::now());
     let text = serve::metrics::Exposition::new(registry).scrape();
     assert_eq!(text.matches("agent_outlier{").count(), 10, "{text}");
-    assert!(text.contains("agent_id=\"node-1\""), "{text}");
+    assert!(text.contains("agent_id=\"node-1\"") && text.contains("agent_id=\"node-2\""), "{text}");
 }
 
 /// Counts its wake-ups.

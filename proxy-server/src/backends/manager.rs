@@ -71,6 +71,8 @@ struct Link<L> {
     stuck: bool,
     /// The agent is ejected.
     ejected: bool,
+    /// The stream has become (un)responsive.
+    turned: Arc<Notify>,
 }
 
 /// The streams of one agent id, and the state that they share.
@@ -99,13 +101,15 @@ pub struct AgentView {
     pub(super) stats: AgentStats,
     /// None of its streams answers.
     pub(super) unresponsive: bool,
+    /// It has a stream for new dials.
+    pub(super) ready: bool,
 }
 
 #[cfg(test)]
 impl AgentView {
     /// An agent that does not answer.
     pub(crate) fn unresponsive(id: &str) -> Self {
-        Self { id: id.into(), stats: AgentStats::new(Instant::now()), unresponsive: true }
+        Self { id: id.into(), stats: AgentStats::new(Instant::now()), unresponsive: true, ready: false }
     }
 }
 
@@ -171,6 +175,7 @@ impl<L: Clone> BackendManager<L> {
             silent: false,
             stuck: false,
             ejected,
+            turned: Arc::default(),
         };
         self.shared.update(&mut state.tables, &link.backend, id, Some(link.health()));
         state.links.insert(id, link);
@@ -227,10 +232,12 @@ impl<L: Clone> BackendManager<L> {
     pub(super) fn agents(&self) -> Vec<AgentView> {
         let state = self.shared.state.read();
         let unresponsive = |id: &LinkId| state.links.get(id).is_some_and(Link::is_unresponsive);
+        let ready = |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Ready);
         let view = |(id, agent): (&Arc<str>, &Agent)| AgentView {
             id: Arc::clone(id),
             stats: agent.stats.clone(),
             unresponsive: agent.streams.iter().all(unresponsive),
+            ready: agent.streams.iter().any(ready),
         };
         state.agents.iter().map(view).collect()
     }
@@ -290,6 +297,13 @@ impl<L: Clone> BackendManager<L> {
         let empty = tables.into_iter().take(required).filter(|table| table.len() == 0);
         let lacking: Vec<Strategy> = empty.map(|table| table.strategy).collect();
         if policy == ReadinessPolicy::Any && lacking.len() < required { Vec::new() } else { lacking }
+    }
+
+    /// The zone of `--prefer-zone` if no agent has it: dials then go to agents of any zone.
+    pub(crate) fn empty_zone(&self) -> Option<Arc<str>> {
+        let state = self.shared.state.read();
+        let mut zones = state.tables.iter().filter(|table| table.len() == 0);
+        zones.find_map(|table| table.zone.clone()).filter(|_| !state.agents.is_empty())
     }
 
     /// The number of agents.
@@ -361,6 +375,7 @@ impl<L: Clone> BackendManager<L> {
         }
         if link.is_unresponsive() != before.1 {
             *unresponsive = if link.is_unresponsive() { *unresponsive + 1 } else { *unresponsive - 1 };
+            link.turned.notify_waiters();
             self.shared.wake_dials(state);
         }
     }
@@ -476,6 +491,7 @@ impl<L: Clone> BackendManager<L> {
 
     /// Waits until this stream does not answer pings and another stream for the target's host does.
     pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
+        self.until_unresponsive(link).await;
         let mut changed = pin!(self.shared.changed.notified());
         loop {
             // From here on no change is missed.
@@ -489,6 +505,23 @@ impl<L: Clone> BackendManager<L> {
             }
             sleep(BREATH).await;
             changed.set(self.shared.changed.notified());
+        }
+    }
+
+    /// Waits until this stream does not answer. Until then the changes of other streams are of no interest: after a balancer's
+    /// restart there are thousands, and as many waiting dials.
+    async fn until_unresponsive(&self, link: LinkId) {
+        let turned = self.shared.state.read().links.get(&link).map(|link| Arc::clone(&link.turned));
+        // A dial on a stream that has ended is told so.
+        let Some(turned) = turned else { return std::future::pending().await };
+        loop {
+            let mut turn = pin!(turned.notified());
+            // From here on no change is missed.
+            turn.as_mut().enable();
+            if self.shared.state.read().links.get(&link).is_some_and(Link::is_unresponsive) {
+                return;
+            }
+            turn.await;
         }
     }
 

@@ -459,6 +459,26 @@ fn dial_on_a_draining_stream_moves_once_the_stream_is_unresponsive() {
     assert!(poll());
 }
 
+#[test]
+fn changes_of_other_streams_do_not_wake_a_dial_whose_agent_answers() {
+    let manager = manager(&[Strategy::Default]);
+    let first = manager.register(backend("a", "")).unwrap();
+    let others = ["b", "c", "d"].map(|agent| manager.register(backend(agent, "")).unwrap());
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut waiting = pin!(manager.until_another_is_better(first.id(), ""));
+    let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+    assert!(!poll());
+    for unresponsive in [true, false, true] {
+        others.iter().for_each(|other| manager.set_unresponsive(other.id(), unresponsive));
+    }
+    let _fifth = manager.register(backend("e", "")).unwrap();
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+    manager.set_unresponsive(first.id(), true);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    assert!(poll(), "the fifth answers");
+}
+
 #[tokio::test(start_paused = true)]
 async fn registration_wakes_dials_only_if_one_may_change_its_agent() {
     let manager = manager(&[Strategy::Default]);
@@ -474,8 +494,11 @@ async fn registration_wakes_dials_only_if_one_may_change_its_agent() {
     manager.set_unresponsive(first.id(), true);
     assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
     assert!(!poll(), "the other agent drains");
+    manager.set_unresponsive(other.id(), true);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+    assert!(!poll());
     let _third = manager.register(backend("c", "")).unwrap();
-    assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "it rests for a moment");
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 2, "it rests for a moment");
     tokio::time::advance(std::time::Duration::from_millis(51)).await;
     assert!(poll());
 }

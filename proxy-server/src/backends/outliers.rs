@@ -1,9 +1,12 @@
 //! Once a second: ejects agents and lets them return, and shows which agents are outliers.
 
+use std::cmp::Reverse;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use serve::logs::LogLimit;
 use serve::metrics::{Counter, EncodeLabel, EncodeLabelSet, Family, Gauge, LabelSetEncoder, Registry};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -62,7 +65,7 @@ pub struct OutlierMetrics {
     ejected: Gauge,
     /// `expected_dial_seconds`: the median and the largest expected dial time of the agents.
     expected: Family<Rank, Gauge<f64, AtomicU64>>,
-    /// `agent_outlier`: 1 for each outlier, the longest connected [`MOST_SHOWN`] for each reason.
+    /// `agent_outlier`: 1 for each outlier, the [`MOST_SHOWN`] with the most dials for each reason.
     outliers: Family<OutlierLabels, Gauge>,
 }
 
@@ -108,8 +111,11 @@ impl OutlierMetrics {
 
     fn show(&self, reason: OutlierReason, agents: &[AgentView], is_outlier: impl Fn(&AgentView) -> bool) {
         let mut shown: Vec<&AgentView> = agents.iter().filter(|agent| is_outlier(agent)).collect();
-        // New ids, which an agent can invent, do not displace old ones.
-        shown.sort_unstable_by_key(|agent| (agent.stats.since(), &agent.id));
+        // Agents can invent ids, but an outlier with a new id gets few dials: it does not displace one that clients depend on.
+        shown.sort_by_cached_key(|agent| {
+            let (opened, failed) = agent.stats.dials();
+            (Reverse(opened + failed), agent.stats.since(), Arc::clone(&agent.id))
+        });
         for agent in shown.into_iter().take(MOST_SHOWN) {
             self.outliers.get_or_create(&OutlierLabels { agent_id: Arc::clone(&agent.id), reason }).set(1);
         }
@@ -118,12 +124,17 @@ impl OutlierMetrics {
 
 /// Ejects agents and lets them return, for ever.
 pub async fn keep_sweeping<L: Clone>(backends: BackendManager<L>, metrics: OutlierMetrics) {
-    let mut looks = interval(EVERY);
+    let (mut looks, logs) = (interval(EVERY), LogLimit::default());
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         let (agents, now) = (backends.agents(), Instant::now());
         metrics.ejections.inc_by(backends.sweep(&agents, now));
         metrics.set(&agents, now);
+        let nobody = !agents.is_empty() && agents.iter().all(|agent| !agent.ready);
+        if nobody && let Some(suppressed) = logs.due("nobody", Ipv4Addr::UNSPECIFIED.into()) {
+            let agents = agents.len();
+            tracing::warn!(agents, suppressed, "no agent is ready: all drain, are ejected or do not answer");
+        }
     }
 }

@@ -165,6 +165,29 @@ async fn silent_with_kernel(outstanding: bool) -> (u64, Result<(), ConnectionErr
     (before.elapsed().as_secs(), end)
 }
 
+/// How long a ping is unanswered until the server counts as unresponsive.
+async fn unresponsive_with_kernel(outstanding: bool, last_received: Duration) -> Duration {
+    let pair = patient_pair().await;
+    pair.frozen.store(true, Ordering::Relaxed);
+    let seen = Acknowledgment { outstanding, last_sent: Duration::ZERO, last_received, probes: 0 };
+    let keepalive = &pair.client.connection.keepalive;
+    keepalive.watch_kernel(Arc::new(Says(seen)));
+    let mut unresponsive = keepalive.unresponsive();
+    let before = Instant::now();
+    keepalive.probe();
+    soon(unresponsive.wait_for(|unresponsive| *unresponsive)).await.unwrap();
+    before.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_whose_kernel_does_not_acknowledge_a_ping_is_unresponsive_sooner() {
+    let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    assert_eq!(unresponsive_with_kernel(true, minute).await, second);
+    assert_eq!(unresponsive_with_kernel(false, minute).await, UNRESPONSIVE_AFTER, "the program stands still");
+    let lossy = unresponsive_with_kernel(true, second / 2).await;
+    assert_eq!(lossy, UNRESPONSIVE_AFTER, "something was acknowledged since the ping");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stopped_program_is_given_five_minutes_and_a_silent_host_thirty_seconds() {
     let (after, end) = silent_with_kernel(false).await;
@@ -343,6 +366,17 @@ async fn a_silent_connection_ends_early_once_its_peer_answers_on_another() {
     let end = soon(pair.client.connection.closed()).await;
     assert!(matches!(end, Err(ConnectionError::HalfOpen)), "{end:?}");
     assert_eq!(before.elapsed().as_secs(), 20, "the second call starts nothing anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_its_peer_has_lost_ends_at_once() {
+    let mut pair = patient_pair().await;
+    pair.frozen.store(true, Ordering::Relaxed);
+    let before = Instant::now();
+    pair.client.connection.keepalive.lost_by_peer();
+    let end = soon(pair.client.connection.closed()).await;
+    assert!(matches!(end, Err(ConnectionError::HalfOpen)), "{end:?}");
+    assert_eq!(before.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
