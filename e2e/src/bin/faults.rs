@@ -67,7 +67,10 @@ fn column(row: &Row, rounds: u32, context: &Context, of: &str) -> Column {
             Ok(times) => {
                 format!("noticed {:.2?}, recovered {:.2?}; {}", times.noticed, times.recovered, times.note)
             }
-            Err(error) => format!("FAILED: {error:#}"),
+            Err(error) => {
+                let text = format!("{error:#}");
+                format!("FAILED: {}", text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default())
+            }
         };
         eprintln!("{} {}{of}, round {round}, {:.1?}: {outcome}", row.number, row.name, began.elapsed());
         column.add(result);

@@ -1,9 +1,13 @@
 //! Floods of HTTP/2 frames at the agent port, by an authenticated client, beside ordinary dials.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use rustls::ClientConfig;
 use tokio::io::AsyncWriteExt;
+use tokio::runtime::Builder;
 use tokio::time::{Instant, timeout};
 
 use super::load::{Load, ensure_calm};
@@ -13,7 +17,7 @@ use crate::adversarial::frames::{
 };
 use crate::endpoints::Endpoint;
 use crate::frontend::tls_socket;
-use crate::pair::{Pair, Setup};
+use crate::pair::Setup;
 
 /// The types of frames that only floods use.
 const WINDOW_UPDATE: u8 = 8;
@@ -113,7 +117,12 @@ pub(super) fn frame_floods(context: &Context) -> Result<Times> {
         let resident = pair.server().process.usage()?.rss_mib();
         for kind in KINDS {
             let began = Instant::now();
-            let ended = flooded(&pair, kind).await?;
+            // On a separate thread, because the flood keeps it busy.
+            let (address, tls) = (pair.server().agent_address(), pair.pki.agent_client()?);
+            let flood = move || {
+                Builder::new_current_thread().enable_all().build()?.block_on(flooded(address, tls, kind))
+            };
+            let ended = tokio::task::spawn_blocking(flood).await??;
             let beside = others.since(began, 100).await?;
             let grown = pair.server().process.usage()?.rss_mib().saturating_sub(resident);
             if context.is_native() {
@@ -142,8 +151,8 @@ pub(super) fn frame_floods(context: &Context) -> Result<Times> {
 }
 
 /// Sends frames for [`LASTS`], and reads the server's. Returns when the server ended the connection, if it did.
-async fn flooded(pair: &Pair, kind: Kind) -> Result<Option<Duration>> {
-    let socket = tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?;
+async fn flooded(address: SocketAddr, tls: Arc<ClientConfig>, kind: Kind) -> Result<Option<Duration>> {
+    let socket = tls_socket(address, tls).await?;
     let (mut input, mut output) = tokio::io::split(socket);
     output.write_all(&kind.first()).await?;
     output.flush().await?;

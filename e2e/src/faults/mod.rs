@@ -7,6 +7,7 @@
 mod api;
 mod cases;
 mod floods;
+mod heads;
 mod host;
 mod load;
 mod losses;

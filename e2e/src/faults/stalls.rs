@@ -44,8 +44,7 @@ pub(super) fn slow_reader(context: &Context) -> Result<Times> {
             carried.load(Ordering::Relaxed) - before
         };
         throughput().await;
-        // Noise of the machine lowers single windows: of three comparisons the best one counts.
-        let mut best: f64 = 0.0;
+        let mut kept = Vec::new();
         for bytes_per_second in [0, 1, 0] {
             let without = throughput().await;
             let mut conn = pair.frontend().dial(&endless.target()).await?;
@@ -58,16 +57,19 @@ pub(super) fn slow_reader(context: &Context) -> Result<Times> {
             });
             // The slow one's window is full.
             sleep(WINDOW / 3).await;
-            best = best.max(throughput().await as f64 / without.max(1) as f64);
+            kept.push(throughput().await as f64 / without.max(1) as f64);
             slow.abort();
         }
-        ensure!(best >= 0.95, "the others kept {:.0} % of their throughput", best * 100.0);
+        // Of three comparisons the median counts, because the machine disturbs single ones.
+        kept.sort_unstable_by(f64::total_cmp);
+        let kept = kept.get(1).copied().unwrap_or_default();
+        ensure!(kept >= 0.95, "the others kept {:.0} % of their throughput", kept * 100.0);
         let ended = Instant::now();
         ensure!(readers.try_join_next().is_none(), "a download failed");
         readers.shutdown().await;
         base.back(context, &pair).await?;
         let recovered = ended.elapsed();
-        let note = format!("others keep {:.0} %", best * 100.0);
+        let note = format!("others keep {:.0} %", kept * 100.0);
         Ok(Times { recovered: Some(recovered), noticed: None, note })
     })
 }
@@ -164,7 +166,7 @@ pub(super) fn ten_thousand_stalled(context: &Context) -> Result<Times> {
     const COUNT: usize = 10_000;
     const LIMIT_MIB: u64 = 512;
     /// Of the connections themselves, in the server and the agent.
-    const EACH_KIB: u64 = 64;
+    const EACH_KIB: u64 = 32;
     alone(async || {
         let setup = Setup::grpc()
             .server_arg(format!("--memory-limit={LIMIT_MIB}Mi"))

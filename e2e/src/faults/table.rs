@@ -1,6 +1,8 @@
 //! All rows.
 
-use super::{Context, Length, Row, Times, api, cases, floods, host, losses, names, network, stalls, storms};
+use super::{
+    Context, Length, Row, Times, api, cases, floods, heads, host, losses, names, network, stalls, storms,
+};
 use Length::{Nightly, Once, Quick};
 use anyhow::Result;
 
@@ -51,7 +53,7 @@ pub const ROWS: &[Row] = &[
         "closes::an_endpoints_reset_ends_the_connection", "closes::data_before_a_reset_or_a_loss_reaches_a_slow_client",
         "closes::the_endpoints_close_reaches_the_client_behind_its_bytes",
     ], shown: "" },
-    Row { number: "24", name: "the frontend's socket file is deleted", holds: "bound again within 10 s; live connections unaffected", length: Quick, go: false, run: losses::socket_deleted, shown: "" },
+    Row { number: "24", name: "the frontend's socket file is deleted", holds: "bound again within 10 s; live connections unaffected", length: Quick, go: true, run: losses::socket_deleted, shown: "" },
     Row { number: "25", name: "payload at accept, HTTP CONNECT", holds: "the 200 is alone; payload follows", length: Quick, go: false, run: tests![
         "server_first::the_200_head_is_alone_in_its_read_on_a_unix_socket", "server_first::the_200_head_comes_before_the_greeting_on_tls",
         "server_first::a_greeting_arrives_whole", "server_first::bytes_behind_the_head_are_payload",
@@ -82,9 +84,7 @@ pub const ROWS: &[Row] = &[
     Row { number: "T8", name: "small slices that pin memory", holds: "charged at their real size", length: Quick, go: false, run: tests![
         "memory_limits::small_messages_to_a_stalled_endpoint_are_held_at_their_bytes", "memory_limits::agents_with_frames_of_a_byte_are_not_read_on",
     ], shown: "" },
-    Row { number: "T9", name: "CONNECT parser", holds: "garbage and endless heads are refused", length: Quick, go: false, run: tests![
-        "misbehaving_frontends::garbage_is_survived", "misbehaving_frontends::a_head_without_end_is_refused",
-    ], shown: "" },
+    Row { number: "T9", name: "CONNECT parser", holds: "12 heads are refused; nothing is dialed", length: Quick, go: true, run: heads::strict_heads, shown: "" },
     Row { number: "T10", name: "hygiene: tokens in logs, profiles, socket modes", holds: "none shown; opt-in; 0770", length: Quick, go: false, run: tests![
         "tokens::tokens_are_never_logged", "http_endpoints::profiles_are_not_served_otherwise", "transports::the_socket_file_has_mode_0770",
         "statusz::status_on_an_exposed_address_needs_its_flag",

@@ -9,7 +9,7 @@ pub(crate) use e2e::adversarial::connect_with_token as connect;
 use e2e::adversarial::{AdversarialAgent, AgentMeta, refused};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
-use e2e::pair::{Pair, Setup};
+use e2e::pair::Pair;
 use e2e::payload::Payload;
 pub(crate) use e2e::tokens::{AUDIENCE, USER, World};
 use e2e::wait::{DEADLINE, until};
