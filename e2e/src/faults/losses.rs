@@ -114,7 +114,7 @@ pub(super) fn stopped(_: &Context) -> Result<Times> {
 /// Every server and agent is restarted in turn; then Go's programs are replaced by ours, servers first and agents first.
 pub(super) fn rollouts(context: &Context) -> Result<Times> {
     alone(async || {
-        let plan = Plan { rate: 50, hold: Duration::from_secs(1), transfers: 0 };
+        let plan = Plan { rate: 20, hold: Duration::from_secs(1), transfers: 0 };
         let report = restart_all_under_load(&plan, 1).await?;
         report.check()?;
         let mut note = format!("{} dials", report.dials);
@@ -139,7 +139,7 @@ async fn replaced(context: &Context, servers_first: bool) -> Result<(usize, usiz
     let endpoint = Endpoint::echo().await?;
     let replicas = Replica::all_of(&pair)?;
     // Connections are short: Go's programs cut those that are open when they stop.
-    let plan = Plan { rate: 50, hold: Duration::ZERO, transfers: 0 };
+    let plan = Plan { rate: 20, hold: Duration::ZERO, transfers: 0 };
     let events = async |_| {
         for servers in [servers_first, !servers_first] {
             match servers {
