@@ -168,10 +168,13 @@ async fn replace_servers(pair: &mut Pair, replicas: &[Replica]) -> Result<()> {
 }
 
 async fn replace_agents(pair: &mut Pair) -> Result<()> {
+    /// Go's agent drains and does not end by itself: it is killed after this time, as by kubelet.
+    const GRACE: Duration = Duration::from_secs(2);
     for number in 0..pair.agents.len() {
         let agent = &mut pair.agents[number];
         agent.process.signal(Signal::TERM)?;
-        agent.process.exit(DEADLINE).await?;
+        // It may not have ended.
+        let _ = agent.process.exit(GRACE).await;
         agent.process.restart_as(&crate::program::Program::Agent.path()?)?;
         pair.wait_connected().await?;
     }
