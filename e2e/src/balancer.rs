@@ -57,6 +57,8 @@ struct Shared {
     accepted: AtomicUsize,
     /// One-way delay.
     delay: Duration,
+    /// Bytes of each read and write without a delay.
+    piece: usize,
     paused: watch::Sender<bool>,
     /// The end that is reset.
     resets: broadcast::Sender<End>,
@@ -73,21 +75,33 @@ impl Balancer {
     pub async fn with_delay(backends: Vec<SocketAddr>, delay: Duration) -> Result<Self> {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot bind the balancer")?;
-        Self::delayed_on(listener, backends, delay)
+        Self::delayed_on(listener, backends, delay, PIECE)
     }
 
     /// Serves on a bound listener.
     pub fn start_on(listener: TcpListener, backends: Vec<SocketAddr>) -> Result<Self> {
-        Self::delayed_on(listener, backends, Duration::ZERO)
+        Self::delayed_on(listener, backends, Duration::ZERO, PIECE)
     }
 
-    fn delayed_on(listener: TcpListener, backends: Vec<SocketAddr>, delay: Duration) -> Result<Self> {
+    /// Carries all bytes in segments of one byte.
+    pub async fn with_single_bytes(backends: Vec<SocketAddr>) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::delayed_on(listener, backends, Duration::ZERO, 1)
+    }
+
+    fn delayed_on(
+        listener: TcpListener,
+        backends: Vec<SocketAddr>,
+        delay: Duration,
+        piece: usize,
+    ) -> Result<Self> {
         let shared = Arc::new(Shared {
             backends,
             policy: Mutex::new(Policy::RoundRobin),
             next: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
             delay,
+            piece,
             paused: watch::Sender::new(false),
             resets: broadcast::Sender::new(1),
             carried: Mutex::new(JoinSet::new()),
@@ -148,14 +162,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let (paused, resets) = (shared.paused.subscribe(), shared.resets.subscribe());
         let mut carried = shared.carried.lock();
         while carried.try_join_next().is_some() {}
-        carried.spawn(carry(agent, backend, shared.delay, paused, resets));
+        carried.spawn(carry(agent, backend, (shared.delay, shared.piece), paused, resets));
     }
 }
 
 async fn carry(
     agent: TcpStream,
     backend: SocketAddr,
-    delay: Duration,
+    (delay, piece): (Duration, usize),
     paused: watch::Receiver<bool>,
     mut resets: broadcast::Receiver<End>,
 ) {
@@ -170,8 +184,8 @@ async fn carry(
     let (mut server_in, mut server_out) = server.into_split();
     let copy = async {
         if delay.is_zero() {
-            let up = pass(&mut agent_in, &mut server_out, paused.clone());
-            let down = pass(&mut server_in, &mut agent_out, paused);
+            let up = pass(&mut agent_in, &mut server_out, piece, paused.clone());
+            let down = pass(&mut server_in, &mut agent_out, piece, paused);
             tokio::join!(up, down);
         } else {
             let up = pass_late(&mut agent_in, &mut server_out, delay);
@@ -225,9 +239,10 @@ async fn pass_late(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrit
 async fn pass(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
+    piece: usize,
     mut paused: watch::Receiver<bool>,
 ) {
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; piece];
     loop {
         let count = from.read(&mut piece).await.unwrap_or(0);
         if paused.wait_for(|paused| !paused).await.is_err() {

@@ -15,3 +15,12 @@ pub fn say(test: &str, figures: impl Display) {
     // If standard error is closed, the line is lost.
     let _ = writeln!(std::io::stderr(), "figures: {test}: {figures}");
 }
+
+/// Replaces the text between the lines `<!-- generated: NAME -->` and `<!-- end -->`; `None` if there are no such lines.
+pub fn replace_generated(page: &str, name: &str, text: &str) -> Option<String> {
+    const END: &str = "<!-- end -->\n";
+    let begin = format!("<!-- generated: {name} -->\n");
+    let (before, rest) = page.split_once(&begin)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{begin}\n{text}\n{END}{after}"))
+}

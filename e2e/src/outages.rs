@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep};
+use tokio::time::{Instant, interval, sleep};
 
 use crate::endpoints::Endpoint;
 use crate::exchange::{echo_within, works};
@@ -63,11 +63,11 @@ struct Rig {
 }
 
 impl Outage<'_> {
-    /// Runs the outage.
+    /// Runs the outage. Returns the time from its end until every connection and a new dial have worked again.
     ///
     /// # Errors
     /// A connection ended, a byte was lost, or a waiting dial failed.
-    pub async fn survive(self) -> Result<()> {
+    pub async fn survive(self) -> Result<Duration> {
         let rig = self.rig().await?;
         let target = rig.endpoint.target();
         let ticking = Ticking::start(rig.pair.frontend().dial(&target).await?);
@@ -83,6 +83,7 @@ impl Outage<'_> {
         sleep(self.length).await;
         ensure!(!bulk.is_finished(), "the transfer ended although nothing passed");
         self.switch(&rig, false)?;
+        let ended = Instant::now();
         let recovered = async {
             while let Some(dialed) = dials.join_next().await {
                 dialed?.context("a dial that waited")?;
@@ -91,7 +92,10 @@ impl Outage<'_> {
             ticking.finish().await.context("a connection that ticks")?;
             works(rig.pair.frontend(), &target).await
         };
-        within_limit("the end of an outage", RECOVERY, recovered).await?.with_context(|| format!("{self:?}"))
+        within_limit("the end of an outage", RECOVERY, recovered)
+            .await?
+            .with_context(|| format!("{self:?}"))?;
+        Ok(ended.elapsed())
     }
 
     async fn rig(&self) -> Result<Rig> {

@@ -19,8 +19,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The names in every certificate; the last two are the near side's and the router's of [`crate::netns`].
-const NAMES: [&str; 5] = ["localhost", "127.0.0.1", "::1", "10.231.0.2", "10.231.255.1"];
+/// The names in every certificate; `servers.test` is for tests with a name server, and the last two are the near side's and the
+/// router's of [`crate::netns`].
+const NAMES: [&str; 6] = ["localhost", "servers.test", "127.0.0.1", "::1", "10.231.0.2", "10.231.255.1"];
 
 /// A certificate with its key, as PEM files.
 #[derive(Clone, Debug)]
@@ -304,6 +305,14 @@ pub fn client(ca: &Path, identity: &Identity, alpn: &[&str]) -> Result<Arc<Clien
     client_with(provider(), ca, identity, alpn)
 }
 
+/// Like [`client`], without a certificate of its own.
+pub fn client_without_certificate(ca: &Path, alpn: &[&str]) -> Result<Arc<ClientConfig>> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let mut config = builder.with_root_certificates(roots(ca)?).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
 /// Like [`client`], with the cipher suites of `provider`.
 pub fn client_with(
     provider: Arc<CryptoProvider>,
@@ -311,10 +320,7 @@ pub fn client_with(
     identity: &Identity,
     alpn: &[&str],
 ) -> Result<Arc<ClientConfig>> {
-    let mut roots = RootCertStore::empty();
-    for cert in certificates(ca)? {
-        roots.add(cert)?;
-    }
+    let roots = roots(ca)?;
     let (certs, key) = identity.read()?;
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -322,6 +328,14 @@ pub fn client_with(
         .with_client_auth_cert(certs, key)?;
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     Ok(Arc::new(config))
+}
+
+fn roots(ca: &Path) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for cert in certificates(ca)? {
+        roots.add(cert)?;
+    }
+    Ok(roots)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {

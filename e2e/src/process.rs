@@ -105,6 +105,12 @@ impl Process {
         Ok(())
     }
 
+    /// Like [`Process::restart`], as another program.
+    pub fn restart_as(&mut self, program: &Path) -> Result<()> {
+        self.recipe.program = program.to_path_buf();
+        self.restart()
+    }
+
     /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

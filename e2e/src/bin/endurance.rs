@@ -130,8 +130,8 @@ async fn floods() -> Result<()> {
 }
 
 async fn survive(outage: Outage<'_>) -> Result<()> {
-    outage.survive().await?;
-    println!("survived: {outage:?}");
+    let recovered = outage.survive().await?;
+    println!("survived: {outage:?}, recovered after {recovered:.1?}");
     Ok(())
 }
 

@@ -8,13 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use e2e::figures::replace_generated;
 use e2e::frontend::Mode;
 use e2e::process::raise_descriptor_limit;
 use e2e::scenarios::{ALL, Mix, Row, Scenario, Sizes, Timing, end_on_signals, picture, run, table};
-
-/// The lines around the generated table.
-const BEGIN: &str = "<!-- generated: scenarios -->\n";
-const END: &str = "<!-- end -->\n";
 
 /// The mix whose figures decide whether this program succeeds.
 const NATIVE: &str = "ours-ours";
@@ -163,9 +160,9 @@ fn verdict(mixes: &[String], rows: &[Row]) -> Result<()> {
 fn write(folder: &Path, table: &str, mixes: &[String], rows: &[Row]) -> Result<()> {
     let page = folder.join("FAULTS.md");
     let text = std::fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
-    let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let (before, after) = parts.with_context(|| format!("no generated table in {}", page.display()))?;
-    std::fs::write(&page, format!("{before}{BEGIN}\n{table}\n{END}{after}"))?;
+    let text = replace_generated(&text, "scenarios", table)
+        .with_context(|| format!("no generated table in {}", page.display()))?;
+    std::fs::write(&page, text)?;
     let pictures = folder.join("pictures");
     std::fs::create_dir_all(&pictures)?;
     for row in rows {

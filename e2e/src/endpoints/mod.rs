@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
 pub use self::dead::{FullQueue, Refusing};
+use crate::netns::Namespace;
 use crate::payload::{Digest, Digester, Payload};
 use crate::wait::{DEADLINE, until};
 
@@ -113,6 +114,15 @@ impl Endpoint {
         Self::serve(|mut stream, shared| async move { digest_to_end(&mut stream, &shared).await }).await
     }
 
+    /// The same inside a namespace.
+    pub async fn sink_in(side: &Namespace) -> Result<Self> {
+        let listener = side.enter(|| Ok(std::net::TcpListener::bind((side.address, 0))?))?;
+        listener.set_nonblocking(true)?;
+        Self::serve_on(TcpListener::from_std(listener)?, |mut stream, shared| async move {
+            digest_to_end(&mut stream, &shared).await;
+        })
+    }
+
     /// Does not read until [`Endpoint::release`]; then behaves as a sink.
     pub async fn stalled() -> Result<Self> {
         Self::serve(|mut stream, shared| async move {
@@ -167,7 +177,14 @@ impl Endpoint {
         F: Fn(TcpStream, Arc<Shared>) -> Fut + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind((at, 0)).await.context("cannot bind an endpoint")?;
+        Self::serve_on(TcpListener::bind((at, 0)).await.context("cannot bind an endpoint")?, habit)
+    }
+
+    fn serve_on<F, Fut>(listener: TcpListener, habit: F) -> Result<Self>
+    where
+        F: Fn(TcpStream, Arc<Shared>) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let counted = shared.clone();

@@ -208,18 +208,18 @@ async fn fault(
 }
 
 /// Runs a future on the near side of a new network, until it ends or a signal ends this program.
-pub(super) fn in_network<T: Send>(
-    agents: u8,
-    work: impl AsyncFnOnce(&Network) -> Result<T> + Send,
-) -> Result<T> {
+pub fn in_network<T: Send>(agents: u8, work: impl AsyncFnOnce(&Network) -> Result<T> + Send) -> Result<T> {
     let network = Network::new(agents)?;
+    network.near.block_on(|| async { unless_signaled(work(&network)).await })
+}
+
+/// Runs a future until it ends, or until a signal ends this program.
+pub async fn unless_signaled<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let mut signaled = SIGNALED.get_or_init(|| watch::Sender::new(false)).subscribe();
-    network.near.block_on(|| async {
-        tokio::select! {
-            done = work(&network) => done,
-            _ = signaled.wait_for(|signaled| *signaled) => bail!("ended by a signal"),
-        }
-    })
+    tokio::select! {
+        done = work => done,
+        _ = signaled.wait_for(|signaled| *signaled) => bail!("ended by a signal"),
+    }
 }
 
 static SIGNALED: OnceLock<watch::Sender<bool>> = OnceLock::new();

@@ -20,7 +20,7 @@ const STOP: Duration = Duration::from_secs(8);
 async fn stopped(fault: Fault<'_>, dials: bool) -> Result<()> {
     let outage = |mode| Box::pin(Outage { mode, fault, length: STOP, dials }.survive());
     let (grpc, http_connect) = tokio::join!(outage(Mode::Grpc), outage(Mode::HttpConnect));
-    grpc.and(http_connect)
+    grpc.and(http_connect).map(drop)
 }
 
 #[tokio::test]
@@ -45,7 +45,9 @@ fn connections_and_dials_survive_a_network_that_passes_nothing() -> Result<()> {
         let length = Duration::from_secs(seconds);
         let outage = |fault| Outage { mode: Mode::HttpConnect, fault, length, dials };
         match Network::new(1) {
-            Ok(network) => network.near.block_on(|| outage(Fault::Blackhole(&network)).survive())?,
+            Ok(network) => {
+                network.near.block_on(|| outage(Fault::Blackhole(&network)).survive()).map(drop)?
+            }
             Err(error) => {
                 say("no namespaces here, a relay stands in", format!("{error:#}"));
                 tokio::runtime::Runtime::new()?.block_on(outage(Fault::StuckRelay).survive())?;

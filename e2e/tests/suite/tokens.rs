@@ -1,7 +1,6 @@
 //! Agents with service account tokens, with a fake kube-apiserver: admitted and refused agents, the behavior while the API
 //! cannot be reached, and that no token is ever logged.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -10,62 +9,15 @@ pub(crate) use e2e::adversarial::connect_with_token as connect;
 use e2e::adversarial::{AdversarialAgent, AgentMeta, refused};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
-use e2e::pair::{Pair, Setup};
+use e2e::pair::Pair;
 use e2e::payload::Payload;
+pub(crate) use e2e::tokens::{AUDIENCE, USER, World};
 use e2e::wait::{DEADLINE, until};
-use fake_apiserver::{FakeApi, Fault};
+use fake_apiserver::Fault;
 use serde_json::json;
 use tonic::Code;
 
-pub(crate) const USER: &str = "system:serviceaccount:kube-system:konnectivity-agent";
-pub(crate) const AUDIENCE: &str = "system:konnectivity-server";
 const CANARY: &str = "canary-of-a-token";
-
-/// A fake API server, and the files that a server needs to use it.
-pub(crate) struct World {
-    pub(crate) api: FakeApi,
-    folder: tempfile::TempDir,
-}
-
-impl World {
-    pub(crate) async fn new() -> Result<Self> {
-        Ok(Self { api: FakeApi::start().await?, folder: tempfile::tempdir()? })
-    }
-
-    /// The server's kubeconfig.
-    pub(crate) fn kubeconfig(&self) -> Result<String> {
-        let path = self.api.kubeconfig(self.folder.path(), "{token: canary-of-the-server}")?;
-        Ok(path.display().to_string())
-    }
-
-    /// A file with a token.
-    pub(crate) fn token(&self, name: &str, token: &str) -> Result<PathBuf> {
-        let path = self.folder.path().join(name);
-        std::fs::write(&path, format!("{token}\n"))?;
-        Ok(path)
-    }
-
-    /// Sets the review of this token: it belongs to `user`, of a pod on that node.
-    pub(crate) fn knows(&self, token: &str, user: &str, node: &str) {
-        let extra = json!({"authentication.kubernetes.io/node-name": [node]});
-        let user = json!({"username": user, "extra": extra});
-        self.api.set_review(token, json!({"authenticated": true, "user": user, "audiences": [AUDIENCE]}));
-    }
-
-    /// Servers that require tokens, and agents that present this one.
-    pub(crate) fn setup(&self, token: &str) -> Result<Setup> {
-        let path = self.token(&format!("token-{token}"), token)?;
-        Ok(Setup::grpc()
-            .server_arg("--cluster-ca-cert=")
-            .server_arg("--agent-namespace=kube-system")
-            .server_arg("--agent-service-account=konnectivity-agent")
-            .server_arg(format!("--authentication-audience={AUDIENCE}"))
-            .server_arg(format!("--kubeconfig={}", self.kubeconfig()?))
-            .agent_arg("--agent-cert=")
-            .agent_arg("--agent-key=")
-            .agent_arg(format!("--service-account-token-path={}", path.display())))
-    }
-}
 
 #[tokio::test]
 async fn an_agent_with_the_right_token_serves() -> Result<()> {
